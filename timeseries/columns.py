@@ -32,19 +32,19 @@ class SeriesColumns:
 
 def columns_of(series: Iterable[Series]) -> list[SeriesColumns]:
     """Return series, ordered by field, as columns."""
-    found = []
-    for field, group in groupby(series, key=lambda one: one.field):
-        some = list(group)
-        found.append(
+    columns = []
+    for field, group in groupby(series, key=lambda item: item.field):
+        members = list(group)
+        columns.append(
             SeriesColumns(
                 field,
-                [tuple(one.tags.values()) for one in some],
-                np.array([len(one.values) for one in some], dtype=np.int64),
-                np.array([at for one in some for at in one.times_ns], dtype=np.int64),
-                np.array([value for one in some for value in one.values], dtype=np.float64),
+                [tuple(item.tags.values()) for item in members],
+                np.array([len(item.values) for item in members], dtype=np.int64),
+                np.array([at for item in members for at in item.times_ns], dtype=np.int64),
+                np.array([value for item in members for value in item.values], dtype=np.float64),
             )
         )
-    return found
+    return columns
 
 
 def columns_of_table(table: pa.Table, fields: Sequence[str]) -> list[SeriesColumns]:
@@ -57,11 +57,11 @@ def columns_of_table(table: pa.Table, fields: Sequence[str]) -> list[SeriesColum
     width = table.num_columns - 2 * len(fields)
     tags = [column.to_pylist() for column in table.columns[:width]]
     groups = list(zip(*tags, strict=True)) if tags else [()] * table.num_rows
-    found = []
+    columns = []
     for index, field in enumerate(fields):
         times, values = table.columns[width + 2 * index : width + 2 * index + 2]
         # A field without values in a group has no list.
         lengths = pc.fill_null(pc.list_value_length(times), 0).to_numpy().astype(np.int64)
-        numbers = (pc.list_flatten(one).to_numpy() for one in (times, values))
-        found.append(SeriesColumns(field, groups, lengths, *numbers))
-    return found
+        numbers = (pc.list_flatten(array).to_numpy() for array in (times, values))
+        columns.append(SeriesColumns(field, groups, lengths, *numbers))
+    return columns

@@ -1,4 +1,4 @@
-"""How much of each declared metric is rolled up."""
+"""The roll-ups that each declared metric has."""
 
 from collections.abc import Mapping
 

@@ -27,7 +27,10 @@ def _stamped(block: Block, identities: Sequence[Identity], sender_of: Sequence[i
     senders = map(sender_of.__getitem__, block.positions)
     tag_set_of = block.tag_set_of
     if tag_set_of == range(len(tag_sets)):  # each point has its own tags
-        sets = [(*identities[one], *some) for one, some in zip(senders, tag_sets, strict=True)]
+        sets = [
+            (*identities[sender], *own_values)
+            for sender, own_values in zip(senders, tag_sets, strict=True)
+        ]
     else:
         pairs = list(zip(senders, tag_set_of, strict=True))
         index = {pair: at for at, pair in enumerate(dict.fromkeys(pairs))}
@@ -52,7 +55,7 @@ def _without_identity(block: Block) -> tuple[tuple[str, ...], Sequence[tuple[str
     if len(own_at) == len(block.tags):
         return block.tags, block.tag_sets
     own = tuple([block.tags[at] for at in own_at])
-    return own, [tuple([one[at] for at in own_at]) for one in block.tag_sets]
+    return own, [tuple([tag_set[at] for at in own_at]) for tag_set in block.tag_sets]
 
 
 def split_by_identity(batch: Batch) -> Iterator[tuple[dict[str, str], Batch]]:
@@ -61,11 +64,11 @@ def split_by_identity(batch: Batch) -> Iterator[tuple[dict[str, str], Batch]]:
     A store stamps one identity per submission and drops identity tags of points. Scanned points
     have theirs among the tags, so they are submitted by identity.
     """
-    found: dict[Identity, list[Block]] = {}
+    blocks_of: dict[Identity, list[Block]] = {}
     for block in batch.blocks:
         for identity, part in _parts(block):
-            found.setdefault(identity, []).append(part)
-    for values, blocks in found.items():
+            blocks_of.setdefault(identity, []).append(part)
+    for values, blocks in blocks_of.items():
         pairs = zip(IDENTITY_TAGS, values, strict=True)
         yield {tag: value for tag, value in pairs if value}, Batch(tuple(blocks))
 
@@ -73,7 +76,8 @@ def split_by_identity(batch: Batch) -> Iterator[tuple[dict[str, str], Batch]]:
 def _parts(block: Block) -> Iterator[tuple[Identity, Block]]:
     at = {tag: index for index, tag in enumerate(block.tags)}
     identities = [
-        tuple(one[at[tag]] if tag in at else "" for tag in IDENTITY_TAGS) for one in block.tag_sets
+        tuple(tag_set[at[tag]] if tag in at else "" for tag in IDENTITY_TAGS)
+        for tag_set in block.tag_sets
     ]
     if len(set(identities)) == 1:
         yield identities[0], block
@@ -81,5 +85,5 @@ def _parts(block: Block) -> Iterator[tuple[Identity, Block]]:
     rows: dict[Identity, list[int]] = {}
     for row, index in enumerate(block.tag_set_of):
         rows.setdefault(identities[index], []).append(row)
-    for identity, some in rows.items():
-        yield identity, block.select(some)
+    for identity, part_rows in rows.items():
+        yield identity, block.select(part_rows)

@@ -59,33 +59,33 @@ def list_metrics(store: Store, *, tenants: tuple[str, ...] | None) -> list[Catal
     stored = {}
     for measurement in store.measurements(tenants=tenants):
         kinds = store.fields(measurement, tenants=tenants)
-        tags = tuple(one for one in store.tags(measurement, tenants=tenants) if one != TENANT_TAG)
+        tags = tuple(tag for tag in store.tags(measurement, tenants=tenants) if tag != TENANT_TAG)
         for field, kind in kinds.items():
             if kind in NUMBERS:
                 stored[measurement, field] = tags
     identity = tuple(tag for tag in IDENTITY_TAGS if tag != TENANT_TAG)
     declared = {
-        (measurement, field): (*identity, *sorted(one.tags))
-        for measurement, one in DECLARED.items()
-        for field in one.fields
+        (measurement, field): (*identity, *sorted(declaration.tags))
+        for measurement, declaration in DECLARED.items()
+        for field in declaration.fields
     }
-    found = [_metric(key, tags, has_samples=True) for key, tags in sorted(stored.items())]
+    with_samples = [_metric(key, tags, has_samples=True) for key, tags in sorted(stored.items())]
     missing = sorted(declared.keys() - stored.keys())
-    return found + [_metric(key, declared[key], has_samples=False) for key in missing]
+    return with_samples + [_metric(key, declared[key], has_samples=False) for key in missing]
 
 
 def search_metrics(metrics: Sequence[CatalogMetric], text: str) -> list[CatalogMetric]:
     """Return the metrics that have every word in name, unit or description, best first."""
     words = text.lower().split()
-    found = []
+    ranked = []
     for metric in metrics:
         name = metric.name.lower()
         everything = f"{name} {metric.unit} {metric.description}".lower()
         if all(word in everything for word in words):
             in_name = sum(word in name for word in words)
             starts = sum(name.startswith(word) or f".{word}" in name for word in words)
-            found.append(((not metric.has_samples, -in_name, -starts, name), metric))
-    return [metric for _, metric in sorted(found, key=lambda one: one[0])]
+            ranked.append(((not metric.has_samples, -in_name, -starts, name), metric))
+    return [metric for _, metric in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def _metric(key: tuple[str, str], tags: tuple[str, ...], *, has_samples: bool) -> CatalogMetric:
@@ -105,5 +105,5 @@ def _metric(key: tuple[str, str], tags: tuple[str, ...], *, has_samples: bool) -
 def descriptions() -> dict[str, dict[str, str]]:
     """Return the descriptions of declared metrics by measurement and field."""
     text = resources.files("timeseries").joinpath("metric_descriptions.json").read_text("utf-8")
-    found: dict[str, dict[str, str]] = json.loads(text)
-    return found
+    texts: dict[str, dict[str, str]] = json.loads(text)
+    return texts

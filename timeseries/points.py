@@ -61,7 +61,7 @@ class Block:
 
     def points(self) -> Iterator[Point]:
         """Yield the points in the order of the columns."""
-        tag_maps = [dict(zip(self.tags, one, strict=True)) for one in self.tag_sets]
+        tag_maps = [dict(zip(self.tags, tag_set, strict=True)) for tag_set in self.tag_sets]
         for row, values in enumerate(zip(*self.values, strict=True)):
             fields = dict(zip(self.fields, values, strict=True))
             yield Point(
@@ -70,10 +70,10 @@ class Block:
 
     def without(self, positions: Collection[int]) -> "Block":
         """Return the block without some points; positions do not change."""
-        rest = [row for row, at in enumerate(self.positions) if at not in positions]
-        if len(rest) == len(self):
+        rows = [row for row, at in enumerate(self.positions) if at not in positions]
+        if len(rows) == len(self):
             return self
-        return self.select(rest)
+        return self.select(rows)
 
     def select(self, rows: Sequence[int]) -> "Block":
         """Return some rows of the block; positions do not change."""
@@ -108,7 +108,7 @@ class Batch:
         shapes: dict[tuple[object, ...], list[tuple[int, Point]]] = {}
         for position, point in positioned:
             shapes.setdefault(_shape(point), []).append((position, point))
-        return cls(tuple(_block(some) for some in shapes.values()))
+        return cls(tuple(_block(members) for members in shapes.values()))
 
     def __len__(self) -> int:
         return sum(map(len, self.blocks))
@@ -141,8 +141,8 @@ class Batch:
         """Return the batch without some points; positions do not change."""
         if not positions:
             return self
-        rest = (block.without(positions) for block in self.blocks)
-        return Batch(tuple(block for block in rest if len(block)), self.is_stamped)
+        blocks = (block.without(positions) for block in self.blocks)
+        return Batch(tuple(block for block in blocks if len(block)), self.is_stamped)
 
 
 def _shape(point: Point) -> tuple[object, ...]:
@@ -150,11 +150,11 @@ def _shape(point: Point) -> tuple[object, ...]:
     return point.measurement, tuple(point.tags), tuple(point.fields), kinds
 
 
-def _block(some: Sequence[tuple[int, Point]]) -> Block:
-    first = some[0][1]
+def _block(members: Sequence[tuple[int, Point]]) -> Block:
+    first = members[0][1]
     tag_sets: dict[tuple[str, ...], int] = {}
     tag_set_of = [
-        tag_sets.setdefault(tuple(point.tags.values()), len(tag_sets)) for _, point in some
+        tag_sets.setdefault(tuple(point.tags.values()), len(tag_sets)) for _, point in members
     ]
     return Block(
         first.measurement,
@@ -163,7 +163,7 @@ def _block(some: Sequence[tuple[int, Point]]) -> Block:
         tag_set_of,
         tuple(first.fields),
         tuple(type(value) for value in first.fields.values()),
-        tuple(zip(*[point.fields.values() for _, point in some], strict=True)),
-        [point.time_ns for _, point in some],
-        [position for position, _ in some],
+        tuple(zip(*[point.fields.values() for _, point in members], strict=True)),
+        [point.time_ns for _, point in members],
+        [position for position, _ in members],
     )

@@ -30,7 +30,7 @@ COUNT = Range(0, 1_000_000_000)
 COUNTER = Range(0, 1e19)
 BITS = Range(0, 2e19)
 CORE_PERCENT = Range(0, 1_000_000)
-# Of clocks and certificates, which may be behind or have expired.
+# Offsets of clocks and certificates are negative if these are behind or have expired.
 OFFSET = Range(-1e10, 1e10)
 
 # The longest suffix wins; names without a suffix of this table are listed below.
@@ -109,4 +109,6 @@ def range_of(field: str) -> Range:
     """
     if field in FIELDS:
         return FIELDS[field]
-    return SUFFIXES[max((one for one in SUFFIXES if field.endswith(one)), key=len, default=field)]
+    return SUFFIXES[
+        max((suffix for suffix in SUFFIXES if field.endswith(suffix)), key=len, default=field)
+    ]

@@ -15,17 +15,17 @@ def repeating_measurements(batch: Batch) -> set[str]:
     return {
         measurement
         for measurement, blocks in blocks_of.items()
-        if any(_repeats(some, is_stamped=batch.is_stamped) for some in _by_tags(blocks))
+        if any(_repeats(alike, is_stamped=batch.is_stamped) for alike in _by_tags(blocks))
     }
 
 
 def _by_tags(blocks: Sequence[Block]) -> Iterable[Sequence[Block]]:
     if len(blocks) == 1:
         return (blocks,)
-    found: dict[frozenset[str], list[Block]] = {}
+    blocks_of: dict[frozenset[str], list[Block]] = {}
     for block in blocks:
-        found.setdefault(frozenset(block.tags), []).append(block)
-    return found.values()
+        blocks_of.setdefault(frozenset(block.tags), []).append(block)
+    return blocks_of.values()
 
 
 def _repeats(blocks: Sequence[Block], *, is_stamped: bool) -> bool:

@@ -34,7 +34,7 @@ _MAX_PARTS = 16
 _NS_PER_DAY = 86_400 * NS_PER_SECOND
 
 GroupKey = tuple[str, ...]
-Found = dict[str, dict[int, float]]
+ValuesByField = dict[str, dict[int, float]]
 """A group's values by field and by start of the window."""
 Errors = dict[str, list[str]]
 
@@ -77,14 +77,14 @@ def query_groups(
     has_windows = query.step_ns is not None and bool(query.group_by)
     # One count for each group tells which belong to the page; only these are read by window.
     counting = replace(query, aggregate=Aggregate.COUNT, step_ns=None) if has_windows else query
-    found = _read(store, counting, check_time)
-    keys = sorted(found)
+    values_of = _read(store, counting, check_time)
+    keys = sorted(values_of)
     _check_groups(len(keys))
     shown = keys[(page - 1) * page_size : page * page_size]
     _check_values(query, len(shown))
     if has_windows and shown:
-        found = _read(store, _narrowed(query, shown), check_time)
-    return [_group(query, key, found[key]) for key in shown if key in found], len(keys)
+        values_of = _read(store, _narrowed(query, shown), check_time)
+    return [_group(query, key, values_of[key]) for key in shown if key in values_of], len(keys)
 
 
 def to_csv(query: RangeQuery, groups: Iterable[Group]) -> str:
@@ -116,7 +116,7 @@ def rfc3339(time_ns: int) -> str:
 def raise_errors(errors: Mapping[str, Sequence[str]]) -> None:
     """Raise `InvalidInputError` with all errors, if there are any."""
     if errors:
-        details = " ".join(error for found in errors.values() for error in found)
+        details = " ".join(error for messages in errors.values() for error in messages)
         raise InvalidInputError(f"The query is invalid. {details}", errors=errors)
 
 
@@ -136,21 +136,21 @@ def _limit_errors(query: RangeQuery) -> Errors:
             f"Use a shorter range, or a step of {_larger(span_ns, MAX_WINDOWS)}."
         )
         errors["step"] = [message]
-    for name, given, most in (
+    for name, names, limit in (
         ("fields", query.fields, MAX_FIELDS),
         ("group_by", query.group_by, MAX_TAGS),
         ("filter", query.filters, MAX_TAGS),
     ):
-        if len(given) > most:
-            errors[name] = [f"{len(given)} are too many. Use at most {most}."]
+        if len(names) > limit:
+            errors[name] = [f"{len(names)} are too many. Use at most {limit}."]
     return errors
 
 
 def _name_errors(store: Store, query: RangeQuery) -> Errors:
     kinds = store.fields(query.measurement, tenants=query.tenants)
     if not kinds:
-        known = store.measurements(tenants=query.tenants)
-        return {"measurement": [unknown_name("measurement", query.measurement, known)]}
+        measurements = store.measurements(tenants=query.tenants)
+        return {"measurement": [unknown_name("measurement", query.measurement, measurements)]}
     errors: Errors = {}
     for name in query.fields:
         if name not in kinds:
@@ -169,20 +169,22 @@ def _name_errors(store: Store, query: RangeQuery) -> Errors:
     return errors
 
 
-def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+def unknown_name(kind: str, name: str, valid_names: Iterable[str]) -> str:
     """Return the error for a name that is not known, with a suggestion."""
-    names = sorted(known)
+    names = sorted(valid_names)
     near = difflib.get_close_matches(name, names, n=1)
     if near:
         return f"Unknown {kind} {name!r}. Did you mean {near[0]!r}?"
     if not names:
         return f"Unknown {kind} {name!r}. There are no samples yet."
-    more = ", ..." if len(names) > _MAX_LISTED else ""
-    return f"Unknown {kind} {name!r}. Use one of {', '.join(names[:_MAX_LISTED])}{more}."
+    ellipsis = ", ..." if len(names) > _MAX_LISTED else ""
+    return f"Unknown {kind} {name!r}. Use one of {', '.join(names[:_MAX_LISTED])}{ellipsis}."
 
 
-def _read(store: Store, query: RangeQuery, check_time: Callable[[], None]) -> dict[GroupKey, Found]:
-    groups: dict[GroupKey, Found] = {}
+def _read(
+    store: Store, query: RangeQuery, check_time: Callable[[], None]
+) -> dict[GroupKey, ValuesByField]:
+    groups: dict[GroupKey, ValuesByField] = {}
     for part in _parts(query):
         for series in store.query_range(part):
             group = groups.setdefault(tuple(series.tags.values()), {})
@@ -214,9 +216,9 @@ def _narrowed(query: RangeQuery, shown: Sequence[GroupKey]) -> RangeQuery:
     return replace(query, filters=filters)
 
 
-def _group(query: RangeQuery, key: GroupKey, found: Found) -> Group:
-    times_ns = sorted({at for values in found.values() for at in values})
-    columns = {name: found.get(name, {}) for name in query.fields}
+def _group(query: RangeQuery, key: GroupKey, values_of: ValuesByField) -> Group:
+    times_ns = sorted({at for values in values_of.values() for at in values})
+    columns = {name: values_of.get(name, {}) for name in query.fields}
     return Group(
         dict(zip(query.group_by, key, strict=True)),
         times_ns,
@@ -240,8 +242,12 @@ def _check_groups(groups: int) -> None:
 def _check_values(query: RangeQuery, groups: int) -> None:
     values = groups * len(query.fields) * _windows(query)
     if values > MAX_VALUES:
-        most = MAX_VALUES // (groups * len(query.fields))
-        step = f"a step of {_larger(query.end_ns - query.start_ns, most)}, " if most else ""
+        max_windows = MAX_VALUES // (groups * len(query.fields))
+        step = (
+            f"a step of {_larger(query.end_ns - query.start_ns, max_windows)}, "
+            if max_windows
+            else ""
+        )
         message = (
             f"The page has up to {values:,} values (groups: {groups:,}, fields: "
             f"{len(query.fields)}, windows: {_windows(query):,}), more than {MAX_VALUES:,}. "

@@ -48,7 +48,7 @@ def bucket_quantile(keys: Sequence[int], counts: Iterable[int], q: float) -> flo
     if rank < 0:
         return None
     low, high = (
-        bucket_value(keys[bisect_right(passed, whole)])
-        for whole in (math.floor(rank), math.ceil(rank))
+        bucket_value(keys[bisect_right(passed, index)])
+        for index in (math.floor(rank), math.ceil(rank))
     )
     return low + (high - low) * (rank - math.floor(rank))

@@ -161,7 +161,7 @@ class Resolution(StrEnum):
 
 
 class Detail(IntEnum):
-    """How much of a field is rolled up; each includes those before.
+    """The roll-ups of a field; each level includes those before.
 
     Attributes:
         NONE: nothing.

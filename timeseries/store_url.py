@@ -42,12 +42,12 @@ class StoreURL:
 
     @property
     def is_in_memory(self) -> bool:
-        """Whether the store is only in memory."""
+        """True if the store is only in memory."""
         return self.scheme == EMBEDDED_SCHEME and self.file is None
 
     @property
     def size_bytes(self) -> int | None:
-        """How much disk the embedded store uses; None for any other, or with files elsewhere."""
+        """The disk space of the embedded store; None for any other, or with files elsewhere."""
         if self.file is None or self.files:
             return None
         files = [self.file, self.file.with_name(f"{self.file.name}.wal")]
@@ -103,10 +103,10 @@ def parse_store_url(text: str, *, source: str = SOURCE) -> StoreURL:
     scheme = scheme.lower()
     if not separator or scheme not in FORMS:
         # Only the scheme is shown: the rest may have a password.
-        given = f"starts with {scheme}://" if separator else "has no scheme"
-        known = ", ".join(FORMS.values())
+        problem = f"starts with {scheme}://" if separator else "has no scheme"
+        forms = ", ".join(FORMS.values())
         raise ConfigurationError(
-            [f"the time series URL {given}; use one of {known}"], source=source
+            [f"the time series URL {problem}; use one of {forms}"], source=source
         )
     if scheme == EMBEDDED_SCHEME:
         path, _, query = rest.partition("?")

@@ -82,8 +82,10 @@ class SuccessiveValues:
 
     def windows(self) -> dict[Window, float]:
         """Return the values by window."""
-        found = {window: spread.stddev for window, spread in self._spreads.items()}
+        window_values = {window: spread.stddev for window, spread in self._spreads.items()}
         for (window, _), growth in self._growths.items():
             if growth.last_ns > growth.first_ns:
-                found[window] = found.get(window, 0.0) + growth.value(self.aggregate)
-        return found
+                window_values[window] = window_values.get(window, 0.0) + growth.value(
+                    self.aggregate
+                )
+        return window_values

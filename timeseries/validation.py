@@ -31,23 +31,23 @@ FIELD_TYPES: dict[type, FieldType] = {
 }
 
 
-def name_error(what: str, name: str, *, max_bytes: int = MAX_NAME_BYTES) -> str | None:
+def name_error(label: str, name: str, *, max_bytes: int = MAX_NAME_BYTES) -> str | None:
     """Return why a measurement, tag or field can't have this name."""
     if not name:
-        return f"{what} has an empty name"
-    return text_error(what, name, max_bytes=max_bytes)
+        return f"{label} has an empty name"
+    return text_error(label, name, max_bytes=max_bytes)
 
 
-def text_error(what: str, text: object, *, max_bytes: int | None = None) -> str | None:
+def text_error(label: str, text: object, *, max_bytes: int | None = None) -> str | None:
     """Return why a tag value or a text can't be stored."""
     if not isinstance(text, str):
-        return f"{what} is {text!r}, which is not text"
+        return f"{label} is {text!r}, which is not text"
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        return f"{what} is not valid Unicode"
+        return f"{label} is not valid Unicode"
     if max_bytes is not None and size > max_bytes:
-        return f"{what} is longer than {max_bytes} bytes"
+        return f"{label} is longer than {max_bytes} bytes"
     return None
 
 

@@ -48,7 +48,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Linger:
-    """How long to wait for more submissions.
+    """The time to wait for more submissions.
 
     Attributes:
         gap_seconds: a group is complete when nothing has arrived for this long.
@@ -136,7 +136,7 @@ class WriteQueue:
             if isinstance(first, Task):
                 return first
             group = self._group_of(first)
-            rate = self._rate(sum(len(one.batch) for one in group))
+            rate = self._rate(sum(len(submission.batch) for submission in group))
             self._is_busy = (
                 self._linger is not None
                 and len(group) > 1

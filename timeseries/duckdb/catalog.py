@@ -46,12 +46,14 @@ class Catalog:
         """Return name to type of the fields with values of these tenants, sorted."""
 
         def read(relation: Relation) -> dict[str, str]:
-            found = {name for one in relation.visible() for name in one.fields}
+            with_values = {name for segment in relation.visible() for name in segment.fields}
             for key, table in relation.tables.items():
-                others = {name: quoted(field_column(name)) for name in table.fields.keys() - found}
-                found |= self._present(relation, key, others)
+                others = {
+                    name: quoted(field_column(name)) for name in table.fields.keys() - with_values
+                }
+                with_values |= self._present(relation, key, others)
             fields = sorted(relation.table.fields.items())
-            return {name: str(kind) for name, kind in fields if name in found}
+            return {name: str(kind) for name, kind in fields if name in with_values}
 
         return self._read(measurement, tenants, read)
 
@@ -59,17 +61,17 @@ class Catalog:
         """Return the names of the tags of these tenants' samples, identity tags first."""
 
         def read(relation: Relation) -> set[str]:
-            found = {tag for one in relation.visible() for tag in one.table.tags}
+            tags = {tag for segment in relation.visible() for tag in segment.table.tags}
             for key, table in relation.tables.items():
-                others = table.tags.difference(found, IDENTITY_TAGS)
+                others = table.tags.difference(tags, IDENTITY_TAGS)
                 columns = {tag: quoted(tag_column(tag)) for tag in others}
-                found |= self._present(relation, key, columns)
-            return found
+                tags |= self._present(relation, key, columns)
+            return tags
 
         if not self._has_any(measurement, tenants):
             return []
-        found = self._read(measurement, tenants, read)
-        return [*IDENTITY_TAGS, *sorted(found.difference(IDENTITY_TAGS))]
+        names = self._read(measurement, tenants, read)
+        return [*IDENTITY_TAGS, *sorted(names.difference(IDENTITY_TAGS))]
 
     def tag_values(self, measurement: str, tag: str, *, tenants: Tenants) -> list[str]:
         """Return the distinct values of a tag, sorted."""
@@ -77,8 +79,8 @@ class Catalog:
         def read(relation: Relation) -> set[str | None]:
             return {value for (value,) in self.fetch(*_tag_values_sql(relation, tag))}
 
-        found = self._read(measurement, tenants, read)
-        return sorted(value for value in found if value is not None)
+        values = self._read(measurement, tenants, read)
+        return sorted(value for value in values if value is not None)
 
     def _has_any(self, measurement: str, tenants: Tenants) -> bool:
         return self._read(
@@ -114,9 +116,9 @@ class Catalog:
                 matchers=matchers,
                 overwritten=self.writer.overwrites.of(measurement, tenants),
             )
-            found = work(relation)
+            result = work(relation)
             if self.writer.overwrites.of(measurement, tenants) == relation.overwritten:
-                return found
+                return result
             return read(segments)  # samples were overwritten meanwhile
 
         try:
@@ -145,9 +147,11 @@ class Catalog:
 def _tag_values_sql(relation: Relation, tag: str) -> Statement:
     """Return the statement of a tag's values: in the tables, and each segment's smallest file."""
     smallest: dict[Resolution, list[Segment]] = {}
-    for one in relation.visible():
-        if tag in one.table.tags:
-            smallest.setdefault(min(one.sizes, key=one.sizes.__getitem__), []).append(one)
+    for segment in relation.visible():
+        if tag in segment.table.tags:
+            smallest.setdefault(min(segment.sizes, key=segment.sizes.__getitem__), []).append(
+                segment
+            )
     sources: list[Statement] = []
     for key, table in relation.tables.items():
         condition = where_visible(table, tenants=relation.tenants)

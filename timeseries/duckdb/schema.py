@@ -1,4 +1,4 @@
-"""How measurements, tags and fields map to DuckDB tables and columns.
+"""Map measurements, tags and fields to DuckDB tables and columns.
 
 The samples of declared metrics of all tenants are in one table per measurement, `m_<measurement>`.
 Whatever else a tenant sends is in tables of its own, `t_<tenant>.<measurement>`, so that its names
@@ -66,7 +66,7 @@ class Table:
 
     @property
     def width(self) -> int:
-        """How many tags and fields there are."""
+        """The number of tags and fields."""
         return len(self.tags) + len(self.fields)
 
 
@@ -104,11 +104,11 @@ def united(tables: Iterable[Table]) -> Table:
     return Table(frozenset(tags), fields)
 
 
-def common_type(one: FieldType, other: FieldType) -> FieldType:
+def common_type(kind: FieldType, other: FieldType) -> FieldType:
     """Return the type of both, a float if one is a number, else text."""
-    if one is other:
-        return one
-    return FieldType.FLOAT if NUMBERS & {one, other} else FieldType.STRING
+    if kind is other:
+        return kind
+    return FieldType.FLOAT if NUMBERS & {kind, other} else FieldType.STRING
 
 
 def text_fields(table: Table) -> TextFields:
@@ -140,13 +140,13 @@ def ddl(key: Key, before: Table | None, after: Table) -> list[str]:
         return [f"CREATE TABLE {table} ({', '.join(columns)})"]
     if before is after:
         return []
-    known = before.columns
+    former_columns = before.columns
     return [
         f"ALTER TABLE {table} ALTER COLUMN {quoted(name)} TYPE {kind}"
-        if name in known
+        if name in former_columns
         else f"ALTER TABLE {table} ADD COLUMN {quoted(name)} {kind}"
         for name, kind in after.columns.items()
-        if known.get(name) != kind
+        if former_columns.get(name) != kind
     ]
 
 

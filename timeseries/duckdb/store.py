@@ -123,8 +123,8 @@ class DuckDBStore(Catalog):
         def read(relation: Relation) -> list[Series]:
             fields = sorted(relation.table.fields.keys() & set(query.fields))
             reads = range_reads(query, relation, fields)
-            found = [series for one in reads for series in self._series(query, one)]
-            return sorted(found, key=lambda one: one.field)
+            answer = [series for field_read in reads for series in self._series(query, field_read)]
+            return sorted(answer, key=lambda series: series.field)
 
         return self._ask(query, read)
 
@@ -134,8 +134,10 @@ class DuckDBStore(Catalog):
         def read(relation: Relation) -> list[SeriesColumns]:
             fields = sorted(relation.table.fields.keys() & set(query.fields))
             reads = range_reads(query, relation, fields, is_ordered=False)
-            found = [columns for one in reads for columns in self._columns(query, one)]
-            return sorted(found, key=lambda one: one.field)
+            answer = [
+                columns for field_read in reads for columns in self._columns(query, field_read)
+            ]
+            return sorted(answer, key=lambda columns: columns.field)
 
         return self._ask(query, read)
 
@@ -165,9 +167,9 @@ class DuckDBStore(Catalog):
 
             def read(relation: Relation, span: Span = span) -> list[Batch]:
                 batches = [
-                    batch_from(rows, query.measurement, one.table)
-                    for one in relation.consistent()
-                    if (rows := self._rows_of(one, span)) is not None
+                    batch_from(rows, query.measurement, part.table)
+                    for part in relation.consistent()
+                    if (rows := self._rows_of(part, span)) is not None
                 ]
                 if len(batches) > 1:
                     points = chain.from_iterable(batch.points() for batch in batches)
@@ -251,9 +253,9 @@ class DuckDBStore(Catalog):
     def _run(self, read: Read) -> Sequence[Row]:
         if read.shortcut is not None:
             with self._reading() as cursor:
-                found = read.shortcut(cursor)
-            if found is not None:
-                return found
+                rows = read.shortcut(cursor)
+            if rows is not None:
+                return rows
         return read.finish(self.fetch(read.text, read.values))
 
     def fetch(self, text: str, values: Sequence[object]) -> list[tuple[Any, ...]]:

@@ -50,15 +50,15 @@ class Catalog:
         fields: dict[str, set[str]] = {}
         statements = [f"SHOW FIELD KEYS{self._on(name)}" for name in databases]
         for _, series in self._connection.query(statements):
-            known = fields.setdefault(decode_name(series.name), set())
-            known.update(decode_name(str(row[0])) for row in series.values)
-        found: set[str] = set()
+            field_keys = fields.setdefault(decode_name(series.name), set())
+            field_keys.update(decode_name(str(row[0])) for row in series.values)
+        with_values: set[str] = set()
         for is_first in (True, False):
             # One field is enough for nearly all.
             pairs = [
                 (name, key)
                 for name, keys in fields.items()
-                if name not in found
+                if name not in with_values
                 for key in (sorted(keys)[:1] if is_first else sorted(keys)[1:])
             ]
             selects = [
@@ -66,8 +66,8 @@ class Catalog:
                 + " LIMIT 1"
                 for name, key in pairs
             ]
-            found |= {pairs[number][0] for number, _ in self._connection.query(selects)}
-        return sorted(found)
+            with_values |= {pairs[number][0] for number, _ in self._connection.query(selects)}
+        return sorted(with_values)
 
     def fields(self, measurement: str, tenants: Sequence[str] | None) -> dict[str, str]:
         """Return name to type of the fields with values of these tenants, sorted."""
@@ -82,8 +82,8 @@ class Catalog:
             select({"v": field_expression(name)}, schema.source, where_of(where), "LIMIT 1")
             for name in names
         ]
-        found = {names[number] for number, _ in self._connection.query(statements)}
-        return {name: kind for name, kind in schema.fields.items() if name in found}
+        with_values = {names[number] for number, _ in self._connection.query(statements)}
+        return {name: kind for name, kind in schema.fields.items() if name in with_values}
 
     def tags(self, measurement: str, tenants: Sequence[str] | None) -> list[str]:
         """Return the names of the tags of these tenants' samples, identity tags first."""
@@ -95,10 +95,10 @@ class Catalog:
             f"SHOW TAG KEYS{self._on(name)} {source} {where_of(where)}".rstrip()
             for name in self._databases.visible(tenants)
         ]
-        found = self._names(statements, column=0)
-        if not found and not where and self.schema(measurement, tenants).fields:
-            found = {*IDENTITY_TAGS}
-        return [*IDENTITY_TAGS, *sorted(found.difference(IDENTITY_TAGS))] if found else []
+        tags = self._names(statements, column=0)
+        if not tags and not where and self.schema(measurement, tenants).fields:
+            tags = {*IDENTITY_TAGS}
+        return [*IDENTITY_TAGS, *sorted(tags.difference(IDENTITY_TAGS))] if tags else []
 
     def tag_values(self, measurement: str, tag: str, tenants: Sequence[str] | None) -> list[str]:
         """Return the distinct values of a tag, sorted: those that a field has a value with."""
@@ -113,10 +113,10 @@ class Catalog:
             for name in self._databases.visible(tenants)
         ]
         listed = self._names(statements, column=1)
-        found: set[str] = set()
+        with_values: set[str] = set()
         first, *others = schema.fields
         for names in ([first], others):
-            if listed <= found:
+            if listed <= with_values:
                 break
             selects = [
                 select(
@@ -127,8 +127,10 @@ class Catalog:
                 )
                 for name in names
             ]
-            found |= {group_of(one, (tag,))[0] for _, one in self._connection.query(selects)}
-        return sorted(listed & found)
+            with_values |= {
+                group_of(series, (tag,))[0] for _, series in self._connection.query(selects)
+            }
+        return sorted(listed & with_values)
 
     def schema(self, measurement: str, tenants: Sequence[str] | None) -> MeasurementSchema:
         """Return the fields with their types, and the tags, of a measurement.
@@ -168,10 +170,10 @@ class Catalog:
             if number % 2:
                 tags[database].update(decode_name(str(name)) for (name, *_) in series.values)
                 continue
-            known = fields[database]
+            kinds = fields[database]
             for name, kind in series.values:
                 key = decode_name(str(name))
-                known[key] = _first_type(known.get(key, str(kind)), str(kind))
+                kinds[key] = _first_type(kinds.get(key, str(kind)), str(kind))
         return {name: MeasurementSchema(fields[name], tags[name]) for name in databases}
 
     def _merged(
@@ -197,12 +199,12 @@ class Catalog:
         return "" if is_base else f" ON {identifier(database)}"
 
     def _names(self, statements: Sequence[str], *, column: int) -> set[str]:
-        found = {
+        names = {
             decode_name(str(row[column]))
             for _, series in self._connection.query(statements)
             for row in series.values
         }
-        return found - {""}
+        return names - {""}
 
     def types(self, database: str, measurement: str) -> Mapping[str, str]:
         """Return the field types of a measurement in a database; none in one that is missing."""
@@ -214,12 +216,12 @@ class Catalog:
             return {}
 
 
-def _first_type(one: str, other: str) -> str:
-    return min(one, other, key=_TYPES_IN_ORDER.index)
+def _first_type(kind: str, other: str) -> str:
+    return min(kind, other, key=_TYPES_IN_ORDER.index)
 
 
-def _is_conflict(one: MeasurementSchema, other: MeasurementSchema) -> bool:
+def _is_conflict(schema: MeasurementSchema, other: MeasurementSchema) -> bool:
     """Return whether a field has values in both that InfluxQL does not return together."""
-    shared = one.fields.keys() & other.fields.keys()
-    pairs = ({one.fields[name], other.fields[name]} for name in shared)
+    shared = schema.fields.keys() & other.fields.keys()
+    pairs = ({schema.fields[name], other.fields[name]} for name in shared)
     return any(len(pair) > 1 and not pair <= _NUMBERS for pair in pairs)

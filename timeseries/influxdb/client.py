@@ -83,13 +83,13 @@ class InfluxDBConnection:
         """The server's version, (major, minor)."""
         if self._version is None:
             response = self.request("GET", "/ping", seconds=CONNECT_SECONDS)
-            found = version_in(response.headers.get("X-Influxdb-Version", ""))
-            if found is None:
+            version = version_in(response.headers.get("X-Influxdb-Version", ""))
+            if version is None:
                 raise StoreUnavailableError(
                     f"The server at {self.address.host_port} does not identify as InfluxDB (no "
                     "X-Influxdb-Version header). Add its version to the URL, such as version=1.8."
                 )
-            self._version = found
+            self._version = version
         return self._version
 
     def query(
@@ -174,7 +174,7 @@ class InfluxDBConnection:
 
     @property
     def has_buckets(self) -> bool:
-        """Whether the server is 2.x or later, which has other APIs for writes and deletion."""
+        """True if the server is 2.x or later, which has other APIs for writes and deletion."""
         return self.version >= _USES_BUCKETS
 
     def close(self) -> None:
@@ -347,8 +347,8 @@ def unreachable_error(address: InfluxDBAddress, cause: Exception) -> StoreUnavai
 
 
 def _retry_after(headers: Mapping[str, str]) -> int:
-    given = headers.get("Retry-After", "")
-    return max(1, int(given)) if given.isascii() and given.isdecimal() else RETRY_AFTER_SECONDS
+    text = headers.get("Retry-After", "")
+    return max(1, int(text)) if text.isascii() and text.isdecimal() else RETRY_AFTER_SECONDS
 
 
 def _message(body: bytes) -> str:

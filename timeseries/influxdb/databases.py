@@ -44,7 +44,7 @@ class TenantDatabases:
 
     @property
     def are_shared(self) -> bool:
-        """Whether all tenants share the base."""
+        """True if all tenants share the base."""
         return self._connection.address.is_shared or self._connection.version >= _NO_JOINS
 
     def of_tenant(self, tenant: str) -> str:
@@ -64,13 +64,13 @@ class TenantDatabases:
         if self.are_shared:
             return [self._base]
         statement = ["SHOW DATABASES"]
-        known = [
-            str(row[0]) for _, found in self._connection.query(statement) for row in found.values
+        names = [
+            str(row[0]) for _, series in self._connection.query(statement) for row in series.values
         ]
         if tenants is None:
-            own = sorted(name for name in known if self._is_tenants(name))
+            own = sorted(name for name in names if self._is_tenants(name))
         else:
-            own = sorted({*known} & {self.of_tenant(tenant) for tenant in tenants if tenant})
+            own = sorted({*names} & {self.of_tenant(tenant) for tenant in tenants if tenant})
         return [self._base, *own]
 
     def create(self, name: str) -> None:
@@ -103,9 +103,9 @@ class TenantDatabases:
     def _create_database(self, name: str) -> None:
         statement = f"SHOW RETENTION POLICIES ON {identifier(self._base)}"
         wanted = self._connection.address.retention_policy
-        for _, found in self._connection.query([statement]):
-            for row in found.values:
-                policy = dict(zip(found.columns, row, strict=True))
+        for _, series in self._connection.query([statement]):
+            for row in series.values:
+                policy = dict(zip(series.columns, row, strict=True))
                 if policy["name"] == wanted or (not wanted and policy["default"]):
                     self._run(
                         f"CREATE DATABASE {identifier(name)} WITH DURATION {policy['duration']} "
@@ -140,10 +140,10 @@ class TenantDatabases:
         address = self._connection.address.of(database)
         query = urlencode({"org": address.organization, "name": address.bucket})
         try:
-            found = self._call("GET", f"/api/v2/buckets?{query}")
+            answer = self._call("GET", f"/api/v2/buckets?{query}")
         except DatabaseMissingError:
             return
-        yield from found.get("buckets", [])
+        yield from answer.get("buckets", [])
 
     def _call(self, method: str, url: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         response = self._connection.request(
@@ -165,7 +165,7 @@ class TenantDatabases:
 
 
 class TenantDatabase:
-    """Where the samples of one tenant are written, from one thread at a time."""
+    """The database of one tenant, which one thread at a time writes to."""
 
     def __init__(
         self, connection: InfluxDBConnection, databases: TenantDatabases, tenant: str

@@ -65,7 +65,7 @@ def from_clause(measurement: str, databases: Sequence[str] = (), *, policy: str 
     if not any(databases):
         return f"FROM {name}"
     within = f".{identifier(policy)}." if policy else ".."
-    return "FROM " + ", ".join(f"{identifier(one)}{within}{name}" for one in databases)
+    return "FROM " + ", ".join(f"{identifier(database)}{within}{name}" for database in databases)
 
 
 def tenants_condition(tenants: Sequence[str] | None) -> str | None:
@@ -126,7 +126,9 @@ def percentile(name: str, percent: float) -> str:
 
 def select(columns: Mapping[str, str], *clauses: str) -> str:
     """Return a SELECT of expressions, given by column name."""
-    listed = ", ".join(f"{what} AS {identifier(name)}" for name, what in columns.items())
+    listed = ", ".join(
+        f"{expression} AS {identifier(name)}" for name, expression in columns.items()
+    )
     return " ".join([f"SELECT {listed}", *filter(None, clauses)])
 
 
@@ -154,7 +156,7 @@ def extent_statements(query: ScanQuery, shape: MeasurementSchema) -> list[str]:
     if where is None or not shape.fields:
         return []
     columns = {f"f{index}": field_expression(name) for index, name in enumerate(shape.fields)}
-    counts = {name: f"count({what})" for name, what in columns.items()}
+    counts = {name: f"count({expression})" for name, expression in columns.items()}
     of = shape.source
     return [
         select(columns, of, where, "LIMIT 1"),

@@ -74,13 +74,13 @@ def range_series(query: RangeQuery, schema: MeasurementSchema, run: RunQuery) ->
             for name in names
             for series in _series(query, name, _successive(query, schema, name, where, run))
         ]
-    found = read.booleans(booleans)
+    values_of = read.booleans(booleans)
     numbers = [name for name in names if name not in booleans]
     if query.aggregate in (Aggregate.P95, Aggregate.P99):
-        found |= read.quantiles(numbers)
+        values_of |= read.quantiles(numbers)
     else:
-        found |= read.aggregates(numbers)
-    return [series for name in names for series in _series(query, name, found.get(name, {}))]
+        values_of |= read.aggregates(numbers)
+    return [series for name in names for series in _series(query, name, values_of.get(name, {}))]
 
 
 class _RangeRead:
@@ -132,7 +132,7 @@ class _RangeRead:
             [self._select(quantiles.columns(name)) for name, quantiles in quantiles_of.items()],
             count=len(quantiles_of),
         )
-        found = {
+        values_of = {
             name: {
                 at: value
                 for at, row in windows.items()
@@ -140,18 +140,18 @@ class _RangeRead:
             }
             for (name, quantiles), windows in zip(quantiles_of.items(), ranks, strict=True)
         }
-        return found | {name: self._sorted_quantiles(name, ratio) for name in uneven}
+        return values_of | {name: self._sorted_quantiles(name, ratio) for name in uneven}
 
     def _sorted_quantiles(self, name: str, ratio: float) -> dict[tuple[Group, int], float]:
         values: dict[tuple[Group, int], list[float]] = {}
         for window, _, _, value in _samples(self._query, self._source, name, self._run):
             values.setdefault(window, []).append(value)
-        found = {}
-        for window, some in values.items():
-            low, high, share = _ranks(ratio, len(some))
-            some.sort()
-            found[window] = some[low] + (some[high] - some[low]) * share
-        return found
+        quantiles = {}
+        for window, numbers in values.items():
+            low, high, share = _ranks(ratio, len(numbers))
+            numbers.sort()
+            quantiles[window] = numbers[low] + (numbers[high] - numbers[low]) * share
+        return quantiles
 
     def booleans(self, names: Sequence[str]) -> dict[str, dict[tuple[Group, int], float]]:
         """Count the values of boolean fields, and the true ones."""
@@ -162,10 +162,10 @@ class _RangeRead:
             for name, count in counts.items()
         ]
         answers = self._windows([*alls, *trues], count=2 * len(names))
-        found = {}
+        aggregates = {}
         for index, name in enumerate(names):
             true = answers[len(names) + index]
-            found[name] = {
+            aggregates[name] = {
                 at: _boolean_aggregate(
                     self._query.aggregate,
                     true=_number(true[at][_TRUE]) if at in true else 0,
@@ -173,10 +173,10 @@ class _RangeRead:
                 )
                 for at, row in answers[index].items()
             }
-        return found
+        return aggregates
 
-    def _select(self, columns: dict[str, str], more: str = "") -> str:
-        return select(columns, self._source, more, self._by)
+    def _select(self, columns: dict[str, str], condition: str = "") -> str:
+        return select(columns, self._source, condition, self._by)
 
     def _windows(self, statements: Sequence[str], *, count: int) -> list[Windows]:
         """Return the rows of each statement by group and window start."""

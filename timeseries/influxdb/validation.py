@@ -42,10 +42,10 @@ class FieldTypes:
 
         Another process may have written an unknown field, so the types are then loaded again.
         """
-        known = self._known.setdefault(measurement, {})
-        if not all(name in known for name in fields):
-            known.update(self._load(measurement))
-        return known
+        stored_types = self._known.setdefault(measurement, {})
+        if not all(name in stored_types for name in fields):
+            stored_types.update(self._load(measurement))
+        return stored_types
 
     def clear(self) -> None:
         """Load the types from the server again when needed."""
@@ -64,16 +64,16 @@ def validate(
         if error is not None:
             rejections |= dict.fromkeys(block.positions, error)
             continue
-        known = types.of(block.measurement, block.fields)
+        stored_types = types.of(block.measurement, block.fields)
         errors = {**_time_errors(block), **_tag_errors(block)}
         for name, kind, values in zip(block.fields, block.kinds, block.values, strict=True):
-            errors |= _value_errors(name, kind, values, known.get(name))
+            errors |= _value_errors(name, kind, values, stored_types.get(name))
         rejections |= {block.positions[row]: reason for row, reason in errors.items()}
         valid = block.without({block.positions[row] for row in errors})
         if len(valid):
             for name, kind in zip(block.fields, block.kinds, strict=True):
-                known.setdefault(name, FIELD_TYPES[kind])
-            good.extend(_encode(valid, identity, known))
+                stored_types.setdefault(name, FIELD_TYPES[kind])
+            good.extend(_encode(valid, identity, stored_types))
     rejected = [RejectedPoint(position, reason) for position, reason in sorted(rejections.items())]
     return Batch(tuple(good)), rejected
 
@@ -84,8 +84,8 @@ def _names_error(block: Block, identity: Mapping[str, str]) -> str | None:
     named = [(f"measurement {block.measurement!r}", block.measurement)]
     named += [(f"tag {name!r}", name) for name in (*block.tags, *identity)]
     named += [(f"field {name!r}", name) for name in block.fields]
-    for what, name in named:
-        if error := name_error(what, name):
+    for label, name in named:
+        if error := name_error(label, name):
             return error
     for name, kind in zip(block.fields, block.kinds, strict=True):
         if kind not in FIELD_TYPES:
@@ -115,17 +115,20 @@ def _tag_errors(block: Block) -> dict[int, str]:
 
 
 def _value_errors(
-    name: str, kind: type, values: Sequence[FieldValue], known: str | None
+    name: str, kind: type, values: Sequence[FieldValue], stored: str | None
 ) -> dict[int, str]:
-    given = FIELD_TYPES[kind]
-    if known not in (None, given) and (known, given) != (FieldType.FLOAT, FieldType.INTEGER):
+    value_type = FIELD_TYPES[kind]
+    if stored not in (None, value_type) and (stored, value_type) != (
+        FieldType.FLOAT,
+        FieldType.INTEGER,
+    ):
         return {
-            row: type_conflict(name, value, stored=str(known), given=given)
+            row: type_conflict(name, value, stored=str(stored), given=value_type)
             for row, value in enumerate(values)
         }
-    if kind is bool or _are_all_storable(kind, values, becomes_float=known == FieldType.FLOAT):
+    if kind is bool or _are_all_storable(kind, values, becomes_float=stored == FieldType.FLOAT):
         return {}
-    limit = MAX_UINT64 if known == FieldType.FLOAT else MAX_INT64
+    limit = MAX_UINT64 if stored == FieldType.FLOAT else MAX_INT64
     errors = {row: value_error(name, value, max_integer=limit) for row, value in enumerate(values)}
     return {row: error for row, error in errors.items() if error is not None}
 
@@ -144,7 +147,7 @@ def _are_all_storable(kind: type, values: Sequence[FieldValue], *, becomes_float
 
 
 def _encode(
-    block: Block, identity: Mapping[str, str], known: Mapping[str, str]
+    block: Block, identity: Mapping[str, str], stored_types: Mapping[str, str]
 ) -> tuple[Block, ...]:
     """Return the points as blocks with encoded names, stamped, integers of float fields as floats.
 
@@ -152,18 +155,18 @@ def _encode(
     """
     kinds, columns = [], []
     for name, kind, values in zip(block.fields, block.kinds, block.values, strict=True):
-        becomes_float = kind is int and known[name] == FieldType.FLOAT
+        becomes_float = kind is int and stored_types[name] == FieldType.FLOAT
         kinds.append(float if becomes_float else kind)
         columns.append(list(map(float, values)) if becomes_float else values)
     claimed = {*IDENTITY_TAGS, *identity}
     own = [at for at, name in enumerate(block.tags) if name not in claimed]
     stamped = {name: value for name, value in identity.items() if value}
     tags = (*stamped, *(block.tags[at] for at in own))
-    tag_sets = [(*stamped.values(), *(one[at] for at in own)) for one in block.tag_sets]
-    whole = Block(
+    tag_sets = [(*stamped.values(), *(tag_set[at] for at in own)) for tag_set in block.tag_sets]
+    encoded = Block(
         encode_name(block.measurement),
         tuple(map(encode_key, tags)),
-        [tuple(map(encode_name, one)) for one in tag_sets],
+        [tuple(map(encode_name, tag_set)) for tag_set in tag_sets],
         block.tag_set_of,
         tuple(map(encode_key, block.fields)),
         tuple(kinds),
@@ -172,8 +175,8 @@ def _encode(
         block.positions,
     )
     if all(map(all, tag_sets)):
-        return (whole,)
-    return _without_empty_tags(whole)
+        return (encoded,)
+    return _without_empty_tags(encoded)
 
 
 def _without_empty_tags(block: Block) -> tuple[Block, ...]:

@@ -44,7 +44,9 @@ class PendingSubmission:
         if self.error is not None:
             self.submission.future.set_exception(self.error)
         else:
-            self.submission.future.set_result(sorted(self.rejected, key=lambda one: one.position))
+            self.submission.future.set_result(
+                sorted(self.rejected, key=lambda point: point.position)
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,21 +197,21 @@ class InfluxDBWriter:
         pending = [PendingSubmission(submission) for submission in group]
         if self._outage is not None and self._is_closing.is_set():
             # Waiting for the timeout of every queued request could take half an hour.
-            for one in pending:
-                one.error = self._outage
+            for entry in pending:
+                entry.error = self._outage
         else:
             self._send_all(pending)
-        for one in pending:
-            one.resolve()
+        for entry in pending:
+            entry.resolve()
 
     def _send_all(self, pending: Sequence[PendingSubmission]) -> None:
         """Send the submissions of each tenant together, and those of several tenants at once."""
         by_tenant: dict[str, list[PendingSubmission]] = {}
-        for one in pending:
-            tenant = one.submission.identity.get(TENANT_TAG, "")
-            by_tenant.setdefault(tenant, []).append(one)
+        for entry in pending:
+            tenant = entry.submission.identity.get(TENANT_TAG, "")
+            by_tenant.setdefault(tenant, []).append(entry)
         try:
-            work = [(self._sender(tenant), some) for tenant, some in by_tenant.items()]
+            work = [(self._sender(tenant), group) for tenant, group in by_tenant.items()]
         except VedetteError as error:
             outages = [_fail(pending, error)]
         else:
@@ -240,7 +242,9 @@ class _TenantSender:
         """Send submissions, and hand an error to their senders; return that of an outage."""
         requests: list[list[Piece]] = []
         try:
-            requests = list(pack_requests(piece for one in pending for piece in self._pieces(one)))
+            requests = list(
+                pack_requests(piece for entry in pending for piece in self._pieces(entry))
+            )
             while requests:
                 self._send(requests[0])
                 del requests[0]
@@ -306,6 +310,6 @@ def _fail(pending: Sequence[PendingSubmission], error: Exception) -> StoreUnavai
     """Hand an error to senders; return it if the server is unavailable."""
     _log.warning("could not write points: %s", error)
     store_error = as_store_error(error)
-    for one in pending:
-        one.error = store_error
+    for entry in pending:
+        entry.error = store_error
     return store_error if isinstance(store_error, StoreUnavailableError) else None

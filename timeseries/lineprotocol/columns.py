@@ -122,9 +122,9 @@ def _by_skeleton(lines: Lines) -> Iterator[tuple[bytes, Lines, bool]]:
     first = text[: text.index(b"\n") + 1]
     are_alike = text == first * len(lines.fields)
     skeletons = [first[:-1]] if are_alike else text[:-1].split(b"\n")
-    alike = {one: _BOOLEAN.sub(b"=t", one) for one in set(skeletons)}
-    plain = {one: _EXPONENT.sub(b"=", same) for one, same in alike.items()}
-    scientific = {plain[one] for one, same in alike.items() if plain[one] != same}
+    alike = {skeleton: _BOOLEAN.sub(b"=t", skeleton) for skeleton in set(skeletons)}
+    plain = {skeleton: _EXPONENT.sub(b"=", same) for skeleton, same in alike.items()}
+    scientific = {plain[skeleton] for skeleton, same in alike.items() if plain[skeleton] != same}
     if len(plain) == 1:
         yield plain[skeletons[0]], lines, bool(scientific)
         return
@@ -147,10 +147,10 @@ def _read_group(shape: Shape, lines: Lines, *, has_exponents: bool) -> Iterator[
         for group in groups:
             yield from _read_group(shape, group, has_exponents=has_exponents)
         return
-    whole, left = _without_invalid(shape, lines, has_exponents=has_exponents)
+    valid, left = _without_invalid(shape, lines, has_exponents=has_exponents)
     yield None, left
-    if whole is not None:
-        yield _block(shape, whole, has_exponents=has_exponents), ()
+    if valid is not None:
+        yield _block(shape, valid, has_exponents=has_exponents), ()
 
 
 def _by_tags(lines: Lines) -> list[Lines]:
@@ -169,11 +169,11 @@ def _without_invalid(
     left: list[int] = []
     for start in range(0, len(lines.heads), _GROUP_LINES):
         rows = range(start, min(start + _GROUP_LINES, len(lines.heads)))
-        few = lines.select(rows)
-        if _block(shape, few, has_exponents=has_exponents):
+        group = lines.select(rows)
+        if _block(shape, group, has_exponents=has_exponents):
             good.extend(rows)
         else:
-            left.extend(few.positions)
+            left.extend(group.positions)
     if not good or not left:
         return None, lines.positions
     return lines.select(good), left
@@ -321,7 +321,7 @@ def _read_texts(kind: type, texts: Sequence[str]) -> Sequence[FieldValue] | None
 def _restore_escapes(texts: Sequence[str]) -> Sequence[str]:
     """Return texts without newlines with what their escapes mean."""
     joined = "\n".join(texts)
-    found = [(escape, meant) for escape, meant in _ESCAPES if escape in joined]
-    for escape, meant in found:
+    present = [(escape, meant) for escape, meant in _ESCAPES if escape in joined]
+    for escape, meant in present:
         joined = joined.replace(escape, meant)
-    return joined.split("\n") if found else texts
+    return joined.split("\n") if present else texts

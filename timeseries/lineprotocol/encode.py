@@ -175,11 +175,11 @@ def _key(name: str) -> str:
     return _escape(name, _SPECIAL_IN_KEY, "a field name")
 
 
-def _escape(text: str, special: re.Pattern[str], what: str) -> str:
+def _escape(text: str, special: re.Pattern[str], label: str) -> str:
     if not text:
-        raise ValueError(f"{what} is empty")
+        raise ValueError(f"{label} is empty")
     if "\n" in text or text.endswith("\\"):
-        raise ValueError(f"{what} {text!r} has a newline or a trailing backslash")
+        raise ValueError(f"{label} {text!r} has a newline or a trailing backslash")
     return special.sub(r"\\\g<0>", text)
 
 

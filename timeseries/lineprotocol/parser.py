@@ -102,10 +102,10 @@ def ns_per_unit(precision: str) -> int:
     try:
         return NS_PER_UNIT[precision]
     except KeyError:
-        known = ", ".join(NS_PER_UNIT)
+        units = ", ".join(NS_PER_UNIT)
         raise InvalidInputError(
-            f"Unknown precision {precision!r}. Use one of {known}.",
-            errors={"precision": [f"must be one of {known}"]},
+            f"Unknown precision {precision!r}. Use one of {units}.",
+            errors={"precision": [f"must be one of {units}"]},
         ) from None
 
 

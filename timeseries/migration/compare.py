@@ -42,8 +42,8 @@ class Selection:
 
     def names(self, store: Store) -> list[str]:
         """Return the selected measurements that a store has, sorted."""
-        found = store.measurements(tenants=self.tenants)
-        return [name for name in found if not self.measurements or name in self.measurements]
+        names = store.measurements(tenants=self.tenants)
+        return [name for name in names if not self.measurements or name in self.measurements]
 
 
 def is_empty(store: Store, query: ScanQuery) -> bool:
@@ -58,24 +58,26 @@ def is_empty(store: Store, query: ScanQuery) -> bool:
 
 def existing_points(store: Store, query: ScanQuery) -> Present:
     """Return the fields of the points in a store, by series and instant."""
-    found: Present = {}
+    present: Present = {}
     for batch in store.scan(query):
         for block in batch.blocks:
             fields = frozenset(block.fields)
-            instants = [found.setdefault(key, {}) for key in _series_keys(block)]
+            instants = [present.setdefault(key, {}) for key in _series_keys(block)]
             for time_ns, index in zip(block.times_ns, block.tag_set_of, strict=True):
-                known = instants[index].get(time_ns)
-                instants[index][time_ns] = fields if known is None else known | fields
-    return found
+                stored_fields = instants[index].get(time_ns)
+                instants[index][time_ns] = (
+                    fields if stored_fields is None else stored_fields | fields
+                )
+    return present
 
 
-def drop_existing(batch: Batch, found: Present) -> Batch:
+def drop_existing(batch: Batch, present: Present) -> Batch:
     """Return a batch without the points whose fields all exist already."""
     nothing: frozenset[str] = frozenset()
     positions: set[int] = set()
     for block in batch.blocks:
         fields = frozenset(block.fields)
-        instants = [found.get(key, {}) for key in _series_keys(block)]
+        instants = [present.get(key, {}) for key in _series_keys(block)]
         rows = zip(block.positions, block.times_ns, block.tag_set_of, strict=True)
         positions.update(
             position
@@ -87,8 +89,8 @@ def drop_existing(batch: Batch, found: Present) -> Batch:
 
 def _series_keys(block: Block) -> list[SeriesKey]:
     return [
-        frozenset((tag, value) for tag, value in zip(block.tags, one, strict=True) if value)
-        for one in block.tag_sets
+        frozenset((tag, value) for tag, value in zip(block.tags, tag_set, strict=True) if value)
+        for tag_set in block.tag_sets
     ]
 
 
@@ -132,7 +134,7 @@ def changed_chunks(
 
 def _by_hour(store: Store, query: ScanQuery) -> dict[int, int]:
     """Return the number of values of each hour, by its start."""
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for series in store.query_range(
         RangeQuery(
             measurement=query.measurement,
@@ -146,8 +148,8 @@ def _by_hour(store: Store, query: ScanQuery) -> dict[int, int]:
         )
     ):
         for hour_ns, count in zip(series.times_ns, series.values, strict=True):
-            found[hour_ns] = found.get(hour_ns, 0) + round(count)
-    return found
+            counts[hour_ns] = counts.get(hour_ns, 0) + round(count)
+    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,17 +183,17 @@ def differences(
         if extent is None:
             continue
         omitted = omitted_fields_of(source, destination, query)
-        known = source.fields(name, tenants=selection.tenants)
-        fields = tuple(field for field in known if field not in omitted)
+        names = source.fields(name, tenants=selection.tenants)
+        fields = tuple(field for field in names if field not in omitted)
         for chunk in chunks(query, extent):
             expected = _counts(source, chunk, fields)
-            found = _counts(destination, chunk, fields) if expected else {}
-            while not _matches(found, expected) and (seconds := next(pauses, None)):
+            counts = _counts(destination, chunk, fields) if expected else {}
+            while not _matches(counts, expected) and (seconds := next(pauses, None)):
                 pause(seconds)
-                found = _counts(destination, chunk, fields)
+                counts = _counts(destination, chunk, fields)
             for field, count in expected.items():
-                if found.get(field, 0) != count:
-                    yield Difference(chunk, field, count, found.get(field, 0))
+                if counts.get(field, 0) != count:
+                    yield Difference(chunk, field, count, counts.get(field, 0))
             on_chunk(chunk)
 
 
@@ -211,8 +213,8 @@ def omitted_fields_of(source: Store, destination: Store, query: ScanQuery) -> li
     return [name for name, kind in fields if kind == "string" and name not in stored]
 
 
-def _matches(found: Mapping[str, int], expected: Mapping[str, int]) -> bool:
-    return all(found.get(field, 0) == count for field, count in expected.items())
+def _matches(counts: Mapping[str, int], expected: Mapping[str, int]) -> bool:
+    return all(counts.get(field, 0) == count for field, count in expected.items())
 
 
 def _counts(store: Store, chunk: ScanQuery, fields: tuple[str, ...]) -> dict[str, int]:
@@ -228,4 +230,4 @@ def _counts(store: Store, chunk: ScanQuery, fields: tuple[str, ...]) -> dict[str
             filters=chunk.filters,
         )
     )
-    return {one.field: round(sum(one.values)) for one in series}
+    return {item.field: round(sum(item.values)) for item in series}

@@ -140,7 +140,7 @@ def _columns(block: Block, layout: Layout) -> list[pa.Array]:
     for tag in layout.tags:
         if tag in block.tags:
             index = block.tags.index(tag)
-            values = pa.array([one[index] or None for one in block.tag_sets], pa.string())
+            values = pa.array([tag_set[index] or None for tag_set in block.tag_sets], pa.string())
             columns.append(values.take(which))
         else:
             columns.append(pa.nulls(rows, pa.string()))

@@ -120,10 +120,10 @@ class Migration:
         self, chunk: ScanQuery, state: MigrationState, result: MigrationResult, watch: "_Watch"
     ) -> bool:
         """Migrate a chunk and record it; return whether to continue."""
-        known = state.known(chunk)
-        if known is not None:
-            result.points -= known.points
-            result.rejected -= known.rejected
+        former = state.record_of(chunk)
+        if former is not None:
+            result.points -= former.points
+            result.rejected -= former.rejected
         points, rejected = result.points, result.rejected
         values = count_values(self._source, chunk)
         writer = ChunkWriter(self._destination, result, self._pause)

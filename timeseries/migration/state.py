@@ -57,10 +57,10 @@ class MigrationState:
 
     def of(self, measurement: str) -> list[MigratedChunk]:
         """Return the chunks of a measurement, oldest first."""
-        found = (chunk for (name, _), chunk in self.chunks.items() if name == measurement)
-        return sorted(found, key=lambda chunk: chunk.start_ns)
+        migrated = (chunk for (name, _), chunk in self.chunks.items() if name == measurement)
+        return sorted(migrated, key=lambda chunk: chunk.start_ns)
 
-    def known(self, chunk: ScanQuery) -> MigratedChunk | None:
+    def record_of(self, chunk: ScanQuery) -> MigratedChunk | None:
         """Return the record of a chunk, or None."""
         return self.chunks.get((chunk.measurement, chunk.start_ns))
 
@@ -127,10 +127,10 @@ class StateFile:
         if header.version != VERSION or header.key != self._key:
             raise self._error(f"belongs to another migration: {header.key}")
 
-    def _error(self, what: str) -> ConfigurationError:
+    def _error(self, reason: str) -> ConfigurationError:
         error = (
-            f"the progress file {self.path} {what}. Use another file with --state, or delete it to "
-            "start over: points that the destination already has are not written again"
+            f"the progress file {self.path} {reason}. Use another file with --state, or delete it "
+            "to start over: points that the destination already has are not written again"
         )
         return ConfigurationError([error], source="The migration")
 

@@ -138,19 +138,23 @@ class VictoriaMetricsClient:
         parts = urlsplit(url)
         scheme = "https" if parts.scheme == "victoriametricss" else "http"
         host = parts.netloc.rpartition("@")[2]
-        given = dict(parse_qsl(parts.query))
-        select = given.get("select", "")
+        parameters = dict(parse_qsl(parts.query))
+        select = parameters.get("select", "")
         return cls(
             f"{scheme}://{host if parts.port else f'{host}:8428'}{parts.path}",
             user=unquote(parts.username or ""),
             password=unquote(parts.password or ""),
             select=f"{scheme}://{select}" if select else "",
-            storages=[f"{scheme}://{one}" for one in given.get("storage", "").split(",") if one],
+            storages=[
+                f"{scheme}://{address}"
+                for address in parameters.get("storage", "").split(",")
+                if address
+            ],
         )
 
     @property
     def is_cluster(self) -> bool:
-        """Whether tenants have accounts."""
+        """True if tenants have accounts."""
         return bool(self._select)
 
     def within(self, account: str) -> "VictoriaMetricsClient":
@@ -298,10 +302,10 @@ def parse_flags(text: str | None) -> ServerFlags:
             )
         )
     flags = dict(_FLAG.findall(text))
-    found = _DURATION.match(flags.get("retentionPeriod", _DEFAULT_RETENTION))
+    match = _DURATION.match(flags.get("retentionPeriod", _DEFAULT_RETENTION))
     has_deduplication = flags.get("dedup.minScrapeInterval") == "1ms"
     return ServerFlags(
-        retention_ms=int(float(found[1]) * _UNIT_MS[found[2]]) if found else None,
+        retention_ms=int(float(match[1]) * _UNIT_MS[match[2]]) if match else None,
         errors=tuple(_errors(flags)),
         warnings=() if has_deduplication else (_DEDUPLICATION,),
     )

@@ -147,12 +147,12 @@ def _names_error(block: Block, identity: Mapping[str, str]) -> str | None:
     named = [("measurement", block.measurement)]
     named += [("tag", tag) for tag in (*block.tags, *identity)]
     named += [("field", field) for field in block.fields]
-    for what, name in named:
-        if error := name_error(f"{what} {name!r}", name, max_bytes=MAX_NAME_BYTES):
+    for part, name in named:
+        if error := name_error(f"{part} {name!r}", name, max_bytes=MAX_NAME_BYTES):
             return error
         if "\n" in name:
-            return f"{what} {name!r} has a line break"
-        if what == "field" and '"' in name:
+            return f"{part} {name!r} has a line break"
+        if part == "field" and '"' in name:
             return f"field {name!r} has a quotation mark, which the server can't parse in a name"
     return None
 
@@ -198,6 +198,6 @@ def _row_errors(block: Block, prefixes: Sequence[_Prefix], context: WriteContext
             bad = (row for row, value in enumerate(column) if not math.isfinite(value))  # type: ignore[arg-type]
             errors |= {row: f"field {name!r} is {column[row]}; leave it out" for row in bad}
         elif kind is int and not MIN_INT64 <= min(column) <= max(column) <= MAX_INT64:  # type: ignore[operator]
-            found = ((row, value_error(name, value)) for row, value in enumerate(column))
-            errors |= {row: error for row, error in found if error}
+            column_errors = ((row, value_error(name, value)) for row, value in enumerate(column))
+            errors |= {row: error for row, error in column_errors if error}
     return errors

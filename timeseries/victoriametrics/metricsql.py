@@ -65,11 +65,11 @@ def selector(
             return None
         matchers.append(f"{MEASUREMENT_LABEL}={literal(measurement)}")
     for tag, values in (filters or {}).items():
-        found = [value for value in values if _is_text(value) and (not value or _is_tag(tag))]
-        if not found:
+        possible = [value for value in values if _is_text(value) and (not value or _is_tag(tag))]
+        if not possible:
             return None
         if _is_tag(tag):
-            matchers.append(_matcher(tag, found))
+            matchers.append(_matcher(tag, possible))
     matchers += [
         f"{identifier(tag)}{operator}{literal(value)}" for tag, operator, value in conditions
     ]
@@ -171,7 +171,7 @@ def group_of(metric: Mapping[str, str], group_by: Sequence[str]) -> tuple[str, .
 
 def literal(text: str) -> str:
     """Return a text as a MetricsQL string literal."""
-    return '"' + _LITERAL_ESCAPES.sub(lambda found: f"\\x{ord(found[0]):02x}", text) + '"'
+    return '"' + _LITERAL_ESCAPES.sub(lambda match: f"\\x{ord(match[0]):02x}", text) + '"'
 
 
 def identifier(name: str) -> str:
@@ -194,7 +194,7 @@ def _matcher(tag: str, values: Sequence[str]) -> str:
 
 
 def _regex(text: str) -> str:
-    return _REGEX_ESCAPES.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+    return _REGEX_ESCAPES.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
 def _is_tag(name: str) -> bool:

@@ -52,7 +52,7 @@ def read_range(reader: Reader, query: RangeQuery) -> list[Series]:
         return []
     if step_ms is not None and span.width_ms > MAX_WINDOWS * step_ms:
         span = span_with_samples(reader, span)
-    found = _aggregates(reader, query, fields, span)
+    values_of = _aggregates(reader, query, fields, span)
     return [
         Series(
             field,
@@ -60,7 +60,7 @@ def read_range(reader: Reader, query: RangeQuery) -> list[Series]:
             [query.start_ns if step_ms is None else at_ms * NS_PER_MS for at_ms in values],
             list(values.values()),
         )
-        for (field, group), values in sorted(found.items())
+        for (field, group), values in sorted(values_of.items())
     ]
 
 
@@ -78,8 +78,8 @@ def read_latest(reader: Reader, query: LatestQuery) -> list[Latest]:
         time_ns = round(seconds * 1000) * NS_PER_MS
         times_ns[group] = max(times_ns.get(group, time_ns), time_ns)
     return [
-        Latest(dict(zip(query.group_by, group, strict=True)), times_ns[group], found)
-        for group, found in sorted(values.items())
+        Latest(dict(zip(query.group_by, group, strict=True)), times_ns[group], field_values)
+        for group, field_values in sorted(values.items())
     ]
 
 
@@ -87,7 +87,9 @@ def _newest(
     reader: Reader, query: LatestQuery, fields: Sequence[str], span: Span
 ) -> dict[tuple[str, Group], tuple[float, float]]:
     """Return time in seconds and value of the newest sample by field and group."""
-    expressions = [text for one in rollups(query, fields, span.width_ms) for text in one.newest()]
+    expressions = [
+        text for rollup in rollups(query, fields, span.width_ms) for text in rollup.newest()
+    ]
     pairs: dict[tuple[object, ...], list[float]] = {}
     newest: dict[tuple[str, Group], tuple[float, float]] = {}
     for position, result in reader.instant(expressions, span.end_ms):
@@ -102,22 +104,22 @@ def _newest(
 
 
 def _aggregates(reader: Reader, query: RangeQuery, fields: Sequence[str], span: Span) -> Found:
-    found: Found = {}
+    values_of: Found = {}
     if query.aggregate in SUCCESSIVE:
         for field in fields:
-            found |= _successive(reader, query, field, span)
-        return found
+            values_of |= _successive(reader, query, field, span)
+        return values_of
     if query.aggregate in PERCENTILES:
         for field in fields:
-            found |= percentiles(reader, query, field, span)
-        return found
+            values_of |= percentiles(reader, query, field, span)
+        return values_of
     for piece in window_ranges(span, step_ms_of(query)):
         expressions = {
             field: rollup.aggregate(query.aggregate)
             for field, rollup in zip(fields, rollups(query, fields, piece.width_ms), strict=True)
         }
-        reader.collect(expressions, piece, query.group_by, found)
-    return found
+        reader.collect(expressions, piece, query.group_by, values_of)
+    return values_of
 
 
 def _successive(reader: Reader, query: RangeQuery, field: str, span: Span) -> Found:
@@ -130,10 +132,10 @@ def _successive(reader: Reader, query: RangeQuery, field: str, span: Span) -> Fo
             if value is not None:
                 label = span.start_ms if step_ms is None else at_ms - at_ms % step_ms
                 values.add((group, label), tags, at_ms * NS_PER_MS, value)
-    found: Found = {}
+    values_of: Found = {}
     for (group, label), value in sorted(values.windows().items()):
-        found.setdefault((field, group), {})[label] = value
-    return found
+        values_of.setdefault((field, group), {})[label] = value
+    return values_of
 
 
 def percentiles(reader: Reader, query: RangeQuery, field: str, span: Span) -> Found:
@@ -144,8 +146,8 @@ def percentiles(reader: Reader, query: RangeQuery, field: str, span: Span) -> Fo
     """
     if span.is_empty:
         return {}
-    (whole,) = rollups(query, [field], span.width_ms)
-    per_group, samples, lowest = _survey(reader, whole, span)
+    (whole_range,) = rollups(query, [field], span.width_ms)
+    per_group, samples, lowest = _survey(reader, whole_range, span)
     if per_group > 1 and samples <= MAX_SAMPLES:
         return _from_samples(reader, query, field, span)
     if per_group > 1 and lowest < 0:
@@ -154,7 +156,7 @@ def percentiles(reader: Reader, query: RangeQuery, field: str, span: Span) -> Fo
             f"several series supports up to {MAX_SAMPLES}. Choose a shorter range, or group by "
             "the tags that identify the series."
         )
-    found: Found = {}
+    values_of: Found = {}
     for piece in window_ranges(span, step_ms_of(query)):
         (rollup,) = rollups(query, [field], piece.width_ms)
         expression = (
@@ -162,8 +164,8 @@ def percentiles(reader: Reader, query: RangeQuery, field: str, span: Span) -> Fo
             if per_group > 1
             else rollup.aggregate(query.aggregate)
         )
-        reader.collect({field: expression}, piece, query.group_by, found)
-    return found
+        reader.collect({field: expression}, piece, query.group_by, values_of)
+    return values_of
 
 
 def _survey(reader: Reader, rollup: Rollup, span: Span) -> tuple[int, int, float]:
@@ -189,12 +191,12 @@ def _from_samples(reader: Reader, query: RangeQuery, field: str, span: Span) -> 
             if value is not None:
                 label = span.start_ms if step_ms is None else at_ms - at_ms % step_ms
                 windows[group, label].append(value)
-    found: Found = {}
+    values_of: Found = {}
     for (group, label), values in sorted(windows.items()):
-        found.setdefault((field, group), {})[label] = _interpolated(
+        values_of.setdefault((field, group), {})[label] = _interpolated(
             sorted(values), PERCENTILES[query.aggregate]
         )
-    return found
+    return values_of
 
 
 def _exported(

@@ -74,7 +74,7 @@ class Span:
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is empty."""
+        """True if the span has no time."""
         return self.end_ms <= self.start_ms
 
     @property
@@ -89,8 +89,8 @@ class Span:
 
 def span_of(start_ns: int, end_ns: int, *, last_ms: int) -> Span:
     """Return `[start_ns, end_ns)`, without times before 1970-01-05 or after `last_ms`."""
-    whole = Span(_ceiling(start_ns, NS_PER_MS), _ceiling(end_ns, NS_PER_MS))
-    return whole.within(Span(FIRST_MS, last_ms + 1))
+    span = Span(_ceiling(start_ns, NS_PER_MS), _ceiling(end_ns, NS_PER_MS))
+    return span.within(Span(FIRST_MS, last_ms + 1))
 
 
 def step_ms_of(query: RangeQuery) -> int | None:
@@ -149,12 +149,12 @@ class Reader:
         expressions: Mapping[str, str],
         piece: WindowRange,
         group_by: Sequence[str],
-        found: Found,
+        values_of: Found,
     ) -> None:
-        """Add the values at the ends of a piece's windows to `found`, by field."""
+        """Add the values at the ends of a piece's windows to `values_of`, by field."""
         fields = list(expressions)
         for position, result in self._over(list(expressions.values()), piece):
-            values = found.setdefault((fields[position], group_of(result.metric, group_by)), {})
+            values = values_of.setdefault((fields[position], group_of(result.metric, group_by)), {})
             for at_seconds, value in result.values or [result.value or (math.nan, "")]:
                 values[piece.label_of(round(at_seconds * 1000) + SHIFT_MS)] = float(value)
 
@@ -256,11 +256,11 @@ def _counted(reader: Reader, span: Span) -> list[tuple[Span, int]]:
         return []
     width_ms = max(1, -(-span.width_ms // WINDOWS))
     counting = over_all_series("sum", "count_over_time", window_ms=width_ms)
-    found: Found = {}
+    values_of: Found = {}
     end_ms = span.start_ms + -(-span.width_ms // width_ms) * width_ms
     piece = WindowRange(span.start_ms, end_ms, width_ms, span.start_ms)
-    reader.collect({"": counting}, piece, (), found)
-    counts = found.get(("", ()), {})
+    reader.collect({"": counting}, piece, (), values_of)
+    counts = values_of.get(("", ()), {})
     return [
         (Span(at_ms, at_ms + width_ms).within(span), int(count))
         for at_ms, count in sorted(counts.items())
@@ -268,7 +268,7 @@ def _counted(reader: Reader, span: Span) -> list[tuple[Span, int]]:
 
 
 def _points(reader: Reader, span: Span) -> list[Point]:
-    found: dict[tuple[int, Tags], tuple[str, dict[str, FieldValue]]] = {}
+    fields_of: dict[tuple[int, Tags], tuple[str, dict[str, FieldValue]]] = {}
     decoder = msgspec.json.Decoder(ExportedSeries)
     exported = reader.client.export(reader.selector, start_ms=span.start_ms, end_ms=span.end_ms)
     for line in exported:
@@ -280,8 +280,8 @@ def _points(reader: Reader, span: Span) -> list[Point]:
         )
         for at_ms, value in zip(series.timestamps, series.values, strict=True):
             if value is not None:
-                found.setdefault((at_ms, tags), (measurement, {}))[1][field] = value
+                fields_of.setdefault((at_ms, tags), (measurement, {}))[1][field] = value
     return [
         Point(measurement, dict(tags), fields, at_ms * NS_PER_MS)
-        for (at_ms, tags), (measurement, fields) in sorted(found.items(), key=itemgetter(0))
+        for (at_ms, tags), (measurement, fields) in sorted(fields_of.items(), key=itemgetter(0))
     ]

@@ -95,17 +95,17 @@ class VictoriaMetricsStore:
         Raises:
             ConfigurationError: a parameter is unknown, or a cluster's is missing.
         """
-        given = dict(parse_qsl(urlsplit(url).query))
+        parameters = dict(parse_qsl(urlsplit(url).query))
         errors = [
             f"{name}= is unknown; use {', '.join(_PARAMETERS)}"
-            for name in given
+            for name in parameters
             if name not in _PARAMETERS
         ]
-        if "storage" in given and "select" not in given:
+        if "storage" in parameters and "select" not in parameters:
             errors.append("storage= is for a cluster; add select=host:port, its vmselect")
         if errors:
             raise ConfigurationError(errors, source=SOURCE)
-        database = given.get("database", DEFAULT_DATABASE)
+        database = parameters.get("database", DEFAULT_DATABASE)
         return cls(VictoriaMetricsClient.from_url(url), database=database)
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
@@ -159,8 +159,8 @@ class VictoriaMetricsStore:
         visible = self._existing(measurement, tenants)
         client = self._reading(tenants)
         listed = self._names(client, "/api/v1/labels", visible) if visible else []
-        found = {*listed} - RESERVED_LABELS
-        return [*IDENTITY_TAGS, *sorted(found.difference(IDENTITY_TAGS))] if found else []
+        tags = {*listed} - RESERVED_LABELS
+        return [*IDENTITY_TAGS, *sorted(tags.difference(IDENTITY_TAGS))] if tags else []
 
     def tag_values(
         self, measurement: str, tag: str, *, tenants: tuple[str, ...] | None
@@ -219,7 +219,7 @@ class VictoriaMetricsStore:
         prefix = scope_of(self._database, "")
         scopes = self._names(self._client, _values_path(SCOPE_LABEL), None)
         existing = [scope.removeprefix(prefix) for scope in scopes if scope.startswith(prefix)]
-        seen = [one for one in existing if tenants is None or one in tenants]
+        seen = [tenant for tenant in existing if tenants is None or tenant in tenants]
         return selector(self._database, measurement=measurement, tenants=seen)
 
     def _label_values(

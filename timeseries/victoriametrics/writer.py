@@ -53,11 +53,11 @@ class VictoriaMetricsWriter:
             self._write_to(self._client, group)
             return
         by_account: dict[str, list[Submission]] = {}
-        for one in group:
-            account = account_of(self._database, one.identity.get(TENANT_TAG, ""))
-            by_account.setdefault(account, []).append(one)
-        for account, some in by_account.items():
-            self._write_to(self._client.within(account), some)
+        for submission in group:
+            account = account_of(self._database, submission.identity.get(TENANT_TAG, ""))
+            by_account.setdefault(account, []).append(submission)
+        for account, submissions in by_account.items():
+            self._write_to(self._client.within(account), submissions)
 
     def _write_to(self, client: VictoriaMetricsClient, group: list[Submission]) -> None:
         try:
@@ -79,8 +79,11 @@ class VictoriaMetricsWriter:
         now_ms = to_ns(self._clock()) // 1_000_000
         first_ms, last_ms = self._server_flags().accepted_ms(now_ms)
         encoded = [
-            encode(one.batch, WriteContext(self._database, one.identity, first_ms, last_ms))
-            for one in group
+            encode(
+                submission.batch,
+                WriteContext(self._database, submission.identity, first_ms, last_ms),
+            )
+            for submission in group
         ]
         for lines in encoded:
             for measurement, field in lines.left_out:

@@ -38,6 +38,6 @@ def float_types(
         return {}
     floats = [f"CAST({column} AS DOUBLE)" for column in columns]
     scales = cursor.execute(
-        select([_SCALE.format(one) for one in floats], source), values
+        select([_SCALE.format(number) for number in floats], source), values
     ).fetchall()[0]
     return {column: _FLOAT_TYPES[scale] for column, scale in zip(columns, scales, strict=True)}

@@ -141,11 +141,13 @@ class Maintenance:
         for measurement in self._manifest.measurements:
             with self._deleting:
                 expired = [
-                    one
-                    for one in self._manifest.of(measurement)
-                    if resolution in one.sizes and one.newest_ns < before_ns
+                    segment
+                    for segment in self._manifest.of(measurement)
+                    if resolution in segment.sizes and segment.newest_ns < before_ns
                 ]
-                self._replace(measurement, expired, [one.without(resolution) for one in expired])
+                self._replace(
+                    measurement, expired, [segment.without(resolution) for segment in expired]
+                )
         if resolution is Resolution.RAW:
             for key in sorted(self._writer.schema):
                 with self._deleting:
@@ -168,9 +170,13 @@ class Maintenance:
                     yield from self._delete_rows(key, _IS_TENANT, [tenant])
             self._writer.drop([key for key in self._writer.schema if key.owner == tenant != ""])
             for measurement in self._manifest.measurements:
-                theirs = [one for one in self._manifest.of(measurement) if one.tenant == tenant]
+                theirs = [
+                    segment
+                    for segment in self._manifest.of(measurement)
+                    if segment.tenant == tenant
+                ]
                 self._replace(measurement, theirs, [])
-                yield sum(one.rows for one in theirs)
+                yield sum(segment.rows for segment in theirs)
             with self._failing("a deleted tenant"):
                 self._manifest.delete_garbage()
             self._writer.checkpoint()
@@ -216,32 +222,34 @@ class Maintenance:
     def _mergeable(self, measurement: str, *, now_ns: int) -> Iterator[tuple[Unit, list[Segment]]]:
         """Yield the small segments of each settled day, by tenant, if there are several."""
         days: dict[tuple[str, int, TextFields], list[Segment]] = {}
-        for one in self._manifest.of(measurement):
-            day = one.oldest_ns // DAY_NS
-            is_small = one.rows < MAX_MERGED_ROWS // 2
+        for segment in self._manifest.of(measurement):
+            day = segment.oldest_ns // DAY_NS
+            is_small = segment.rows < MAX_MERGED_ROWS // 2
             if (
-                Resolution.RAW in one.sizes
+                Resolution.RAW in segment.sizes
                 and is_small
                 and (day + 1) * DAY_NS <= settled_before(now_ns)
             ):
-                days.setdefault((one.tenant, day, text_fields(one.table)), []).append(one)
+                days.setdefault((segment.tenant, day, text_fields(segment.table)), []).append(
+                    segment
+                )
         for (tenant, day, _), segments in days.items():
             if len(segments) > 1:
-                rows = sum(one.rows for one in segments)
+                rows = sum(segment.rows for segment in segments)
                 key = Key(tenant, measurement)
                 yield Unit(tenant, key, (day * DAY_NS, (day + 1) * DAY_NS), rows), segments
 
     def _expired(self, measurement: str) -> Iterator[list[Segment]]:
         """Yield the segments without samples of each period that are alike, if there are many."""
         periods: dict[tuple[object, ...], list[Segment]] = {}
-        for one in self._manifest.of(measurement):
-            if Resolution.RAW not in one.sizes:
+        for segment in self._manifest.of(measurement):
+            if Resolution.RAW not in segment.sizes:
                 # Fields that one of them rolls up less would seem to have no values in it.
-                details = frozenset(one.rolled.items())
-                sizes = frozenset(one.sizes) - {Resolution.DAY}
-                key = (one.tenant, one.oldest_ns // EXPIRED_NS, sizes, details)
-                periods.setdefault(key, []).append(one)
-        yield from (some for some in periods.values() if len(some) >= MIN_EXPIRED)
+                details = frozenset(segment.rolled.items())
+                sizes = frozenset(segment.sizes) - {Resolution.DAY}
+                key = (segment.tenant, segment.oldest_ns // EXPIRED_NS, sizes, details)
+                periods.setdefault(key, []).append(segment)
+        yield from (segments for segments in periods.values() if len(segments) >= MIN_EXPIRED)
 
     def _replace(self, measurement: str, remove: Sequence[Segment], add: Sequence[Segment]) -> None:
         if not remove:
@@ -249,7 +257,10 @@ class Maintenance:
         with self._failing(measurement), self._database.cursor() as cursor:
             cursor.begin()
             self._manifest.commit(
-                cursor, measurement, remove=remove, add=[one for one in add if one.sizes]
+                cursor,
+                measurement,
+                remove=remove,
+                add=[segment for segment in add if segment.sizes],
             )
 
     def _delete_rows(self, key: Key, condition: str, values: Sequence[object]) -> Iterator[int]:

@@ -103,9 +103,9 @@ class Sealing:
 
     def need(self, fields: Iterable[NeededField]) -> None:
         """Roll up more fields, in all detail: the first `MAX_NEEDED_FIELDS` of each measurement."""
-        by_name = groupby(sorted(set(fields)), key=lambda one: one[:2])
+        by_name = groupby(sorted(set(fields)), key=lambda field: field[:2])
         self._needed = frozenset(
-            one for _, some in by_name for one in islice(some, MAX_NEEDED_FIELDS)
+            field for _, group in by_name for field in islice(group, MAX_NEEDED_FIELDS)
         )
 
     def seal(self, unit: Unit) -> int:
@@ -121,18 +121,22 @@ class Sealing:
                 return 0
             table, span = survey
             earlier = [
-                one
-                for one in self.manifest.of(unit.key.measurement)
-                if one.tenant == unit.tenant
-                and Resolution.RAW in one.sizes
-                and one.overlaps(span)
-                and _agree(one.table, table)
+                segment
+                for segment in self.manifest.of(unit.key.measurement)
+                if segment.tenant == unit.tenant
+                and Resolution.RAW in segment.sizes
+                and segment.overlaps(span)
+                and _agree(segment.table, table)
             ]
             replaced = self._overwritten(cursor, hot, earlier, span)
-            whole = self._relation(tables, replaced, condition=unit.condition)
-            table = united([table, *(one.table for one in replaced)])
-            parts = self._parts(cursor, whole, unit, table)
-            added = [one for part, rows in parts for one in self._write(cursor, part, table, rows)]
+            relation = self._relation(tables, replaced, condition=unit.condition)
+            table = united([table, *(segment.table for segment in replaced)])
+            parts = self._parts(cursor, relation, unit, table)
+            added = [
+                segment
+                for part, rows in parts
+                for segment in self._write(cursor, part, table, rows)
+            ]
             for key in tables:
                 text, values = unit.condition
                 cursor.execute(f"DELETE FROM {quoted(table_name(key))} WHERE {text}", values)  # noqa: S608 - ours
@@ -141,24 +145,28 @@ class Sealing:
 
     def merge(self, unit: Unit, segments: Sequence[Segment]) -> int:
         """Replace segments that have samples of one day by as few as possible."""
-        table = united(one.table for one in segments)
+        table = united(segment.table for segment in segments)
         with self._transaction() as cursor:
             parts = self._parts(cursor, self._relation({}, segments), unit, table)
-            added = [one for part, rows in parts for one in self._write(cursor, part, table, rows)]
+            added = [
+                segment
+                for part, rows in parts
+                for segment in self._write(cursor, part, table, rows)
+            ]
             self.manifest.commit(cursor, unit.key.measurement, remove=segments, add=added)
-        return sum(one.rows for one in segments)
+        return sum(segment.rows for segment in segments)
 
     def merge_expired(self, segments: Sequence[Segment]) -> int:
         """Replace segments without samples, of one tenant and measurement, by one."""
-        table = united(one.stored(None) for one in segments)
+        table = united(segment.stored(None) for segment in segments)
         merged = replace(
             segments[0],
             name=new_id(),
-            oldest_ns=min(one.oldest_ns for one in segments),
-            newest_ns=max(one.newest_ns for one in segments),
-            first_appliance=min(one.first_appliance for one in segments),
-            last_appliance=max(one.last_appliance for one in segments),
-            rows=sum(one.rows for one in segments),
+            oldest_ns=min(segment.oldest_ns for segment in segments),
+            newest_ns=max(segment.newest_ns for segment in segments),
+            first_appliance=min(segment.first_appliance for segment in segments),
+            last_appliance=max(segment.last_appliance for segment in segments),
+            rows=sum(segment.rows for segment in segments),
             table=table,
             rolled=united_details(segments),
             sizes={},
@@ -166,7 +174,7 @@ class Sealing:
         sizes = {}
         with self._transaction() as cursor:
             for resolution in frozenset(segments[0].sizes).intersection(
-                *(one.sizes for one in segments)
+                *(segment.sizes for segment in segments)
             ):
                 source, values = files_sql(self.manifest.files, segments, resolution)
                 types = stored_columns(segments, resolution)
@@ -202,17 +210,19 @@ class Sealing:
         span: Span,
     ) -> list[Segment]:
         """Return the segments that have a series and instant of the rows of tables."""
-        shapes = [*hot.tables.values(), *(one.table for one in segments)]
+        shapes = [*hot.tables.values(), *(segment.table for segment in segments)]
         rows, values = replace(hot, later=shapes).samples((), [span])
 
-        def has_any(some: Sequence[Segment]) -> bool:
-            files, paths = replace(hot, tables={}, segments=some, later=shapes).samples((), [span])
+        def has_any(candidates: Sequence[Segment]) -> bool:
+            files, paths = replace(hot, tables={}, segments=candidates, later=shapes).samples(
+                (), [span]
+            )
             text = f"SELECT 1 FROM (FROM {rows} INTERSECT FROM {files}) LIMIT 1"  # noqa: S608 - ours
             return bool(cursor.execute(text, [*values, *paths]).fetchall())
 
         if not segments or not has_any(segments):
             return []
-        return [one for one in segments if has_any([one])]
+        return [segment for segment in segments if has_any([segment])]
 
     def _parts(
         self, cursor: duckdb.DuckDBPyConnection, relation: Relation, unit: Unit, table: Table
@@ -227,18 +237,18 @@ class Sealing:
         if relation.tables and not segments:
             yield unit, (source, values)
             return
-        whole = replace(
+        merged_unit = replace(
             unit,
             span=(
-                min([unit.span[0], *(one.oldest_ns for one in segments)]),
-                max([unit.span[1], *(one.newest_ns + 1 for one in segments)]),
+                min([unit.span[0], *(segment.oldest_ns for segment in segments)]),
+                max([unit.span[1], *(segment.newest_ns + 1 for segment in segments)]),
             ),
-            rows=sum(one.rows for one in segments) + (unit.rows if relation.tables else 0),
+            rows=sum(segment.rows for segment in segments) + (unit.rows if relation.tables else 0),
             appliances=None,
         )
-        for part in by_appliances(cursor, whole, source, values, of_rows=MAX_MERGED_ROWS):
-            text, some = part.condition
-            yield part, (f"(FROM {source} WHERE {text})", [*values, *some])
+        for part in by_appliances(cursor, merged_unit, source, values, of_rows=MAX_MERGED_ROWS):
+            text, condition_values = part.condition
+            yield part, (f"(FROM {source} WHERE {text})", [*values, *condition_values])
 
     def _write(
         self,
@@ -272,7 +282,8 @@ class Sealing:
         floats = [quoted(field_column(name)) for name, kind in kinds if kind is FieldType.FLOAT]
         types = float_types(cursor, source, values, floats)
         typed = [
-            f"CAST({one} AS {types[one]}) AS {one}" if one in types else one for one in columns
+            f"CAST({column} AS {types[column]}) AS {column}" if column in types else column
+            for column in columns
         ]
         text = f"{select(typed, source)} ORDER BY {', '.join([*series, _TIME])}"
         is_final = unit.span[1] - unit.span[0] == DAY_NS
@@ -284,8 +295,8 @@ class Sealing:
             *(f"{f}({of})" for of in (_TIME, APPLIANCE) for f in ("min", "max")),
         ]
         counted += [f"count({column})" for column in fields]
-        found = cursor.execute(select(counted, samples)).fetchall()[0]
-        total, oldest, newest, first, last, *counts = found
+        row = cursor.execute(select(counted, samples)).fetchall()[0]
+        total, oldest, newest, first, last, *counts = row
         if not total:
             self.manifest.files.abandon()
             return []
@@ -360,27 +371,27 @@ def _tables_of(cursor: duckdb.DuckDBPyConnection, unit: Unit) -> dict[Key, Table
 
 def _survey(cursor: duckdb.DuckDBPyConnection, hot: Relation) -> tuple[Table, Span] | None:
     """Return what has values in tables: tags, fields and span; None if there are no rows."""
-    known = hot.table
-    source, values = hot.samples(known.fields, [ALWAYS])
+    table = hot.table
+    source, values = hot.samples(table.fields, [ALWAYS])
     if not source:
         return None
-    columns = list(map(quoted, known.columns))
+    columns = list(map(quoted, table.columns))
     counted = [f"min({_TIME})", f"max({_TIME})"]
     counted += [f"count({column})" for column in columns]
     oldest, newest, *counts = cursor.execute(select(counted, source), values).fetchall()[0]
     if oldest is None:
         return None
     present = {column for column, count in zip(columns, counts, strict=True) if count}
-    tags = {tag for tag in known.tags if quoted(tag_column(tag)) in present}
+    tags = {tag for tag in table.tags if quoted(tag_column(tag)) in present}
     fields = {
-        name: kind for name, kind in known.fields.items() if quoted(field_column(name)) in present
+        name: kind for name, kind in table.fields.items() if quoted(field_column(name)) in present
     }
     return Table(frozenset({*tags, *IDENTITY_TAGS}), fields), (oldest, newest + 1)
 
 
-def _agree(one: Table, other: Table) -> bool:
+def _agree(table: Table, other: Table) -> bool:
     """Return whether no field is text in one table and a number in the other."""
-    return text_fields(united([one, other])) == text_fields(one) | text_fields(other)
+    return text_fields(united([table, other])) == text_fields(table) | text_fields(other)
 
 
 def _has_duplicates(
@@ -419,8 +430,8 @@ def _roll_up(
     _create_rollup(cursor, types)
     names = list(table.fields)
     for at in range(0, len(names), MAX_ROLLED_FIELDS):
-        some = {name: table.fields[name] for name in names[at : at + MAX_ROLLED_FIELDS]}
-        part = Table(table.tags, some)
+        fields = {name: table.fields[name] for name in names[at : at + MAX_ROLLED_FIELDS]}
+        part = Table(table.tags, fields)
         text = build_sql(samples, resolution, table=part, types=types, with_gaps=with_gaps)
         cursor.execute(f"INSERT INTO {_ROLLUP} BY NAME {text}")
 

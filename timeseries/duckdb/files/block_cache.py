@@ -49,7 +49,7 @@ class BlockCache:
         while missing:
             # Neighbors are fetched together: requests cost more than bytes.
             count = next(
-                (at for at, one in enumerate(missing) if one != missing[0] + at), len(missing)
+                (at for at, number in enumerate(missing) if number != missing[0] + at), len(missing)
             )
             first = missing[0]
             data = fetch(first * BLOCK_BYTES, (first + count) * BLOCK_BYTES)
@@ -66,9 +66,9 @@ class BlockCache:
         """Delete the blocks of a file of some size."""
         for number in range(-(-size // BLOCK_BYTES)):
             with self._lock:
-                known = self._sizes.pop((name, number), None)
-                self._bytes -= known or 0
-            if known is not None:
+                cached_bytes = self._sizes.pop((name, number), None)
+                self._bytes -= cached_bytes or 0
+            if cached_bytes is not None:
                 self._file(name, number).unlink(missing_ok=True)
 
     def _load(self, name: str, number: int) -> bytes | None:

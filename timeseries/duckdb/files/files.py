@@ -1,6 +1,6 @@
-"""Where the Parquet files of segments are: a folder, or a bucket; see `s3`.
+"""The place of the Parquet files of segments: a folder, or a bucket; see `s3`.
 
-Paths are relative and as in the manifest. Files never change.
+Paths are relative, like those in the manifest. Files never change.
 """
 
 import os
@@ -45,7 +45,7 @@ class Files(Protocol):
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; missing ones are no error."""
 
-    def found(self) -> set[str]:
+    def list_paths(self) -> set[str]:
         """Return the paths of all files, after removing incomplete ones; at the start."""
 
     def claim(self, owner: str) -> None:
@@ -103,7 +103,7 @@ class LocalFiles:
                     for folder in list(file.parents)[:3]:
                         folder.rmdir()
 
-    def found(self) -> set[str]:
+    def list_paths(self) -> set[str]:
         """Return the paths of all files."""
         for file in self._folder.glob(f"{PATTERN}.new"):
             file.unlink()
@@ -116,18 +116,18 @@ class LocalFiles:
             self._folder.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError), file.open("x", encoding="utf-8") as new:
                 new.write(owner)
-            found = file.read_text(encoding="utf-8")
+            stored_owner = file.read_text(encoding="utf-8")
         except OSError as error:
             raise StoreUnavailableError(
                 f"Can't use {self.place} for files of samples: {error}. Set another folder as "
                 "`files` in TIMESERIES_URL, or make it writable."
             ) from error
-        check_owner(self.place, found, owner)
+        check_owner(self.place, stored_owner, owner)
 
 
-def check_owner(place: str, found: str, owner: str) -> None:
+def check_owner(place: str, stored_owner: str, owner: str) -> None:
     """Raise `StoreUnavailableError` if a place belongs to another database."""
-    if found != owner:
+    if stored_owner != owner:
         raise StoreUnavailableError(
             f"{place} has the samples of another database. Use another folder or prefix for each, "
             f"or restore the database that belongs to it. If it is gone, delete {place}/{OWNER}."

@@ -74,7 +74,7 @@ def write_parquet(
 
 def _sorted_by(schema: pa.Schema) -> list[str]:
     """Return the columns that readers skip row groups by; statistics of others take space only."""
-    return [one for one in schema.names if one == TIME_COLUMN or one.startswith(tag_column(""))]
+    return [name for name in schema.names if name == TIME_COLUMN or name.startswith(tag_column(""))]
 
 
 def _row_groups(
@@ -87,10 +87,10 @@ def _row_groups(
         rows += batch.num_rows
         if rows >= size:
             table = pa.Table.from_batches(pending, schema)
-            whole = rows - rows % size
-            for start in range(0, whole, size):
+            full_rows = rows - rows % size
+            for start in range(0, full_rows, size):
                 yield table.slice(start, size)
-            pending, rows = table.slice(whole).to_batches(), rows - whole
+            pending, rows = table.slice(full_rows).to_batches(), rows - full_rows
     if rows:
         yield pa.Table.from_batches(pending, schema)
 
@@ -98,7 +98,7 @@ def _row_groups(
 def _options(first: pa.Table, *, level: int) -> dict[str, object]:
     """Return the options of the writer: the encoding of each column, tried on some rows.
 
-    Those of the keys and values of maps are always streams of bytes, which are small.
+    The keys and values of maps are always encoded as streams of bytes, which are small.
     """
     encodings = {
         name: _smallest(first.select([name]), level) for name in _flat_columns(first.schema)
@@ -106,7 +106,7 @@ def _options(first: pa.Table, *, level: int) -> dict[str, object]:
     maps = [field.name for field in first.schema if pa.types.is_map(field.type)]
     with_dictionary = [name for name in first.schema.names if name not in [*encodings, *maps]]
     with_dictionary += [name for name, encoding in encodings.items() if encoding == _DICTIONARY]
-    others = {name: one for name, one in encodings.items() if one != _DICTIONARY}
+    others = {name: encoding for name, encoding in encodings.items() if encoding != _DICTIONARY}
     others |= {
         f"{name}.key_value.{part}": _BYTE_STREAMS for name in maps for part in ("key", "value")
     }

@@ -83,23 +83,23 @@ class S3Files:
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete objects, and what the cache has of them."""
-        some = list(paths)
-        if not some:
+        to_delete = list(paths)
+        if not to_delete:
             return
         with self._reporting("delete"):
-            obstore.delete(self._store, some)
-        for path in some:
+            obstore.delete(self._store, to_delete)
+        for path in to_delete:
             self._cache.forget(_name(path), self._sizes.pop(path, 0))
 
-    def found(self) -> set[str]:
+    def list_paths(self) -> set[str]:
         """Return the paths of all objects that could be files of samples."""
         self.abandon()
         with self._reporting("list"):
             self._sizes = {
-                one["path"]: one["size"]
+                entry["path"]: entry["size"]
                 for chunk in obstore.list(self._store)
-                for one in chunk
-                if one["path"].endswith(".parquet") and len(one["path"].split("/")) == _DEPTH
+                for entry in chunk
+                if entry["path"].endswith(".parquet") and len(entry["path"].split("/")) == _DEPTH
             }
         return set(self._sizes)
 
@@ -108,10 +108,12 @@ class S3Files:
         with self._reporting("write"):
             try:
                 obstore.put(self._store, OWNER, owner.encode(), mode="create")
-                found = owner
+                stored_owner = owner
             except AlreadyExistsError:
-                found = bytes(obstore.get(self._store, OWNER).bytes()).decode(errors="replace")
-        check_owner(self.place, found, owner)
+                stored_owner = bytes(obstore.get(self._store, OWNER).bytes()).decode(
+                    errors="replace"
+                )
+        check_owner(self.place, stored_owner, owner)
 
     def size(self, path: str) -> int:
         """Return the size of an object."""
@@ -143,7 +145,7 @@ class S3Files:
 
 
 class _FileSystem(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
-    """What DuckDB reads objects through."""
+    """The file system through which DuckDB reads objects."""
 
     protocol = _PROTOCOL
     cachable = False

@@ -146,7 +146,7 @@ class Segment:
         """Return it after retention has deleted one of its files; days end with their hours."""
         gone = {resolution, *([Resolution.DAY] if resolution is Resolution.HOUR else [])}
         return replace(
-            self, sizes={one: size for one, size in self.sizes.items() if one not in gone}
+            self, sizes={other: size for other, size in self.sizes.items() if other not in gone}
         )
 
 
@@ -187,8 +187,8 @@ class Manifest:
         self._pin = threading.Lock()
         self._number = 0
         self._garbage: list[tuple[int, list[str]]] = []
-        found = files.found()
-        if found and not cursor.execute(_HAS_MANIFEST, [MANIFEST_TABLE]).fetchall():
+        paths = files.list_paths()
+        if paths and not cursor.execute(_HAS_MANIFEST, [MANIFEST_TABLE]).fetchall():
             raise StoreUnavailableError(
                 f"{files.place} has files of samples, and the time series file is new and lists "
                 "none of them. Restore the file from the same backup, or move the files of samples "
@@ -198,10 +198,10 @@ class Manifest:
         cursor.execute(_COLUMNS_DDL)
         if former:
             files.claim(_owner(cursor))
-        for one in read_segments(cursor):
-            known = self._segments.get(one.measurement, ())
-            self._segments[one.measurement] = (*known, one)
-        self._sweep(found, LocalFiles(former) if former else None)
+        for segment in read_segments(cursor):
+            earlier = self._segments.get(segment.measurement, ())
+            self._segments[segment.measurement] = (*earlier, segment)
+        self._sweep(paths, LocalFiles(former) if former else None)
 
     def of(self, measurement: str) -> tuple[Segment, ...]:
         """Return the segments of a measurement."""
@@ -210,9 +210,11 @@ class Manifest:
     def types(self, owner: str, measurement: str) -> dict[str, FieldType]:
         """Return the types of the fields that a tenant's segments have values of."""
         stored = {
-            (id(one.table), id(one.rolled), Resolution.RAW in one.sizes): Table(fields=one.fields)
-            for one in self.of(measurement)
-            if one.tenant == owner
+            (id(segment.table), id(segment.rolled), Resolution.RAW in segment.sizes): Table(
+                fields=segment.fields
+            )
+            for segment in self.of(measurement)
+            if segment.tenant == owner
         }
         return dict(united(stored.values()).fields)
 
@@ -230,9 +232,9 @@ class Manifest:
             for _ in range(_MAX_REPEATS):
                 segments = self.of(measurement)
                 if measurement not in self._changing:
-                    found = work(segments)
+                    result = work(segments)
                     if measurement not in self._changing and self.of(measurement) is segments:
-                        return found
+                        return result
                 with self._change:
                     pass
             with self._change:
@@ -255,21 +257,23 @@ class Manifest:
             names = ", ".join("?" * len(removed))
             cursor.execute(
                 f"DELETE FROM {MANIFEST_TABLE} WHERE name IN ({names})",  # noqa: S608 - ours
-                [one.name for one in removed],
+                [segment.name for segment in removed],
             )
-        for one in added:
+        for segment in added:
             cursor.execute(
                 f"INSERT INTO {MANIFEST_TABLE} ({_COLUMNS}) "  # noqa: S608 - ours
-                f"VALUES ({', '.join('?' * len(_row(one)))})",
-                _row(one),
+                f"VALUES ({', '.join('?' * len(_row(segment)))})",
+                _row(segment),
             )
         with self._change:
             self._changing.add(measurement)
             try:
                 cursor.commit()
-                gone = {one.name for one in removed}
-                rest = [one for one in self.of(measurement) if one.name not in gone]
-                self._segments[measurement] = (*rest, *added)
+                gone = {segment.name for segment in removed}
+                remaining = [
+                    segment for segment in self.of(measurement) if segment.name not in gone
+                ]
+                self._segments[measurement] = (*remaining, *added)
             finally:
                 self._changing.discard(measurement)
         self._discard(_paths(removed) - _paths(added))
@@ -291,8 +295,8 @@ class Manifest:
         """
         with self._pin:
             oldest = min(self._pins.values(), default=self._number)
-            unused = [one for one in self._garbage if one[0] <= oldest]
-            self._garbage = [one for one in self._garbage if one[0] > oldest]
+            unused = [entry for entry in self._garbage if entry[0] <= oldest]
+            self._garbage = [entry for entry in self._garbage if entry[0] > oldest]
         try:
             self.files.delete(path for _, paths in unused for path in paths)
         except BaseException:
@@ -300,16 +304,16 @@ class Manifest:
                 self._garbage += unused
             raise
 
-    def _sweep(self, found: set[str], former: LocalFiles | None) -> None:
+    def _sweep(self, paths: set[str], former: LocalFiles | None) -> None:
         """Delete the files of an interrupted change, after moving those in a former place."""
-        known = _paths(one for some in self._segments.values() for one in some)
+        listed = _paths(segment for segments in self._segments.values() for segment in segments)
         if former:
-            old = former.found()
-            self._move(sorted(old & known - found), former)
-            found = found | (old & known)
-            former.delete(old & known)
-        lost = sorted(known - found)
-        if lost and len(lost) == len(known):
+            old = former.list_paths()
+            self._move(sorted(old & listed - paths), former)
+            paths = paths | (old & listed)
+            former.delete(old & listed)
+        lost = sorted(listed - paths)
+        if lost and len(lost) == len(listed):
             raise StoreUnavailableError(
                 f"The time series file lists {len(lost)} files of samples, and none of them is in "
                 f"{self.files.place}. Restore them from the same backup, or set the place where "
@@ -322,12 +326,12 @@ class Manifest:
                 "fail, and files that are not listed are not deleted. Restore the time series "
                 "file and its files from the same backup",
                 len(lost),
-                len(known),
+                len(listed),
                 self.files.place,
                 lost[0],
             )
         else:
-            self.files.delete(sorted(found - known))
+            self.files.delete(sorted(paths - listed))
 
     def _move(self, paths: Sequence[str], former: LocalFiles) -> None:
         for number, path in enumerate(paths, 1):
@@ -388,33 +392,33 @@ def read_segments(cursor: duckdb.DuckDBPyConnection) -> Iterator[Segment]:
 def _owner(cursor: duckdb.DuckDBPyConnection) -> str:
     """Return the id of the database, by which it claims the place of its files."""
     cursor.execute(_OWNER_DDL)
-    found = cursor.execute("SELECT id FROM files_owner").fetchall()
-    if not found:
-        found = [(new_id(),)]
-        cursor.execute("INSERT INTO files_owner VALUES (?)", list(found[0]))
-    return str(found[0][0])
+    rows = cursor.execute("SELECT id FROM files_owner").fetchall()
+    if not rows:
+        rows = [(new_id(),)]
+        cursor.execute("INSERT INTO files_owner VALUES (?)", list(rows[0]))
+    return str(rows[0][0])
 
 
 def _paths(segments: Iterable[Segment]) -> set[str]:
-    return {path for one in segments for path in one.paths.values()}
+    return {path for segment in segments for path in segment.paths.values()}
 
 
-def _row(one: Segment) -> Sequence[object]:
+def _row(segment: Segment) -> Sequence[object]:
     return [
-        one.name,
-        one.tenant,
-        one.measurement,
-        one.oldest_ns,
-        one.newest_ns,
-        one.first_appliance,
-        one.last_appliance,
-        one.rows,
-        sorted(one.table.tags),
-        list(one.table.fields),
-        [str(kind) for kind in one.table.fields.values()],
-        list(one.rolled),
-        [int(detail) for detail in one.rolled.values()],
-        *(one.sizes.get(resolution) for resolution in _SIZES),
+        segment.name,
+        segment.tenant,
+        segment.measurement,
+        segment.oldest_ns,
+        segment.newest_ns,
+        segment.first_appliance,
+        segment.last_appliance,
+        segment.rows,
+        sorted(segment.table.tags),
+        list(segment.table.fields),
+        [str(kind) for kind in segment.table.fields.values()],
+        list(segment.rolled),
+        [int(detail) for detail in segment.rolled.values()],
+        *(segment.sizes.get(resolution) for resolution in _SIZES),
     ]
 
 

@@ -13,19 +13,19 @@ Spans = tuple[Span, ...]
 
 def joined(spans: Iterable[Span]) -> Spans:
     """Return spans in order, those joined that are within an hour, and the nearest if many."""
-    found: list[Span] = []
+    merged: list[Span] = []
     for start, end in sorted(spans):
-        if found and start - found[-1][1] < HOUR_NS:
-            found[-1] = found[-1][0], max(found[-1][1], end)
+        if merged and start - merged[-1][1] < HOUR_NS:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end)
         else:
-            found.append((start, end))
-    if len(found) <= MAX_SPANS:
-        return tuple(found)
+            merged.append((start, end))
+    if len(merged) <= MAX_SPANS:
+        return tuple(merged)
     gaps = sorted(
-        ((after[0] - before[1], before[1], after[0]) for before, after in pairwise(found))
+        ((after[0] - before[1], before[1], after[0]) for before, after in pairwise(merged))
     )
     edges = sorted((end, start) for _, end, start in gaps[-(MAX_SPANS - 1) :])
-    bounds = [found[0][0], *chain.from_iterable(edges), found[-1][1]]
+    bounds = [merged[0][0], *chain.from_iterable(edges), merged[-1][1]]
     return tuple(zip(bounds[::2], bounds[1::2], strict=True))
 
 
@@ -41,11 +41,11 @@ def shared_part(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
 
 def other_part(spans: Iterable[Span], others: Sequence[Span]) -> list[Span]:
     """Return the parts of some spans that are in none of others, which are in order."""
-    found = []
+    parts = []
     for start, end in spans:
         at = start
         for first, last in shared_part([(start, end)], others):
-            found.append((at, first))
+            parts.append((at, first))
             at = last
-        found.append((at, end))
-    return [(start, end) for start, end in found if start < end]
+        parts.append((at, end))
+    return [(start, end) for start, end in parts if start < end]

@@ -31,17 +31,17 @@ class Checkpoints:
         self._left_bytes = 0
 
     def begin_if_due(self) -> None:
-        """Begin one if the log is long; only the writer's thread calls it."""
+        """Begin a checkpoint if the log is long; only the writer's thread calls it."""
         if self._running is not None and not self._running.done():
             return
         wal_bytes = self._database.wal_bytes
-        # What a checkpoint could not move does not bring the next one about.
+        # Bytes that a checkpoint could not move do not cause the next one.
         self._left_bytes = min(self._left_bytes, wal_bytes)
         if wal_bytes - self._left_bytes >= CHECKPOINT_MIB * 2**20:
             self._running = self._pool.submit(self._checkpoint)
 
     def close(self) -> None:
-        """Wait for the one that runs."""
+        """Wait for the running checkpoint."""
         self._pool.shutdown()
 
     def _checkpoint(self) -> None:

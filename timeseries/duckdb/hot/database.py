@@ -49,7 +49,7 @@ _INVALIDATED = "invalidated"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the database may use of the machine.
+    """Limits on the memory and the threads of the database.
 
     Attributes:
         memory_mib: buffers, caches and intermediate results; above it they go to disk, and a
@@ -180,7 +180,7 @@ class Database:
 
     @property
     def wal_bytes(self) -> int:
-        """How much was written since the last checkpoint."""
+        """The size of the log, which grows until a checkpoint."""
         try:
             return Path(f"{self.path}.wal").stat().st_size
         except FileNotFoundError:  # nothing was, or a checkpoint has just removed it
@@ -188,12 +188,12 @@ class Database:
 
     @property
     def free_bytes(self) -> int:
-        """How much of the file is free, if that is most of it, else 0."""
+        """The free space of the file if that is most of it, else 0."""
         with self.cursor() as cursor:
-            found = cursor.execute(
+            rows = cursor.execute(
                 "SELECT block_size, total_blocks, free_blocks FROM pragma_database_size()"
             ).fetchall()
-        ((block_bytes, total, free),) = found
+        ((block_bytes, total, free),) = rows
         return int(block_bytes * free) if free > total / 2 else 0
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class InsertPlan:
-    """What to insert into one measurement's table.
+    """The rows to insert into one measurement's table.
 
     Attributes:
         table: the table that the insert needs.
@@ -81,7 +81,7 @@ class InsertPlan:
 def parts_by_key(
     batches: Iterable[tuple[Batch, Mapping[str, str], Collection[str]]],
     *,
-    known: Container[Key] = (),
+    existing: Container[Key] = (),
 ) -> dict[Key, list[Part]]:
     """Return the blocks of some submissions by the table that they go to.
 
@@ -90,23 +90,23 @@ def parts_by_key(
 
     Args:
         batches: a batch, its identity, and the measurements of which it may overwrite samples.
-        known: the tables that there are.
+        existing: the tables that there are.
     """
-    found: dict[Key, list[Part]] = {}
+    parts_of: dict[Key, list[Part]] = {}
     for submission, (batch, identity, overwriting) in enumerate(batches):
-        for whole in batch.blocks:
-            is_shared = is_declared(whole.measurement, whole.tags, whole.fields)
-            if is_shared and whole.measurement not in overwriting:
-                owned: Iterable[tuple[str, Block]] = [("", whole)] if len(whole) else []
+        for batch_block in batch.blocks:
+            is_shared = is_declared(batch_block.measurement, batch_block.tags, batch_block.fields)
+            if is_shared and batch_block.measurement not in overwriting:
+                owned: Iterable[tuple[str, Block]] = [("", batch_block)] if len(batch_block) else []
             else:
-                owned = _by_owner(whole, identity, is_stamped=batch.is_stamped)
+                owned = _by_owner(batch_block, identity, is_stamped=batch.is_stamped)
             for owner, block in owned:
                 key = Key(owner, block.measurement)
-                if is_shared and key not in known and key not in found:
+                if is_shared and key not in existing and key not in parts_of:
                     key = Key("", block.measurement)
                 part = Part(submission, identity, block, batch.is_stamped)
-                found.setdefault(key, []).append(part)
-    return found
+                parts_of.setdefault(key, []).append(part)
+    return parts_of
 
 
 def _by_owner(
@@ -122,8 +122,8 @@ def _by_owner(
         rows: dict[str, list[int]] = {}
         for row, tag_set in enumerate(block.tag_set_of):
             rows.setdefault(block.tag_sets[tag_set][at], []).append(row)
-        for owner, some in rows.items():
-            yield owner, block if len(rows) == 1 else block.select(some)
+        for owner, own_rows in rows.items():
+            yield owner, block if len(rows) == 1 else block.select(own_rows)
 
 
 @lru_cache(maxsize=4_096)
@@ -177,27 +177,27 @@ def widened(table: Table, shapes: Iterable[_Shape], measurement: str) -> Table:
         tags.update(stamped, own)
         if not names:
             raise InvalidBlockError
-        for name, given in zip(names, kinds, strict=True):
-            kind = FIELD_TYPES.get(given)
+        for name, value_type in zip(names, kinds, strict=True):
+            kind = FIELD_TYPES.get(value_type)
             if kind is None:
                 raise InvalidBlockError
             if is_number(measurement, name):
                 if kind is FieldType.STRING:
                     raise InvalidBlockError
                 kind = FieldType.FLOAT
-            known = fields.get(name) or table.sealed.get(name, kind)
-            if not accepts(known, kind):
+            stored_kind = fields.get(name) or table.sealed.get(name, kind)
+            if not accepts(stored_kind, kind):
                 raise InvalidBlockError
-            fields[name] = known
+            fields[name] = stored_kind
     if len(tags) == len(table.tags) and len(fields) == len(table.fields):
         return table
     _check_names(table, tags, fields.keys())
     return Table(frozenset(tags), fields, table.sealed)
 
 
-def accepts(stored: FieldType, given: FieldType) -> bool:
+def accepts(stored: FieldType, kind: FieldType) -> bool:
     """Return whether a field of a type takes values of another: floats take integers."""
-    return stored is given or (stored, given) == (FieldType.FLOAT, FieldType.INTEGER)
+    return stored is kind or (stored, kind) == (FieldType.FLOAT, FieldType.INTEGER)
 
 
 def _check_names(table: Table, tags: AbstractSet[str], names: AbstractSet[str]) -> None:
@@ -214,18 +214,18 @@ def _plan_of_valid(parts: Iterable[Part], table: Table) -> InsertPlan:
     rejected: dict[Origin, str] = {}
     for part in parts:
         try:
-            table, some = _rows([part], table)
+            table, added = _rows([part], table)
         except InvalidBlockError:
             table, errors = _check_points(part, table)
             valid = replace(part, block=part.block.without(errors.keys()))
             try:
-                table, some = _rows([valid], table) if len(valid.block) else (table, [])
+                table, added = _rows([valid], table) if len(valid.block) else (table, [])
             except InvalidBlockError:
                 # A vague reason is better than a sender that retries forever.
-                some = []
+                added = []
                 errors = dict.fromkeys(valid.block.positions, "it can't be stored") | errors
             rejected |= {(part.submission, at): reason for at, reason in errors.items()}
-        rows += some
+        rows += added
     return InsertPlan(table, rows, rejected)
 
 
@@ -246,13 +246,13 @@ def _check_points(part: Part, table: Table) -> tuple[Table, dict[int, str]]:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """What to write for a group of submissions.
+    """The rows to write for a group of submissions.
 
     Attributes:
         rows: those to insert, by table.
         schema: the tables that the insert needs.
         rejected: the rejected points of each submission, by position.
-        suspects: what may overwrite other samples.
+        suspects: the samples that may overwrite others.
     """
 
     rows: Mapping[Key, Sequence[Rows]]
@@ -262,8 +262,8 @@ class GroupPlan:
 
     @property
     def points(self) -> int:
-        """How many points to write."""
-        return sum(len(one.times_ns) for some in self.rows.values() for one in some)
+        """The number of points to write."""
+        return sum(len(rows.times_ns) for table_rows in self.rows.values() for rows in table_rows)
 
 
 def plan_group(
@@ -284,15 +284,15 @@ def plan_group(
     rejected: list[list[RejectedPoint]] = [[] for _ in submissions]
     rows, after = {}, dict(schema)
     batches, suspects = [], dict[str, list[Suspect]]()
-    for one in submissions:
-        batch, found = newest.check(one.batch, one.identity)
-        batches.append((batch, one.identity, found))
-        for measurement, some in found.items():
-            suspects.setdefault(measurement, []).extend(some)
-    for key, parts in parts_by_key(batches, known=schema).items():
+    for submission in submissions:
+        batch, batch_suspects = newest.check(submission.batch, submission.identity)
+        batches.append((batch, submission.identity, batch_suspects))
+        for measurement, added in batch_suspects.items():
+            suspects.setdefault(measurement, []).extend(added)
+    for key, parts in parts_by_key(batches, existing=schema).items():
         insert = plan_insert(key, parts, schema=after, sealed=sealed)
-        for (submission, position), reason in insert.rejected.items():
-            rejected[submission].append(RejectedPoint(position, reason))
+        for (index, position), reason in insert.rejected.items():
+            rejected[index].append(RejectedPoint(position, reason))
         if insert.rows:
             rows[key], after[key] = insert.rows, insert.table
     for answer in rejected:
@@ -305,7 +305,7 @@ def measurement_error(key: Key, schema: Schema) -> str | None:
     error = name_error(f"measurement {key.measurement!r}", key.measurement)
     if error is not None or key in schema or not key.owner:
         return error
-    if sum(known.owner == key.owner for known in schema) >= MAX_MEASUREMENTS:
+    if sum(other.owner == key.owner for other in schema) >= MAX_MEASUREMENTS:
         return (
             f"measurement {key.measurement!r} is new and the tenant already has "
             f"{MAX_MEASUREMENTS}; put the part of the name that varies into a tag"
@@ -320,8 +320,8 @@ def point_error(point: Point, identity: Mapping[str, str], table: Table) -> str 
     if not MIN_INT64 <= point.time_ns <= MAX_INT64:
         return f"its time {point.time_ns} ns is out of the range of 64 bits"
     for tag, tag_value in {**point.tags, **identity}.items():
-        what = f"tag {tag!r}"
-        if error := name_error(what, tag) or text_error(what, tag_value):
+        label = f"tag {tag!r}"
+        if error := name_error(label, tag) or text_error(label, tag_value):
             return error
     for name, value in point.fields.items():
         if error := name_error(f"field {name!r}", name) or _field_error(
@@ -334,22 +334,22 @@ def point_error(point: Point, identity: Mapping[str, str], table: Table) -> str 
 
 
 def _field_error(measurement: str, name: str, value: FieldValue, table: Table) -> str | None:
-    given = FIELD_TYPES.get(type(value))
-    if given is None:
+    kind = FIELD_TYPES.get(type(value))
+    if kind is None:
         return f"field {name!r} is {value!r}, which is not a number, boolean or text"
-    if is_number(measurement, name) and given is FieldType.STRING:
+    if is_number(measurement, name) and kind is FieldType.STRING:
         return (
             f"field {name!r} is {value!r}, but {measurement}.{name} is declared as a number "
             "(see docs/metrics.md); send a number, or choose another name"
         )
-    if is_number(measurement, name) and given is FieldType.BOOLEAN:
+    if is_number(measurement, name) and kind is FieldType.BOOLEAN:
         return None
-    stored = _type_of(table, name) or given
+    stored = _type_of(table, name) or kind
     if stored is FieldType.FLOAT and type(value) is int and MIN_INT64 <= value <= MAX_UINT64:
         return None
-    if accepts(stored, given):
+    if accepts(stored, kind):
         return value_error(name, value)
-    return type_conflict(name, value, stored=stored, given=given)
+    return type_conflict(name, value, stored=stored, given=kind)
 
 
 def is_number(measurement: str, field: str) -> bool:

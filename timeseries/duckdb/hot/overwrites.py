@@ -61,7 +61,9 @@ class Overwrites:
             return ()
         return joined(
             chain.from_iterable(
-                some for tenant, some in spans.items() if tenants is None or tenant in tenants
+                tenant_spans
+                for tenant, tenant_spans in spans.items()
+                if tenants is None or tenant in tenants
             )
         )
 
@@ -73,11 +75,11 @@ class Overwrites:
         self,
         cursor: duckdb.DuckDBPyConnection,
         measurement: str,
-        found: Iterable[tuple[str, Span]],
+        added: Iterable[tuple[str, Span]],
     ) -> None:
         """Add spans of tenants in the open transaction; readers see them at once."""
         spans: dict[str, list[Span]] = {}
-        for tenant, span in found:
+        for tenant, span in added:
             spans.setdefault(tenant, []).append(span)
         self._set(measurement, spans)
         for tenant in spans:
@@ -91,17 +93,21 @@ class Overwrites:
     ) -> None:
         """Forget the spans that are not needed any longer."""
         for tenant, spans in self.by_tenant(measurement).items():
-            rest = tuple(span for span in spans if is_needed(tenant, span))
-            if rest != spans:
-                others = {**self.by_tenant(measurement), tenant: rest}
-                self._spans[measurement] = {name: some for name, some in others.items() if some}
+            needed = tuple(span for span in spans if is_needed(tenant, span))
+            if needed != spans:
+                others = {**self.by_tenant(measurement), tenant: needed}
+                self._spans[measurement] = {
+                    name: tenant_spans for name, tenant_spans in others.items() if tenant_spans
+                }
                 self._store(cursor, measurement, tenant)
 
     def _set(self, measurement: str, spans: Mapping[str, Iterable[Span]]) -> None:
-        known = self.by_tenant(measurement)
+        former = self.by_tenant(measurement)
         self._spans[measurement] = {
-            **known,
-            **{tenant: joined([*known.get(tenant, ()), *some]) for tenant, some in spans.items()},
+            **former,
+            **{
+                tenant: joined([*former.get(tenant, ()), *added]) for tenant, added in spans.items()
+            },
         }
 
     def _store(self, cursor: duckdb.DuckDBPyConnection, measurement: str, tenant: str) -> None:

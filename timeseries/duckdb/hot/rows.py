@@ -154,10 +154,10 @@ def _code(column: Values) -> str:
 def oldest_ns(rows: Iterable[Rows]) -> int:
     """Return the oldest time of some rows, in nanoseconds since the epoch."""
     return min(
-        min(one.times_ns)
-        if len(one.times_ns) < _FEW
-        else int(np.frombuffer(one.times_ns, dtype=np.int64).min())
-        for one in rows
+        min(chunk.times_ns)
+        if len(chunk.times_ns) < _FEW
+        else int(np.frombuffer(chunk.times_ns, dtype=np.int64).min())
+        for chunk in rows
     )
 
 
@@ -169,16 +169,16 @@ def serialize(rows: Sequence[Rows]) -> bytes:
     packed = msgspec.msgpack.encode(
         [
             (
-                *one[:2],
-                memoryview(one.tag_set_of),
-                one.fields,
+                *chunk[:2],
+                memoryview(chunk.tag_set_of),
+                chunk.fields,
                 [
                     (_code(column), memoryview(column) if isinstance(column, array) else column)
-                    for column in one.values
+                    for column in chunk.values
                 ],
-                memoryview(one.times_ns),
+                memoryview(chunk.times_ns),
             )
-            for one in rows
+            for chunk in rows
         ]
     )
     compressed: bytes = pa.compress(packed, codec=_CODEC, asbytes=True)
@@ -208,17 +208,17 @@ def arrow_table(rows: Sequence[Rows], table: Table, *, is_ordered: bool = False)
     Unless `is_ordered`, those of one shape come together, which takes less time.
     """
     if is_ordered:
-        alike = [list(some) for _, some in groupby(rows, key=_shape)]
+        alike = [list(group) for _, group in groupby(rows, key=_shape)]
     else:
         shapes: dict[tuple[object, ...], list[Rows]] = {}
-        for one in rows:
-            shapes.setdefault(_shape(one), []).append(one)
+        for chunk in rows:
+            shapes.setdefault(_shape(chunk), []).append(chunk)
         alike = list(shapes.values())
-    batches = [_shape_columns(some, table) for some in alike]
+    batches = [_shape_columns(group, table) for group in alike]
     names = sorted(set(chain.from_iterable(batches)))
     types = {name: column.type for columns in batches for name, column in columns.items()}
-    whole = pa.schema([(name, types[name]) for name in names])
-    return pa.Table.from_batches([_record_batch(columns, whole) for columns in batches])
+    schema = pa.schema([(name, types[name]) for name in names])
+    return pa.Table.from_batches([_record_batch(columns, schema) for columns in batches])
 
 
 def _shape(rows: Rows) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -228,22 +228,22 @@ def _shape(rows: Rows) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def _shape_columns(rows: Sequence[Rows], table: Table) -> dict[str, pa.Array]:
     """Return the columns of rows of one shape, concatenated."""
     first = rows[0]
-    columns = {TIME_COLUMN: _numbers([one.times_ns for one in rows], FieldType.INTEGER)}
+    columns = {TIME_COLUMN: _numbers([chunk.times_ns for chunk in rows], FieldType.INTEGER)}
     tag_set_of = _tag_set_of(rows)
     for index, tag in enumerate(first.tags):
-        texts = list(chain.from_iterable([one.tag_values[index] for one in rows]))
+        texts = list(chain.from_iterable([chunk.tag_values[index] for chunk in rows]))
         columns[tag_column(tag)] = _tag_column(texts, tag_set_of)
     for index, name in enumerate(first.fields):
-        values = [one.values[index] for one in rows]
+        values = [chunk.values[index] for chunk in rows]
         columns[field_column(name)] = _field_values(values, table.fields[name])
     return columns
 
 
 def _tag_set_of(rows: Sequence[Rows]) -> pa.Array:
     """Return for each row its index in the tag sets of all."""
-    starts = np.cumsum([0, *[len(one.tag_values[0]) for one in rows[:-1]]], dtype=np.int32)
-    lengths = [len(one.tag_set_of) for one in rows]
-    indices = np.frombuffer(b"".join([one.tag_set_of for one in rows]), dtype=np.int32)
+    starts = np.cumsum([0, *[len(chunk.tag_values[0]) for chunk in rows[:-1]]], dtype=np.int32)
+    lengths = [len(chunk.tag_set_of) for chunk in rows]
+    indices = np.frombuffer(b"".join([chunk.tag_set_of for chunk in rows]), dtype=np.int32)
     return pa.array(indices + np.repeat(starts, lengths))
 
 
@@ -269,13 +269,13 @@ def _field_values(columns: Sequence[Values], kind: FieldType) -> pa.Array:
 def _numbers(columns: Sequence[Any], kind: FieldType) -> pa.Array:
     """Return numbers as an Arrow array that shares their memory."""
     code = _CODES[kind]
-    whole = columns[0] if len(columns) == 1 else b"".join(columns)
+    joined = columns[0] if len(columns) == 1 else b"".join(columns)
     if any(column.typecode != code for column in columns):
-        whole = array(code, chain.from_iterable(columns))
+        joined = array(code, chain.from_iterable(columns))
     if kind is FieldType.BOOLEAN:
-        return pa.array(np.frombuffer(whole, dtype=np.bool_))
+        return pa.array(np.frombuffer(joined, dtype=np.bool_))
     count = sum(map(len, columns))
-    return pa.Array.from_buffers(_ARROW_TYPES[kind], count, [None, pa.py_buffer(whole)])
+    return pa.Array.from_buffers(_ARROW_TYPES[kind], count, [None, pa.py_buffer(joined)])
 
 
 def _record_batch(columns: Mapping[str, pa.Array], schema: pa.Schema) -> pa.RecordBatch:

@@ -53,7 +53,7 @@ class StagingTable:
 
     @property
     def points(self) -> int:
-        """How many points are staged; safe to read from any thread."""
+        """The number of staged points; safe to read from any thread."""
         return self._points
 
     @property
@@ -66,8 +66,8 @@ class StagingTable:
         self._number += 1
         staged = zip(
             *[
-                (self._number, key.measurement, serialize(some), key.owner)
-                for key, some in rows.items()
+                (self._number, key.measurement, serialize(table_rows), key.owner)
+                for key, table_rows in rows.items()
             ],
             strict=True,
         )
@@ -76,9 +76,9 @@ class StagingTable:
 
     def inserted(self, rows: RowsByTable) -> None:
         """Add committed rows to those in memory."""
-        for key, some in rows.items():
-            self._rows.setdefault(key, []).extend(some)
-            self._points += _points(some)
+        for key, table_rows in rows.items():
+            self._rows.setdefault(key, []).extend(table_rows)
+            self._points += _points(table_rows)
 
     def rows(self, keys: Iterable[Key]) -> RowsByTable:
         """Return the staged rows of some tables."""
@@ -98,20 +98,20 @@ class StagingTable:
     def schema(self, tables: Schema) -> dict[Key, Table]:
         """Return the schema that `tables` has once every staged row is flushed."""
         after = dict(tables)
-        for key, some in self._rows.items():
+        for key, table_rows in self._rows.items():
             table = after.get(key, Table())
             # Earlier versions staged integers and floats of one field.
             floats = {
                 name: FieldType.FLOAT
-                for one in some
-                for name, kind in zip(one.fields, one.kinds, strict=True)
+                for chunk in table_rows
+                for name, kind in zip(chunk.fields, chunk.kinds, strict=True)
                 if kind is float
             }
             table = replace(table, fields={**table.fields, **floats})
-            shapes = {((), one.tags, one.fields, one.kinds): None for one in some}
+            shapes = {((), chunk.tags, chunk.fields, chunk.kinds): None for chunk in table_rows}
             after[key] = widened(table, shapes, key.measurement)
         return after
 
 
 def _points(rows: Iterable[Rows]) -> int:
-    return sum(len(one.times_ns) for one in rows)
+    return sum(len(chunk.times_ns) for chunk in rows)

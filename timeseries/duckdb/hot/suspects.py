@@ -47,19 +47,19 @@ class Suspect(NamedTuple):
 
 
 Suspects = Mapping[str, Sequence[Suspect]]
-"""Those of each measurement."""
+"""The suspects of each measurement."""
 
 
 def few(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Return suspects, those of an appliance as one if they are many."""
+    """Return suspects; if they are many, those of an appliance are merged."""
     if len(suspects) <= MAX_SUSPECTS:
         return list(suspects)
-    found: dict[Owner, Suspect] = {}
-    for one in suspects:
-        known = found.get(one[:2], one)
-        span = min(one.oldest_ns, known.oldest_ns), max(one.newest_ns, known.newest_ns)
-        found[one[:2]] = Suspect(one.tenant, one.appliance, *span)
-    return list(found.values())
+    merged: dict[Owner, Suspect] = {}
+    for suspect in suspects:
+        former = merged.get(suspect[:2], suspect)
+        span = min(suspect.oldest_ns, former.oldest_ns), max(suspect.newest_ns, former.newest_ns)
+        merged[suspect[:2]] = Suspect(suspect.tenant, suspect.appliance, *span)
+    return list(merged.values())
 
 
 class NewestTimes:
@@ -81,9 +81,9 @@ class NewestTimes:
         for block in batch.blocks:
             for owner, span in _spans_of(block, identity, is_stamped=batch.is_stamped):
                 place = (block.measurement, *owner)
-                known = spans.get(place)
-                if known is not None:
-                    span = min(span[0], known[0]), max(span[1], known[1])  # noqa: PLW2901 - both
+                former = spans.get(place)
+                if former is not None:
+                    span = min(span[0], former[0]), max(span[1], former[1])  # noqa: PLW2901 - both
                 spans[place] = span
         suspects: dict[str, list[Suspect]] = {}
         for place, span in spans.items():
@@ -111,10 +111,10 @@ class NewestTimes:
 
 def staged_suspects(rows: Iterable[Rows]) -> Iterator[Suspect]:
     """Yield the suspects of rows that were staged before the store was opened: all of them."""
-    for one in rows:
-        columns = dict(zip(one.tags, one.tag_values, strict=True))
+    for chunk in rows:
+        columns = dict(zip(chunk.tags, chunk.tag_values, strict=True))
         owners = zip(*(columns.get(tag, ("",)) for tag in IDENTITY_TAGS), strict=False)
-        span = min(one.times_ns), max(one.times_ns)
+        span = min(chunk.times_ns), max(chunk.times_ns)
         for tenant, appliance in set(owners):
             yield Suspect(tenant, appliance, *span)
 
@@ -136,10 +136,11 @@ def overwritten_spans(
         files: those of the segments.
     """
     span = (
-        max(min(one.oldest_ns for one in suspects), MIN_INT64),
-        min(max(one.newest_ns for one in suspects), MAX_INT64) + 1,
+        max(min(suspect.oldest_ns for suspect in suspects), MIN_INT64),
+        min(max(suspect.newest_ns for suspect in suspects), MAX_INT64) + 1,
     )
-    tenants, names = {one.tenant for one in suspects}, {one.appliance for one in suspects}
+    tenants = {suspect.tenant for suspect in suspects}
+    names = {suspect.appliance for suspect in suspects}
     relation = Relation(
         tables={key: table for key, table in tables.items() if key.owner in {"", *tenants}},
         segments=segments,
@@ -147,9 +148,11 @@ def overwritten_spans(
         tenants=None if "" in tenants else sorted(tenants),
         filters={APPLIANCE_TAG: sorted(names)} if len(names) <= MAX_NAMES else {},
     )
-    visible = [one for one in relation.visible(span) if Resolution.RAW in one.sizes]
+    visible = [segment for segment in relation.visible(span) if Resolution.RAW in segment.sizes]
     if len(visible) > MAX_FILES or (visible and files.filesystem is not None):
-        return [(one.tenant, (one.oldest_ns, one.newest_ns + 1)) for one in suspects]
+        return [
+            (suspect.tenant, (suspect.oldest_ns, suspect.newest_ns + 1)) for suspect in suspects
+        ]
     source, values = relation.samples((), [span], segments=visible)
     if not source:
         return []
@@ -175,11 +178,11 @@ def _spans_of(
     owners = _owners(block, identity)
     if span[0] == span[1]:
         return [(owner, span) for owner in set(owners)]
-    found: dict[Owner, Span] = {}
+    span_of: dict[Owner, Span] = {}
     for at, time_ns in zip(block.tag_set_of, times_ns, strict=False):
-        oldest, newest = found.get(owners[at], (time_ns, time_ns))
-        found[owners[at]] = min(oldest, time_ns), max(newest, time_ns)
-    return found.items()
+        oldest, newest = span_of.get(owners[at], (time_ns, time_ns))
+        span_of[owners[at]] = min(oldest, time_ns), max(newest, time_ns)
+    return span_of.items()
 
 
 def _owners(block: Block, identity: Mapping[str, str]) -> Sequence[Owner]:

@@ -117,8 +117,8 @@ class DuckDBWriter:
             StoreUnavailableError: acknowledged samples can't be moved into them.
         """
         if tenants is None:
-            known = {*self._schema, *self._staging.keys, *self._flush_errors}
-            keys = sorted(key for key in known if key.measurement == measurement)
+            all_keys = {*self._schema, *self._staging.keys, *self._flush_errors}
+            keys = sorted(key for key in all_keys if key.measurement == measurement)
         else:
             keys = [Key(owner, measurement) for owner in dict.fromkeys(("", *tenants))]
         later = {key for key in keys if self._oldest_ns.get(key, MIN_INT64) >= before_ns}
@@ -141,16 +141,16 @@ class DuckDBWriter:
 
     def measurements(self, tenants: Sequence[str] | None) -> set[str]:
         """Return the measurements that may have samples of these tenants."""
-        known = {*self._schema, *self._staging.keys, *self._flush_errors}
+        keys = {*self._schema, *self._staging.keys, *self._flush_errors}
         return {
             key.measurement
-            for key in known
+            for key in keys
             if tenants is None or not key.owner or key.owner in tenants
         }
 
     @property
     def staged_points(self) -> int:
-        """How many points are durable but not in their tables yet."""
+        """The number of points that are durable but not in their tables yet."""
         return self._staging.points
 
     def run(self, work: Callable[[duckdb.DuckDBPyConnection, Schema], _Result]) -> _Result:
@@ -238,7 +238,7 @@ class DuckDBWriter:
         self._cursor.close()
 
     def _forget(self, key: Key) -> None:
-        self._schema = {known: table for known, table in self._schema.items() if known != key}
+        self._schema = {other: table for other, table in self._schema.items() if other != key}
         self._planned_schema = self._staging.schema(self._schema)
         self._oldest_ns.pop(key, None)
 
@@ -262,7 +262,7 @@ class DuckDBWriter:
         self._planned_schema = self._staging.schema(self._schema)
         self.overwrites = Overwrites(cursor, self._schema)
         self._newest = NewestTimes(self._newest_before(dict(self._schema)))
-        # What may overwrite samples, until it is in its table.
+        # Suspects may overwrite samples; they are listed until they are in their table.
         self._suspects: dict[str, list[Suspect]] = {}
         for key, rows in self._staging.rows(self._staging.keys).items():
             self._suspects.setdefault(key.measurement, []).extend(staged_suspects(rows))
@@ -281,7 +281,7 @@ class DuckDBWriter:
         """Return what finds the newest time of a measurement, in tables, staged, and in files."""
 
         def find(measurement: str) -> int:
-            times = [one.newest_ns for one in self._manifest.of(measurement)]
+            times = [segment.newest_ns for segment in self._manifest.of(measurement)]
             for key in tables:
                 if key.measurement == measurement and key in self._schema:
                     times += chain.from_iterable(
@@ -289,7 +289,7 @@ class DuckDBWriter:
                             f"SELECT max({TIME_COLUMN}) FROM {quoted(table_name(key))}"  # noqa: S608 - own identifiers only
                         ).fetchall()
                     )
-            times += [one.newest_ns for one in self._suspects.get(measurement, ())]
+            times += [suspect.newest_ns for suspect in self._suspects.get(measurement, ())]
             return max((time_ns for time_ns in times if time_ns is not None), default=EARLIEST_NS)
 
         return find
@@ -347,15 +347,15 @@ class DuckDBWriter:
             newest=self._newest,
             sealed=self._sealed_types,
         )
-        for measurement, some in group.suspects.items():
-            self._suspects[measurement] = few([*self._suspects.get(measurement, ()), *some])
+        for measurement, suspects in group.suspects.items():
+            self._suspects[measurement] = few([*self._suspects.get(measurement, ()), *suspects])
         is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
         self._note_oldest(group.rows)
         if group.points >= MIN_DIRECT_POINTS or is_full:
             # Staged rows of these tables were written before.
             keys = [key for key in self._staging.keys if key in group.rows]
             staged = self._staging.rows(keys)
-            rows = {key: [*staged.get(key, ()), *some] for key, some in group.rows.items()}
+            rows = {key: [*staged.get(key, ()), *added] for key, added in group.rows.items()}
             self._write(rows, group.schema, from_stage=keys)
         elif group.points:
             self._insert_staged(group.rows)
@@ -365,11 +365,11 @@ class DuckDBWriter:
 
     def _note_oldest(self, rows: RowsByTable) -> None:
         """Note the oldest times before the commit, after which a reader must know them."""
-        for key, some in rows.items():
-            known = self._oldest_ns.get(key)
-            if known is not None or key not in self._planned_schema:
-                oldest = oldest_ns(some)
-                self._oldest_ns[key] = oldest if known is None else min(known, oldest)
+        for key, table_rows in rows.items():
+            former = self._oldest_ns.get(key)
+            if former is not None or key not in self._planned_schema:
+                oldest = oldest_ns(table_rows)
+                self._oldest_ns[key] = oldest if former is None else min(former, oldest)
 
     def _insert_staged(self, rows: RowsByTable) -> None:
         # So few points bring no checkpoint about where one is not near.
@@ -390,8 +390,8 @@ class DuckDBWriter:
         """
         schema = dict(self._schema)
         columns = {
-            key: arrow_table(some, planned[key], is_ordered=key.measurement in self._suspects)
-            for key, some in rows.items()
+            key: arrow_table(table_rows, planned[key], is_ordered=key.measurement in self._suspects)
+            for key, table_rows in rows.items()
         }
         suspected = self._suspects.keys() & {key.measurement for key in rows}
         with self._transaction():
@@ -419,8 +419,8 @@ class DuckDBWriter:
             files = self._manifest.files
             return overwritten_spans(self._cursor, suspects, tables, segments, files)
 
-        found = self._manifest.read(measurement, find)
-        self.overwrites.add(self._cursor, measurement, found)
+        spans = self._manifest.read(measurement, find)
+        self.overwrites.add(self._cursor, measurement, spans)
 
     def _flush_in_steps(self) -> None:
         """Move staged rows into their tables, one by one: creating a table takes milliseconds, and
@@ -432,27 +432,29 @@ class DuckDBWriter:
 
     def _flush(self, keys: Sequence[Key] | None = None) -> None:
         """Move staged rows, all or of some tables, into their tables."""
-        some = self._staging.keys if keys is None else keys
-        if some:
-            self._write(self._staging.rows(some), self._planned_schema, from_stage=some)
+        staged_keys = self._staging.keys if keys is None else keys
+        if staged_keys:
+            self._write(
+                self._staging.rows(staged_keys), self._planned_schema, from_stage=staged_keys
+            )
 
     def _try_flush(self, keys: Sequence[Key] | None = None) -> None:
         """Flush; rows that can't be written stay staged and the error is recorded."""
-        some = self._staging.keys if keys is None else keys
-        some = [one for one in some if one in self._staging.keys]
+        staged_keys = self._staging.keys if keys is None else keys
+        staged_keys = [key for key in staged_keys if key in self._staging.keys]
         try:
             with self._recovering():
-                self._flush(some)
+                self._flush(staged_keys)
             self._flush_errors = {
-                one: why for one, why in self._flush_errors.items() if one not in some
+                key: why for key, why in self._flush_errors.items() if key not in staged_keys
             }
         except Exception as error:  # noqa: BLE001 - rows stay durable; retried later
-            if len(some) > 1 and not self._is_broken:
-                for key in some:
+            if len(staged_keys) > 1 and not self._is_broken:
+                for key in staged_keys:
                     self._try_flush([key])
                 return
-            self._flush_errors = {**self._flush_errors, **dict.fromkeys(some, str(error))}
-            names = ", ".join(key.measurement for key in some)
+            self._flush_errors = {**self._flush_errors, **dict.fromkeys(staged_keys, str(error))}
+            names = ", ".join(key.measurement for key in staged_keys)
             _log.warning("could not flush samples of %s: %s", names, error)
 
     @contextmanager

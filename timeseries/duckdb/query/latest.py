@@ -43,9 +43,9 @@ def expired_latest_sql(query: LatestQuery, relation: Relation, fields: Sequence[
     """
     span = _span(query)
     expired = [
-        one
-        for one in relation.visible(span, margin_ns=HOUR_NS)
-        if Resolution.RAW not in one.sizes and Resolution.HOUR in one.sizes
+        segment
+        for segment in relation.visible(span, margin_ns=HOUR_NS)
+        if Resolution.RAW not in segment.sizes and Resolution.HOUR in segment.sizes
     ]
     windows = (span[0] - HOUR_NS, span[1])
     source, values = relation.rolled_up(Resolution.HOUR, fields, [windows], segments=expired)
@@ -83,12 +83,14 @@ def merge_latest(
     newest = list(_each(samples, tags, fields))
     if not before:
         return newest
-    found = {row[:width]: one for row, one in zip(before, _each(before, tags, fields), strict=True)}
-    for row, one in zip(samples, newest, strict=True):
-        older = found.get(row[:width])
-        values = {**older.values, **one.values} if older else one.values
-        found[row[:width]] = Latest(one.tags, one.time_ns, values)
-    return [found[group] for group in sorted(found)]
+    latest_of = {
+        row[:width]: latest for row, latest in zip(before, _each(before, tags, fields), strict=True)
+    }
+    for row, latest in zip(samples, newest, strict=True):
+        older = latest_of.get(row[:width])
+        values = {**older.values, **latest.values} if older else latest.values
+        latest_of[row[:width]] = Latest(latest.tags, latest.time_ns, values)
+    return [latest_of[group] for group in sorted(latest_of)]
 
 
 def _each(rows: Sequence[Row], tags: Sequence[str], fields: Sequence[str]) -> Iterator[Latest]:

@@ -35,7 +35,8 @@ def quantiles_read(
     merged = ["CAST(sum(c) AS BIGINT) AS c", "min(lo) AS lo", "max(hi) AS hi"]
     buckets = select([*names, "w", "k", *merged], f"({united})") + " GROUP BY ALL"
     lists = [
-        f"coalesce(list({one} ORDER BY k) FILTER (WHERE k IS NOT NULL), [])" for one in ("k", "c")
+        f"coalesce(list({column} ORDER BY k) FILTER (WHERE k IS NOT NULL), [])"
+        for column in ("k", "c")
     ]
     order = ", ".join(str(index + 1) for index in range(len(names) + 1))
     q = QUANTILES[query.aggregate]
@@ -65,14 +66,14 @@ def _sketches(query: RangeQuery, table: Table, name: str, source: Source) -> str
         names = [f"g{index}" for index in range(len(query.group_by))]
         lists = ["CAST(list(k) AS INTEGER[])", "CAST(list(c) AS UINTEGER[])", "min(lo)", "max(hi)"]
         return select([*names, "w", *lists], f"({counted})") + " GROUP BY ALL"
-    sketch, least, most = (aggregate_column(part, name) for part in _OF_SKETCHES)
+    sketch, least, greatest = (aggregate_column(part, name) for part in _OF_SKETCHES)
     columns = [
         *group_columns(query.group_by, table),
         f"{source.window} AS w",
         f"map_keys({sketch}) AS k",
         f"map_values({sketch}) AS c",
         f"CAST({least} AS DOUBLE) AS lo",
-        f"CAST({most} AS DOUBLE) AS hi",
+        f"CAST({greatest} AS DOUBLE) AS hi",
     ]
     return select(columns, f"{source.text} WHERE {sketch} IS NOT NULL")
 
@@ -96,15 +97,15 @@ def _bucket_counts(query: RangeQuery, table: Table, name: str, source: Source) -
         return [
             select(counted, f"{source.text} WHERE {column} IS NOT NULL") + f" GROUP BY {groups}"
         ]
-    sketch, least, most = (aggregate_column(part, name) for part in _OF_SKETCHES)
-    each = [*shared, f"unnest(map_keys({sketch})) AS k", f"unnest(map_values({sketch})) AS c"]
+    sketch, least, greatest = (aggregate_column(part, name) for part in _OF_SKETCHES)
+    buckets = [*shared, f"unnest(map_keys({sketch})) AS k", f"unnest(map_values({sketch})) AS c"]
     counts = ["* EXCLUDE c", "sum(c) AS c", "NULL AS lo", "NULL AS hi"]
-    limits = [*shared, "NULL AS k", "NULL AS c", *_limits(least, most)]
+    limits = [*shared, "NULL AS k", "NULL AS c", *_limits(least, greatest)]
     return [
-        select(counts, f"({select(each, source.text)})") + " GROUP BY ALL",
+        select(counts, f"({select(buckets, source.text)})") + " GROUP BY ALL",
         select(limits, f"{source.text} WHERE {least} IS NOT NULL") + " GROUP BY ALL",
     ]
 
 
-def _limits(least: str, most: str) -> tuple[str, str]:
-    return f"CAST(min({least}) AS DOUBLE) AS lo", f"CAST(max({most}) AS DOUBLE) AS hi"
+def _limits(least: str, greatest: str) -> tuple[str, str]:
+    return f"CAST(min({least}) AS DOUBLE) AS lo", f"CAST(max({greatest}) AS DOUBLE) AS hi"

@@ -1,4 +1,4 @@
-"""Which segments of which resolution answer a range query: samples or roll-ups."""
+"""Choose the segments and the resolutions that answer a range query."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -35,25 +35,29 @@ def plan_sources(
     span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
     asked = frozenset(fields)
     plan: dict[tuple[Resolution, tuple[Span, ...]], list[Segment]] = {}
-    for one in segments:
-        numbers = asked & one.table.fields.keys()
+    for segment in segments:
+        numbers = asked & segment.table.fields.keys()
         if not numbers and asked:
             continue
-        if Resolution.RAW not in one.sizes:
-            numbers &= one.rolled.keys()
-        left: tuple[Span, ...] = (span,)
-        is_right = Resolution.RAW not in one.sizes or not any(map(one.overlaps, overwritten))
-        for resolution in _preferred(query, one, numbers) if is_right else ():
-            whole, others = _split(left, WIDTHS_NS[resolution])
-            if any(map(one.overlaps, whole)):
-                plan.setdefault((resolution, whole), []).append(one)
-                left = others
+        if Resolution.RAW not in segment.sizes:
+            numbers &= segment.rolled.keys()
+        remaining: tuple[Span, ...] = (span,)
+        is_right = Resolution.RAW not in segment.sizes or not any(
+            map(segment.overlaps, overwritten)
+        )
+        for resolution in _preferred(query, segment, numbers) if is_right else ():
+            complete, others = _split(remaining, WIDTHS_NS[resolution])
+            if any(map(segment.overlaps, complete)):
+                plan.setdefault((resolution, complete), []).append(segment)
+                remaining = others
                 if resolution is not Resolution.DAY:
                     break
-        rest = Resolution.RAW if Resolution.RAW in one.sizes else _finest(query, one, numbers)
-        margin_ns = WIDTHS_NS.get(rest, 0) if rest else 0
-        if rest and any(one.overlaps(part, margin_ns=margin_ns) for part in left):
-            plan.setdefault((rest, left), []).append(one)
+        fallback = (
+            Resolution.RAW if Resolution.RAW in segment.sizes else _finest(query, segment, numbers)
+        )
+        margin_ns = WIDTHS_NS.get(fallback, 0) if fallback else 0
+        if fallback and any(segment.overlaps(part, margin_ns=margin_ns) for part in remaining):
+            plan.setdefault((fallback, remaining), []).append(segment)
     return plan
 
 
@@ -62,56 +66,58 @@ def rolled_alike(segments: Iterable[Segment], fields: Sequence[str]) -> list[lis
 
     What one field lacks must not coarsen the answers for others.
     """
-    found: dict[Detail, list[str]] = {}
-    shapes = {(id(one.table), id(one.rolled)): one for one in segments}
+    fields_of: dict[Detail, list[str]] = {}
+    shapes = {(id(segment.table), id(segment.rolled)): segment for segment in segments}
     for name in fields:
         details = [
-            one.rolled.get(name, Detail.NONE) for one in shapes.values() if name in one.table.fields
+            segment.rolled.get(name, Detail.NONE)
+            for segment in shapes.values()
+            if name in segment.table.fields
         ]
-        found.setdefault(min(details, default=Detail.NONE), []).append(name)
-    return list(found.values())
+        fields_of.setdefault(min(details, default=Detail.NONE), []).append(name)
+    return list(fields_of.values())
 
 
-def _preferred(query: RangeQuery, one: Segment, numbers: frozenset[str]) -> list[Resolution]:
+def _preferred(query: RangeQuery, segment: Segment, numbers: frozenset[str]) -> list[Resolution]:
     """Return the roll-ups of a segment that can answer complete windows, the coarsest first."""
     if query.end_ns - query.start_ns < HOUR_NS or query.aggregate in SUCCESSIVE:
         return []
     return [
         resolution
         for resolution in (Resolution.DAY, Resolution.HOUR, Resolution.FIVE_MINUTES)
-        if _answers(query, one, resolution, numbers)
+        if _answers(query, segment, resolution, numbers)
         and (query.step_ns is None or query.step_ns % WIDTHS_NS[resolution] == 0)
     ]
 
 
-def _finest(query: RangeQuery, one: Segment, numbers: frozenset[str]) -> Resolution | None:
+def _finest(query: RangeQuery, segment: Segment, numbers: frozenset[str]) -> Resolution | None:
     """Return the finest roll-up of a segment that has some fields."""
-    if _answers(query, one, Resolution.FIVE_MINUTES, numbers):
+    if _answers(query, segment, Resolution.FIVE_MINUTES, numbers):
         return Resolution.FIVE_MINUTES
-    return Resolution.HOUR if Resolution.HOUR in one.sizes else None
+    return Resolution.HOUR if Resolution.HOUR in segment.sizes else None
 
 
 def _answers(
-    query: RangeQuery, one: Segment, resolution: Resolution, numbers: frozenset[str]
+    query: RangeQuery, segment: Segment, resolution: Resolution, numbers: frozenset[str]
 ) -> bool:
     """Return whether a roll-up of a segment has what a query asks of some fields."""
     least = least_detail(query.aggregate, resolution)
     return (
         least is not None
-        and resolution in one.sizes
-        and all(one.has(name, least) for name in numbers)
+        and resolution in segment.sizes
+        and all(segment.has(name, least) for name in numbers)
     )
 
 
 def _split(spans: Sequence[Span], width_ns: int) -> tuple[tuple[Span, ...], tuple[Span, ...]]:
     """Return the parts of some spans with complete windows only, and the others."""
-    whole: list[Span] = []
+    complete: list[Span] = []
     others: list[Span] = []
     for start, end in spans:
         first, last = -(-start // width_ns) * width_ns, end // width_ns * width_ns
         if first < last:
-            whole.append((first, last))
+            complete.append((first, last))
             others += [part for part in ((start, first), (last, end)) if part[0] < part[1]]
         else:
             others.append((start, end))
-    return tuple(whole), tuple(others)
+    return tuple(complete), tuple(others)

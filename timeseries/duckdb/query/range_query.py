@@ -76,23 +76,25 @@ def range_reads(
         check_aggregate(name, relation.table.fields[name], query.aggregate)
     segments = relation.visible(span, margin_ns=HOUR_NS)
     plans = [
-        (some, plan_sources(query, segments, some, overwritten=relation.overwritten))
-        for some in rolled_alike(segments, fields)
+        (names, plan_sources(query, segments, names, overwritten=relation.overwritten))
+        for names in rolled_alike(segments, fields)
     ]
     if query.aggregate in SUCCESSIVE:
         successive = partial(_successive, is_ordered=is_ordered)
         return list(_by_field(successive, query, relation, plans))
-    rolled = [one for one in plans if any(resolution in WIDTHS_NS for resolution, _ in one[1])]
-    of_samples = sorted({*fields}.difference(*(some for some, _ in rolled)))
+    rolled = [
+        entry for entry in plans if any(resolution in WIDTHS_NS for resolution, _ in entry[1])
+    ]
+    of_samples = sorted({*fields}.difference(*(names for names, _ in rolled)))
     reads = (
         [_from_samples(query, relation, of_samples, is_ordered=is_ordered)] if of_samples else []
     )
     if query.aggregate in QUANTILES:
         return [*reads, *_by_field(quantiles_read, query, relation, rolled)]
     merged = [
-        _merged(query, relation, some, sources, is_ordered=is_ordered)
-        for some, plan in rolled
-        if (sources := list(_sources(query, relation, some, plan)))
+        _merged(query, relation, names, sources, is_ordered=is_ordered)
+        for names, plan in rolled
+        if (sources := list(_sources(query, relation, names, plan)))
     ]
     return [*reads, *merged]
 
@@ -103,8 +105,8 @@ def _by_field(
     relation: Relation,
     plans: Iterable[tuple[Sequence[str], Plan]],
 ) -> Iterator[Read]:
-    for some, plan in plans:
-        for name in some:
+    for names, plan in plans:
+        for name in names:
             sources = list(_sources(query, relation, [name], plan))
             if sources:
                 yield read(query, relation, name, sources)
@@ -152,11 +154,11 @@ def range_sql(
     ]
     parts, values = [], list[object]()
     for span in separate_windows(query):
-        source, some = _samples(query, relation, fields, [span])
+        source, source_values = _samples(query, relation, fields, [span])
         if source:
             columns = [*groups, f"{window_start_sql(query, span)} AS w", *aggregates]
             parts.append(f"{select(columns, source)} GROUP BY ALL")
-            values += some
+            values += source_values
     if not parts:
         return "", []
     names = [f"g{index}" for index in range(len(groups))]
@@ -180,8 +182,8 @@ def _single_window_sql(query: RangeQuery, relation: Relation, fields: Sequence[s
         for index, name in enumerate(fields)
     ]
     text = select([*groups, *aggregates], source)
-    text, more = _wanted(query, text + " GROUP BY ALL" if groups else text, fields)
-    values = [*values, *more]
+    text, wanted_values = _wanted(query, text + " GROUP BY ALL" if groups else text, fields)
+    values = [*values, *wanted_values]
     order = ", ".join(f"g{index}" for index in range(len(groups)))
     return f"{text} ORDER BY {order}" if groups else text, values
 
@@ -195,11 +197,11 @@ def _wanted(query: RangeQuery, text: str, fields: Sequence[str]) -> Statement:
     ]
     if not levels or len(fields) != 1:
         return text, []
-    condition, whole = " AND ".join(levels), query.whole_appliances
-    if whole:
+    condition, appliances = " AND ".join(levels), query.whole_appliances
+    if appliances:
         column = f"g{query.group_by.index(APPLIANCE_TAG)}"
-        condition = f"({condition}) OR {column} IN ({', '.join('?' * len(whole))})"
-    return f"{select(['*'], f'({text})')} WHERE {condition}", list(whole)
+        condition = f"({condition}) OR {column} IN ({', '.join('?' * len(appliances))})"
+    return f"{select(['*'], f'({text})')} WHERE {condition}", list(appliances)
 
 
 def _samples(
@@ -224,9 +226,9 @@ def _sources(
 ) -> Iterator[Source]:
     span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
     # The table is read over the whole span, whatever the files are read for.
-    whole = (Resolution.RAW, (span,))
-    for (resolution, spans), segments in {whole: list[Segment](), **plan}.items():
-        if resolution is Resolution.RAW and spans != whole[1]:
+    all_samples = (Resolution.RAW, (span,))
+    for (resolution, spans), segments in {all_samples: list[Segment](), **plan}.items():
+        if resolution is Resolution.RAW and spans != all_samples[1]:
             text, values = relation.samples_of_files(fields, spans, segments, tags=_tags_of(query))
         elif resolution is Resolution.RAW:
             text, values = _samples(query, relation, fields, spans, segments=segments)
@@ -314,11 +316,11 @@ def _successive(
         ]
         parts.append(f"{select(columns, source.text)} WHERE {pair[1]} IS NOT NULL")
     text = successive_sql(f"({' UNION ALL '.join(parts)})", query.aggregate, groups, series)
-    text, whole = _wanted(query, text, [name])
+    text, wanted_values = _wanted(query, text, [name])
     return Read(
         [name],
         grouped_lists_sql(text, groups, 1, is_ordered=is_ordered),
-        [*(value for source in sources for value in source.values), *whole],
+        [*(value for source in sources for value in source.values), *wanted_values],
     )
 
 

@@ -1,4 +1,4 @@
-"""What the statements of range queries are made of, and what they are run with."""
+"""Reads of range queries, and the sources that their statements are made of."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

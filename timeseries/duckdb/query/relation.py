@@ -45,7 +45,7 @@ MANY_ROWS = 500_000
 
 @dataclass(frozen=True, kw_only=True)
 class Relation:
-    """What a query may read of a measurement.
+    """The tables and segments of a measurement that a query may read.
 
     Attributes:
         tables: its tables.
@@ -72,39 +72,42 @@ class Relation:
     @cached_property
     def table(self) -> Table:
         """All tags and fields of what is visible."""
-        shapes = {(one.table.tags, *one.table.fields.items()): one.table for one in self.visible()}
+        shapes = {
+            (segment.table.tags, *segment.table.fields.items()): segment.table
+            for segment in self.visible()
+        }
         return united([*self.tables.values(), *self.later, *shapes.values()])
 
     def consistent(self) -> list["Relation"]:
         """Return relations in which no field is a number for some and text for others."""
-        tables = [*self.tables.values(), *(one.table for one in self.segments)]
+        tables = [*self.tables.values(), *(segment.table for segment in self.segments)]
         texts = {name for table in tables for name, _ in text_fields(table)}
         mixed = {name for name in texts if len({t.fields.get(name) for t in tables} - {None}) > 1}
-        found: dict[TextFields, Relation] = {}
+        relations: dict[TextFields, Relation] = {}
 
         def part(table: Table) -> tuple[TextFields, Relation]:
-            key = frozenset(one for one in text_fields(table) if one[0] in mixed)
-            return key, found.get(key, replace(self, tables={}, segments=(), later=()))
+            key = frozenset(pair for pair in text_fields(table) if pair[0] in mixed)
+            return key, relations.get(key, replace(self, tables={}, segments=(), later=()))
 
         for name, table in self.tables.items():
-            key, one = part(table)
-            found[key] = replace(one, tables={**one.tables, name: table})
+            key, relation = part(table)
+            relations[key] = replace(relation, tables={**relation.tables, name: table})
         for segment in self.segments:
-            key, one = part(segment.table)
-            found[key] = replace(one, segments=(*one.segments, segment))
-        return list(found.values())
+            key, relation = part(segment.table)
+            relations[key] = replace(relation, segments=(*relation.segments, segment))
+        return list(relations.values())
 
     def visible(self, span: Span = ALWAYS, *, margin_ns: int = 0) -> list[Segment]:
         """Return the segments that may have samples in a span."""
         names = self.filters.get(APPLIANCE_TAG, ())
         return [
-            one
-            for one in self.segments
-            if one.overlaps(span, margin_ns=margin_ns)
-            and (self.tenants is None or one.tenant in self.tenants)
+            segment
+            for segment in self.segments
+            if segment.overlaps(span, margin_ns=margin_ns)
+            and (self.tenants is None or segment.tenant in self.tenants)
             and (
                 not names
-                or any(one.first_appliance <= name <= one.last_appliance for name in names)
+                or any(segment.first_appliance <= name <= segment.last_appliance for name in names)
             )
         ]
 
@@ -126,7 +129,7 @@ class Relation:
         """
         if segments is None:
             visible = self.visible((spans[0][0], spans[-1][1]))
-            segments = [one for one in visible if Resolution.RAW in one.sizes]
+            segments = [segment for segment in visible if Resolution.RAW in segment.sizes]
         twice = shared_part(spans, self.overwritten)
         if not twice:
             return union(self._rows(segments, self._columns(fields, tags), spans))
@@ -172,9 +175,9 @@ class Relation:
             ranked = {_RANK: f"rowid + {_OWN_RANK if key.owner else 0}"} if is_ranked else {}
             where = Where([text] if text else [], [*values])
             source = (quoted(table_name(key)), list[object]())
-            hot.append(self._part(source, table, columns, spans, more=ranked, where=where))
+            hot.append(self._part(source, table, columns, spans, extra=ranked, where=where))
         ranked = {_RANK: "-1"} if is_ranked else {}
-        return [*hot, *self._files(segments, Resolution.RAW, columns, spans, more=ranked)]
+        return [*hot, *self._files(segments, Resolution.RAW, columns, spans, extra=ranked)]
 
     def samples_of_files(
         self,
@@ -215,23 +218,23 @@ class Relation:
         columns: Mapping[str, str],
         spans: Sequence[Span],
         *,
-        more: Mapping[str, str] = MappingProxyType({}),
+        extra: Mapping[str, str] = MappingProxyType({}),
     ) -> list[Statement]:
         inside = _inside(segments, resolution, spans)
         alike: dict[tuple[TextFields, bool], list[Segment]] = {}
-        for one in segments:
-            key = text_fields(one.stored(resolution)), one.name in inside
-            alike.setdefault(key, []).append(one)
+        for segment in segments:
+            key = text_fields(segment.stored(resolution)), segment.name in inside
+            alike.setdefault(key, []).append(segment)
         return [
             self._part(
-                files_sql(self.files, some, resolution),
-                united(one.stored(resolution) for one in some),
+                files_sql(self.files, group, resolution),
+                united(segment.stored(resolution) for segment in group),
                 columns,
                 None if is_inside else spans,
-                present=stored_columns(some, resolution),
-                more=more,
+                present=stored_columns(group, resolution),
+                extra=extra,
             )
-            for (_, is_inside), some in alike.items()
+            for (_, is_inside), group in alike.items()
         ]
 
     def _part(
@@ -242,10 +245,10 @@ class Relation:
         spans: Sequence[Span] | None,
         *,
         present: Mapping[str, str] | None = None,
-        more: Mapping[str, str] = MappingProxyType({}),
+        extra: Mapping[str, str] = MappingProxyType({}),
         where: Where | None = None,
     ) -> Statement:
-        """Return some columns of a table or of files, and more by name, with their expressions."""
+        """Return some columns of a table or of files, and extra ones with expressions."""
         condition = where_visible(table, tenants=self.tenants, filters=self.filters)
         for matcher in self.matchers:
             condition.add_matcher(matcher, table)
@@ -260,11 +263,11 @@ class Relation:
         castable = {"BIGINT", "DOUBLE", "BOOLEAN"}
         listed = []
         for name, sql_type in columns.items():
-            known = present.get(name)
-            value = name if known in castable else "NULL"
-            is_exact = known == sql_type and (known != "DOUBLE" or not source[1])
+            stored_type = present.get(name)
+            value = name if stored_type in castable else "NULL"
+            is_exact = stored_type == sql_type and (stored_type != "DOUBLE" or not source[1])
             listed.append(name if is_exact else f"CAST({value} AS {sql_type}) AS {name}")
-        listed += [f"{value} AS {name}" for name, value in more.items()]
+        listed += [f"{value} AS {name}" for name, value in extra.items()]
         text, values = source
         return select(listed, f"{text} {condition.sql}"), [*values, *condition.values]
 
@@ -275,10 +278,10 @@ def _inside(segments: Sequence[Segment], resolution: Resolution, spans: Sequence
     If others must be compared, to read the files in two parts is worth it for many samples only.
     """
     width_ns = WIDTHS_NS.get(resolution, 1)
-    inside = [one for one in segments if one.is_inside(spans, width_ns=width_ns)]
-    if len(inside) < len(segments) and sum(one.rows for one in inside) < MANY_ROWS:
+    inside = [segment for segment in segments if segment.is_inside(spans, width_ns=width_ns)]
+    if len(inside) < len(segments) and sum(segment.rows for segment in inside) < MANY_ROWS:
         return set()
-    return {one.name for one in inside}
+    return {segment.name for segment in inside}
 
 
 def sample_columns(table: Table) -> dict[str, str]:
@@ -289,7 +292,7 @@ def sample_columns(table: Table) -> dict[str, str]:
 
 def stored_columns(segments: Sequence[Segment], resolution: Resolution) -> dict[str, str]:
     """Return the quoted columns of the files of some segments together, with their SQL types."""
-    table = united(one.stored(resolution) for one in segments)
+    table = united(segment.stored(resolution) for segment in segments)
     if resolution is Resolution.RAW:
         return sample_columns(table)
     return rollup_columns(table, resolution, united_details(segments))
@@ -297,23 +300,23 @@ def stored_columns(segments: Sequence[Segment], resolution: Resolution) -> dict[
 
 def united_details(segments: Iterable[Segment]) -> dict[str, Detail]:
     """Return the fields that some segments roll up together, and how much."""
-    found: dict[str, Detail] = {}
-    for one in segments:
-        for name, detail in one.rolled.items():
-            found[name] = max(detail, found.get(name, detail))
-    return found
+    details: dict[str, Detail] = {}
+    for segment in segments:
+        for name, detail in segment.rolled.items():
+            details[name] = max(detail, details.get(name, detail))
+    return details
 
 
 def files_sql(files: Files, segments: Sequence[Segment], resolution: Resolution) -> Statement:
     """Return the files of some segments as a source."""
     # Files differ in their columns, and in whether a field of floats is stored as integers.
     by_name = ", union_by_name = true" if len(segments) > 1 else ""
-    paths = [files.address(one.path(resolution)) for one in segments]
+    paths = [files.address(segment.path(resolution)) for segment in segments]
     return f"read_parquet(?, hive_partitioning = false{by_name})", [paths]
 
 
 def union(parts: Iterable[Statement]) -> Statement:
     """Return the union of some statements as a source."""
-    some = [part for part in parts if part[0]]
-    text = " UNION ALL ".join(text for text, _ in some)
-    return f"({text})" if text else "", [value for _, values in some for value in values]
+    nonempty = [part for part in parts if part[0]]
+    text = " UNION ALL ".join(text for text, _ in nonempty)
+    return f"({text})" if text else "", [value for _, values in nonempty for value in values]

@@ -31,7 +31,11 @@ def single_windows(rows: Sequence[Row], *, groups: int, start_ns: int) -> list[R
     return [
         (
             *row[:groups],
-            *(one for value in row[groups:] for one in (_list(value, start_ns), _list(value))),
+            *(
+                column
+                for value in row[groups:]
+                for column in (_list(value, start_ns), _list(value))
+            ),
         )
         for row in rows
     ]
@@ -45,16 +49,16 @@ def _list(value: float | None, shown: float | None = None) -> list[float]:
 
 def merge_quantiles(rows: Sequence[Row], *, groups: int, q: float) -> list[Row]:
     """Return a row per group from rows per window: start, bucket keys, counts, min and max."""
-    found: list[Row] = []
+    merged: list[Row] = []
     for group, windows in groupby(rows, key=lambda row: row[:groups]):
         starts, values = [], []
-        for start, keys, counts, least, most in (row[groups:] for row in windows):
+        for start, keys, counts, least, greatest in (row[groups:] for row in windows):
             value = bucket_quantile(keys, counts, q)
             if value is not None:
                 starts.append(start)
-                values.append(max(least, min(most, value)))
-        found.append((*group, starts, values))
-    return found
+                values.append(max(least, min(greatest, value)))
+        merged.append((*group, starts, values))
+    return merged
 
 
 def read_windows(
@@ -92,14 +96,14 @@ def read_windows(
     starts = starts[windows]
     ends = np.searchsorted(codes[windows], range(len(found_groups)), side="right").tolist()
     columns = [_reduced(column[order], windows, aggregate) for column in fields]
-    found = []
+    rows = []
     for group, start, end in zip(found_groups, [0, *ends], ends, strict=False):
         lists = []
         for column in columns:
             is_known = ~np.isnan(column[start:end])
             lists += [starts[start:end][is_known].tolist(), column[start:end][is_known].tolist()]
-        found.append((*group, *lists))
-    return found
+        rows.append((*group, *lists))
+    return rows
 
 
 def _coded(tags: Sequence[NDArray[np.object_]], count: int) -> tuple[list[Row], NDArray[np.int64]]:
@@ -138,11 +142,11 @@ def _reduced(
 
 def sort_groups(rows: Sequence[Row], *, groups: int) -> list[Row]:
     """Return rows sorted by group, and the lists of each sorted by time."""
-    found: list[Row] = []
+    ordered: list[Row] = []
     for row in sorted(rows, key=lambda row: row[:groups]):
         lists = []
         for times, values in zip(row[groups::2], row[groups + 1 :: 2], strict=True):
             pairs = sorted(zip(times or (), values or (), strict=True))
             lists += [[time for time, _ in pairs], [value for _, value in pairs]]
-        found.append((*row[:groups], *lists))
-    return found
+        ordered.append((*row[:groups], *lists))
+    return ordered

@@ -91,8 +91,8 @@ def _block(measurement: str, table: Table, columns: Columns, rows: Sequence[int]
     fields = [name for name in sorted(table.fields) if field_column(name) in columns]
     tag_sets: dict[tuple[str, ...], int] = {}
     tag_columns = [columns[tag_column(tag)] for tag in tags]
-    each = zip(*tag_columns, strict=True) if tags else [()] * len(rows)
-    tag_set_of = [tag_sets.setdefault(one, len(tag_sets)) for one in each]
+    row_tags = zip(*tag_columns, strict=True) if tags else [()] * len(rows)
+    tag_set_of = [tag_sets.setdefault(tag_set, len(tag_sets)) for tag_set in row_tags]
     return Block(
         measurement,
         tuple(tags),
@@ -128,12 +128,12 @@ def _by_gaps(data: pa.Table, columns: Columns) -> dict[frozenset[str], Sequence[
     gappy = [name for name in columns if data.column(name).null_count]
     if not gappy:
         return {frozenset(): range(data.num_rows)} if data.num_rows else {}
-    found: dict[tuple[bool, ...], list[int]] = {}
+    rows_of: dict[tuple[bool, ...], list[int]] = {}
     for row, values in enumerate(zip(*(columns[name] for name in gappy), strict=True)):
-        found.setdefault(tuple([value is None for value in values]), []).append(row)
+        rows_of.setdefault(tuple([value is None for value in values]), []).append(row)
     return {
         frozenset(name for name, is_absent in zip(gappy, pattern, strict=True) if is_absent): rows
-        for pattern, rows in found.items()
+        for pattern, rows in rows_of.items()
     }
 
 

@@ -17,7 +17,7 @@ from timeseries.sketch import bucket_value
 
 BATCH_ROWS = 50_000
 MAX_CELLS = 4_000_000
-"""Of the array, with 8 bytes each; the database merges more."""
+"""The most cells of the array, with 8 bytes each; the database merges more."""
 
 _Ints = NDArray[np.int64]
 _Floats = NDArray[np.float64]
@@ -47,11 +47,11 @@ def read_sketches(
             return None
     if not merged.rows:
         return []
-    found = zip(merged.rows, merged.quantiles(q), strict=True)
+    pairs = zip(merged.rows, merged.quantiles(q), strict=True)
     return [
         (*group, [row[-1] for row, _ in windows], [value for _, value in windows])
-        for group, some in groupby(sorted(found), key=lambda pair: pair[0][:-1])
-        if (windows := list(some))
+        for group, group_pairs in groupby(sorted(pairs), key=lambda pair: pair[0][:-1])
+        if (windows := list(group_pairs))
     ]
 
 
@@ -95,20 +95,20 @@ class _Merged:
         ranks = q * (passed[:, -1:] - 1)
         low, high = (
             np.array(
-                [bucket_value(self._first_key + int(at)) for at in (passed <= whole).sum(axis=1)]
+                [bucket_value(self._first_key + int(at)) for at in (passed <= rank).sum(axis=1)]
             )
-            for whole in (np.floor(ranks), np.ceil(ranks))
+            for rank in (np.floor(ranks), np.ceil(ranks))
         )
         values = low + (high - low) * (ranks - np.floor(ranks))[:, 0]
-        found: list[float] = np.clip(values, *self._limits).tolist()
-        return found
+        clipped: list[float] = np.clip(values, *self._limits).tolist()
+        return clipped
 
     def _row_of(self, columns: Sequence[pa.Array]) -> _Ints:
         """Return the row of each sketch; new ones for groups and windows that have none."""
         encoded = [column.dictionary_encode() for column in columns]
         codes = np.zeros(len(columns[0]), dtype=np.int64)
-        for one in encoded:
-            codes = codes * len(one.dictionary) + one.indices.to_numpy()
+        for column in encoded:
+            codes = codes * len(column.dictionary) + column.indices.to_numpy()
         _, first, which = np.unique(codes, return_index=True, return_inverse=True)
         distinct = zip(
             *[column.take(pa.array(first)).to_pylist() for column in columns], strict=True
@@ -131,8 +131,8 @@ class _Merged:
         self._counts = np.pad(self._counts, (rows, (before, last - first - before - width)))
         self._limits = np.stack(
             [
-                np.pad(one, rows, constant_values=empty)
-                for one, empty in zip(self._limits, (np.inf, -np.inf), strict=True)
+                np.pad(limits, rows, constant_values=empty)
+                for limits, empty in zip(self._limits, (np.inf, -np.inf), strict=True)
             ]
         )
         self._first_key = first

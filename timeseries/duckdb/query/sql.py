@@ -107,9 +107,9 @@ def grouped_lists_sql(
     """
     by = " ORDER BY w" if is_ordered else ""
     lists = [
-        f"list({what}{by}) FILTER (WHERE v{index} IS NOT NULL)"
+        f"list({column}{by}) FILTER (WHERE v{index} IS NOT NULL)"
         for index in range(fields)
-        for what in ("w", f"v{index}")
+        for column in ("w", f"v{index}")
     ]
     order = f" ORDER BY {', '.join(groups)}" if groups and is_ordered else ""
     return select([*groups, *lists], f"({windows})") + f" GROUP BY ALL{order}"

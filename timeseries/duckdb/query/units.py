@@ -70,13 +70,13 @@ def units_to_seal(cursor: duckdb.DuckDBPyConnection, key: Key, *, now_ns: int) -
         f"SELECT {TENANT}, {_TIME} // {DAY_NS}, count(*) FROM {table} "  # noqa: S608 - ours
         f"WHERE {_TIME} >= 0 AND {_TIME} < ? GROUP BY ALL ORDER BY 3 DESC"
     )
-    found = []
+    units = []
     for tenant, day, rows in cursor.execute(counted, [until]).fetchall():
         span = (day * DAY_NS, min((day + 1) * DAY_NS, until))
         if rows >= MIN_ROWS or (day + 1) * DAY_NS <= until:
             unit = Unit(tenant, key, span, rows)
-            found += _by_hours(cursor, unit) if rows > MAX_ROWS else [unit]
-    return found
+            units += _by_hours(cursor, unit) if rows > MAX_ROWS else [unit]
+    return units
 
 
 def _by_hours(cursor: duckdb.DuckDBPyConnection, unit: Unit) -> list[Unit]:
@@ -86,11 +86,11 @@ def _by_hours(cursor: duckdb.DuckDBPyConnection, unit: Unit) -> list[Unit]:
     counted = (
         f"SELECT {_TIME} // {HOUR_NS}, count(*) FROM {source} WHERE {text} GROUP BY 1 ORDER BY 1"  # noqa: S608 - ours
     )
-    found: list[Unit] = []
+    units: list[Unit] = []
     for hour, rows in cursor.execute(counted, values).fetchall():
         part = replace(unit, span=(hour * HOUR_NS, (hour + 1) * HOUR_NS), rows=rows)
-        found += by_appliances(cursor, part, source, [], of_rows=MAX_ROWS)
-    return found
+        units += by_appliances(cursor, part, source, [], of_rows=MAX_ROWS)
+    return units
 
 
 def by_appliances(
@@ -104,16 +104,16 @@ def by_appliances(
     """Split a unit into ranges of appliances with about so many rows."""
     if unit.rows <= of_rows:
         return [unit]
-    text, some = unit.condition
+    text, condition_values = unit.condition
     counted = f"SELECT {APPLIANCE}, count(*) FROM {source} WHERE {text} GROUP BY 1 ORDER BY 1"  # noqa: S608 - ours
-    found: list[Unit] = []
+    units: list[Unit] = []
     first, last, total = "", "", 0
-    for name, rows in cursor.execute(counted, [*values, *some]).fetchall():
+    for name, rows in cursor.execute(counted, [*values, *condition_values]).fetchall():
         if total and total + rows > of_rows:
-            found.append(replace(unit, appliances=(first, last), rows=total))
+            units.append(replace(unit, appliances=(first, last), rows=total))
             total = 0
         first = first if total else name
         last = name
         total += rows
-    found.append(replace(unit, appliances=(first, last), rows=total))
-    return found
+    units.append(replace(unit, appliances=(first, last), rows=total))
+    return units
