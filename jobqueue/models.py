@@ -167,7 +167,7 @@ class Job(Base):
 
     @property
     def instances(self) -> int:
-        """How many instances its service has; 1 for a batch job."""
+        """Return how many instances its service has; 1 for a batch job."""
         return max(1, self.array_size) if self.kind is JobKind.SERVICE else 1
 
     @property
@@ -296,7 +296,7 @@ class TenantContainerPolicies(Base):
 
 
 class TenantQueueSettings(Base):
-    """How a tenant's jobs are placed, and what they may use; a tenant may have no row."""
+    """The settings of a tenant's queue; a tenant may have no row."""
 
     __tablename__ = "tenant_queue_settings"
     audited: ClassVar = Audited(

@@ -33,7 +33,7 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has ended."""
+        """Return whether the job has ended."""
         return not JOB_TRANSITIONS[self]
 
 
@@ -50,19 +50,19 @@ class AttemptState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the attempt has ended."""
+        """Return whether the attempt has ended."""
         return not ATTEMPT_TRANSITIONS[self]
 
 
 class DependencyCondition(StrEnum):
-    """How another job must have ended: successfully, or in any way."""
+    """The required end of another job: successful, or any."""
 
     OK = "ok"
     ANY = "any"
 
 
 class LogState(StrEnum):
-    """Where the log of an attempt is: in the database, in a file, or deleted to make room."""
+    """The place of an attempt's log: in the database, in a file, or deleted to make room."""
 
     LIVE = "live"
     FILE = "file"
@@ -70,7 +70,7 @@ class LogState(StrEnum):
 
 
 class Overlap(StrEnum):
-    """What a schedule does when it is due while its last run has not ended."""
+    """The action of a schedule that is due while its last run has not ended."""
 
     SKIP = "skip"
     ALLOW = "allow"
@@ -78,14 +78,14 @@ class Overlap(StrEnum):
 
 
 class Missed(StrEnum):
-    """What a schedule does about times that passed while the scheduler was down."""
+    """The action of a schedule for times that passed while the scheduler was down."""
 
     SKIP = "skip"
     RUN_ONCE = "run_once"
 
 
 class RunOutcome(StrEnum):
-    """What happened when a schedule was due; a submitted run has a job with a state of its own."""
+    """The outcome when a schedule was due; a submitted run has a job with a state of its own."""
 
     SUBMITTED = "submitted"
     OVERLAPPED = "overlapped"
@@ -102,7 +102,7 @@ class UpdateState(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why a job or attempt is in its state; shown with the state."""
+    """The reason why a job or attempt is in its state; shown with the state."""
 
     NONE = ""
     WAITING_FOR_APPLIANCE = "waiting_for_appliance"

@@ -193,7 +193,7 @@ def _gpu_hours(session: Session, scope: Scope, *, now: datetime) -> dict[str, fl
     period = Period(floor_hour(now) - GPU_HOURS_OVER, now)
     live = live_use(session, None, scope, period, now=now)
     count = session.scalar(select(func.count()).select_from(Tenant)) or 0
-    groups = usage_groups(session, scope, period, by=UsageBy.TENANT, live=live, most=count)
+    groups = usage_groups(session, scope, period, by=UsageBy.TENANT, live=live, limit=count)
     return {tenant.key: tenant.allocated_gpu_hours for tenant in groups}
 
 

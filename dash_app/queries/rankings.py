@@ -168,6 +168,6 @@ def _gpu_hours(
     scope = telemetry.scope
     live = live_use(session, None, scope, period, now=now, appliances=appliances)
     return {
-        by: usage_groups(session, scope, period, by=by, live=live, appliances=appliances, most=TOP)
+        by: usage_groups(session, scope, period, by=by, live=live, appliances=appliances, limit=TOP)
         for by in (UsageBy.JOB, UsageBy.USER)
     }

@@ -69,7 +69,7 @@ def _groups(source: Source) -> list[tuple[str, UsageTotal]]:
         by=by,
         live=source.live,
         appliances=source.selected,
-        most=MAX_ROWS + 1,
+        limit=MAX_ROWS + 1,
     )
     if len(found) > MAX_ROWS:
         raise_too_large(f"at least {len(found):,} rows", f"{MAX_ROWS:,}")

@@ -76,7 +76,7 @@ def _measured(source: Source) -> Mapping[str, tuple[float, float]]:
     period = Period(source.request.period.since, source.now)
     live = live_use(source.session, source.store, source.scope, period, now=source.now)
     groups = usage_groups(
-        source.session, source.scope, period, by=UsageBy.JOB, live=live, most=MAX_OBJECTS
+        source.session, source.scope, period, by=UsageBy.JOB, live=live, limit=MAX_OBJECTS
     )
     return {job.key: (job.used_gpu_seconds, job.idle_gpu_seconds) for job in groups}
 

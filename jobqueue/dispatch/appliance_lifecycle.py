@@ -38,7 +38,7 @@ from tenants.scope import Scope
 
 @dataclass(frozen=True, slots=True)
 class AttemptSweep:
-    """How many attempts were lost, became unreachable, and were reported on again."""
+    """The number of attempts that were lost, became unreachable, and were reported on again."""
 
     lost: int = 0
     unreachable: int = 0

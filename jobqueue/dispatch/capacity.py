@@ -1,4 +1,4 @@
-"""What is free on appliances, for users who choose one for a job."""
+"""Free resources of appliances, for users who choose one for a job."""
 
 from dataclasses import dataclass
 
@@ -50,9 +50,9 @@ def list_capacities(
     """Return a page of the tenant's appliances in service by name, without fenced ones."""
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id, wanted = scope.require_tenant(), ApplianceFilter(search=search)
-    found = list_appliances(session, scope, wanted, page=page, page_size=page_size)
-    views = tenant_views(session, tenant_id, only=[one.id for one in found.items])
-    return found.of([_capacity(view) for view in sorted(views, key=lambda view: view.name)])
+    appliances = list_appliances(session, scope, wanted, page=page, page_size=page_size)
+    views = tenant_views(session, tenant_id, only=[appliance.id for appliance in appliances.items])
+    return appliances.of([_capacity(view) for view in sorted(views, key=lambda view: view.name)])
 
 
 def _capacity(view: ApplianceView) -> Capacity:

@@ -315,9 +315,9 @@ def _update_health(
 ) -> None:
     # An agent that starts again counts from 0.
     restarts = max(attempt.restarts, min(observation.restarts, _MAX_EXIT_CODE))
-    seen, known = (observation.health, restarts), (attempt.health, attempt.restarts)
+    observed, stored = (observation.health, restarts), (attempt.health, attempt.restarts)
     is_service = attempt.job.kind is JobKind.SERVICE
-    if not is_service or (seen == known and message == attempt.message):
+    if not is_service or (observed == stored and message == attempt.message):
         return
     values: dict[str, Any] = {"message": message}
     health = {"health": observation.health, "restarts": restarts}
@@ -325,10 +325,10 @@ def _update_health(
     if not move_attempt(session, attempt.id, running, expected={running}, **values, **health):
         return
     move_job(session, attempt.job_id, job_running, expected={job_running}, **values)
-    is_news = seen != known and observation.health is not Health.STARTING
+    is_news = observed != stored and observation.health is not Health.STARTING
     if is_news and _has_room_for_event(session, attempt.job_id):
         session.refresh(attempt)
-        text = message or (f"The service is {seen[0].value}." if seen[0] else "")
+        text = message or (f"The service is {observed[0].value}." if observed[0] else "")
         record_event(session, attempt.job, message=text, now=now)
 
 

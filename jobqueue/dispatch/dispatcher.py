@@ -67,7 +67,7 @@ class Dispatcher:
 
     @property
     def is_behind(self) -> bool:
-        """Whether a queue was not placed to its end yet."""
+        """Return whether a queue was not placed to its end yet."""
         return bool(self._passes)
 
     def cycle(self, *, now: datetime) -> Counter[Action]:
@@ -79,7 +79,9 @@ class Dispatcher:
         with self._transactions() as session:
             waits = exists().where(Job.tenant_id == Tenant.id, Job.state.in_(WAITING))
             waiting = session.scalars(select(Tenant.id).where(waits).order_by(Tenant.id)).all()
-        self._passes = {ident: one for ident, one in self._passes.items() if ident in waiting}
+        self._passes = {
+            ident: queue_pass for ident, queue_pass in self._passes.items() if ident in waiting
+        }
         done: Counter[Action] = Counter()
         going_on = list(self._passes)
         for tenant_id in [ident for ident in waiting if ident not in self._passes]:
@@ -98,10 +100,10 @@ class Dispatcher:
         done: Counter[Action] = Counter()
         if decisions:
             with self._transactions() as session:
-                found = current.write(session, decisions)
-            if found is None:
+                written = current.write(session, decisions)
+            if written is None:
                 return done
-            done = found
+            done = written
             current.ends_at = current.ends_at or self._timer() + current.seconds
         is_over = current.ends_at is not None and self._timer() > current.ends_at
         if not current.is_done:
@@ -159,7 +161,7 @@ class _Pass:
 
     @property
     def is_done(self) -> bool:
-        """Whether it decided for every job."""
+        """Return whether it decided for every job."""
         return not self._ids and not self._page
 
     def decide(
@@ -167,18 +169,18 @@ class _Pass:
     ) -> list[tuple[WaitingJob, Decision]]:
         """Decide for the next jobs; return the decisions to write, which may be none."""
         until = timer() + TURN_SECONDS
-        found: list[tuple[WaitingJob, Decision]] = []
-        while len(found) < MAX_WRITTEN and not self.is_done:
+        decisions: list[tuple[WaitingJob, Decision]] = []
+        while len(decisions) < MAX_WRITTEN and not self.is_done:
             if not self._page:
                 self._read(session)
                 continue
             job = self._page.popleft()
             decision = self._planner.decide(job.view)
             if self._is_written(job, decision):
-                found.append((job, decision))
+                decisions.append((job, decision))
             if timer() > until:
                 break
-        return found
+        return decisions
 
     def write(
         self, session: Session, decisions: Sequence[tuple[WaitingJob, Decision]]
@@ -233,11 +235,19 @@ class _Writer:
         self._now = now
         ids = [job.id for job, _ in decisions]
         self._waiting = lock_jobs(session, ids, expected=WAITING)
-        assigned = {one.appliance_id or "" for _, one in decisions if one.action is Action.ASSIGN}
-        trials = {one.appliance_id or "" for _, one in decisions if one.is_trial}
+        assigned = {
+            decision.appliance_id or ""
+            for _, decision in decisions
+            if decision.action is Action.ASSIGN
+        }
+        trials = {decision.appliance_id or "" for _, decision in decisions if decision.is_trial}
         self._open = open_appliances(session, assigned, trials=trials)
         placed = {Action.ASSIGN, Action.BIND}
-        new = [job.id for job, one in decisions if one.action in placed and not job.attempt_id]
+        new = [
+            job.id
+            for job, decision in decisions
+            if decision.action in placed and not job.attempt_id
+        ]
         self._numbers = self._last_numbers(new)
         self._jobs: list[Row] = []
         self._new_attempts: list[Row] = []

@@ -26,7 +26,7 @@ MAX_WAIT = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainProgress:
-    """How far the draining of an appliance is.
+    """The progress of draining an appliance.
 
     Attributes:
         deadline_at: when the jobs that are left move; None if they run to their end.
@@ -41,12 +41,12 @@ class DrainProgress:
 
     @property
     def is_done(self) -> bool:
-        """Whether no job runs any more."""
+        """Return whether no job runs any more."""
         return not self.jobs
 
     @property
     def jobs_left(self) -> int:
-        """How many jobs still run."""
+        """Return how many jobs still run."""
         return len(self.jobs)
 
 

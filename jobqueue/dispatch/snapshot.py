@@ -298,7 +298,7 @@ def _pairs(stored: str) -> frozenset[tuple[str, str]]:
 
 
 class _Report(NamedTuple):
-    """What placement needs of an appliance's report."""
+    """The part of an appliance's report that placement needs."""
 
     executors: tuple[str, ...]
     cpus: float
@@ -394,8 +394,8 @@ def _workload(
 def matching_models(words: Sequence[str], models: Iterable[str]) -> frozenset[str]:
     """Return the models that contain one of the words; the words where there is none."""
     lowered = [word.strip().lower() for word in words]
-    found = {model for model in models if any(word in model.lower() for word in lowered)}
-    return frozenset(found or lowered)
+    matching = {model for model in models if any(word in model.lower() for word in lowered)}
+    return frozenset(matching or lowered)
 
 
 def _gpu_views(inventory: _Hardware, health: ApplianceHealth | None) -> tuple[GPUView, ...]:
@@ -414,10 +414,15 @@ def _gpu_views(inventory: _Hardware, health: ApplianceHealth | None) -> tuple[GP
     ]
     views = []
     for uuid, (memory_bytes, model) in (listed | dict.fromkeys(missing, largest)).items():
-        found = reported.get(uuid)
-        state = found.state if found else HealthState.HEALTHY
+        gpu_health = reported.get(uuid)
+        state = gpu_health.state if gpu_health else HealthState.HEALTHY
         view = GPUView(
-            uuid, memory_bytes, state, _cause(found), model=model, is_used_outside=_outside(found)
+            uuid,
+            memory_bytes,
+            state,
+            _cause(gpu_health),
+            model=model,
+            is_used_outside=_outside(gpu_health),
         )
         views.append(view)
     return tuple(views)
@@ -433,7 +438,11 @@ def _cause(health: ApplianceHealth | GPUHealth | None) -> str:
     """Return the name of the first finding that explains the state, if any."""
     findings = health.findings if health else []
     return next(
-        (advice_for(one.reason).name for one in findings if health and one.state is health.state),
+        (
+            advice_for(finding.reason).name
+            for finding in findings
+            if health and finding.state is health.state
+        ),
         "",
     )
 
@@ -463,9 +472,9 @@ def _running_jobs(
         .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES), *conditions)
         .order_by(Attempt.assigned_at, Attempt.id)
     )
-    found: dict[str, list[RunningJob]] = {}
+    jobs: dict[str, list[RunningJob]] = {}
     for row in session.execute(statement):
-        found.setdefault(row.appliance_id, []).append(
+        jobs.setdefault(row.appliance_id, []).append(
             RunningJob(
                 job_id=row.id,
                 name=row.name,
@@ -481,7 +490,7 @@ def _running_jobs(
                 ends_at=_end(row.started_at or row.assigned_at, row.time_limit_seconds),
             )
         )
-    return found
+    return jobs
 
 
 def _end(start_at: datetime | None, limit_seconds: int) -> datetime | None:

@@ -1,4 +1,4 @@
-"""What the executors can't do: fields of a job that they would drop, by name.
+"""Fields of a job that executors can't honor, by the executor's name.
 
 Placement leaves such an appliance out, and its executor refuses the attempt. The table of
 `docs/marathon.md` is compared with this by a test.

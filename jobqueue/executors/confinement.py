@@ -1,4 +1,4 @@
-"""How the containers of jobs are confined, by the name of a policy.
+"""The confinement of jobs' containers, by the name of a policy.
 
 Under every policy a container has its own namespaces, no devices but its GPUs, the engine's
 seccomp filter, a limit of processes, and no way to gain privileges (`no-new-privileges`). Policies
@@ -71,7 +71,9 @@ def docker_parameters(spec: AttemptSpec, *, pids_limit: int) -> list[dict[str, s
 def has_seccomp(engine: Mapping[str, Any]) -> bool:
     """Return whether an engine filters system calls by default, from its `docker info`."""
     options = [option.split(",") for option in engine.get("SecurityOptions") or ()]
-    return any("name=seccomp" in one and "profile=unconfined" not in one for one in options)
+    return any(
+        "name=seccomp" in option and "profile=unconfined" not in option for option in options
+    )
 
 
 def unknown_policy(spec: AttemptSpec) -> AttemptObservation | None:

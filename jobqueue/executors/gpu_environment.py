@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 _DEFAULT_CAPABILITIES = ("compute", "utility")
-# What a container may do with the driver, but for the displays of the host.
+# The driver's capabilities in a container: all but the displays of the host.
 _ALLOWED_CAPABILITIES = frozenset({"compute", "compat32", "graphics", "ngx", "utility", "video"})
 DEVICE_VARIABLES: Mapping[str, str] = {
     "NVIDIA_GDRCOPY": "disabled",

@@ -27,23 +27,23 @@ class ImageTimes:
     def note_use(self, image_id: str) -> None:
         """Record that a job uses an image now."""
         with self._lock:
-            known, now_ns = self.known(), to_ns(self._clock())
-            seen_at_ns = known[image_id].seen_at_ns if image_id in known else now_ns
-            self._save(known | {image_id: Times(seen_at_ns, now_ns)})
+            times, now_ns = self.recorded(), to_ns(self._clock())
+            seen_at_ns = times[image_id].seen_at_ns if image_id in times else now_ns
+            self._save(times | {image_id: Times(seen_at_ns, now_ns)})
 
     def update(self, present: Collection[str], *, in_use: Collection[str]) -> dict[str, Times]:
         """Record the images that are new, gone, and in use by jobs now; return all times."""
         now_ns = to_ns(self._clock())
         with self._lock:
-            known = self.known()
-            times = {ident: known.get(ident) or Times(now_ns) for ident in present}
+            recorded = self.recorded()
+            times = {ident: recorded.get(ident) or Times(now_ns) for ident in present}
             for ident in times.keys() & set(in_use):
                 times[ident] = Times(times[ident].seen_at_ns, now_ns)
-            if times != known:
+            if times != recorded:
                 self._save(times)
             return times
 
-    def known(self) -> dict[str, Times]:
+    def recorded(self) -> dict[str, Times]:
         """Return the recorded times."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Times])

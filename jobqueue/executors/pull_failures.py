@@ -1,4 +1,4 @@
-"""What the failure of an image's pull means, by the engine's or the registry's message."""
+"""Classify failed image pulls by the message of the engine or the registry."""
 
 # Part of the engine's message: reason, advice. The first match counts.
 FAILURES: tuple[tuple[tuple[str, ...], str, str], ...] = (

@@ -33,12 +33,12 @@ class RoutedExecutor:
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
     ) -> None:
         """Stop an attempt on whichever executor has it."""
-        for one in self._all:
-            one.stop(attempt_id, grace_seconds=grace_seconds, reason=reason)
+        for executor in self._all:
+            executor.stop(attempt_id, grace_seconds=grace_seconds, reason=reason)
 
     def observe(self) -> list[AttemptObservation]:
         """Return the attempts of both; while one is unavailable, nothing is known."""
-        return [seen for one in self._all for seen in one.observe()]
+        return [seen for executor in self._all for seen in executor.observe()]
 
     def container_ids(self) -> Mapping[str, str]:
         """Return the containers of both."""
@@ -46,15 +46,15 @@ class RoutedExecutor:
 
     def read_log(self, attempt_id: str, *, offset: int, limit: int) -> bytes:
         """Return output from the executor that has some."""
-        for one in self._all:
-            if chunk := one.read_log(attempt_id, offset=offset, limit=limit):
+        for executor in self._all:
+            if chunk := executor.read_log(attempt_id, offset=offset, limit=limit):
                 return chunk
         return b""
 
     def usage(self, attempt_id: str) -> AttemptUsage | None:
         """Return the use that one of them knows."""
-        for one in self._all:
-            if (usage := one.usage(attempt_id)) is not None:
+        for executor in self._all:
+            if (usage := executor.usage(attempt_id)) is not None:
                 return usage
         return None
 
@@ -67,12 +67,12 @@ class RoutedExecutor:
 
     def remove(self, attempt_id: str) -> None:
         """Remove an attempt from whichever executor has it."""
-        for one in self._all:
-            one.remove(attempt_id)
+        for executor in self._all:
+            executor.remove(attempt_id)
 
     def probe(self) -> Probe | None:
         """Return the first that there is."""
-        return next(filter(None, (one.probe() for one in self._all)), None)
+        return next(filter(None, (executor.probe() for executor in self._all)), None)
 
     def storage(self) -> ContainerStorage | None:
         """Return the storage of the one that has any."""
@@ -80,5 +80,5 @@ class RoutedExecutor:
 
     def close(self) -> None:
         """Close both."""
-        for one in self._all:
-            one.close()
+        for executor in self._all:
+            executor.close()

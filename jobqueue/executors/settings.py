@@ -1,4 +1,4 @@
-"""Where the APIs of a Mesos cluster are, and with which credentials: tables of `agent.toml`."""
+"""Addresses and credentials of a Mesos cluster's APIs: tables of `agent.toml`."""
 
 from dataclasses import dataclass
 from pathlib import Path

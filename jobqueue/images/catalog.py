@@ -1,4 +1,4 @@
-"""What is in the registry: rows that follow its notifications, and a comparison now and then.
+"""The images in the registry: rows that follow its notifications, compared with it at intervals.
 
 A notification of a push has tag and digest; the layers are then read from the registry, by digest,
 because the tag may not be there yet. Notifications may come twice; lost ones are made up for by
@@ -53,17 +53,17 @@ class Notified:
 
 def read_events(body: Mapping[str, Any]) -> list[Notified]:
     """Return the events that change what there is; the registry also reports pulls and layers."""
-    found = []
+    notified = []
     events = body.get("events")
     for event in events[:MAX_EVENTS] if isinstance(events, list) else ():
         target, actor = event.get("target") or {}, event.get("actor") or {}
         repository, digest = str(target.get("repository", "")), str(target.get("digest", ""))
         tag, action = str(target.get("tag", "")), event.get("action")
         if action == "push" and tag and target.get("mediaType") in MANIFESTS:
-            found.append(Notified(repository, digest, tag, str(actor.get("name", ""))[:254]))
+            notified.append(Notified(repository, digest, tag, str(actor.get("name", ""))[:254]))
         elif action == "delete" and digest:
-            found.append(Notified(repository, digest))
-    return found
+            notified.append(Notified(repository, digest))
+    return notified
 
 
 def follow(
@@ -99,7 +99,7 @@ def sync(
     there: set[tuple[str, str]] = set()
     with transaction(sessions) as session:
         rows = session.execute(select(Image.repository, Image.tag, Image.digest)).all()
-    known = {(repository, tag): digest for repository, tag, digest in rows}
+    digests = {(repository, tag): digest for repository, tag, digest in rows}
     changed = 0
     for repository in registry.repositories():
         for tag in registry.tags(repository):
@@ -107,14 +107,14 @@ def sync(
             if manifest is None:
                 continue
             there.add((repository, tag))
-            if known.get((repository, tag)) == manifest.digest:
+            if digests.get((repository, tag)) == manifest.digest:
                 continue
             event = Notified(repository, manifest.digest, tag)
             with transaction(sessions) as session:
                 changed += _put(
                     session, event, manifest, shared_namespace=shared_namespace, now=now
                 )
-    for repository, tag in known.keys() - there:
+    for repository, tag in digests.keys() - there:
         with transaction(sessions) as session:
             changed += _remove(session, repository, Image.tag == tag)
     return changed
@@ -138,10 +138,10 @@ def list_images(
 
 def get_image(session: Session, scope: Scope, image_id: str) -> Image:
     """Return an image of the tenant, or a shared one; another tenant's is not found."""
-    found: Image | None = session.scalar(_visible(scope).where(Image.id == image_id))
-    if found is None:
+    image: Image | None = session.scalar(_visible(scope).where(Image.id == image_id))
+    if image is None:
         raise NotFoundError.of("image", image_id)
-    return found
+    return image
 
 
 def references(host: str, image: Image) -> list[str]:
@@ -190,14 +190,14 @@ def deletable(session: Session, scope: Scope, image_id: str, *, host: str) -> li
     if not host:
         raise ConflictError("This portal has no registry now.", code="no_registry")
     same = Image.repository == image.repository, Image.digest == image.digest
-    found = list(session.scalars(_visible(scope).where(*same).order_by(Image.tag)))
-    if any(active for _, active in jobs_using(session, scope, host, found).values()):
-        tags = ", ".join(one.tag for one in found)
+    images = list(session.scalars(_visible(scope).where(*same).order_by(Image.tag)))
+    if any(active for _, active in jobs_using(session, scope, host, images).values()):
+        tags = ", ".join(image.tag for image in images)
         raise ConflictError(
             f"Jobs that have not ended use {image.repository} ({tags}). Stop them first.",
             code="image_in_use",
         )
-    return found
+    return images
 
 
 def delete_image(
@@ -244,7 +244,11 @@ def delete_namespace(registry: Registry, namespace: str) -> None:
     """
     if namespace == registry.shared_namespace:
         return
-    names = [one for one in registry.repositories() if namespace_of(one) == namespace]
+    names = [
+        repository
+        for repository in registry.repositories()
+        if namespace_of(repository) == namespace
+    ]
     for repository in names:
         for tag in list(registry.tags(repository)):
             manifest = registry.manifest(repository, tag)
@@ -285,8 +289,8 @@ def _put(
         "pushed_by": event.actor,
     }
     of_tag = Image.repository == event.repository, Image.tag == event.tag
-    found = session.scalar(select(Image).where(*of_tag).with_for_update())
-    if found is None:
+    image = session.scalar(select(Image).where(*of_tag).with_for_update())
+    if image is None:
         try:
             with session.begin_nested():
                 session.add(
@@ -301,13 +305,16 @@ def _put(
             return False
         return True
     for name, value in values.items():
-        setattr(found, name, value)
+        setattr(image, name, value)
     return True
 
 
 def _remove(session: Session, repository: str, condition: ColumnElement[bool]) -> int:
-    found = session.scalars(select(Image.id).where(Image.repository == repository, condition)).all()
+    image_ids = session.scalars(
+        select(Image.id).where(Image.repository == repository, condition)
+    ).all()
     session.execute(
-        delete(Image).where(Image.id.in_(found)), execution_options={"synchronize_session": False}
+        delete(Image).where(Image.id.in_(image_ids)),
+        execution_options={"synchronize_session": False},
     )
-    return len(found)
+    return len(image_ids)

@@ -43,7 +43,7 @@ class RegistryUnavailableError(UnavailableError):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a tag refers to; layers have `digest` and `size_bytes`."""
+    """The manifest that a tag refers to; layers have `digest` and `size_bytes`."""
 
     digest: str
     media_type: str
@@ -71,17 +71,17 @@ class Registry:
 
     def manifest(self, repository: str, reference: str) -> Manifest | None:
         """Return what a tag or digest refers to, with the layers of all platforms; None if gone."""
-        found = self._read(repository, reference)
-        if found is None:
+        answer = self._read(repository, reference)
+        if answer is None:
             return None
-        digest, body = found
+        digest, body = answer
         media_type = str(body.get("mediaType", MANIFESTS[0]))
         parts = [body]
         if media_type in INDEXES:
-            children = [one for one in body.get("manifests", []) if _is_platform(one)]
-            read = (self._read(repository, one["digest"]) for one in children[:MAX_PLATFORMS])
+            children = [child for child in body.get("manifests", []) if _is_platform(child)]
+            read = (self._read(repository, child["digest"]) for child in children[:MAX_PLATFORMS])
             parts = [child[1] for child in read if child is not None]
-        layers = _sizes(one for part in parts for one in part.get("layers", []))
+        layers = _sizes(layer for part in parts for layer in part.get("layers", []))
         configs = _sizes(part["config"] for part in parts if "config" in part)
         return Manifest(
             digest=digest,
@@ -154,18 +154,18 @@ class Registry:
         with response:
             body = response.raw.read(MAX_MANIFEST_BYTES + 1, decode_content=True)
         try:
-            found = json.loads(body)
+            document = json.loads(body)
         except ValueError:
-            found = None
-        if len(body) > MAX_MANIFEST_BYTES or not isinstance(found, dict):
+            document = None
+        if len(body) > MAX_MANIFEST_BYTES or not isinstance(document, dict):
             raise RegistryUnavailableError(f"The registry's answer to {response.url} is not valid.")
-        return found
+        return document
 
 
 def _sizes(blobs: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    return {str(one["digest"]): int(one["size"]) for one in blobs}
+    return {str(blob["digest"]): int(blob["size"]) for blob in blobs}
 
 
 def _is_platform(child: Mapping[str, Any]) -> bool:
-    """Whether a manifest in an index is an image: build tools add attestations."""
+    """Return whether a manifest in an index is an image: build tools add attestations."""
     return bool(child.get("platform", {}).get("os") != "unknown")

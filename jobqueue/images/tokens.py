@@ -81,7 +81,8 @@ class RegistryTokens:
             "iat": issued,
             "jti": new_id(),
             "access": [
-                {"type": one.kind, "name": one.name, "actions": list(one.actions)} for one in access
+                {"type": entry.kind, "name": entry.name, "actions": list(entry.actions)}
+                for entry in access
             ],
         }
         der = self._certificate.public_bytes(serialization.Encoding.DER)
@@ -122,11 +123,11 @@ class RegistryTokens:
 
     @cached_property
     def http_secret(self) -> str:
-        """What several registries behind a load balancer sign the state of uploads with."""
+        """Return the secret by which registries behind a load balancer sign uploads."""
         return self._derived(b"vedette registry uploads", 32).hex()
 
     def is_notification_secret(self, secret: str) -> bool:
-        """Whether a notification comes from the registry."""
+        """Return whether a notification comes from the registry."""
         return hmac.compare_digest(secret.encode(), self.notification_secret.encode())
 
     @cached_property
@@ -177,7 +178,7 @@ def parse_scopes(texts: Sequence[str]) -> list[Access]:
     Raises:
         InvalidInputError: a name is not that of a repository.
     """
-    found = []
+    accesses = []
     for text in " ".join(texts).split()[:MAX_SCOPES]:
         kind, _, rest = text.partition(":")
         name, _, actions = rest.rpartition(":")
@@ -188,15 +189,17 @@ def parse_scopes(texts: Sequence[str]) -> list[Access]:
                     "Use lower-case letters, digits and single separators, as in 'acme/train'."
                 )
                 raise InvalidInputError(message, errors={"scope": [message]})
-            found.append(Access(name, tuple(actions.split(","))))
-    return found
+            accesses.append(Access(name, tuple(actions.split(","))))
+    return accesses
 
 
 def granted(requested: Iterable[Access], allowed: Mapping[str, frozenset[str]]) -> list[Access]:
     """Return the part of a request that is allowed; `allowed` has the actions by namespace."""
-    found = []
-    for one in requested:
-        actions = allowed.get(namespace_of(one.name), frozenset())
-        if "/" in one.name and (both := tuple(name for name in one.actions if name in actions)):
-            found.append(Access(one.name, both))
-    return found
+    accesses = []
+    for requested_access in requested:
+        actions = allowed.get(namespace_of(requested_access.name), frozenset())
+        if "/" in requested_access.name and (
+            both := tuple(name for name in requested_access.actions if name in actions)
+        ):
+            accesses.append(Access(requested_access.name, both))
+    return accesses

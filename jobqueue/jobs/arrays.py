@@ -143,12 +143,12 @@ def array_states(
         return {}
     counted: Any = select(Job.array_id, Job.state, func.count()).group_by(Job.array_id, Job.state)
     rows = session.execute(scope.select(counted, Job).where(Job.array_id.in_(array_ids)))
-    found: dict[str, dict[JobState, int]] = {}
+    states: dict[str, dict[JobState, int]] = {}
     for array_id, state, count in rows:
-        found.setdefault(array_id, {})[JobState(state)] = count
+        states.setdefault(array_id, {})[JobState(state)] = count
     return {
         ident: {state.value: counts[state] for state in JobState if state in counts}
-        for ident, counts in found.items()
+        for ident, counts in states.items()
     }
 
 

@@ -39,40 +39,40 @@ def find_dependencies(
         wanted: names or ids by the field `after_ok` or `after_any`. A name stands for the newest
             job with it; the name or id of an array for all of its tasks.
     """
-    found: Found = []
+    dependencies: Found = []
     errors: list[tuple[str, str]] = []
     for field, condition in _FIELDS.items():
         for name in dict.fromkeys(wanted[field]):
             job, error = _find(session, scope, name, condition)
             if error or job is None:
                 errors.append((field, error))
-            elif job.id not in {other.id for other, _ in found}:
-                found.append((job, condition))
-    return found, errors
+            elif job.id not in {other.id for other, _ in dependencies}:
+                dependencies.append((job, condition))
+    return dependencies, errors
 
 
-def stored_dependencies(found: Found) -> list[dict[str, str]]:
+def stored_dependencies(dependencies: Found) -> list[dict[str, str]]:
     """Return dependencies as a job shows them."""
     return [
         {"job_id": job.id, "name": job.name, "condition": condition.value}
-        for job, condition in found
+        for job, condition in dependencies
     ]
 
 
-def waiting_message(found: Found) -> str:
+def waiting_message(dependencies: Found) -> str:
     """Return for what a job waits."""
     parts = [
         f"{job.name!r} {'succeeds' if condition is DependencyCondition.OK else 'ends'}"
-        for job, condition in found
+        for job, condition in dependencies
     ]
     return shorten(f"Waiting until {' and '.join(parts)}.")
 
 
-def add_dependencies(session: Session, job: Job, found: Found) -> None:
+def add_dependencies(session: Session, job: Job, dependencies: Found) -> None:
     """Let a new job, or the array with this first task, wait for others."""
     session.add_all(
         JobDependency(job_id=job.id, on_job_id=on.id, tenant_id=job.tenant_id, condition=condition)
-        for on, condition in found
+        for on, condition in dependencies
     )
 
 

@@ -63,7 +63,7 @@ def take_end_notices(session: Session) -> list[EndNotice]:
     other = aliased(Job)
     is_going_on = exists().where(other.array_id == Job.array_id, other.state.not_in(_FINAL))
     ended = select(Job).where(Job.is_notice_due.is_(True), Job.state.in_(_FINAL), ~is_going_on)
-    found: list[EndNotice] = []
+    notices: list[EndNotice] = []
     for job in session.scalars(ended.order_by(Job.id).limit(BATCH)).unique().all():
         taken = (
             update(Job)
@@ -71,8 +71,8 @@ def take_end_notices(session: Session) -> list[EndNotice]:
             .values(is_notice_due=False)
         )
         if changed_one(session, taken, synchronize_session=False):
-            found += _notices(job, *(_array_text(session, job) if job.array_id else _text(job)))
-    return found
+            notices += _notices(job, *(_array_text(session, job) if job.array_id else _text(job)))
+    return notices
 
 
 def _text(job: Job) -> tuple[str, str]:

@@ -66,12 +66,12 @@ def _limited(session: Session, *, now: datetime) -> dict[tuple[str, int], list[A
         Job.idle_gpu_seconds > 0,
         Job.stop_requested_at.is_(None),
     )
-    found: dict[tuple[str, int], list[Attempt]] = defaultdict(list)
+    attempts: dict[tuple[str, int], list[Attempt]] = defaultdict(list)
     for attempt in session.scalars(statement.order_by(Attempt.id)).unique():
         seconds = attempt.job.idle_gpu_seconds
         if attempt.started_at and attempt.started_at <= now - timedelta(seconds=seconds):
-            found[attempt.tenant_id, seconds].append(attempt)
-    return found
+            attempts[attempt.tenant_id, seconds].append(attempt)
+    return attempts
 
 
 def _idle(
@@ -80,7 +80,7 @@ def _idle(
     step_ns = max(_MIN_WINDOW_SECONDS, seconds // _WINDOWS) * NS_PER_SECOND
     end_ns = to_ns(now)
     start_ns = end_ns - seconds * NS_PER_SECOND
-    found = store.query_range(
+    maxima = store.query_range(
         RangeQuery(
             measurement="gpu",
             fields=("utilization_percent",),
@@ -94,10 +94,10 @@ def _idle(
         )
     )
     # The windows that are whole: the first and the last one may have no sample.
-    whole = set(range(-(-start_ns // step_ns) * step_ns, end_ns - step_ns + 1, step_ns))
+    window_times = set(range(-(-start_ns // step_ns) * step_ns, end_ns - step_ns + 1, step_ns))
     highest: dict[tuple[str, str], float] = {}
-    for series in found:
-        if series.values and whole <= set(series.times_ns):
+    for series in maxima:
+        if series.values and window_times <= set(series.times_ns):
             highest[series.tags["job"], series.tags["uuid"]] = max(series.values)
     for attempt in attempts:
         values = [highest.get((attempt.job_id, uuid)) for uuid in attempt.gpu_uuids]

@@ -43,7 +43,7 @@ _MAX_REASON_LENGTH = 500
 
 
 class QuarantineState(StrEnum):
-    """Whether an appliance is quarantined."""
+    """The quarantine of an appliance."""
 
     OPEN = "open"
     QUARANTINED = "quarantined"
@@ -56,7 +56,7 @@ QUARANTINE_TRANSITIONS: dict[QuarantineState, frozenset[QuarantineState]] = {
 
 
 def is_start_fault(attempt: Attempt) -> bool:
-    """Whether an attempt ended before its command ran, through no fault of its job."""
+    """Return whether an attempt ended before its command ran, through no fault of its job."""
     return attempt.reason in START_FAULTS and attempt.started_at is None
 
 
@@ -112,7 +112,9 @@ def probe_order(session: Session, appliance_id: str) -> ProbeOrder | None:
     # GPUs may have been replaced since.
     uuids = {gpu.uuid for gpu in read_inventory(appliance).gpus}
     usable = (uuids.intersection(attempt.gpu_uuids) for attempt in failures)
-    pulls = [one.job.image for one in failures if one.reason is Reason.IMAGE_PULL_FAILED]
+    pulls = [
+        attempt.job.image for attempt in failures if attempt.reason is Reason.IMAGE_PULL_FAILED
+    ]
     return ProbeOrder(
         number=appliance.probe_number,
         gpu_uuids=sorted(next(filter(None, usable), ())),
@@ -145,8 +147,10 @@ def _note_failure(session: Session, attempt: Attempt, *, now: datetime) -> None:
     since = max(now - WINDOW, appliance.quarantine_ended_at or now - WINDOW)
     failures = _failures(session, appliance.id, since=since)
     if _others_fail_to_pull(session, appliance, since=now - WINDOW):
-        failures = [one for one in failures if one.reason is not Reason.IMAGE_PULL_FAILED]
-    jobs = {one.job.array_id or one.job_id for one in failures}
+        failures = [
+            failure for failure in failures if failure.reason is not Reason.IMAGE_PULL_FAILED
+        ]
+    jobs = {failure.job.array_id or failure.job_id for failure in failures}
     if len(jobs) < JOBS_TO_QUARANTINE:
         return
     appliance.quarantined_at = now

@@ -1,4 +1,4 @@
-"""How a tenant's jobs are placed, and which host paths they may use; an admin decides.
+"""The settings of a tenant's queue: placement, and the host paths that jobs may use.
 
 A *data root* is a folder of the appliances that jobs may mount. A read-only root offers the folders
 in it, too. A writable one is only mounted as a whole: a job could leave a symbolic link in it, and
@@ -23,7 +23,7 @@ MAX_ROOTS = 20
 MAX_PATH_LENGTH = 300
 MAX_COUNT = 2**31 - 1
 MAX_DAYS = 3650
-# What containers must never see, as a whole or in part.
+# Containers must never see these paths, as a whole or in part.
 FORBIDDEN = ("/", "/proc", "/sys", "/dev", "/etc", "/boot", "/root", "/run", "/var/run", "/var/lib")
 
 
@@ -111,9 +111,9 @@ def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator
             continue
         if targets.count(target) > 1:
             yield f"{target!r} is mounted twice; use different paths in the container."
-        root = next((one for one in roots if _is_in(source, one.path)), None)
+        root = next((data_root for data_root in roots if _is_in(source, data_root.path)), None)
         if root is None:
-            allowed = ", ".join(one.path for one in roots) or "none"
+            allowed = ", ".join(data_root.path for data_root in roots) or "none"
             yield (
                 f"{source!r} is not in a data root of this tenant ({allowed}). An admin can add "
                 "one in the queue settings."
@@ -126,8 +126,8 @@ def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator
 
 def _errors(settings: QueueSettings) -> Iterator[tuple[str, str]]:
     if settings.placement_policy not in POLICY_NAMES:
-        known = ", ".join(POLICY_NAMES)
-        yield "placement_policy", f"{settings.placement_policy!r} is not one of: {known}."
+        names = ", ".join(POLICY_NAMES)
+        yield "placement_policy", f"{settings.placement_policy!r} is not one of: {names}."
     for name in ("max_gpus_per_user", "max_gpus"):
         value = getattr(settings, name)
         if value is not None and not 0 <= value <= MAX_COUNT:
@@ -148,7 +148,7 @@ def _root_errors(roots: Sequence[str]) -> Iterator[tuple[str, str]]:
         if not _is_clean(path):
             yield "data_roots", f"{path!r} is not an absolute path without '..'."
         elif path == "/" or any(
-            _is_in(path, one) or _is_in(one, path) for one in FORBIDDEN if one != "/"
+            _is_in(path, folder) or _is_in(folder, path) for folder in FORBIDDEN if folder != "/"
         ):
             yield "data_roots", f"{path!r} belongs to the system; choose a folder for data."
         for other in roots[:place]:

@@ -50,7 +50,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobRequest:
-    """What a user submits.
+    """A job as a user submits it.
 
     Attributes:
         command: argument vector; empty runs the image's own command.
@@ -102,7 +102,9 @@ class JobRequest:
     priority: int = 0
     is_preemptible: bool = False
     max_retries: int = 0
-    retry_on: list[str] = field(default_factory=lambda: [one.value for one in FailureClass])
+    retry_on: list[str] = field(
+        default_factory=lambda: [failure_class.value for failure_class in FailureClass]
+    )
     time_limit_seconds: int = 0
     idle_gpu_percent: int = 0
     idle_gpu_seconds: int = 0
@@ -125,13 +127,13 @@ _PARTS: Mapping[str, Any] = {
 
 def whole_parts(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields without data paths, ports and health checks that lack something."""
-    found = dict(values)
+    parts = dict(values)
     for name in _PARTS.keys() & values:
         try:
             msgspec.convert(values[name], _PARTS[name])
         except msgspec.ValidationError:
-            del found[name]
-    return found
+            del parts[name]
+    return parts
 
 
 def request_from(values: Mapping[str, Any]) -> JobRequest:
@@ -141,27 +143,27 @@ def request_from(values: Mapping[str, Any]) -> JobRequest:
 
 
 def check_request(
-    request: JobRequest, further: Iterable[tuple[str, str]] = (), *, scope: Scope | None = None
+    request: JobRequest, other_errors: Iterable[tuple[str, str]] = (), *, scope: Scope | None = None
 ) -> None:
     """Raise `InvalidInputError` with every error of every field, if there are any.
 
     Args:
         request: the request.
-        further: errors that were found elsewhere, by field.
+        other_errors: errors found elsewhere, by field.
         scope: of the user, who may lack a permission for a field.
     """
-    errors = request_errors(request, further, scope=scope)
+    errors = request_errors(request, other_errors, scope=scope)
     if errors:
         details = " ".join(error for of_field in errors.values() for error in of_field)
         raise InvalidInputError(f"The job can't be submitted. {details}", errors=errors)
 
 
 def request_errors(
-    request: JobRequest, further: Iterable[tuple[str, str]] = (), *, scope: Scope | None = None
+    request: JobRequest, other_errors: Iterable[tuple[str, str]] = (), *, scope: Scope | None = None
 ) -> dict[str, list[str]]:
     """Return the errors that `check_request` would raise, by field."""
     errors: dict[str, list[str]] = {}
-    for field_name, error in (*_errors(request), *_rights(request, scope), *further):
+    for field_name, error in (*_errors(request), *_rights(request, scope), *other_errors):
         errors.setdefault(field_name, []).append(error)
     return errors
 
@@ -268,13 +270,13 @@ def _queue_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         yield "priority", f"priority is {request.priority}; enter {allowed}."
     if not 0 <= request.max_retries <= MAX_RETRIES:
         yield "max_retries", f"max_retries is {request.max_retries}; enter 0 to {MAX_RETRIES}."
-    known = [one.value for one in FailureClass]
+    classes = [failure_class.value for failure_class in FailureClass]
     for name in request.retry_on:
-        if name not in known:
-            yield "retry_on", f"{name!r} is not a failure class; use {', '.join(known)}."
+        if name not in classes:
+            yield "retry_on", f"{name!r} is not a failure class; use {', '.join(classes)}."
     if not 0 <= request.time_limit_seconds <= MAX_TIME_LIMIT_SECONDS:
-        given = f"time_limit_seconds is {request.time_limit_seconds}"
-        yield "time_limit_seconds", f"{given}; enter 0 for none, or up to {MAX_TIME_LIMIT_SECONDS}."
+        value = f"time_limit_seconds is {request.time_limit_seconds}"
+        yield "time_limit_seconds", f"{value}; enter 0 for none, or up to {MAX_TIME_LIMIT_SECONDS}."
     if request.time_limit_seconds and request.kind is JobKind.SERVICE:
         yield "time_limit_seconds", "A service runs until it is stopped; remove the time limit."
 
@@ -355,10 +357,10 @@ def _excesses(job: JobView, able: Sequence[ApplianceView]) -> dict[str, list[str
         "memory_bytes": (job.memory_bytes, max(view.memory_bytes for view in able)),
     }
     errors = {}
-    for name, (wanted, most) in figures.items():
-        if wanted > most:
+    for name, (wanted, maximum) in figures.items():
+        if wanted > maximum:
             # GPUs of unknown memory have 0.
-            available = format_value(name, most) if most or name == "gpus" else "unknown"
+            available = format_value(name, maximum) if maximum or name == "gpus" else "unknown"
             errors[name] = [
                 f"{format_value(name, wanted)} requested; the most available is {available}."
             ]

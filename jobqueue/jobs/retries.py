@@ -1,4 +1,4 @@
-"""What happens to a job when an attempt ends: it ends as well, or it is queued again.
+"""End a job with its attempt, or queue it again.
 
 It is queued again after a failure of a class that it lists in `retry_on`, up to `max_retries`
 times, each time after a longer pause, and whenever it was preempted or moved. A preempted job goes
@@ -55,7 +55,7 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.EXECUTOR_ERROR: FailureClass.START,
     Reason.APPLIANCE_LOST: FailureClass.APPLIANCE,
 }
-# What happened to an attempt that the queue itself stopped.
+# Texts for attempts that the queue itself stopped.
 _QUEUED_AGAIN: Mapping[Reason, str] = {
     Reason.PREEMPTED: "stopped for another job",
     Reason.APPLIANCE_DRAINED: "moves from a drained appliance",
@@ -81,12 +81,12 @@ def end_job(
     session.execute(select(Job.id).where(Job.id == job.id).with_for_update())
     session.refresh(job)
     state = JobState(job.state)
-    again = _again(job, attempt, reason, now=now)
-    if not again:
+    retry = _next_try(job, attempt, reason, now=now)
+    if not retry:
         move_job(session, job.id, to, **values)
         record_event(session, job, message=values["message"], now=now)
         return
-    message, pause = again
+    message, pause = retry
     waits: dict[str, Any] = {
         "reason": reason if reason in _QUEUED_AGAIN else Reason.WAITING_FOR_RETRY,
         "message": shorten(f"{message} {values['message']}".rstrip()),
@@ -113,14 +113,14 @@ def tries(job: Job) -> int:
 
 
 def _failed_starts(job: Job) -> int:
-    return sum(is_start_fault(one) and not _is_trial(one) for one in job.attempts)
+    return sum(is_start_fault(attempt) and not _is_trial(attempt) for attempt in job.attempts)
 
 
 def _is_trial(attempt: Attempt) -> bool:
     return bool(attempt.placement.get("is_trial"))
 
 
-def _again(
+def _next_try(
     job: Job, attempt: Attempt, reason: Reason, *, now: datetime
 ) -> tuple[str, timedelta] | None:
     if job.stop_requested_at is not None:
@@ -144,7 +144,7 @@ def _again(
 
 def _pause_of(job: Job, now: datetime) -> timedelta:
     """Return the pause after the attempts of the last hour."""
-    return _pause(sum(one.bound_at > now - LONGEST_PAUSE * 6 for one in job.attempts))
+    return _pause(sum(attempt.bound_at > now - LONGEST_PAUSE * 6 for attempt in job.attempts))
 
 
 def _pause(number: int) -> timedelta:

@@ -94,12 +94,14 @@ def move_all(
     )
 
 
-def move_update(session: Session, found: ServiceUpdate, to: UpdateState, **values: object) -> bool:
+def move_update(
+    session: Session, service_update: ServiceUpdate, to: UpdateState, **values: object
+) -> bool:
     """Move a service's update to a state, unless another update has replaced it."""
     sources = _checked_sources(UPDATE_TRANSITIONS, to, None)
     guarded = update(ServiceUpdate).where(
-        ServiceUpdate.service_id == found.service_id,
-        ServiceUpdate.revision == found.revision,
+        ServiceUpdate.service_id == service_update.service_id,
+        ServiceUpdate.revision == service_update.revision,
         ServiceUpdate.state.in_(sources),
     )
     return changed_one(session, guarded.values(state=to, **values))
@@ -109,11 +111,11 @@ def lock_jobs(
     session: Session, job_ids: Collection[str], *, expected: Collection[JobState]
 ) -> set[str]:
     """Lock jobs until the transaction ends; return those that are in one of the expected states."""
-    found: set[str] = set()
+    locked_ids: set[str] = set()
     for chunk in chunked(job_ids):
         locked = select(Job.id).where(Job.id.in_(chunk), Job.state.in_(expected))
-        found.update(session.scalars(locked.with_for_update()))
-    return found
+        locked_ids.update(session.scalars(locked.with_for_update()))
+    return locked_ids
 
 
 def move_locked(

@@ -84,12 +84,12 @@ def read_progress(
         NotFoundError: there is no such job.
     """
     scope.require(Permission.VIEW)
-    found = session.execute(scope.select(_statement([job_id]), Job)).one_or_none()
-    if found is None:
+    row = session.execute(scope.select(_statement([job_id]), Job)).one_or_none()
+    if row is None:
         raise NotFoundError.of("job", job_id)
-    number = found.attempt_number or 0
+    number = row.attempt_number or 0
     if position is None:
-        start = 0 if tail_bytes is None else max(0, (found.log_bytes or 0) - tail_bytes)
+        start = 0 if tail_bytes is None else max(0, (row.log_bytes or 0) - tail_bytes)
         position = Position(number, start)
     elif position.attempt_number == 0 and number:
         position = Position(1, 0)
@@ -108,10 +108,10 @@ def read_progress(
         # The next attempt has a log of its own.
         following = Position(position.attempt_number + 1, 0)
         return read_progress(session, scope, job_id, following)
-    has_ended = found.state.is_final and (
+    has_ended = row.state.is_final and (
         position.attempt_number == number and (page is None or page.is_complete)
     )
-    return Progress(_state(found), page, position, has_ended, tuple(found))
+    return Progress(_state(row), page, position, has_ended, tuple(row))
 
 
 @dataclass(frozen=True, slots=True)

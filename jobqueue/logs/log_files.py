@@ -93,10 +93,10 @@ class LogFiles:
     def names(self, folder: str = "") -> list[str]:
         """Return the names in a folder, which may be missing."""
         try:
-            found = self._fs.ls(self._path(folder), detail=False)
+            paths = self._fs.ls(self._path(folder), detail=False)
         except FileNotFoundError:
             return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
 
     def delete(self, name: str) -> None:
         """Delete a file or a folder; a missing one is ignored."""
@@ -119,12 +119,16 @@ def move_logs(
     """Move the logs of ended attempts to files; return how many were moved."""
     with transaction(sessions) as session:
         attempts = session.scalars(select(Attempt).where(_is_settled(now)).limit(BATCH)).all()
-        found = [
-            (one.id, file_name(one.tenant_id, one.job_id, one.number), one.log_bytes)
-            for one in attempts
+        logs = [
+            (
+                attempt.id,
+                file_name(attempt.tenant_id, attempt.job_id, attempt.number),
+                attempt.log_bytes,
+            )
+            for attempt in attempts
         ]
     moved = 0
-    for attempt_id, name, size in found:
+    for attempt_id, name, size in logs:
         if is_stopping():
             break
         files.write(name, _pieces(sessions, attempt_id, size))
@@ -168,7 +172,7 @@ def sweep_files(sessions: SessionFactory, files: LogFiles) -> int:
     for tenant_id in files.names():
         for job_id in files.names(tenant_id):
             with transaction(sessions) as session:
-                kept = set(
+                numbers = set(
                     session.scalars(
                         select(Attempt.number).where(
                             Attempt.job_id == job_id, Attempt.log_state != LogState.DELETED
@@ -176,9 +180,9 @@ def sweep_files(sessions: SessionFactory, files: LogFiles) -> int:
                     )
                 )
             folder = f"{tenant_id}/{job_id}"
-            wanted = {f"{number}.log" for number in kept}
+            wanted = {f"{number}.log" for number in numbers}
             gone = [f"{folder}/{name}" for name in files.names(folder) if name not in wanted]
-            for name in gone if kept else [folder]:
+            for name in gone if numbers else [folder]:
                 files.delete(name)
                 swept += 1
     return swept

@@ -101,12 +101,12 @@ def append_logs(
     """
     columns = (Attempt.id, Attempt.job_id, Attempt.number, Attempt.log_bytes, Attempt.log_state)
     statement = select(*columns).where(
-        Attempt.id.in_({one.attempt_id for one in pieces}), Attempt.appliance_id == appliance_id
+        Attempt.id.in_({piece.attempt_id for piece in pieces}), Attempt.appliance_id == appliance_id
     )
-    found = {row.id: row for row in session.execute(statement)}
+    attempts = {row.id: row for row in session.execute(statement)}
     acks, grown = [], dict[str, dict[str, object]]()
     for piece in pieces:
-        row = found.get(piece.attempt_id)
+        row = attempts.get(piece.attempt_id)
         if row is None:
             acks.append(LogAck(next_offset=0, is_unknown=True))
             continue
@@ -139,7 +139,12 @@ def _store(session: Session, grown: list[dict[str, object]], max_bytes: int) -> 
     if result.rowcount != len(grown):
         raise UnavailableError("Another upload of this log was quicker. Send it again.")
     rows = [
-        {"attempt_id": one["ident"], "offset": one["stored"], "data": one["data"]} for one in grown
+        {
+            "attempt_id": growth_row["ident"],
+            "offset": growth_row["stored"],
+            "data": growth_row["data"],
+        }
+        for growth_row in grown
     ]
     session.execute(insert(LogChunk), rows)
 
@@ -206,25 +211,25 @@ def read_attempt_log(
     """
     statement = select(Attempt).where(Attempt.job_id == job_id, Attempt.number == number)
     columns = (Attempt.id, Attempt.state, Attempt.log_bytes, Attempt.log_state, Attempt.tenant_id)
-    found = session.execute(statement.with_only_columns(*columns)).one_or_none()
-    if found is None:
+    attempt = session.execute(statement.with_only_columns(*columns)).one_or_none()
+    if attempt is None:
         raise NotFoundError.of("attempt", str(number))
     limit = max(1, min(limit, MAX_LIMIT_BYTES))
     start = offset - 1 if from_line and offset else offset
     data = b""
-    if found.log_state is LogState.LIVE:
-        data = read_chunks(session, found.id, offset=start, limit=limit)
-    is_read = found.log_state is LogState.DELETED or start + len(data) >= found.log_bytes
-    is_in_file = found.log_state is LogState.FILE and not is_read
+    if attempt.log_state is LogState.LIVE:
+        data = read_chunks(session, attempt.id, offset=start, limit=limit)
+    is_read = attempt.log_state is LogState.DELETED or start + len(data) >= attempt.log_bytes
+    is_in_file = attempt.log_state is LogState.FILE and not is_read
     page = LogPage(
         number,
         start,
         start + len(data),
         data,
-        found.state.is_final and is_read,
-        file=file_name(found.tenant_id, job_id, number) if is_in_file else "",
+        attempt.state.is_final and is_read,
+        file=file_name(attempt.tenant_id, job_id, number) if is_in_file else "",
         limit=limit,
-        log_bytes=found.log_bytes,
+        log_bytes=attempt.log_bytes,
         begins_line=start == offset,
     )
     return page if page.file else page.aligned()
@@ -239,12 +244,12 @@ def _make_room(session: Session, job_id: str, number: int, room: int) -> None:
         Attempt.log_bytes > 0,
     )
     earlier = session.execute(statement.order_by(Attempt.number)).all()
-    total = sum(one.log_bytes for one in earlier)
-    for one in earlier:
+    total = sum(attempt.log_bytes for attempt in earlier)
+    for attempt in earlier:
         if total <= room:
             return
-        delete_log(session, one.id)
-        total -= one.log_bytes
+        delete_log(session, attempt.id)
+        total -= attempt.log_bytes
 
 
 def read_chunks(session: Session, attempt_id: str, *, offset: int, limit: int) -> bytes:
@@ -254,7 +259,7 @@ def read_chunks(session: Session, attempt_id: str, *, offset: int, limit: int) -
     if not chunks:
         return b""
     begins_at: int = chunks[0].offset
-    return b"".join(one.data for one in chunks)[offset - begins_at : offset - begins_at + limit]
+    return b"".join(chunk.data for chunk in chunks)[offset - begins_at : offset - begins_at + limit]
 
 
 # Made once: followers read several times a second. Aliased, so that it is not correlated.

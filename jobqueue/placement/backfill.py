@@ -35,14 +35,14 @@ class Reservations:
             return False
         ledger, running = self._ledger, self._ledger.allocations[place]
         version = int(ledger.version[place])
-        known = self._starts.get(place)
-        if known is None or known[0] != version:
+        cached = self._starts.get(place)
+        if cached is None or cached[0] != version:
             start = earliest_start(ledger, place, earlier.shape, running, now=now)
-            self._starts[place] = known = (version, start)
+            self._starts[place] = cached = (version, start)
         # Without a limit it ends after everything that runs.
         ends_at = now + (job.time_limit or 2 * UNLIMITED)
         new = Allocation(job.id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes)
-        return earliest_start(ledger, place, earlier.shape, running, new, now=now) > known[1]
+        return earliest_start(ledger, place, earlier.shape, running, new, now=now) > cached[1]
 
 
 def earliest_start(
@@ -66,11 +66,11 @@ def earliest_start(
     free = ledger.gpu_free[:, place].tolist()
     able = ledger.eligible_at(place, shape)
     cpus, memory_bytes = float(ledger.cpus_free[place]), int(ledger.memory_free[place])
-    for one in starting:
-        cpus, memory_bytes = cpus - one.cpus, memory_bytes - one.memory_bytes
-        for slot in one.gpus:
-            free[slot] -= one.gpu_milli
-    ends = sorted([*running, *starting], key=lambda one: one.ends_at)
+    for allocation in starting:
+        cpus, memory_bytes = cpus - allocation.cpus, memory_bytes - allocation.memory_bytes
+        for slot in allocation.gpus:
+            free[slot] -= allocation.gpu_milli
+    ends = sorted([*running, *starting], key=lambda allocation: allocation.ends_at)
     at = now
     for ended in [None, *ends]:
         if ended is not None:

@@ -1,4 +1,4 @@
-"""Why a job waits, what would have to free up, and when it is expected to start.
+"""Explain why a job waits, what would have to free up, and when it is expected to start.
 
 The same planner that places jobs is asked about one of them. The expected start plays on from the
 snapshot: jobs end at their time limits, and each time the jobs up to this one are placed again.
@@ -45,36 +45,38 @@ class Explanation:
 
     @property
     def rejections(self) -> Sequence[Rejection]:
-        """Why appliances were rejected, the most relevant reason first."""
+        """Return why appliances were rejected, the most relevant reason first."""
         return self.decision.rejections
 
 
 def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Explanation]:
     """Explain waiting jobs of the snapshot, by id."""
-    jobs, left = in_order(snapshot.jobs), set(job_ids)
+    jobs, remaining = in_order(snapshot.jobs), set(job_ids)
     planner, waiting = Planner(snapshot), []
-    found: dict[str, Explanation] = {}
+    explanations: dict[str, Explanation] = {}
     for place, job in enumerate(jobs):
-        if not left:
+        if not remaining:
             break
         decision = planner.decide(job)
         is_starting = decision.action is Action.ASSIGN
         if not is_starting:
             waiting.append(job)
-        if job.id in left:
-            left.remove(job.id)
+        if job.id in remaining:
+            remaining.remove(job.id)
             may_start = not is_starting and decision.action is not Action.HELD
-            found[job.id] = Explanation(
+            explanations[job.id] = Explanation(
                 position=place + 1,
                 queue_length=len(jobs),
                 decision=decision,
                 needs=_needs(planner, job) if may_start else "",
                 expected_start_at=snapshot.now if is_starting else None,
             )
-    starts = _expected_starts(planner, waiting, set(found))
+    starts = _expected_starts(planner, waiting, set(explanations))
     return {
-        ident: replace(one, expected_start_at=starts.get(ident, one.expected_start_at))
-        for ident, one in found.items()
+        ident: replace(
+            explanation, expected_start_at=starts.get(ident, explanation.expected_start_at)
+        )
+        for ident, explanation in explanations.items()
     }
 
 
@@ -88,7 +90,9 @@ def _expected_starts(
         return starts
     horizon = planner.now + UNLIMITED / 2
     ends = [
-        (one.ends_at, place) for place, of in enumerate(planner.ledger.allocations) for one in of
+        (allocation.ends_at, place)
+        for place, of in enumerate(planner.ledger.allocations)
+        for allocation in of
     ]
     heapq.heapify(ends)
     for _ in range(MAX_ENDS):
@@ -99,17 +103,17 @@ def _expected_starts(
         while ends and ends[0][0] == at:
             places.add(heapq.heappop(ends)[1])
         planner.release(places, at)
-        left = []
+        still_waiting = []
         for job in waiting:
             decision = planner.decide(job)
             if decision.action is not Action.ASSIGN:
-                left.append(job)
+                still_waiting.append(job)
                 continue
             if job.id in pending:
                 starts[job.id] = at
             started = planner.ledger.index[decision.appliance_id or ""]
             heapq.heappush(ends, (planner.ledger.allocations[started][-1].ends_at, started))
-        waiting = left
+        waiting = still_waiting
     return starts
 
 
@@ -132,13 +136,13 @@ def _needs(planner: Planner, job: JobView) -> str:
 
 
 def _missing(ledger: Ledger, job: JobView, place: int, gpus: int, cpus: float) -> list[str]:
-    found = []
+    parts = []
     if gpus:
-        whole = "" if job.gpu_milli == WHOLE_GPU else " with enough capacity"
-        found.append(f"{gpus} more GPU{'' if gpus == 1 else 's'}{whole}")
+        suffix = "" if job.gpu_milli == WHOLE_GPU else " with enough capacity"
+        parts.append(f"{gpus} more GPU{'' if gpus == 1 else 's'}{suffix}")
     if cpus > CPU_TOLERANCE:
-        found.append(f"{cpus:g} more CPU core{'' if cpus == 1 else 's'}")
+        parts.append(f"{cpus:g} more CPU core{'' if cpus == 1 else 's'}")
     memory_bytes = job.memory_bytes - int(ledger.memory_free[place])
     if memory_bytes > 0:
-        found.append(f"{format_size(memory_bytes)} more memory")
-    return found
+        parts.append(f"{format_size(memory_bytes)} more memory")
+    return parts

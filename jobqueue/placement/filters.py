@@ -31,7 +31,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """How many appliances were refused for one reason, with a few of them."""
+    """The number of appliances that were rejected for one reason, with a few examples."""
 
     code: str
     count: int
@@ -39,8 +39,8 @@ class Rejection:
 
     def __str__(self) -> str:
         first = self.examples[0]
-        more = f" (and {self.count - 1} more)" if self.count > 1 else ""
-        return f"{first.appliance}: {first.fact}{more}"
+        rest = f" (and {self.count - 1} more)" if self.count > 1 else ""
+        return f"{first.appliance}: {first.fact}{rest}"
 
 
 class Filter(NamedTuple):
@@ -59,7 +59,7 @@ def apply_filters(
     filters: Sequence[Filter],
     ledger: Ledger,
     shape: JobShape,
-    left: Mask,
+    remaining: Mask,
     *,
     is_ranked: bool = True,
 ) -> tuple[Mask, list[Rejection]]:
@@ -68,16 +68,20 @@ def apply_filters(
     Examples are by name, not by rank, unless `is_ranked`: that is faster.
     """
     rejections = []
-    for one in filters:
-        if not left.any():
+    for appliance_filter in filters:
+        if not remaining.any():
             break
-        rejected = left & one.rejects(ledger, shape)
+        rejected = remaining & appliance_filter.rejects(ledger, shape)
         places = np.flatnonzero(rejected)
         if places.size:
-            ranks = one.rank(ledger, shape)[places] if one.rank and is_ranked else None
-            rejections.append(rejection(one, ledger, shape, places, ranks))
-            left = left & ~rejected
-    return left, rejections
+            ranks = (
+                appliance_filter.rank(ledger, shape)[places]
+                if appliance_filter.rank and is_ranked
+                else None
+            )
+            rejections.append(rejection(appliance_filter, ledger, shape, places, ranks))
+            remaining = remaining & ~rejected
+    return remaining, rejections
 
 
 def rejection(
@@ -98,7 +102,7 @@ def rejection(
 
 def most_relevant_first(rejections: Sequence[Rejection]) -> list[Rejection]:
     """Return the rejections, the closest to running the job first."""
-    return sorted(rejections, key=lambda one: -_ORDER[one.code])
+    return sorted(rejections, key=lambda rejected: -_ORDER[rejected.code])
 
 
 def count_free(ledger: Ledger, shape: JobShape) -> Ints:
@@ -107,8 +111,8 @@ def count_free(ledger: Ledger, shape: JobShape) -> Ints:
     if shape.gpu_memory_bytes or shape.gpu_models:
         # Positions without a GPU have no capacity in any case.
         enough &= ledger.eligible(shape)
-    found: Ints = np.count_nonzero(enough, axis=0)
-    return found
+    counts: Ints = np.count_nonzero(enough, axis=0)
+    return counts
 
 
 def gpus_free_text(ledger: Ledger, shape: JobShape, place: int) -> str:
@@ -132,8 +136,8 @@ def requested_text(shape: JobShape) -> str:
 
 
 def _is_in(ledger: Ledger, *states: ApplianceState) -> Mask:
-    found: Mask = np.isin(ledger.states, [state.value for state in states])
-    return found
+    is_in: Mask = np.isin(ledger.states, [state.value for state in states])
+    return is_in
 
 
 def _not_requested(ledger: Ledger, shape: JobShape) -> Mask:
@@ -169,8 +173,8 @@ def _limit_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
 
 def _too_few_usable(ledger: Ledger, shape: JobShape) -> Mask:
     usable = np.count_nonzero(ledger.eligible(shape) & ledger.usable, axis=0)
-    found: Mask = shape.gpus > usable
-    return found
+    is_too_small: Mask = shape.gpus > usable
+    return is_too_small
 
 
 def _failed_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
@@ -196,8 +200,8 @@ def _used_outside(ledger: Ledger, shape: JobShape) -> Mask:
         return np.zeros(ledger.size, np.bool_)
     free = count_free(ledger, shape)
     blocked = np.count_nonzero(ledger.used_outside & ledger.eligible(shape), axis=0)
-    found: Mask = (shape.gpus > free) & (shape.gpus <= free + blocked)
-    return found
+    is_blocked: Mask = (shape.gpus > free) & (shape.gpus <= free + blocked)
+    return is_blocked
 
 
 def _memory_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
@@ -321,5 +325,5 @@ FREE: Sequence[Filter] = (
         rank=lambda ledger, _: -ledger.memory_free,
     ),
 )
-_CODES = [one.code for one in (*FEASIBLE, *FREE)]
+_CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
 _ORDER = {code: order for order, code in enumerate([*_CODES, "reserved_for_earlier_job"])}

@@ -23,7 +23,7 @@ _CHUNK = 512
 
 
 @dataclass(slots=True)
-class _Known:
+class _Increases:
     """The increases of one shape, each valid for a version of its appliance."""
 
     increase: np.ndarray
@@ -65,7 +65,7 @@ class Fragmentation:
         self._capacity = np.array([s.gpus * s.gpu_milli for s in shapes], np.int64)[:, None]
         self._current = np.zeros(ledger.size, np.float64)
         self._versions = np.full(ledger.size, -1, np.int64)
-        self._known: dict[JobShape, _Known] = {}
+        self._increases: dict[JobShape, _Increases] = {}
         # Appliances with the same GPUs, and the states that they have been in, by number.
         self._kinds = [
             (*((gpu.memory_bytes, gpu.model) for gpu in view.gpus), view.failure)
@@ -82,11 +82,13 @@ class Fragmentation:
             The increases, in thousandths of a GPU, and for a share the GPU with the smallest one.
         """
         ledger, size = self._ledger, self._ledger.size
-        known = self._known.get(shape)
-        if known is None:
-            known = _Known(np.zeros(size), np.zeros(size, np.int64), np.full(size, -1, np.int64))
-            self._known[shape] = known
-        changed = np.flatnonzero(candidates & (ledger.version != known.versions))
+        increases = self._increases.get(shape)
+        if increases is None:
+            increases = _Increases(
+                np.zeros(size), np.zeros(size, np.int64), np.full(size, -1, np.int64)
+            )
+            self._increases[shape] = increases
+        changed = np.flatnonzero(candidates & (ledger.version != increases.versions))
         self._refresh(changed)
         # Appliances in the same state have the same increase.
         _, first, same = np.unique(self._states[changed], return_index=True, return_inverse=True)
@@ -94,16 +96,16 @@ class Fragmentation:
         for start in range(0, alike.size, _CHUNK):
             places = alike[start : start + _CHUNK]
             if shape.gpus == 1 and shape.gpu_milli < WHOLE_GPU:
-                self._try_shares(shape, places, known)
+                self._try_shares(shape, places, increases)
             else:
                 after = self._after_whole(shape, places)
-                known.increase[places] = after - self._current[places]
-        known.increase[changed], known.slots[changed] = (
-            known.increase[alike][same],
-            known.slots[alike][same],
+                increases.increase[places] = after - self._current[places]
+        increases.increase[changed], increases.slots[changed] = (
+            increases.increase[alike][same],
+            increases.slots[alike][same],
         )
-        known.versions[changed] = ledger.version[changed]
-        return known.increase, known.slots
+        increases.versions[changed] = ledger.version[changed]
+        return increases.increase, increases.slots
 
     def _refresh(self, places: np.ndarray) -> None:
         ledger = self._ledger
@@ -124,10 +126,10 @@ class Fragmentation:
             self._states[place] = self._state_ids[key]
         for start in range(0, len(fresh), _CHUNK):
             at = np.array(fresh[start : start + _CHUNK])
-            found = self._fragments(
+            results = self._fragments(
                 ledger.gpu_free[:, at], ledger.cpus_free[at], ledger.memory_free[at], at
             )
-            for state, fragments in zip(self._states[at].tolist(), found.tolist(), strict=True):
+            for state, fragments in zip(self._states[at].tolist(), results.tolist(), strict=True):
                 self._by_state[state] = fragments
         self._current[old] = [self._by_state[state] for state in self._states[old].tolist()]
         self._versions[old] = ledger.version[old]
@@ -144,14 +146,14 @@ class Fragmentation:
             places,
         )
 
-    def _try_shares(self, shape: JobShape, places: np.ndarray, known: _Known) -> None:
+    def _try_shares(self, shape: JobShape, places: np.ndarray, increases: _Increases) -> None:
         """Try each GPU of the appliances; GPUs with the same capacity left are tried once."""
         ledger = self._ledger
         free = ledger.gpu_free[:, places]
         fits = (free >= shape.gpu_milli) & ledger.eligible(shape)[:, places]
         cpus = ledger.cpus_free[places] - shape.cpus
         memory = ledger.memory_free[places] - shape.memory_bytes
-        known.increase[places] = np.inf
+        increases.increase[places] = np.inf
         for slot in range(ledger.slots):
             is_new = fits[slot] & ~(fits[:slot] & (free[:slot] == free[slot])).any(axis=0)
             tried = np.flatnonzero(is_new)
@@ -160,10 +162,10 @@ class Fragmentation:
             left = free[:, tried]
             left[slot] -= shape.gpu_milli
             at = places[tried]
-            found = self._fragments(left, cpus[tried], memory[tried], at) - self._current[at]
-            better = found < known.increase[at] - 1e-9
-            known.increase[at[better]] = found[better]
-            known.slots[at[better]] = slot
+            increase = self._fragments(left, cpus[tried], memory[tried], at) - self._current[at]
+            better = increase < increases.increase[at] - 1e-9
+            increases.increase[at[better]] = increase[better]
+            increases.slots[at[better]] = slot
 
     def _fragments(
         self, free: np.ndarray, cpus: np.ndarray, memory: np.ndarray, places: np.ndarray
@@ -177,5 +179,5 @@ class Fragmentation:
         by_cores = (np.maximum(cpus, 0) + 1e-6) // self._cpus
         jobs = np.minimum(by_cores, np.maximum(memory, 0) // self._memory)
         usable = np.minimum(capacity, jobs * self._capacity) * (count >= self._gpus)
-        found: np.ndarray = free.sum(axis=0) * self._total_weight - self._weights @ usable
-        return found
+        fragments: np.ndarray = free.sum(axis=0) * self._total_weight - self._weights @ usable
+        return fragments

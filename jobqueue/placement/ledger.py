@@ -109,12 +109,12 @@ class Ledger:
         """Return the GPUs whose memory and model suffice, whatever their state."""
         key = (shape.gpu_memory_bytes, shape.gpu_models)
         if key not in self._eligible:
-            found: Mask = self.gpu_memory >= shape.gpu_memory_bytes
+            gpus: Mask = self.gpu_memory >= shape.gpu_memory_bytes
             if shape.gpu_models:
-                nothing = np.zeros_like(found)
+                nothing = np.zeros_like(gpus)
                 of_model = [self._models.get(model, nothing) for model in shape.gpu_models]
-                found &= np.logical_or.reduce(of_model)
-            self._eligible[key] = found
+                gpus &= np.logical_or.reduce(of_model)
+            self._eligible[key] = gpus
         return self._eligible[key]
 
     def use(self, place: int) -> None:
@@ -138,8 +138,8 @@ class Ledger:
 
     def eligible_at(self, place: int, shape: JobShape) -> Sequence[bool]:
         """Return which GPUs of one appliance suffice in memory and model."""
-        found: Sequence[bool] = self.eligible(shape)[:, place].tolist()
-        return found
+        gpus: Sequence[bool] = self.eligible(shape)[:, place].tolist()
+        return gpus
 
     def allocate(self, place: int, job: JobView, gpus: Sequence[int], *, now: datetime) -> None:
         """Give a job its resources."""

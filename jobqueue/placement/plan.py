@@ -42,7 +42,7 @@ class Rule(StrEnum):
 
 
 class Action(StrEnum):
-    """What to do with a waiting job; a held one would exceed a cap."""
+    """The action for a waiting job; a held one would exceed a cap."""
 
     ASSIGN = "assign"
     BIND = "bind"
@@ -99,7 +99,7 @@ def in_order(jobs: Sequence[JobView]) -> list[JobView]:
 
 
 class _Owner(NamedTuple):
-    """What a running job counts towards."""
+    """The user and the GPUs of a running job, which count towards caps."""
 
     user_id: str | None = None
     gpus: int = 0
@@ -145,9 +145,9 @@ class Planner:
             # Nothing is freed within a plan: what was too much for such a job still is.
             if full is None:
                 free, busy = apply_filters(FREE, self.ledger, job.shape, feasible, is_ranked=False)
-                found = self._choose(job, free) if free.any() else None
-                if found is not None:
-                    return self._assign(job, *found, [*rejections, *busy]), []
+                choice = self._choose(job, free) if free.any() else None
+                if choice is not None:
+                    return self._assign(job, *choice, [*rejections, *busy]), []
             free, busy = apply_filters(FREE, self.ledger, job.shape, feasible)
             busy += self._reserved_rejection(job, free)
             merged = most_relevant_first([*rejections, *busy])
@@ -165,7 +165,11 @@ class Planner:
         """Go on to a time at which jobs on some appliances reach their limits; for forecasts."""
         self.now = at
         for place in places:
-            for ended in [one for one in self.ledger.allocations[place] if one.ends_at <= at]:
+            for ended in [
+                allocation
+                for allocation in self.ledger.allocations[place]
+                if allocation.ends_at <= at
+            ]:
                 self.ledger.release(place, ended)
                 self._count(ended.job_id, self._owners.get(ended.job_id, _Owner()), sign=-1)
         self._full.clear()
@@ -213,7 +217,7 @@ class Planner:
             if avoided.any():
                 tiers = [*(tier & ~avoided for tier in tiers), *(tier & avoided for tier in tiers)]
         bound = self.ledger.index.get(job.bound_to or "")
-        # What would delay an earlier job there is not tried again for others of that shape.
+        # A place where a job would delay an earlier one is not tried again for that shape.
         barred = self._barred.setdefault(
             (job.shape, job.time_limit), np.zeros(self.ledger.size, np.bool_)
         )
@@ -385,5 +389,5 @@ def _stopping(victims: Sequence[RunningJob]) -> str:
     if not victims:
         return ""
     names = ", ".join(repr(victim.name) for victim in victims[:3])
-    more = f" and {len(victims) - 3} more" if len(victims) > 3 else ""  # noqa: PLR2004
-    return f", where {names}{more} must stop for it"
+    rest = f" and {len(victims) - 3} more" if len(victims) > 3 else ""  # noqa: PLR2004
+    return f", where {names}{rest} must stop for it"

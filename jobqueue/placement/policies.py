@@ -96,7 +96,7 @@ class LeastFragmentation:
 
 
 class _Left:
-    """What is free on each appliance, as a share of the fleet's largest appliance."""
+    """The free resources of each appliance, as a share of the fleet's largest appliance."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger

@@ -56,20 +56,27 @@ def _victims_at(
     job: JobView, ledger: Ledger, place: int, now: datetime
 ) -> Sequence[RunningJob] | None:
     """Return the jobs to stop on one appliance, or None if that is not enough."""
-    allocations = {one.job_id: one._replace(ends_at=now) for one in ledger.allocations[place]}
+    allocations = {
+        allocation.job_id: allocation._replace(ends_at=now)
+        for allocation in ledger.allocations[place]
+    }
 
     def suffices(victims: Sequence[RunningJob]) -> bool:
         freed = [allocations[victim.job_id] for victim in victims]
         return earliest_start(ledger, place, job.shape, freed, now=now) == now
 
     # The running jobs of a view are in the order of their start.
-    able = [one for one in reversed(ledger.views[place].running) if _may_stop(job, one)]
-    able.sort(key=lambda one: (not one.is_stopping, one.priority))
+    able = [
+        running_job
+        for running_job in reversed(ledger.views[place].running)
+        if _may_stop(job, running_job)
+    ]
+    able.sort(key=lambda running_job: (not running_job.is_stopping, running_job.priority))
     if not suffices(able):
         return None
     victims = list(able)
     for victim in reversed(able):
-        fewer = [one for one in victims if one is not victim]
+        fewer = [other for other in victims if other is not victim]
         if suffices(fewer):
             victims = fewer
     return victims

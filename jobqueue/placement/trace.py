@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a policy did with one random sequence of jobs."""
+    """The result of a policy with one random sequence of jobs."""
 
     policy: str
     seed: int
@@ -110,29 +110,29 @@ def _node(row: dict[str, str]) -> ApplianceView:
         memory_bytes=_number(row, "memory_mib") * MIB,
         gpus=[
             GPUView(f"{row['sn']}-{slot}", 0, model=row["model"] or "")
-            for slot in range(_number(row, "gpu", most=MAX_GPUS))
+            for slot in range(_number(row, "gpu", maximum=MAX_GPUS))
         ],
     )
 
 
 def _pod(row: dict[str, str]) -> JobShape:
-    gpus = _number(row, "num_gpu", most=MAX_GPUS)
+    gpus = _number(row, "num_gpu", maximum=MAX_GPUS)
     return JobShape(
         gpus=gpus,
-        gpu_milli=_number(row, "gpu_milli", most=WHOLE_GPU) if gpus == 1 else WHOLE_GPU,
+        gpu_milli=_number(row, "gpu_milli", maximum=WHOLE_GPU) if gpus == 1 else WHOLE_GPU,
         gpu_models=frozenset(filter(None, (row.get("gpu_spec") or "").split("|"))),
         cpus=_number(row, "cpu_milli") / 1000,
         memory_bytes=_number(row, "memory_mib") * MIB,
     )
 
 
-def _number(row: dict[str, str], name: str, *, most: int = 2**40) -> int:
+def _number(row: dict[str, str], name: str, *, maximum: int = 2**40) -> int:
     try:
         value = int(row[name])
     except (TypeError, ValueError):
         value = -1
-    if not 0 <= value <= most:
-        raise ValueError(f"{name} is {row[name]!r}; enter a whole number from 0 to {most}")
+    if not 0 <= value <= maximum:
+        raise ValueError(f"{name} is {row[name]!r}; enter a whole number from 0 to {maximum}")
     return value
 
 
@@ -144,16 +144,16 @@ def _read(path: Path, columns: Sequence[str], parse: Callable[[dict[str, str]], 
             if missing:
                 raise InvalidInputError(f"{path} lacks the columns {', '.join(missing)}.")
             errors: list[str] = []
-            found = list(_parsed(reader, parse, errors))
+            rows = list(_parsed(reader, parse, errors))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InvalidInputError(f"Can't read {path}: {error}.") from error
     if errors:
         rest = len(errors) - MAX_ERRORS
         shown = errors[:MAX_ERRORS] + ([f"and {rest} more"] if rest > 0 else [])
         raise InvalidInputError(f"{path} has errors: {'; '.join(shown)}.")
-    if not found:
+    if not rows:
         raise InvalidInputError(f"{path} has no rows.")
-    return found
+    return rows
 
 
 def _parsed(

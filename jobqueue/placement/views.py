@@ -1,4 +1,4 @@
-"""What placement sees: one tenant's appliances, what runs on them, and the waiting jobs.
+"""The input of placement: one tenant's appliances, the jobs on them, and the waiting jobs.
 
 Pure values. Those of jobs are structs of msgspec, which are made three times as fast as
 dataclasses. A GPU's capacity is `WHOLE_GPU` thousandths, so that shares of a GPU can be placed,
@@ -40,7 +40,7 @@ class GPUView:
 
     @property
     def is_failed(self) -> bool:
-        """Whether it can't be allocated."""
+        """Return whether it can't be allocated."""
         return self.state is HealthState.FAILED
 
 
@@ -96,7 +96,7 @@ class ApplianceView:
 
 
 class JobShape(NamedTuple):
-    """What a job requires of an appliance; jobs of one shape fit on the same appliances."""
+    """The requirements of a job; jobs of one shape fit on the same appliances."""
 
     gpus: int = 0
     gpu_milli: int = WHOLE_GPU
@@ -148,7 +148,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shape(self) -> JobShape:
-        """What it requires of an appliance."""
+        """Return the requirements of the job."""
         return JobShape(
             self.gpus,
             self.gpu_milli,
@@ -163,7 +163,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def order(self) -> tuple[datetime, str]:
-        """What the queue is sorted by."""
+        """Return the sort key of the queue."""
         return self.queue_at or queue_time(self.submitted_at, self.priority), self.id
 
 

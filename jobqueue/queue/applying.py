@@ -33,8 +33,8 @@ def apply_jobs(
         try:
             jobs.append(submit_job(session, scope, request, box=box, now=now, views=views))
         except InvalidInputError as error:
-            found = error.errors or {"name": [error.message]}
-            errors |= {f"jobs.{number}.{name}": list(texts) for name, texts in found.items()}
+            job_errors = error.errors or {"name": [error.message]}
+            errors |= {f"jobs.{number}.{name}": list(texts) for name, texts in job_errors.items()}
     if errors:
         count = sum(map(len, errors.values()))
         message = f"No job was submitted: {count} error{'' if count == 1 else 's'}."

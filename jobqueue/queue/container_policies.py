@@ -24,7 +24,7 @@ DESCRIPTIONS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyChoice:
-    """What a tenant's jobs may use; without a choice, only the most confined policy."""
+    """The policies that a tenant's jobs may use; without a choice, only the most confined one."""
 
     allowed: Sequence[ContainerPolicy] = (ContainerPolicy.RESTRICTED,)
     default: ContainerPolicy = ContainerPolicy.RESTRICTED
@@ -67,7 +67,9 @@ def policies_of(session: Session, tenant_id: str) -> PolicyChoice:
     row = session.get(TenantContainerPolicies, tenant_id)
     if row is None:
         return PolicyChoice()
-    return PolicyChoice(allowed=[ContainerPolicy(one) for one in row.allowed], default=row.default)
+    return PolicyChoice(
+        allowed=[ContainerPolicy(name) for name in row.allowed], default=row.default
+    )
 
 
 def policy_for_job(session: Session, tenant_id: str, wanted: str | None) -> ContainerPolicy:

@@ -21,7 +21,7 @@ from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-# What a job, its attempt and its last event have at their end.
+# The final state of an attempt, the reason and the exit code, by the final state of its job.
 _ENDS = {
     JobState.SUCCEEDED: (AttemptState.SUCCEEDED, Reason.NONE, 0),
     JobState.FAILED: (AttemptState.FAILED, Reason.EXIT_CODE, 1),

@@ -1,4 +1,4 @@
-"""Why a job is pending, and where a new one would go: explanations from the database."""
+"""Explain from the database why a job is pending, and where a new one would go."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -50,8 +50,12 @@ def explain_job(
     snapshot = _snapshot(
         session, job.tenant_id, [*ids[: min(position - 1, MAX_BEFORE)], job.id], now=now
     )
-    found = explain_jobs(snapshot, [job.id]).get(job.id)  # it may have been placed meanwhile
-    return None if found is None else replace(found, position=position, queue_length=len(ids))
+    explanation = explain_jobs(snapshot, [job.id]).get(job.id)  # it may have been placed meanwhile
+    return (
+        None
+        if explanation is None
+        else replace(explanation, position=position, queue_length=len(ids))
+    )
 
 
 def explain_new(
@@ -64,13 +68,13 @@ def explain_new(
     snapshot = _snapshot(session, tenant_id, ids[:MAX_BEFORE], now=now)
     models = models_of(snapshot.appliances)
     views = [job_view(job, models) for job in jobs]
-    found = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
+    explanations = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
     unread = len(ids) - len(snapshot.jobs)
     last = snapshot.jobs[-1].order if unread and snapshot.jobs else None
     return {
         view.id: replace(
-            found[view.id],
-            position=found[view.id].position + (unread if last and view.order > last else 0),
+            explanations[view.id],
+            position=explanations[view.id].position + (unread if last and view.order > last else 0),
             queue_length=len(ids) + len(new),
             assumption=_assumption(new[view.id]),
         )
@@ -101,13 +105,13 @@ def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetim
 def _assumption(job: Job) -> str:
     ok = DependencyCondition.OK.value
     states = [
-        f"{one['name']!r} has {'succeeded' if one['condition'] == ok else 'ended'}"
-        for one in job.dependencies
+        f"{dependency['name']!r} has {'succeeded' if dependency['condition'] == ok else 'ended'}"
+        for dependency in job.dependencies
     ]
     parts = [f"Assumes that {' and '.join(states)}."] if states else []
     if (job.array_size or 0) > 1:
-        what = "instances" if job.kind is JobKind.SERVICE else "tasks"
-        parts.append(f"This is for the first of {job.array_size} {what}.")
+        unit = "instances" if job.kind is JobKind.SERVICE else "tasks"
+        parts.append(f"This is for the first of {job.array_size} {unit}.")
     return " ".join(parts)
 
 

@@ -19,7 +19,7 @@ from tenants.models import User
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-# What a job has under another name, or not at all.
+# A job has these fields under another name, or not at all.
 _NOT_COPIED = frozenset({"secrets", "secrets_from", "array", "after_ok", "after_any"})
 
 
@@ -43,7 +43,7 @@ def retry_job(session: Session, scope: Scope, job_id: str, *, box: SecretBox, no
 
 def request_like(job: Job) -> JobRequest:
     """Return a request for the same job, without its secrets and dependencies."""
-    names = {one.name for one in fields(JobRequest)} - _NOT_COPIED
+    names = {field.name for field in fields(JobRequest)} - _NOT_COPIED
     return request_from({name: getattr(job, name) for name in names})
 
 

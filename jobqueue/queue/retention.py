@@ -35,7 +35,7 @@ _FINAL = [state for state in JobState if state.is_final]
 
 @dataclass(frozen=True, slots=True)
 class JobRetention:
-    """How many jobs ended long ago, and how many are stuck."""
+    """The number of jobs that ended long ago, and of stuck ones."""
 
     ended: int
     stuck: int
@@ -89,12 +89,12 @@ def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
     # Locked, as an instance of a service may be added at the same moment.
     with session.begin_nested():
         locked = select(Job.id, Job.state).where(tasks).order_by(Job.id == job.id, Job.id)
-        found = session.execute(locked.with_for_update()).all()
-    active = sum(not row.state.is_final for row in found)
+        rows = session.execute(locked.with_for_update()).all()
+    active = sum(not row.state.is_final for row in rows)
     if active:
-        which = f"{active} tasks of {job.name!r} have" if len(found) > 1 else f"{job.name!r} has"
+        which = f"{active} tasks of {job.name!r} have" if len(rows) > 1 else f"{job.name!r} has"
         raise ConflictError(f"{which} not ended. Stop the job first.", code="job_not_ended")
-    ids = [row.id for row in found]
+    ids = [row.id for row in rows]
     if session.scalar(select(exists().where(JobDependency.on_job_id.in_(ids)))):
         raise ConflictError(f"Other jobs wait for {job.name!r}.", code="job_needed")
     part = ids[:BATCH]
@@ -158,22 +158,22 @@ def _delete(
     tenant_id: str | None,
     now: datetime,
 ) -> int:
-    found = session.scalars(select(Job.id).where(condition).limit(BATCH)).all()
+    job_ids = session.scalars(select(Job.id).where(condition).limit(BATCH)).all()
     session.execute(
-        delete(Job).where(Job.id.in_(found)), execution_options={"synchronize_session": False}
+        delete(Job).where(Job.id.in_(job_ids)), execution_options={"synchronize_session": False}
     )
-    if found:
+    if job_ids:
         record(
             session,
             action="job.cleaned",
             target_kind="job",
             target_id=None,
-            target_name=f"{len(found)} jobs that ended before {before:%Y-%m-%d}",
+            target_name=f"{len(job_ids)} jobs that ended before {before:%Y-%m-%d}",
             tenant_id=tenant_id,
-            after={"jobs": len(found), "ended_before": before.isoformat()},
+            after={"jobs": len(job_ids), "ended_before": before.isoformat()},
             now=now,
         )
-    return len(found)
+    return len(job_ids)
 
 
 def _has_ended(before: datetime) -> ColumnElement[bool]:

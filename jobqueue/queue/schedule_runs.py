@@ -39,8 +39,8 @@ def submit_due(session: Session, *, box: SecretBox, now: datetime, limit: int = 
     A schedule's next time is moved by a guarded update, so that each time counts once.
     """
     due = select(JobSchedule).where(JobSchedule.next_run_at <= now)
-    found = session.scalars(due.order_by(JobSchedule.next_run_at).limit(limit)).unique().all()
-    for schedule in found:
+    schedules = session.scalars(due.order_by(JobSchedule.next_run_at).limit(limit)).unique().all()
+    for schedule in schedules:
         first, following = schedule.next_run_at, _following(schedule, now)
         statement = (
             update(JobSchedule)
@@ -50,7 +50,7 @@ def submit_due(session: Session, *, box: SecretBox, now: datetime, limit: int = 
         if first is not None and changed_one(session, statement, synchronize_session=False):
             _run_due(session, schedule, first, box=box, now=now)
     session.expire_all()
-    return len(found)
+    return len(schedules)
 
 
 def run_now(
@@ -85,7 +85,7 @@ def _run_due(
         )
     )
     last = times[-1]
-    late = [one for one in times if now - one > GRACE]
+    late = [at for at in times if now - at > GRACE]
     is_late = last in late
     if late and (not is_late or schedule.missed is Missed.SKIP):
         count = f"{len(late)}{' or more' if len(times) == MAX_COUNTED else ''}"
@@ -156,7 +156,9 @@ def _record(
     session.add(run)
     session.flush()
     old = select(ScheduleRun).where(ScheduleRun.schedule_id == schedule.id)
-    for one in session.scalars(old.order_by(ScheduleRun.id.desc()).offset(MAX_RUNS).limit(BATCH)):
-        session.delete(one)
+    for old_run in session.scalars(
+        old.order_by(ScheduleRun.id.desc()).offset(MAX_RUNS).limit(BATCH)
+    ):
+        session.delete(old_run)
     session.refresh(run)
     return run

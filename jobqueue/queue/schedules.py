@@ -226,5 +226,8 @@ def _checked(
     if session.scalar(taken):
         message = f"There is a schedule {name!r} already. Use another name, or change that one."
         raise ConflictError(message, errors={"name": [message]})
-    values = {one: getattr(request, one) for one in ("schedule", "time_zone", "overlap", "missed")}
+    values = {
+        column: getattr(request, column)
+        for column in ("schedule", "time_zone", "overlap", "missed")
+    }
     return {"name": name, "request": store_request(job), **values}

@@ -103,7 +103,7 @@ def submit_job(
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
-    job, found = checked_job(session, scope, request, now=now, views=views)
+    job, dependencies = checked_job(session, scope, request, now=now, views=views)
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     array = parse_array(request.array) if request.array else ArraySpec(range(request.instances))
@@ -117,7 +117,7 @@ def submit_job(
     session.flush()
     session.refresh(job)
     record_event(session, job, now=now)
-    add_dependencies(session, job, found)
+    add_dependencies(session, job, dependencies)
     session.flush()
     add_other_tasks(session, job, array.indexes[1:], is_notice_due=False)
     return job
@@ -140,13 +140,13 @@ def checked_job(
     """
     tenant_id = scope.require_tenant()
     roots = settings_of(session, tenant_id).data_roots
-    further = [("mounts", error) for error in mount_errors(request.mounts, roots)]
-    further += notify_errors(session, tenant_id, request.notify)
+    errors = [("mounts", error) for error in mount_errors(request.mounts, roots)]
+    errors += notify_errors(session, tenant_id, request.notify)
     policy = None
     try:
         policy = policy_for_job(session, tenant_id, request.container_policy)
     except InvalidInputError as error:
-        further.append(("container_policy", error.message))
+        errors.append(("container_policy", error.message))
     wanted = request.appliance_id
     if views is None:
         views = tenant_views(session, tenant_id, only=None if wanted is None else [wanted])
@@ -154,21 +154,21 @@ def checked_job(
         views = [view for view in views if wanted in {view.id, view.name}]
         if not views:
             missing = NotFoundError.of("appliance", wanted).message
-            further.append(("appliance_id", missing))
+            errors.append(("appliance_id", missing))
         else:
             request = replace(request, appliance_id=views[0].id)
-    found, missing_jobs = find_dependencies(
+    dependencies, missing_jobs = find_dependencies(
         session, scope, {"after_ok": request.after_ok, "after_any": request.after_any}
     )
-    check_request(request, (*further, *missing_jobs), scope=scope)
+    check_request(request, (*errors, *missing_jobs), scope=scope)
     fields = asdict(replace(request, name=request.name.strip(), container_policy=policy))
     parts = ("mounts", "ports", "health_check")
     fields |= {name: msgspec.to_builtins(fields[name]) for name in parts}
     job = Job(
         **{name: value for name, value in fields.items() if name not in _NOT_STORED},
-        dependencies=stored_dependencies(found),
-        reason=Reason.WAITING_FOR_DEPENDENCY if found else Reason.NONE,
-        message=waiting_message(found) if found else "",
+        dependencies=stored_dependencies(dependencies),
+        reason=Reason.WAITING_FOR_DEPENDENCY if dependencies else Reason.NONE,
+        message=waiting_message(dependencies) if dependencies else "",
         tenant_id=tenant_id,
         user_id=scope.user_id,
         state=JobState.SUBMITTED,
@@ -177,7 +177,7 @@ def checked_job(
     )
     models = {gpu.model for view in views for gpu in view.gpus}
     check_capacity(job_view(job, models), views, now=now)
-    return job, found
+    return job, dependencies
 
 
 def reserve_jobs(session: Session, tenant_id: str, adding: int) -> None:
@@ -254,8 +254,8 @@ def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[boo
     if label := filters.get("label"):
         key, equals, value = label.partition("=")
         # Other characters are not in labels, and quotes would end the path in the document.
-        found = Job.labels[key.replace('"', "").replace("\\", "")].as_string()
-        yield found == value if equals else found.is_not(None)
+        label_value = Job.labels[key.replace('"', "").replace("\\", "")].as_string()
+        yield label_value == value if equals else label_value.is_not(None)
     if array_id := filters.get("array_id"):
         yield Job.array_id == array_id
     if filters.get("is_collapsed"):

@@ -19,7 +19,7 @@ MAX_RECORDED_CHARACTERS = 500
 
 
 class SessionKind(StrEnum):
-    """What a session is, in the audit log."""
+    """The kind of a session in the audit log."""
 
     TERMINAL = "terminal"
     COMMAND = "command"

@@ -30,7 +30,7 @@ ITEMS = SavedItems(
 )
 MAX_DESCRIPTION_LENGTH = 500
 _SHIPPED = {template.name: template for template in SHIPPED}
-_KNOWN = {field.name for field in fields(JobRequest)} - {"secrets", "secrets_from"}
+_STORED_FIELDS = {field.name for field in fields(JobRequest)} - {"secrets", "secrets_from"}
 
 Template = ShippedTemplate | JobTemplate
 
@@ -121,15 +121,15 @@ def request_of(template: Template) -> JobRequest:
 
 def store_request(job: JobRequest) -> dict[str, Any]:
     """Return a request as JSON, without its secrets."""
-    stored = {key: value for key, value in asdict(job).items() if key in _KNOWN}
-    found: dict[str, Any] = msgspec.to_builtins(stored)
-    return found
+    stored = {key: value for key, value in asdict(job).items() if key in _STORED_FIELDS}
+    request: dict[str, Any] = msgspec.to_builtins(stored)
+    return request
 
 
 def load_request(stored: Mapping[str, Any]) -> JobRequest:
     """Return the request of its JSON, without fields of newer versions."""
-    known = {name: value for name, value in stored.items() if name in _KNOWN}
-    return request_from({**known, "kind": JobKind(known["kind"])})
+    values = {name: value for name, value in stored.items() if name in _STORED_FIELDS}
+    return request_from({**values, "kind": JobKind(values["kind"])})
 
 
 def _changeable(session: Session, scope: Scope, ident: str) -> JobTemplate:

@@ -45,7 +45,7 @@ FIXED = frozenset(
         *("after_ok", "after_any", "secrets_from"),
     }
 )
-UPDATABLE = frozenset(one.name for one in fields(JobRequest)) - FIXED
+UPDATABLE = frozenset(field.name for field in fields(JobRequest)) - FIXED
 _COLUMNS = UPDATABLE - {"secrets"} | {"secret_env", "secret_names"}
 
 
@@ -96,19 +96,19 @@ def update_service(
         raise InvalidInputError(
             f"{unknown[0]}: {error}", errors={name: [error] for name in unknown}
         )
-    running = sorted(service_instances(session, job), key=lambda one: one.revision)
-    known = session.get(ServiceUpdate, service_id(job))
-    is_rolling = known is not None and known.state is UpdateState.ROLLING
-    # What the service has, or is about to have.
-    base = columns_of(known) if known and is_rolling else _columns(running[-1])
+    running = sorted(service_instances(session, job), key=lambda instance: instance.revision)
+    latest = session.get(ServiceUpdate, service_id(job))
+    is_rolling = latest is not None and latest.state is UpdateState.ROLLING
+    # The values that the service has, or is about to have.
+    base = columns_of(latest) if latest and is_rolling else _columns(running[-1])
     if base["secret_names"] and job.user_id != scope.user_id:
         message = f"Only the user who submitted {job.name!r} can update it: it has secrets."
         raise ForbiddenError(message)
     like = asdict(request_like(running[-1])) | {"instances": 1}
-    kept = {name: base[name] for name in _COLUMNS & UPDATABLE}
-    request = request_from({**like, **kept, **changes})
+    current = {name: base[name] for name in _COLUMNS & UPDATABLE}
+    request = request_from({**like, **current, **changes})
     wanted, _ = checked_job(session, scope, request, now=now)
-    values = {name: getattr(wanted, name) for name in kept}
+    values = {name: getattr(wanted, name) for name in current}
     values |= {name: base[name] for name in ("secret_env", "secret_names")}
     secrets = decrypt_secrets(box, base["secret_env"])
     secrets = {name: secrets[name] for name in secrets.keys() - request.env.keys()}
@@ -133,12 +133,12 @@ def roll_back(session: Session, scope: Scope, job_id: str, *, now: datetime) -> 
         ConflictError: the job is no service, has ended, or was not updated.
     """
     job = changeable_service(session, scope, job_id)
-    known = session.get(ServiceUpdate, service_id(job))
-    if known is None:
+    latest = session.get(ServiceUpdate, service_id(job))
+    if latest is None:
         message = f"The service {job.name!r} was not updated yet."
         raise ConflictError(message, code="no_update")
-    parts = {"values": known.previous, "previous": known.values}
-    _start(session, scope, job, **parts, changed=known.changed, now=now)
+    parts = {"values": latest.previous, "previous": latest.values}
+    _start(session, scope, job, **parts, changed=latest.changed, now=now)
     return job
 
 
@@ -152,9 +152,9 @@ def _start(
     changed: list[str],
     now: datetime,
 ) -> None:
-    known = session.get(ServiceUpdate, service_id(job))
-    newest = max(one.revision for one in service_instances(session, job))
-    revision = max(newest, known.revision if known else 0) + 1
+    latest = session.get(ServiceUpdate, service_id(job))
+    newest = max(instance.revision for instance in service_instances(session, job))
+    revision = max(newest, latest.revision if latest else 0) + 1
     session.merge(
         ServiceUpdate(
             service_id=service_id(job),
@@ -179,65 +179,71 @@ def update_progress(session: Session, scope: Scope, job_id: str) -> UpdateProgre
     Raises:
         NotFoundError: there is none.
     """
-    found = latest_update(session, scope, job_id)
-    if found is None:
+    progress = latest_update(session, scope, job_id)
+    if progress is None:
         raise NotFoundError.of("update of the service", job_id)
-    return found
+    return progress
 
 
 def latest_update(session: Session, scope: Scope, job_id: str) -> UpdateProgress | None:
     """Return the latest update of a service, if there is one."""
     job = get_job(session, scope, job_id)
-    found = session.get(ServiceUpdate, service_id(job))
-    if found is None:
+    latest = session.get(ServiceUpdate, service_id(job))
+    if latest is None:
         return None
     running = service_instances(session, job)
     return UpdateProgress(
-        revision=found.revision,
-        state=found.state,
-        message=found.message,
-        changed=found.changed,
-        updated=sum(one.revision >= found.revision for one in running),
+        revision=latest.revision,
+        state=latest.state,
+        message=latest.message,
+        changed=latest.changed,
+        updated=sum(instance.revision >= latest.revision for instance in running),
         total=len(running),
-        requested_at=found.requested_at,
-        finished_at=found.finished_at,
+        requested_at=latest.requested_at,
+        finished_at=latest.finished_at,
     )
 
 
 def advance_updates(session: Session, *, now: datetime) -> None:
     """Take the next step of every update that rolls."""
     rolling = select(ServiceUpdate).where(ServiceUpdate.state == UpdateState.ROLLING)
-    for found in session.scalars(rolling.order_by(ServiceUpdate.service_id)):
-        _advance(session, found, now=now)
+    for service_update in session.scalars(rolling.order_by(ServiceUpdate.service_id)):
+        _advance(session, service_update, now=now)
 
 
-def _advance(session: Session, found: ServiceUpdate, *, now: datetime) -> None:
-    first = session.get_one(Job, found.service_id)
+def _advance(session: Session, service_update: ServiceUpdate, *, now: datetime) -> None:
+    first = session.get_one(Job, service_update.service_id)
     running = service_instances(session, first)
-    updated = [one for one in running if one.revision >= found.revision]
-    problem = _ended_badly(session, found)
+    updated = [instance for instance in running if instance.revision >= service_update.revision]
+    problem = _ended_badly(session, service_update)
     problem = problem or next(filter(None, map(_problem, updated)), "")
-    problem = problem or _cannot_start(updated, since=found.requested_at)
-    waiting = [one for one in running if one not in updated and one.state in WAITING]
-    others = [one for one in running if one not in updated and one.state not in WAITING]
+    problem = problem or _cannot_start(updated, since=service_update.requested_at)
+    waiting = [
+        instance for instance in running if instance not in updated and instance.state in WAITING
+    ]
+    others = [
+        instance
+        for instance in running
+        if instance not in updated and instance.state not in WAITING
+    ]
     if problem:
-        _finish(session, found, UpdateState.FAILED, problem, now=now)
+        _finish(session, service_update, UpdateState.FAILED, problem, now=now)
     elif not running:
-        _finish(session, found, UpdateState.FAILED, "The service was stopped.", now=now)
+        _finish(session, service_update, UpdateState.FAILED, "The service was stopped.", now=now)
     elif waiting:
-        for one in waiting:
-            _replace(session, found, one, now=now)
-    elif all(_is_ready(one, now=now) for one in updated) and others:
-        _replace(session, found, others[0], now=now)
-    elif all(_is_ready(one, now=now) for one in updated):
-        _finish(session, found, UpdateState.DONE, "", now=now)
+        for instance in waiting:
+            _replace(session, service_update, instance, now=now)
+    elif all(_is_ready(instance, now=now) for instance in updated) and others:
+        _replace(session, service_update, others[0], now=now)
+    elif all(_is_ready(instance, now=now) for instance in updated):
+        _finish(session, service_update, UpdateState.DONE, "", now=now)
 
 
-def _ended_badly(session: Session, found: ServiceUpdate) -> str:
+def _ended_badly(session: Session, service_update: ServiceUpdate) -> str:
     """Return how an updated instance ended, if one did without a request."""
     ended = select(Job).where(
-        or_(Job.id == found.service_id, Job.array_id == found.service_id),
-        Job.revision == found.revision,
+        or_(Job.id == service_update.service_id, Job.array_id == service_update.service_id),
+        Job.revision == service_update.revision,
         Job.state.in_((JobState.FAILED, JobState.LOST)),
     )
     job = session.scalars(ended.order_by(Job.id).limit(1)).unique().first()
@@ -265,7 +271,11 @@ def _problem(job: Job) -> str:
 def _cannot_start(updated: Sequence[Job], *, since: datetime) -> str:
     """Return which updated instance has failed to start too often, though it is tried again."""
     for job in updated:
-        failed = [one for one in job.attempts if one.bound_at >= since and is_start_fault(one)]
+        failed = [
+            attempt
+            for attempt in job.attempts
+            if attempt.bound_at >= since and is_start_fault(attempt)
+        ]
         if job.state in WAITING and len(failed) > FREE_STARTS:
             return f"{job.title} can't start. {failed[-1].message}"
     return ""
@@ -280,10 +290,12 @@ def _is_ready(job: Job, *, now: datetime) -> bool:
     return now - attempt.started_at >= READY_AFTER
 
 
-def _replace(session: Session, found: ServiceUpdate, job: Job, *, now: datetime) -> None:
+def _replace(session: Session, service_update: ServiceUpdate, job: Job, *, now: datetime) -> None:
     """Give an instance its new values; one that runs stops for them, unless it has them."""
-    columns, attempt, state = columns_of(found), job.attempt, JobState(job.state)
-    is_same = found.changed and columns == _columns(job) | {"revision": found.revision}
+    columns, attempt, state = columns_of(service_update), job.attempt, JobState(job.state)
+    is_same = service_update.changed and columns == _columns(job) | {
+        "revision": service_update.revision
+    }
     stops = state not in WAITING and not is_same
     if stops and attempt is not None and attempt.stop_reason is None:
         held = {attempt.state}
@@ -294,16 +306,16 @@ def _replace(session: Session, found: ServiceUpdate, job: Job, *, now: datetime)
         bump_generation(session, attempt.appliance_id)
     if move_job(session, job.id, state, expected={state}, **columns):
         session.refresh(job)
-        message = f"Update to revision {found.revision}{': stopping.' if stops else '.'}"
+        message = f"Update to revision {service_update.revision}{': stopping.' if stops else '.'}"
         record_event(session, job, message=message, now=now)
 
 
 def _finish(
-    session: Session, found: ServiceUpdate, to: UpdateState, message: str, *, now: datetime
+    session: Session, service_update: ServiceUpdate, to: UpdateState, message: str, *, now: datetime
 ) -> None:
-    if move_update(session, found, to, message=message, finished_at=now):
-        first = session.get_one(Job, found.service_id)
-        text = f"Update to revision {found.revision} {to.value}. {message}".rstrip()
+    if move_update(session, service_update, to, message=message, finished_at=now):
+        first = session.get_one(Job, service_update.service_id)
+        text = f"Update to revision {service_update.revision} {to.value}. {message}".rstrip()
         record_event(session, first, message=text, now=now)
 
 

@@ -38,18 +38,18 @@ def scale_service(
         raise InvalidInputError(error, errors={"instances": [error]})
     job = changeable_service(session, scope, job_id)
     running = service_instances(session, job)
-    before, more = len(running), instances - len(running)
-    if more > 0:
-        reserve_jobs(session, job.tenant_id, more)
-        _add(session, running, more, now=now)
-    for one in reversed(running[instances:]):
-        stop_job(session, scope, one.id, now=now)
-    for number, one in enumerate(running[:instances]):
-        index = number if one.array_index is None else one.array_index
+    before, change = len(running), instances - len(running)
+    if change > 0:
+        reserve_jobs(session, job.tenant_id, change)
+        _add(session, running, change, now=now)
+    for instance in reversed(running[instances:]):
+        stop_job(session, scope, instance.id, now=now)
+    for number, instance in enumerate(running[:instances]):
+        index = number if instance.array_index is None else instance.array_index
         values = {"array_id": service_id(job), "array_index": index, "array_size": instances}
-        move_job(session, one.id, one.state, expected={one.state}, **values)
+        move_job(session, instance.id, instance.state, expected={instance.state}, **values)
     session.refresh(job)
-    if more:
+    if change:
         record(
             session,
             action="job.scaled",
@@ -100,17 +100,21 @@ def service_instances(session: Session, job: Job) -> list[Job]:
     return list(session.scalars(ordered).unique())
 
 
-def columns_of(found: ServiceUpdate) -> dict[str, Any]:
+def columns_of(service_update: ServiceUpdate) -> dict[str, Any]:
     """Return the columns of an instance after an update."""
-    policy = ContainerPolicy(found.values["container_policy"])
-    return {**found.values, "container_policy": policy, "revision": found.revision}
+    policy = ContainerPolicy(service_update.values["container_policy"])
+    return {
+        **service_update.values,
+        "container_policy": policy,
+        "revision": service_update.revision,
+    }
 
 
 def _add(session: Session, running: list[Job], count: int, *, now: datetime) -> None:
-    like = max(running, key=lambda one: one.revision)
-    found = session.get(ServiceUpdate, service_id(like))
-    is_rolling = found is not None and found.state is UpdateState.ROLLING
-    taken = {one.array_index or 0 for one in running}
+    like = max(running, key=lambda instance: instance.revision)
+    latest = session.get(ServiceUpdate, service_id(like))
+    is_rolling = latest is not None and latest.state is UpdateState.ROLLING
+    taken = {instance.array_index or 0 for instance in running}
     free = [index for index in range(len(taken) + count) if index not in taken][:count]
     add_other_tasks(
         session,
@@ -130,6 +134,6 @@ def _add(session: Session, running: list[Job], count: int, *, now: datetime) -> 
             "started_at": None,
             "finished_at": None,
             "is_notice_due": False,
-            **(columns_of(found) if found and is_rolling else {}),
+            **(columns_of(latest) if latest and is_rolling else {}),
         },
     )

@@ -31,7 +31,7 @@ Kind = Literal["ticket", "pass"]
 
 
 class Proof(msgspec.Struct, frozen=True):
-    """What a ticket or a pass says."""
+    """The content of a ticket or a pass."""
 
     job_id: str
     port: int
@@ -40,7 +40,7 @@ class Proof(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a port of a job is; `user_id` opens it."""
+    """The address of a job's port; `user_id` opens it."""
 
     appliance_id: str
     attempt_id: str
@@ -118,7 +118,7 @@ def port_of(session: Session, scope: Scope, job_id: str, port: int) -> Target:
         ConflictError: the job does not run; code `job_not_running`.
     """
     job = controlled_job(session, scope, job_id)
-    if port not in {one["container_port"] for one in job.ports}:
+    if port not in {job_port["container_port"] for job_port in job.ports}:
         raise NotFoundError.of("port", str(port))
     attempt = job.attempt
     if attempt is None or attempt.state is not AttemptState.RUNNING:
@@ -133,7 +133,7 @@ def port_of_pass(session: Session, proof: Proof, *, now: datetime) -> Target:
     Raises:
         UnauthenticatedError: the user has signed out.
     """
-    found = principal_of_session(session, proof.session_id, now=now)
-    if found is None or found.support_session is not None:
+    principal = principal_of_session(session, proof.session_id, now=now)
+    if principal is None or principal.support_session is not None:
         raise UnauthenticatedError("You have signed out of the portal. Sign in again.")
-    return port_of(session, found.scope, proof.job_id, proof.port)
+    return port_of(session, principal.scope, proof.job_id, proof.port)

@@ -12,7 +12,7 @@ from tenants.models.audit import Audited
 
 
 class ContainerStorage(Base):
-    """What an appliance reported last, as a `protocol.storage.StorageReport`.
+    """The last report of an appliance, as a `protocol.storage.StorageReport`.
 
     `generation` counts the requests of a report; `requested_at` is when a user started a clean-up
     that was not ordered yet. `cleanup` is the result of the last clean-up.

@@ -11,7 +11,7 @@ from protocol.storage import CleanupOrder, StorageReport, StoredImage, full_imag
 
 
 class Verdict(StrEnum):
-    """What happens to an image or container at the next clean-up; the first two delete it."""
+    """The fate of an image or container at the next clean-up; the first two delete it."""
 
     AGE = "age"
     DISK_USE = "disk_use"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
     @property
     def is_deleted(self) -> bool:
-        """Whether it is deleted."""
+        """Return whether it is deleted."""
         return self in {Verdict.AGE, Verdict.DISK_USE}
 
 
@@ -36,8 +36,8 @@ class Plan:
     def order(self) -> CleanupOrder:
         """Return what the agent is to delete."""
         return CleanupOrder(
-            images=[ident for ident, one in self.images.items() if one.is_deleted],
-            containers=[ident for ident, one in self.containers.items() if one.is_deleted],
+            images=[ident for ident, verdict in self.images.items() if verdict.is_deleted],
+            containers=[ident for ident, verdict in self.containers.items() if verdict.is_deleted],
         )
 
 
@@ -72,12 +72,12 @@ def plan_cleanup(
     return Plan(
         images,
         {
-            one.container_id: Verdict.NOT_OF_JOBS
+            container.container_id: Verdict.NOT_OF_JOBS
             if not policy.includes_others
             else Verdict.AGE
-            if from_ns(one.finished_at_ns) < finished_before
+            if from_ns(container.finished_at_ns) < finished_before
             else Verdict.RECENT
-            for one in report.containers
+            for container in report.containers
         },
     )
 
@@ -88,15 +88,17 @@ def _for_disk(
     """Return the images to delete for the disk, as few as bring it below its limit."""
     used = report.disk_total_bytes - report.disk_free_bytes
     excess = used - report.disk_total_bytes * policy.disk_percent / 100
-    excess -= sum(one.size_bytes for one in report.images if images[one.image_id] is Verdict.AGE)
-    found = []
-    recent = [one for one in report.images if images[one.image_id] is Verdict.RECENT]
+    excess -= sum(
+        image.size_bytes for image in report.images if images[image.image_id] is Verdict.AGE
+    )
+    images_to_delete = []
+    recent = [image for image in report.images if images[image.image_id] is Verdict.RECENT]
     for image in sorted(recent, key=_last_ns):
         if excess <= 0:
             break
-        found.append(image)
+        images_to_delete.append(image)
         excess -= image.size_bytes
-    return found
+    return images_to_delete
 
 
 def _last_ns(image: StoredImage) -> int:

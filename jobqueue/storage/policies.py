@@ -14,15 +14,15 @@ from tenants.tenants import get_tenant
 MAX_SITES = 200
 MAX_SITE_LENGTH = 100
 MAX_DAYS = 3650
-_MOST = {"image_days": MAX_DAYS, "disk_percent": 100, "container_days": MAX_DAYS}
+_MAXIMA = {"image_days": MAX_DAYS, "disk_percent": 100, "container_days": MAX_DAYS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanupPolicy:
-    """What is deleted.
+    """The limits above which images and containers are deleted.
 
     Attributes:
-        is_automatic: whether it is deleted when the agent reports, every ten minutes; otherwise
+        is_automatic: whether they are deleted when the agent reports, every ten minutes; otherwise
             only when a user starts it.
         image_days: images that no job used for so many days.
         disk_percent: while more of the disk is used, further images, the least recently used first.
@@ -52,8 +52,8 @@ def policies_of(session: Session, tenant_id: str) -> dict[str, CleanupPolicy]:
 def policy_for(session: Session, tenant_id: str, site: str) -> tuple[CleanupPolicy, str]:
     """Return the policy of an appliance at a site, and the site it is of."""
     policies = policies_of(session, tenant_id)
-    found = site if site in policies else ""
-    return policies[found], found
+    policy_site = site if site in policies else ""
+    return policies[policy_site], policy_site
 
 
 def set_policies(
@@ -72,10 +72,10 @@ def set_policies(
     for site, policy in policies.items():
         if len(site) > MAX_SITE_LENGTH:
             errors["site"] = [f"A site has at most {MAX_SITE_LENGTH} characters."]
-        for name, most in _MOST.items():
+        for name, maximum in _MAXIMA.items():
             value = getattr(policy, name)
-            if not 1 <= value <= most:
-                errors.setdefault(name, []).append(f"{name} is {value}; enter 1 to {most}.")
+            if not 1 <= value <= maximum:
+                errors.setdefault(name, []).append(f"{name} is {value}; enter 1 to {maximum}.")
     if errors:
         details = " ".join(text for texts in errors.values() for text in texts)
         raise InvalidInputError(f"The policies were not changed. {details}", errors=errors)

@@ -84,8 +84,8 @@ def start_cleanup(session: Session, scope: Scope, appliance_id: str, *, now: dat
 def storage_generation(session: Session, appliance_id: str) -> int:
     """Return the number of reports that were requested of an appliance."""
     generation = select(ContainerStorage.generation)
-    found = session.scalar(generation.where(ContainerStorage.appliance_id == appliance_id))
-    return found or 0
+    number = session.scalar(generation.where(ContainerStorage.appliance_id == appliance_id))
+    return number or 0
 
 
 def record_storage(

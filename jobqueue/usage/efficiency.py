@@ -1,4 +1,4 @@
-"""How well a job uses what it holds: the efficiency report, with advice in a sentence."""
+"""The efficiency report of a job: how well it uses its resources, with advice in a sentence."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,7 +31,7 @@ _MAX_WINDOWS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Efficiency:
-    """What a job held and used, over all of its attempts so far; None where nothing was measured.
+    """Allocated and used resources of all attempts of a job; None where nothing was measured.
 
     `gpus_used` are those that were busier than `USED_PERCENT` at some time of the last attempt.
     """
@@ -69,7 +69,7 @@ def job_efficiency(
     Raises:
         StoreUnavailableError: the store is unavailable.
     """
-    tried = [one for one in job.attempts if one.assigned_at is not None]
+    tried = [attempt for attempt in job.attempts if attempt.assigned_at is not None]
     use, gpus_used = _gpu_use(store, job, tried, now=now)
     peaks = _aggregates(store, job, tried, now=now)
     measured = use.used_milliseconds + use.idle_milliseconds
@@ -112,8 +112,8 @@ def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> 
     for attempt in tried:
         began_ns, ended_ns = _span([attempt], now)
         for uuid in attempt.gpu_uuids:
-            found = windows.get(GPUKey(job.tenant_id, job.id, uuid), NO_WINDOWS)
-            use += gpu_use(found, start_ns=began_ns, end_ns=ended_ns, step_ns=step_ns)
+            gpu_samples = windows.get(GPUKey(job.tenant_id, job.id, uuid), NO_WINDOWS)
+            use += gpu_use(gpu_samples, start_ns=began_ns, end_ns=ended_ns, step_ns=step_ns)
     keys = (GPUKey(job.tenant_id, job.id, uuid) for uuid in tried[-1].gpu_uuids)
     busiest = (max(windows.get(key, NO_WINDOWS).utilization.values(), default=0) for key in keys)
     return use, sum(percent >= USED_PERCENT for percent in busiest)
@@ -129,7 +129,7 @@ def _aggregates(store: Store, job: Job, tried: list[Attempt], *, now: datetime) 
         "memory": ("attempt", "memory_bytes", Aggregate.MAX),
         "cpu": ("attempt", "cpu_percent", Aggregate.AVG),
     }
-    found = {}
+    results = {}
     for name, (measurement, field, aggregate) in wanted.items():
         query = RangeQuery(
             measurement=measurement,
@@ -141,8 +141,8 @@ def _aggregates(store: Store, job: Job, tried: list[Attempt], *, now: datetime) 
             filters={"job": (job.id,)},
         )
         for series in store.query_range(query):
-            found[name] = series.values[0]
-    return found
+            results[name] = series.values[0]
+    return results
 
 
 def _span(tried: list[Attempt], now: datetime) -> tuple[int, int]:

@@ -50,7 +50,7 @@ _CHUNK = 2000
 
 
 class LedgerAttempt(NamedTuple):
-    """What the ledger needs of an attempt; GPUs are allocated from `assigned_at`."""
+    """The columns of an attempt that the ledger needs; GPUs are allocated from `assigned_at`."""
 
     id: str
     job_id: str
@@ -162,10 +162,10 @@ class _Ledger:
         with transaction(self._sessions) as session:
             recorded = _recorded(session, hour_at)
             attempts = self._attempts(session, hour_at)
-            self._read_models(session, {one.appliance_id for one in attempts})
+            self._read_models(session, {attempt.appliance_id for attempt in attempts})
             # An attempt that ended earlier than it seemed is not in this hour any more.
-            elsewhere = {key.attempt_id for key in recorded} - {one.id for one in attempts}
-            known = _existing(session, elsewhere)
+            elsewhere = {key.attempt_id for key in recorded} - {attempt.id for attempt in attempts}
+            moved_attempts = _existing(session, elsewhere)
         windows = (
             gpu_windows(self._store, start_ns=to_ns(hour_at), end_ns=to_ns(end_at))
             if attempts
@@ -175,7 +175,7 @@ class _Ledger:
         own: dict[str, set[str]] = defaultdict(set)
         for key in recorded:
             own[key.attempt_id].add(key.gpu_model)
-        for attempt in [*attempts, *known]:
+        for attempt in [*attempts, *moved_attempts]:
             measured = self._measured(attempt, windows, hour_at, own[attempt.id])
             for model in measured.keys() | own[attempt.id]:
                 before = recorded.get(EntryKey(attempt.id, model))
@@ -210,7 +210,9 @@ class _Ledger:
         begun = _ATTEMPTS.where(Attempt.assigned_at >= hour_at, Attempt.assigned_at < end_at)
         attempts = [*earlier, *_read(session, begun)]
         self._running = [
-            one for one in attempts if one.finished_at is None or one.finished_at > end_at
+            attempt
+            for attempt in attempts
+            if attempt.finished_at is None or attempt.finished_at > end_at
         ]
         self._read_until = end_at
         return attempts

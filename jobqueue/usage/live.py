@@ -42,7 +42,7 @@ class LiveUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What of a period is not in the ledger as whole hours.
+    """The part of a period that is not in the ledger as whole hours.
 
     Attributes:
         uses: by attempt, GPU model and day.

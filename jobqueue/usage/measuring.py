@@ -1,4 +1,4 @@
-"""How long GPUs were used, by their samples: the pure part of ledger and efficiency.
+"""Measure GPU use by samples: the pure part of ledger and efficiency.
 
 A driver's `utilization_percent` is the share of time in which a kernel ran, so its integral is the
 time that a GPU was *used*. Where there are samples but no kernel ran, it was *idle*. The rest of an
@@ -96,18 +96,18 @@ def gpu_windows(
         filters={"job": chosen} if (chosen := tuple(jobs)) else {},
         group_by=(TENANT_TAG, "job", "uuid"),
     )
-    found: dict[GPUKey, GPUWindows] = {}
+    windows_by_gpu: dict[GPUKey, GPUWindows] = {}
     for series in store.query_range(query):
         key = GPUKey(*(series.tags.get(tag, "") for tag in query.group_by))
         if not key.job_id:
             continue
-        windows = found.setdefault(key, GPUWindows({}, {}))
+        windows = windows_by_gpu.setdefault(key, GPUWindows({}, {}))
         values = dict(zip(series.times_ns, series.values, strict=True))
         if series.field == UTILIZATION:
             windows.utilization = values
         else:
             windows.power = values
-    return found
+    return windows_by_gpu
 
 
 def gpu_use(windows: GPUWindows, *, start_ns: int, end_ns: int, step_ns: int = WINDOW_NS) -> Use:

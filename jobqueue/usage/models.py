@@ -12,7 +12,7 @@ MAX_MODEL_LENGTH = 200
 
 
 class UsageEntry(Base):
-    """What an attempt used of one GPU model in one hour, or a correction of it.
+    """The use of one GPU model by an attempt in one hour, or a correction of it.
 
     Rows are only added: what an attempt used is the sum of its rows, whose `revision` counts from
     0. They outlive the job, its user and its appliance, so these are no foreign keys. The

@@ -56,7 +56,7 @@ _PLACES = dict(zip(USAGE_SORTS, (0, 2, 3, 4, 5), strict=True))
 
 
 class UsageBy(StrEnum):
-    """What a sum is grouped by."""
+    """The key by which sums are grouped."""
 
     TENANT = "tenant"
     USER = "user"
@@ -163,11 +163,11 @@ def usage_groups(
     by: UsageBy,
     live: Live,
     appliances: Collection[str] | None = None,
-    most: int,
+    limit: int,
 ) -> list[UsageTotal]:
-    """Return the sums of `most` groups, the largest first, in one pass over the ledger."""
+    """Return the sums of up to `limit` groups, the largest first, in one pass over the ledger."""
     groups = _Groups(session, _grouped(scope, period, by, appliances, live), by, live)
-    return _named(session, by, groups.read(DEFAULT_SORT, start=0, count=most))
+    return _named(session, by, groups.read(DEFAULT_SORT, start=0, count=limit))
 
 
 class _Groups:
@@ -315,11 +315,11 @@ def usage_csv(
             )
         yield csv_text(
             [
-                guarded(one.key),
-                guarded(one.name),
-                *(f"{getattr(one, name):.6f}" for name in _CSV_FIGURES),
+                guarded(total.key),
+                guarded(total.name),
+                *(f"{getattr(total, name):.6f}" for name in _CSV_FIGURES),
             ]
-            for one in page.items
+            for total in page.items
         )
         is_last, number = number >= page.count, number + 1
 
@@ -349,7 +349,7 @@ def _names(session: Session, by: UsageBy, keys: Sequence[str]) -> dict[str, str]
 
 def _total(key: str, name: str, sums: Sequence[Any]) -> UsageTotal:
     # MySQL's sums are decimals, and sums of nothing are NULL.
-    allocated, used, idle, joules = (int(one or 0) for one in sums)
+    allocated, used, idle, joules = (int(figure or 0) for figure in sums)
     return UsageTotal(
         key=key,
         name=name,

@@ -32,8 +32,8 @@ def device_nodes(uuids: Iterable[str], *, sys: Path = Path("/sys")) -> list[str]
     wanted = list(uuids)
     if not wanted:
         return []
-    found = _render_nodes(sys)
-    return [COMPUTE_NODE, *(found.get(uuid, f"/dev/dri/{uuid}") for uuid in wanted)]
+    nodes = _render_nodes(sys)
+    return [COMPUTE_NODE, *(nodes.get(uuid, f"/dev/dri/{uuid}") for uuid in wanted)]
 
 
 def read_text(path: Path) -> str:

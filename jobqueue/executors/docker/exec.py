@@ -60,8 +60,8 @@ async def run_in_container(
     try:
         await _pass_output(reader, session)
         has_ended = True
-        found = await asyncio.to_thread(api.exec_inspect, exec_id)
-        return int(found["ExitCode"] or 0)
+        inspected = await asyncio.to_thread(api.exec_inspect, exec_id)
+        return int(inspected["ExitCode"] or 0)
     finally:
         # Nothing is awaited: at the end of the tunnel, the task is cancelled twice.
         typing.cancel()
@@ -107,11 +107,11 @@ async def _pass_input(
     if session.size is not None:
         await _resize(api, exec_id, session.size)
     with contextlib.suppress(ConnectionError):
-        async for one in session.inputs():
-            if isinstance(one, TerminalSize):
-                await _resize(api, exec_id, one)
+        async for item in session.inputs():
+            if isinstance(item, TerminalSize):
+                await _resize(api, exec_id, item)
             else:
-                writer.write(one)
+                writer.write(item)
                 await writer.drain()
         writer.write_eof()
 
@@ -148,15 +148,17 @@ async def _pass_output(reader: asyncio.StreamReader, session: ExecSession) -> No
 def _hang_up(api: Any, container_id: str, exec_id: str) -> None:  # noqa: ANN401
     """End what runs as a closed terminal would: the engine lets it run on."""
     try:
-        found = api.exec_inspect(exec_id)
+        inspected = api.exec_inspect(exec_id)
         for _ in range(_START_CHECKS):
-            if found["Pid"] or not found["Running"]:
+            if inspected["Pid"] or not inspected["Running"]:
                 break
             time.sleep(_CHECK_SECONDS)  # it is being started
-            found = api.exec_inspect(exec_id)
-        if not found["Running"]:
+            inspected = api.exec_inspect(exec_id)
+        if not inspected["Running"]:
             return
-        status = Path(f"/proc/{found['Pid']}/status").read_text(encoding="ascii", errors="replace")
+        status = Path(f"/proc/{inspected['Pid']}/status").read_text(
+            encoding="ascii", errors="replace"
+        )
         pids = next(line for line in status.splitlines() if line.startswith("NSpid:"))
         command = ["sh", "-c", _HANG_UP, pids.split()[-1]]
         ending = api.exec_create(container_id, command, stdout=False, stderr=False)

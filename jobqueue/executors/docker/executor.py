@@ -158,7 +158,7 @@ class DockerExecutor:
 
     async def execute(self, attempt_id: str, session: ExecSession) -> int:
         """Run a command in the container, with its user, environment and folder."""
-        # As everything of tunnels, loaded when it is used.
+        # Load modules for tunnels only when they are used.
         import asyncio  # noqa: PLC0415
 
         from jobqueue.executors.docker.exec import run_in_container  # noqa: PLC0415

@@ -46,9 +46,11 @@ class ContainerHealth:
     def restarting(self) -> Mapping[str, AttemptObservation]:
         """Return the attempts that are being restarted, as last seen: they have not ended."""
         return {
-            attempt_id: msgspec.structs.replace(one.seen, health=Health.RESTARTING)
-            for attempt_id, one in self._restarts.items()
-            if one.seen is not None and one.thread is not None and one.thread.is_alive()
+            attempt_id: msgspec.structs.replace(restarts.seen, health=Health.RESTARTING)
+            for attempt_id, restarts in self._restarts.items()
+            if restarts.seen is not None
+            and restarts.thread is not None
+            and restarts.thread.is_alive()
         }
 
     def observed(self, seen: AttemptObservation, container: Any) -> AttemptObservation:  # noqa: ANN401 - untyped SDK object
@@ -58,27 +60,27 @@ class ContainerHealth:
             return seen
         address = mapping.check_address(container.attrs, check)
         if check.kind is not HealthCheckKind.COMMAND and address:
-            found = self._checks.check(
+            result = self._checks.check(
                 seen.attempt_id, check, address, started_at_ns=seen.started_at_ns or 0
             )
-            message = f"Health check: {found.problem}." if found.problem else ""
-            seen = msgspec.structs.replace(seen, health=found.health, message=message)
-        known = self._restarts.setdefault(seen.attempt_id, _Restarts())
+            message = f"Health check: {result.problem}." if result.problem else ""
+            seen = msgspec.structs.replace(seen, health=result.health, message=message)
+        restarts = self._restarts.setdefault(seen.attempt_id, _Restarts())
         now = time.monotonic()
-        if known.thread is not None and not known.thread.is_alive():
-            pause = FIRST_PAUSE_SECONDS * 2 ** min(known.in_a_row, 10)
-            known.due_at = now + min(pause, LONGEST_PAUSE_SECONDS)
-            known.in_a_row += 1
-            known.thread = None
-        if seen.health is Health.UNHEALTHY and known.thread is None and now >= known.due_at:
-            known.count += 1
+        if restarts.thread is not None and not restarts.thread.is_alive():
+            pause = FIRST_PAUSE_SECONDS * 2 ** min(restarts.in_a_row, 10)
+            restarts.due_at = now + min(pause, LONGEST_PAUSE_SECONDS)
+            restarts.in_a_row += 1
+            restarts.thread = None
+        if seen.health is Health.UNHEALTHY and restarts.thread is None and now >= restarts.due_at:
+            restarts.count += 1
             log.warning("restarting attempt %s: %s", seen.attempt_id, seen.message)
-            known.thread = Thread(target=_restart, args=(container,), daemon=True)
-            known.thread.start()
+            restarts.thread = Thread(target=_restart, args=(container,), daemon=True)
+            restarts.thread.start()
         if seen.health is Health.HEALTHY:
-            known.in_a_row = 0
-        known.seen = msgspec.structs.replace(seen, restarts=seen.restarts + known.count)
-        return known.seen
+            restarts.in_a_row = 0
+        restarts.seen = msgspec.structs.replace(seen, restarts=seen.restarts + restarts.count)
+        return restarts.seen
 
     def forget(self, attempt_id: str) -> None:
         """Stop checking an attempt."""

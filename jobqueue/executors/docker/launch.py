@@ -126,13 +126,13 @@ class Launches:
             return not launch.is_cancelled
 
         try:
-            found = client.images.get(image)
+            stored_image = client.images.get(image)
         except ImageNotFound:
             log.info("pulling %s", image)
             credentials = self._registry_token.credentials_for(image)
             pull(client.api, image, credentials=credentials, on_progress=on_progress)
-            found = client.images.get(image)
-        self._storage.note_use(found.id)
+            stored_image = client.images.get(image)
+        self._storage.note_use(stored_image.id)
 
     def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
         spec = launch.spec

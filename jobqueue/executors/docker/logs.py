@@ -46,10 +46,10 @@ class LogSpool:
         One that ended and was started again is followed again.
         """
         with self._lock:
-            known = self._followers.get(attempt_id)
-            runs_again = known is not None and known.is_done and container.status == "running"
+            previous = self._followers.get(attempt_id)
+            runs_again = previous is not None and previous.is_done and container.status == "running"
             is_full = self.size_bytes(attempt_id) >= self._limit_bytes
-            if self._is_closed or (known is not None and (is_full or not runs_again)):
+            if self._is_closed or (previous is not None and (is_full or not runs_again)):
                 return
             follower = _Follower(container, self.path(attempt_id), limit_bytes=self._limit_bytes)
             follower.start()

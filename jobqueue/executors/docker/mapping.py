@@ -103,8 +103,8 @@ def container_options(
         options["working_dir"] = spec.working_dir
     if spec.mounts:
         options["mounts"] = [
-            Mount(one.target, one.source, type="bind", read_only=one.is_read_only)
-            for one in spec.mounts
+            Mount(mount.target, mount.source, type="bind", read_only=mount.is_read_only)
+            for mount in spec.mounts
         ]
     check = spec.health_check
     numbers = {port.container_port for port in spec.ports} | (
@@ -135,9 +135,9 @@ def gpu_request(uuids: list[str], engine: Mapping[str, Any]) -> DeviceRequest:
     `docker info` since engine 28.2.
     """
     listed = {
-        one.get("ID", "")
-        for one in engine.get("DiscoveredDevices") or ()
-        if one.get("Source") == "cdi"
+        device.get("ID", "")
+        for device in engine.get("DiscoveredDevices") or ()
+        if device.get("Source") == "cdi"
     }
     devices = [f"{CDI_KIND}={uuid}" for uuid in uuids]
     if listed.issuperset(devices):
@@ -187,13 +187,13 @@ def check_address(inspected: Mapping[str, Any], check: HealthCheck) -> str:
 def _endpoints(inspected: Mapping[str, Any]) -> dict[str, str]:
     published = inspected.get("NetworkSettings", {}).get("Ports") or {}
     labels = inspected.get("Config", {}).get("Labels") or {}
-    found = {}
+    endpoints = {}
     for port, bindings in published.items():
         number = port.partition("/")[0]
         if bindings:
             name = labels.get(f"{PORT_LABEL}.{number}", number)
-            found[name] = f"{bindings[0]['HostIp']}:{bindings[0]['HostPort']}"
-    return found
+            endpoints[name] = f"{bindings[0]['HostIp']}:{bindings[0]['HostPort']}"
+    return endpoints
 
 
 def usage_between(

@@ -71,8 +71,8 @@ class PullProgress:
     @property
     def text(self) -> str:
         """`3 of 7 layers, 40 % downloaded`, in steps."""
-        current = sum(one for one, _ in self._layers.values())
-        total = sum(one for _, one in self._layers.values())
+        current = sum(current_bytes for current_bytes, _ in self._layers.values())
+        total = sum(total_bytes for _, total_bytes in self._layers.values())
         percent = 100 * current // total // STEP_PERCENT * STEP_PERCENT if total else 0
         downloaded = f", {percent} % downloaded" if total else ""
         return f"{len(self._done)} of {len(self._layers)} layers{downloaded}"

@@ -56,37 +56,42 @@ class DockerStorage:
             api = self._client().api
             containers = api.containers(all=True)
             images = api.images()[:MAX_ITEMS]
-            in_use = {one["ImageID"] for one in containers}
-            jobs = [one for one in containers if ATTEMPT_LABEL in (one["Labels"] or {})]
+            in_use = {container["ImageID"] for container in containers}
+            jobs = [
+                container
+                for container in containers
+                if ATTEMPT_LABEL in (container["Labels"] or {})
+            ]
             times = self._times.update(
-                {one["Id"] for one in images}, in_use={one["ImageID"] for one in jobs}
+                {image["Id"] for image in images}, in_use={job["ImageID"] for job in jobs}
             )
             stopped = [
-                one
-                for one in containers
-                if one["State"] in _STOPPED and ATTEMPT_LABEL not in (one.get("Labels") or {})
+                container
+                for container in containers
+                if container["State"] in _STOPPED
+                and ATTEMPT_LABEL not in (container.get("Labels") or {})
             ]
             total_bytes, free_bytes = _disk(api.info().get("DockerRootDir", ""))
             return StorageReport(
                 images=[
                     StoredImage(
-                        image_id=one["Id"],
-                        names=_names(one),
-                        size_bytes=one["Size"],
-                        seen_at_ns=times[one["Id"]].seen_at_ns,
-                        used_at_ns=times[one["Id"]].used_at_ns,
-                        is_in_use=one["Id"] in in_use,
+                        image_id=image["Id"],
+                        names=_names(image),
+                        size_bytes=image["Size"],
+                        seen_at_ns=times[image["Id"]].seen_at_ns,
+                        used_at_ns=times[image["Id"]].used_at_ns,
+                        is_in_use=image["Id"] in in_use,
                     )
-                    for one in images
+                    for image in images
                 ],
                 containers=[
                     StoppedContainer(
-                        container_id=one["Id"],
-                        name=(one.get("Names") or [""])[0].removeprefix("/"),
-                        image=one["Image"],
-                        finished_at_ns=_finished_at_ns(api, one),
+                        container_id=container["Id"],
+                        name=(container.get("Names") or [""])[0].removeprefix("/"),
+                        image=container["Image"],
+                        finished_at_ns=_finished_at_ns(api, container),
                     )
-                    for one in stopped[:MAX_CONTAINERS]
+                    for container in stopped[:MAX_CONTAINERS]
                 ],
                 disk_total_bytes=total_bytes,
                 disk_free_bytes=free_bytes,
@@ -105,15 +110,15 @@ class DockerStorage:
         client = self._client()
         before = self._free_bytes()
         errors: list[str] = []
-        kept = {ident for name in keep if (ident := self._image_id(name))}
+        protected = {ident for name in keep if (ident := self._image_id(name))}
         containers = sum(
-            _deletes(partial(client.api.remove_container, one, v=True), errors)
-            for one in order.containers
+            _deletes(partial(client.api.remove_container, container, v=True), errors)
+            for container in order.containers
         )
         images = sum(
-            _deletes(partial(self._delete_image, one), errors)
-            for one in order.images
-            if one not in kept
+            _deletes(partial(self._delete_image, image), errors)
+            for image in order.images
+            if image not in protected
         )
         return CleanupResult(
             finished_at_ns=to_ns(self._clock()),
@@ -161,10 +166,10 @@ def _finished_at_ns(api: Any, container: Any) -> int:  # noqa: ANN401 - untyped 
 def _disk(folder: str) -> tuple[int, int]:
     """Return total and free bytes of the disk with the engine's data; 0 if it isn't here."""
     try:
-        found = shutil.disk_usage(folder)
+        usage = shutil.disk_usage(folder)
     except OSError:
         return 0, 0
-    return found.total, found.free
+    return usage.total, usage.free
 
 
 def _deletes(delete: Callable[[], object], errors: list[str]) -> bool:

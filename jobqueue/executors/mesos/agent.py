@@ -26,7 +26,7 @@ NOT_IN_IMAGE = 127
 
 
 class Ending(NamedTuple):
-    """Why a task ended without success."""
+    """The reason why a task ended without success."""
 
     reason: str
     message: str
@@ -53,7 +53,9 @@ class MesosAgent:
                 for executor in framework.get(kind, [])
             ]
             self._read_at = time.monotonic()
-        return [one["directory"] for one in self._executors if part in one.get("id", "")]
+        return [
+            executor["directory"] for executor in self._executors if part in executor.get("id", "")
+        ]
 
     def read(self, path: str, *, offset: int, limit: int) -> bytes:
         """Return a part of a file in a sandbox; nothing if it is gone."""
@@ -68,18 +70,18 @@ class MesosAgent:
         """Return what the agent knows of the last task with this part in its id."""
         response = self._api.request("POST", "/api/v1", body={"type": "GET_TASKS"})
         tasks = response.json().get("get_tasks", {})
-        found = [
+        messages = [
             task["statuses"][-1].get("message", "")
             for kind in ("completed_tasks", "terminated_tasks", "launched_tasks")
             for task in tasks.get(kind, [])
             if part in task["task_id"]["value"] and task.get("statuses")
         ]
-        return found[-1] if found else ""
+        return messages[-1] if messages else ""
 
     def statistics(self, part: str) -> list[Mapping[str, Any]]:
         """Return the resource statistics of the running tasks with this part in their id."""
-        found = self._api.get("/monitor/statistics")
-        return [one["statistics"] for one in found if part in one.get("executor_id", "")]
+        rows = self._api.get("/monitor/statistics")
+        return [row["statistics"] for row in rows if part in row.get("executor_id", "")]
 
     def describe(self) -> tuple[str, str]:
         """Return Mesos' version and the agent's host name, which show that it answers."""
@@ -109,6 +111,6 @@ def explain(image: str, message: str) -> Ending:
 
 
 def _signal_code(description: str) -> int | None:
-    numbers = {signal.strsignal(one): one for one in signal.valid_signals()}
-    found = numbers.get(description)
-    return None if found is None else SIGNAL_BASE + found
+    numbers = {signal.strsignal(number): number for number in signal.valid_signals()}
+    number = numbers.get(description)
+    return None if number is None else SIGNAL_BASE + number

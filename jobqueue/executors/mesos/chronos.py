@@ -91,13 +91,13 @@ class ChronosExecutor(MesosExecutor):
             attempt_id = job["name"].removeprefix(prefix)
             return observe_job(attempt_id, job, states.get(job["name"], IDLE))
 
-        found = {seen.attempt_id: seen for seen in map(observe, jobs)}
-        if any(seen.state is ObservedState.STOPPED for seen in found.values()):
+        observations = {seen.attempt_id: seen for seen in map(observe, jobs)}
+        if any(seen.state is ObservedState.STOPPED for seen in observations.values()):
             later = {seen.attempt_id: seen for seen in map(observe, self._jobs(prefix))}
-            for attempt_id, seen in found.items():
+            for attempt_id, seen in observations.items():
                 if seen.state is ObservedState.STOPPED and attempt_id in later:
-                    found[attempt_id] = later[attempt_id]
-        return found
+                    observations[attempt_id] = later[attempt_id]
+        return observations
 
     def _jobs(self, prefix: str) -> list[Answer]:
         params = {"name": prefix, "limit": SEARCH_LIMIT}
@@ -171,11 +171,11 @@ def job_of(spec: AttemptSpec, site: Site, *, name: str) -> Answer:
             "parameters": parameters,
             "volumes": [
                 {
-                    "hostPath": one.source,
-                    "containerPath": one.target,
-                    "mode": "RO" if one.is_read_only else "RW",
+                    "hostPath": mount.source,
+                    "containerPath": mount.target,
+                    "mode": "RO" if mount.is_read_only else "RW",
                 }
-                for one in spec.mounts
+                for mount in spec.mounts
             ],
         },
     }

@@ -1,4 +1,4 @@
-"""What the executors of Marathon, Metronome and Chronos share: records, logs, and outcomes.
+"""The common part of the executors of Marathon, Metronome and Chronos: records, logs, outcomes.
 
 A *record* is a small file for each attempt in the data folder: why it was stopped, how it ended,
 and how far its output was copied. What runs is found by names: an app, a job and a task all have
@@ -49,7 +49,7 @@ MEBIBYTE = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """Where this appliance is in its Mesos cluster.
+    """The place of this appliance in its Mesos cluster.
 
     Attributes:
         owner: the appliance's id, by which this agent knows its own attempts.
@@ -71,12 +71,12 @@ class Site:
 
     @property
     def is_anywhere(self) -> bool:
-        """Whether attempts may run on any Mesos agent."""
+        """Return whether attempts may run on any Mesos agent."""
         return self.hostname == "*"
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """What is kept of one attempt."""
+    """The stored record of an attempt."""
 
     attempt_id: str
     image: str = ""
@@ -94,7 +94,7 @@ class MesosExecutor(ABC):
 
     name: str
     names: Sequence[str]
-    # Whether submitting twice at once has the effect of once.
+    # True if two concurrent submissions have the effect of one.
     is_submit_idempotent = False
 
     def __init__(self, site: Site) -> None:
@@ -170,11 +170,14 @@ class MesosExecutor(ABC):
     def observe(self) -> list[AttemptObservation]:
         """Return what the scheduler shows, and the attempts whose end is recorded."""
         with self._lock:
-            found = self._read()
-            self._listed = set(found)
-            observed = {one: self._settle(self._record(one), seen) for one, seen in found.items()}
+            observations = self._read()
+            self._listed = set(observations)
+            observed = {
+                attempt_id: self._settle(self._record(attempt_id), seen)
+                for attempt_id, seen in observations.items()
+            }
             for attempt_id, record in self._records.items():
-                if record.outcome is None and record.stop_reason and attempt_id not in found:
+                if record.outcome is None and record.stop_reason and attempt_id not in observations:
                     self._end(record, ObservedState.STOPPED, Ending("", ""))
                 if record.outcome is not None:
                     observed[attempt_id] = record.outcome
@@ -218,16 +221,16 @@ class MesosExecutor(ABC):
         """Return the use of the attempt's tasks on this appliance's Mesos agent."""
         if self._site.mesos is None:
             return None
-        found = self._site.mesos.statistics(attempt_id)
-        if not found:
+        statistics = self._site.mesos.statistics(attempt_id)
+        if not statistics:
             self._cpu_seconds.pop(attempt_id, None)
             return None
-        cpu = sum(one["cpus_user_time_secs"] + one["cpus_system_time_secs"] for one in found)
-        now = float(found[0].get("timestamp", time.time()))
+        cpu = sum(row["cpus_user_time_secs"] + row["cpus_system_time_secs"] for row in statistics)
+        now = float(statistics[0].get("timestamp", time.time()))
         before_at, before = self._cpu_seconds.get(attempt_id, (now, cpu))
         self._cpu_seconds[attempt_id] = (now, cpu)
         percent = 100 * (cpu - before) / (now - before_at) if now > before_at else 0.0
-        memory = sum(int(one.get("mem_rss_bytes", 0)) for one in found)
+        memory = sum(int(row.get("mem_rss_bytes", 0)) for row in statistics)
         return AttemptUsage(cpu_percent=max(0.0, round(percent, 1)), memory_bytes=memory)
 
     async def execute(self, attempt_id: str, session: ExecSession) -> int:  # noqa: ARG002

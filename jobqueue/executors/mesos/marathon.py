@@ -150,16 +150,22 @@ class MarathonExecutor(MesosExecutor):
         is_waiting = any(int(app["instances"]) > app.get("tasksRunning", 0) for app in apps)
         queue = self._client.list_queue() if is_waiting else []
         waiting = {item["app"]["id"]: item for item in queue if "app" in item}
-        deployments = {one["id"]: one for one in self._client.list_deployments()} if apps else {}
-        found = {}
+        deployments = (
+            {deployment["id"]: deployment for deployment in self._client.list_deployments()}
+            if apps
+            else {}
+        )
+        observations = {}
         for app in apps:
             attempt_id = app["id"].rpartition("/")[2]
-            found[attempt_id] = observe_app(attempt_id, app, waiting.get(app["id"]), deployments)
-        self._last, self._read_at_ns = found, now_ns
-        for attempt_id, seen in found.items():
+            observations[attempt_id] = observe_app(
+                attempt_id, app, waiting.get(app["id"]), deployments
+            )
+        self._last, self._read_at_ns = observations, now_ns
+        for attempt_id, seen in observations.items():
             if seen.state is ObservedState.FAILED:
                 self._stop(attempt_id)  # Marathon would try again for ever
-        return found
+        return observations
 
     def _listen(self) -> None:
         if self._listener is None:
@@ -207,7 +213,7 @@ def features_of(info: Mapping[str, Any]) -> list[str]:
 def release_of(info: Mapping[str, Any]) -> tuple[int, ...]:
     """Return `(1, 8)` for version 1.8.222."""
     numbers = re.findall(r"\d+", str(info.get("version", "")))
-    return tuple(int(one) for one in numbers[:2])
+    return tuple(int(number) for number in numbers[:2])
 
 
 def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ...]) -> MarathonApp:
@@ -219,13 +225,13 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
     has_gpus, has_networks = bool(spec.gpu_uuids), release >= NETWORKS_SINCE
     docker: Answer = {"image": spec.image, "forcePullImage": False}
     container: Answer = {"type": "MESOS" if has_gpus else "DOCKER", "docker": docker}
-    more: Answer = {}
+    options: Answer = {}
     if has_gpus:
         docker |= {"privileged": False}
-        more["portDefinitions"] = [
+        options["portDefinitions"] = [
             {"port": port.container_port, **named} for port, named in _named(spec.ports)
         ]
-        more["requirePorts"] = bool(spec.ports)
+        options["requirePorts"] = bool(spec.ports)
     else:
         docker["parameters"] = docker_parameters(spec, pids_limit=site.pids_limit)
         mappings = [
@@ -236,22 +242,22 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
         if not has_networks:
             docker["network"] = "BRIDGE"
     if has_networks:
-        more["networks"] = [{"mode": "host" if has_gpus else "container/bridge"}]
+        options["networks"] = [{"mode": "host" if has_gpus else "container/bridge"}]
     container["volumes"] = [
         {
-            "hostPath": one.source,
-            "containerPath": one.target,
-            "mode": "RO" if one.is_read_only else "RW",
+            "hostPath": mount.source,
+            "containerPath": mount.target,
+            "mode": "RO" if mount.is_read_only else "RW",
         }
-        for one in spec.mounts
+        for mount in spec.mounts
     ]
     if spec.command:
-        more["args"] = list(spec.command)
+        options["args"] = list(spec.command)
     if spec.health_check is not None:
         ports = [port.container_port for port in spec.ports]
-        more["healthChecks"] = [_health_check(spec.health_check, ports)]
+        options["healthChecks"] = [_health_check(spec.health_check, ports)]
     if not site.is_anywhere:
-        more["constraints"] = [["hostname", "CLUSTER", site.hostname]]
+        options["constraints"] = [["hostname", "CLUSTER", site.hostname]]
     fields: Answer = {
         "id": app_id,
         "cpus": spec.cpus,
@@ -270,7 +276,7 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
         "backoffFactor": BACKOFF_FACTOR,
         "maxLaunchDelaySeconds": LONGEST_BACKOFF_SECONDS,
         "taskKillGracePeriodSeconds": max(1, round(site.stop_grace_seconds)),
-        **more,
+        **options,
     }
     try:
         app: MarathonApp = MarathonApp.from_json(fields)
@@ -330,7 +336,7 @@ def health_of(app: Mapping[str, Any], running: list[Answer]) -> Health:
     if not app.get("healthChecks"):
         return Health.UNKNOWN
     results = [task.get("healthCheckResults") or [] for task in running]
-    if any(not one.get("alive", True) for found in results for one in found):
+    if any(not result.get("alive", True) for task_results in results for result in task_results):
         return Health.UNHEALTHY
     return Health.HEALTHY if results and all(results) else Health.STARTING
 
@@ -339,10 +345,10 @@ def queue_message(item: Mapping[str, Any]) -> str:
     """Return why Marathon has not launched an app, from its queue."""
     summary = item.get("processedOffersSummary", {})
     declined = [
-        f"{REASONS.get(one['reason'], one['reason'])} "
-        f"({one['declined']} of {one['processed']} offers)"
-        for one in summary.get("rejectSummaryLastOffers", [])
-        if one.get("declined")
+        f"{REASONS.get(reason['reason'], reason['reason'])} "
+        f"({reason['declined']} of {reason['processed']} offers)"
+        for reason in summary.get("rejectSummaryLastOffers", [])
+        if reason.get("declined")
     ]
     if declined:
         return f"Waits in Marathon: {', '.join(declined)}."
@@ -367,11 +373,11 @@ def _progress(
         parts.append(f"The last task failed: {str(failure.get('message', '')).rstrip('.')}.")
     if waiting is not None:
         parts.append(queue_message(waiting))
-    for one in app.get("deployments") or []:
-        found = deployments.get(one["id"])
-        if found:
-            actions = {action.get("action", "") for action in found.get("currentActions", [])}
-            step = f"step {found.get('currentStep', 1)} of {found.get('totalSteps', 1)}"
+    for reference in app.get("deployments") or []:
+        deployment = deployments.get(reference["id"])
+        if deployment:
+            actions = {action.get("action", "") for action in deployment.get("currentActions", [])}
+            step = f"step {deployment.get('currentStep', 1)} of {deployment.get('totalSteps', 1)}"
             parts.append(f"Deployment: {', '.join(sorted(actions))}, {step}.")
     return " ".join(parts)
 
@@ -410,7 +416,7 @@ def _endpoints(app: Mapping[str, Any], running: list[Answer]) -> dict[str, str]:
     docker = container.get("docker") or {}
     ports = container.get("portMappings") or docker.get("portMappings")
     ports = ports or app.get("portDefinitions") or []
-    names = [one.get("name") or str(one.get("containerPort", one.get("port"))) for one in ports]
+    names = [port.get("name") or str(port.get("containerPort", port.get("port"))) for port in ports]
     return {
         name: f"{task['host']}:{port}"
         for task in running[:1]

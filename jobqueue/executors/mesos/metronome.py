@@ -106,11 +106,11 @@ def job_of(spec: AttemptSpec, site: Site, *, job_id: str) -> Answer:
         "taskKillGracePeriodSeconds": max(1, round(site.stop_grace_seconds)),
         "volumes": [
             {
-                "hostPath": one.source,
-                "containerPath": one.target,
-                "mode": "RO" if one.is_read_only else "RW",
+                "hostPath": mount.source,
+                "containerPath": mount.target,
+                "mode": "RO" if mount.is_read_only else "RW",
             }
-            for one in spec.mounts
+            for mount in spec.mounts
         ],
     }
     if spec.command:
@@ -137,7 +137,7 @@ def observe_job(attempt_id: str, job: Mapping[str, Any]) -> AttemptObservation:
     """Return the observation of an attempt from its job, active runs and history."""
     history, active = job.get("history") or {}, job.get("activeRuns") or []
     starts = [task["startedAt"] for run in active for task in run["tasks"] if task.get("startedAt")]
-    started_at_ns = min((_to_ns(one) for one in starts), default=None)
+    started_at_ns = min((_to_ns(start) for start in starts), default=None)
     if active:
         is_running = any(run["status"] == "ACTIVE" for run in active)
         return AttemptObservation(

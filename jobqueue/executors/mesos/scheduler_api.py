@@ -156,12 +156,12 @@ def error_text(response: requests.Response) -> str:
     text = str(body.get("message", "")).rstrip(".") or response.reason
     details = body.get("details")
     if isinstance(details, list):
-        found = [
-            f"{one.get('path', '')} {', '.join(one.get('errors', []))}"
-            for one in details
-            if isinstance(one, dict)
+        errors = [
+            f"{detail.get('path', '')} {', '.join(detail.get('errors', []))}"
+            for detail in details
+            if isinstance(detail, dict)
         ]
-        text += f" ({'; '.join(found)})" if found else ""
+        text += f" ({'; '.join(errors)})" if errors else ""
     return text[:MAX_ERROR_LENGTH]
 
 

@@ -34,7 +34,7 @@ class SimulatedStorage:
     def report(self) -> StorageReport:
         """Return the images and the use of the disk."""
         in_use = self._in_use()
-        times = self._times.update({*self._times.known(), *in_use}, in_use=in_use)
+        times = self._times.update({*self._times.recorded(), *in_use}, in_use=in_use)
         total_bytes, used_bytes = self._disk()
         used_bytes += sum(map(_size_bytes, times))
         return StorageReport(
@@ -43,11 +43,11 @@ class SimulatedStorage:
                     image_id=_id_of(name),
                     names=[name],
                     size_bytes=_size_bytes(name),
-                    seen_at_ns=one.seen_at_ns,
-                    used_at_ns=one.used_at_ns,
+                    seen_at_ns=image_times.seen_at_ns,
+                    used_at_ns=image_times.used_at_ns,
                     is_in_use=name in in_use,
                 )
-                for name, one in times.items()
+                for name, image_times in times.items()
             ],
             disk_total_bytes=total_bytes,
             disk_free_bytes=max(total_bytes - used_bytes, 0),
@@ -55,9 +55,9 @@ class SimulatedStorage:
 
     def clean(self, order: CleanupOrder, *, keep: Collection[str]) -> CleanupResult:
         """Delete the ordered images that no attempt uses or is about to use."""
-        known, kept = self._times.known(), {*keep, *self._in_use()}
-        deleted = {name for name in known if _id_of(name) in order.images and name not in kept}
-        self._times.update(known.keys() - deleted, in_use=())
+        times, protected = self._times.recorded(), {*keep, *self._in_use()}
+        deleted = {name for name in times if _id_of(name) in order.images and name not in protected}
+        self._times.update(times.keys() - deleted, in_use=())
         return CleanupResult(
             finished_at_ns=to_ns(self._clock()),
             images=len(deleted),

@@ -109,7 +109,7 @@ def test_the_ledger_records_the_past_that_was_added_late(
         scope = scope_of(cast.alice)
         own = [appliance.id]
         groups = usage_groups(
-            session, scope, PAST, by=UsageBy.JOB, live=Live(), appliances=own, most=100
+            session, scope, PAST, by=UsageBy.JOB, live=Live(), appliances=own, limit=100
         )
         total = usage_sum(session, scope, PAST, live=Live(), appliances=own)
     recorded = {group.key: group.allocated_gpu_seconds for group in groups}

@@ -114,7 +114,7 @@ def test_an_hour_that_is_recorded_meanwhile_counts_once(
         live = live_use(session, store, scope, period, now=NOW)
         record_usage(sessions, store, now=NOON + 2 * HOUR + SETTLE)
         found = usage_sum(session, scope, period, live=live)
-        days = usage_groups(session, scope, period, by=UsageBy.DAY, live=live, most=10)
+        days = usage_groups(session, scope, period, by=UsageBy.DAY, live=live, limit=10)
     assert found.allocated_gpu_seconds == 2 * 160 * 60
     assert sum(day.allocated_gpu_seconds for day in days) == found.allocated_gpu_seconds
 
@@ -198,7 +198,7 @@ def test_pages_hold_every_group_once_in_order(
             )
             for page in range(1, 8)
         ]
-        groups = usage_groups(session, scope, period, by=UsageBy.JOB, live=live, most=100)
+        groups = usage_groups(session, scope, period, by=UsageBy.JOB, live=live, limit=100)
         total = usage_sum(session, scope, period, live=live)
     rows = [row for page in pages for row in page.items]
     name = sort.removeprefix("-")
@@ -220,7 +220,7 @@ def test_groupings_add_up_to_the_sum(
     scope, period = scope_of(cast.alice), Period(NOON + 25 * MINUTE, NOW)
     with sessions() as session:
         live = live_use(session, store, scope, period, now=NOW)
-        groups = usage_groups(session, scope, period, by=by, live=live, most=100)
+        groups = usage_groups(session, scope, period, by=by, live=live, limit=100)
         total = usage_sum(session, scope, period, live=live)
         days = allocated_by_tenant_and_day(session, scope, period, live=live)
     assert sum(row.allocated_gpu_seconds for row in groups) == total.allocated_gpu_seconds
