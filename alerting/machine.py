@@ -42,7 +42,7 @@ class AlertView:
 
     @property
     def is_firing(self) -> bool:
-        """Whether it is firing, or was when its data stopped."""
+        """Return whether it is firing, or was when its data stopped."""
         return self.state is _S.FIRING or (
             self.state is _S.NO_DATA and self.fired_at is not None and self.resolved_at is None
         )
@@ -157,7 +157,7 @@ def severity_of(
 
 
 def is_stale(alert: AlertView, *, now: datetime) -> bool:
-    """Whether an alert has ended and its group had no data for so long that it can be deleted."""
+    """Return whether an ended alert can be deleted: its group had no data for long."""
     has_ended = alert.state in {_S.INACTIVE, _S.RESOLVED}
     return has_ended and now - alert.observed_at >= STALE_RETENTION
 

@@ -26,7 +26,7 @@ from tenants.models.audit import Audited
 
 
 class Receiver(Base):
-    """Where notifications go; one without a tenant is the platform's.
+    """The destination of notifications; one without a tenant is the platform's.
 
     `target` is an email address, or the URL of a webhook, an Alertmanager or a paging service; of a
     chat service only what may be shown. `secret` is encrypted: a webhook's signing key, a chat
@@ -261,7 +261,7 @@ class AlertTransition(Base):
 
 
 class AlertAction(Base):
-    """What a rule does, or did, because an alert fired: at most once of a kind for each firing."""
+    """An action of a rule because an alert fired: at most once of a kind for each firing."""
 
     __tablename__ = "alert_actions"
     __table_args__ = (

@@ -85,7 +85,7 @@ class RuleRequest:
 LEVEL_FIELDS = tuple(
     f"{severity}_{kind}" for kind in ("threshold", "reset") for severity in Severity
 )
-FIELDS = tuple(one.name for one in dataclasses.fields(RuleRequest))
+FIELDS = tuple(field.name for field in dataclasses.fields(RuleRequest))
 EXPRESSED = tuple(
     name
     for name in FIELDS
@@ -123,7 +123,7 @@ def rule_thresholds(rule: "Rule | RuleRequest") -> list[tuple[Severity, float]]:
 def raise_errors(kind: str, errors: Errors) -> None:
     """Raise `InvalidInputError` with all errors, if there are any."""
     if errors:
-        details = " ".join(error for found in errors.values() for error in found)
+        details = " ".join(error for messages in errors.values() for error in messages)
         raise InvalidInputError(f"The {kind} is invalid. {details}", errors=errors)
 
 

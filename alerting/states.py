@@ -80,17 +80,17 @@ class Comparison(StrEnum):
 
     @property
     def is_upper(self) -> bool:
-        """Whether a higher value is a worse one."""
+        """Return whether a higher value is a worse one."""
         return self in {Comparison.ABOVE, Comparison.AT_LEAST}
 
     @property
     def has_side(self) -> bool:
-        """Whether all values on one side of the threshold breach it."""
+        """Return whether all values on one side of the threshold breach it."""
         return self not in {Comparison.EQUAL, Comparison.NOT_EQUAL}
 
 
 class NoDataPolicy(StrEnum):
-    """What to do when a series that had values has none in the window."""
+    """The action when a series that had values has none in the window."""
 
     KEEP = "keep"
     RESOLVE = "resolve"
@@ -112,7 +112,7 @@ class NotificationState(StrEnum):
 
 
 class NotificationPurpose(StrEnum):
-    """Why a notification is sent.
+    """The purpose of a notification.
 
     `change` is one of an alert's state, `repeat` one that its receiver had before, `action` the
     call of a webhook that a rule has as an action, `acknowledgement` says that a user works on the
@@ -138,7 +138,7 @@ class ReceiverKind(StrEnum):
 
 
 class Region(StrEnum):
-    """Where a paging service has the data of an account."""
+    """The region of an account of a paging service."""
 
     US = "us"
     EU = "eu"
@@ -154,7 +154,7 @@ PAGING_KINDS = frozenset(kind for kind, _ in PAGING_URLS)
 
 
 class ActionKind(StrEnum):
-    """What a rule can do when one of its alerts fires."""
+    """An action of a rule when one of its alerts fires."""
 
     STOP_JOBS = "stop_jobs"
     DRAIN = "drain"

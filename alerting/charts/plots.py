@@ -91,18 +91,18 @@ def plot_series(
     def y(value: float) -> float:
         return round(height - BOTTOM - (value - low) * y_scale, 1)
 
-    def line_of(one: GroupSeries) -> PlotLine:
-        parts = [[(x(at), y(value)) for at, value in part] for part in _parts(one, series.step_ns)]
-        trend = [(x(at), y(value)) for at, value in one.trend]
+    def line_of(line: GroupSeries) -> PlotLine:
+        parts = [[(x(at), y(value)) for at, value in part] for part in _parts(line, series.step_ns)]
+        trend = [(x(at), y(value)) for at, value in line.trend]
         return PlotLine(
-            _name(one.tags, names), parts, trend, format_value(series.field, one.values[-1])
+            _name(line.tags, names), parts, trend, format_value(series.field, line.values[-1])
         )
 
-    ticks = _value_ticks(series.field, low, high, most=max(2, height // _PIXELS_PER_VALUE))
+    ticks = _value_ticks(series.field, low, high, max_ticks=max(2, height // _PIXELS_PER_VALUE))
     return Plot(
         width=width,
         height=height,
-        lines=[line_of(one) for one in series.lines],
+        lines=[line_of(line) for line in series.lines],
         levels=[
             Level(y(value), format_value(series.field, value), severity)
             for value, severity in series.thresholds
@@ -110,7 +110,7 @@ def plot_series(
         bands=[(x(start), x(end)) for start, end in bands],
         times=[
             (x(at), text)
-            for at, text in _time_ticks(series, most=width // _PIXELS_PER_TIME, zone=zone)
+            for at, text in _time_ticks(series, max_ticks=width // _PIXELS_PER_TIME, zone=zone)
         ],
         values=[(y(value), format_value(series.field, value)) for value in ticks],
     )
@@ -134,9 +134,9 @@ def _range(low: float, high: float) -> tuple[float, float]:
     return (max(0.0, low - margin) if low >= 0 else low - margin), high + margin
 
 
-def _parts(one: GroupSeries, step_ns: int) -> Iterator[list[tuple[int, float]]]:
+def _parts(series: GroupSeries, step_ns: int) -> Iterator[list[tuple[int, float]]]:
     part: list[tuple[int, float]] = []
-    for at, value in zip(one.times_ns, one.values, strict=True):
+    for at, value in zip(series.times_ns, series.values, strict=True):
         if part and at - part[-1][0] > _GAP_STEPS * step_ns:
             yield part
             part = []
@@ -144,12 +144,12 @@ def _parts(one: GroupSeries, step_ns: int) -> Iterator[list[tuple[int, float]]]:
     yield part
 
 
-def _value_ticks(field: str, low: float, high: float, *, most: int) -> list[float]:
+def _value_ticks(field: str, low: float, high: float, *, max_ticks: int) -> list[float]:
     base = 1024.0 if unit_of(field).is_binary else 10.0
-    wanted = (high - low) / most
+    wanted = (high - low) / max_ticks
     if unit_of(field).symbol == "s":
         # Round durations above a minute.
-        scale = next((one for one in (_DAY, 3600, 60) if wanted >= one), 1)
+        scale = next((seconds for seconds in (_DAY, 3600, 60) if wanted >= seconds), 1)
     else:
         scale = 1
     unit = scale * base ** math.floor(math.log(wanted / scale, base))
@@ -159,11 +159,11 @@ def _value_ticks(field: str, low: float, high: float, *, most: int) -> list[floa
     return [number * step for number in range(first, math.floor(high / step) + 1)]
 
 
-def _time_ticks(series: RuleSeries, *, most: int, zone: tzinfo) -> list[tuple[int, str]]:
+def _time_ticks(series: RuleSeries, *, max_ticks: int, zone: tzinfo) -> list[tuple[int, str]]:
     """Return round times in a zone; the first label names it, as does one after a change."""
     span = (series.end_ns - series.start_ns) / NS_PER_SECOND
-    wanted = span / max(1, most)
-    step = next((one for one in _TIME_STEPS if one >= wanted), _TIME_STEPS[-1])
+    wanted = span / max(1, max_ticks)
+    step = next((seconds for seconds in _TIME_STEPS if seconds >= wanted), _TIME_STEPS[-1])
     form = "%b %d" if step >= _DAY else "%b %d %H:%M" if span > _DAY else "%H:%M"
     ticks, last_name = [], ""
     start_at, end_at = from_ns(series.start_ns), from_ns(series.end_ns)

@@ -38,7 +38,7 @@ from tenants.scope import Scope
 from tenants.tenants import tenant_names
 
 MAX_ALERTS = 10_000
-# As long as Alertmanager retains what has ended.
+# Alertmanager retains ended silences for this time.
 RETENTION = timedelta(hours=120)
 PLATFORM_RECEIVER = "platform"
 _NAMES = {"alertname": "rule"}
@@ -66,12 +66,12 @@ def export_alerts(
     statement = scope.select(select(Alert).where(Alert.state.in_(states)), Alert)
     newest = statement.order_by(Alert.active_since_at.desc(), Alert.id).limit(MAX_ALERTS)
     alerts = session.scalars(newest).all()
-    tenants = tenant_names(session, {one.tenant_id for one in alerts})
+    tenants = tenant_names(session, {alert.tenant_id for alert in alerts})
     names = appliance_names(session, scope.tenants)
     silences = silences_by_alert(session, scope, alerts, now=now)
     inhibitions = current_inhibitions(session, tenants)
     receivers = {tenant_id: _Receivers(session, tenant_id) for tenant_id in tenants}
-    found = []
+    exported = []
     for alert in alerts:
         payload = alert_payload(
             alert.rule,
@@ -88,15 +88,15 @@ def export_alerts(
         if scope.tenant_id is not None:
             del posted["labels"]["tenant"]
         named = receivers[alert.tenant_id].of(alert, names)
-        is_wanted = all(one.matches(posted["labels"]) for one in matchers) and all(
-            any(one.matches({"receiver": name}) for name in named) for one in of_receiver
+        is_wanted = all(matcher.matches(posted["labels"]) for matcher in matchers) and all(
+            any(matcher.matches({"receiver": name}) for name in named) for matcher in of_receiver
         )
         if not is_wanted:
             continue
         silenced_by = [silence.id for silence in silences[alert.id]]
         inhibited_by = sorted(map(_fingerprint, inhibitions.of(alert.tenant_id, payload)))
         state = "suppressed" if silenced_by or inhibited_by else "active"
-        found.append(
+        exported.append(
             posted
             | {
                 "updatedAt": alert.updated_at.isoformat(),
@@ -109,7 +109,7 @@ def export_alerts(
                 },
             }
         )
-    return found
+    return exported
 
 
 def export_silences(
@@ -117,15 +117,16 @@ def export_silences(
 ) -> list[dict[str, Any]]:
     """Return the silences of the scope that have all matchers, also those that ended lately."""
     scope.require(Permission.VIEW)
-    wanted = {(one.label, one.value) for one in _parsed(filters)}
+    wanted = {(matcher.label, matcher.value) for matcher in _parsed(filters)}
     statement = select(Silence).where(Silence.ends_at > now - RETENTION).order_by(Silence.ends_at)
-    found = (
-        exported_silence(one, now=now) for one in session.scalars(scope.select(statement, Silence))
+    silences = (
+        exported_silence(silence, now=now)
+        for silence in session.scalars(scope.select(statement, Silence))
     )
     return [
-        one
-        for one in found
-        if wanted <= {(matcher["name"], matcher["value"]) for matcher in one["matchers"]}
+        silence
+        for silence in silences
+        if wanted <= {(matcher["name"], matcher["value"]) for matcher in silence["matchers"]}
     ]
 
 
@@ -152,7 +153,7 @@ def import_silence(
         if before.ends_at > now:
             expire_silence(session, scope, before.id, now=now)
     request = SilenceRequest(
-        matchers=[_imported_matcher(one) for one in data["matchers"]],
+        matchers=[_imported_matcher(matcher) for matcher in data["matchers"]],
         starts_at=max(data["startsAt"], now),
         ends_at=data["endsAt"],
         comment=data["comment"],
@@ -179,7 +180,11 @@ class _Receivers:
         """Return the names of receivers of an alert."""
         if alert.rule.platform_rule_id is not None:
             return [PLATFORM_RECEIVER]
-        own = [self._names[one] for one in alert.rule.receiver_ids if one in self._names]
+        own = [
+            self._names[receiver_id]
+            for receiver_id in alert.rule.receiver_ids
+            if receiver_id in self._names
+        ]
         labels = alert_labels(alert, appliances, self._labels)
         routed = [name for route in self._policy.matching(labels) for name in route.receivers]
         return list(dict.fromkeys([*own, *routed]))

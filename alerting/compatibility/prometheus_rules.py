@@ -68,8 +68,10 @@ def convert_rules(
         groups: the list `groups` of the file.
         metrics: those of the portal; `gpu_temperature_celsius` is `gpu.temperature_celsius`.
     """
-    named = {re.sub(r"\W", "_", f"{one.measurement}_{one.field}"): one for one in metrics}
-    found: dict[str, str] = {}
+    named = {
+        re.sub(r"\W", "_", f"{metric.measurement}_{metric.field}"): metric for metric in metrics
+    }
+    expressions: dict[str, str] = {}
     left_out: list[str] = []
     for group in groups:
         rules = _get(group, "rules")
@@ -78,23 +80,23 @@ def convert_rules(
             continue
         for rule in rules:
             name = str(_get(rule, "alert") or _get(rule, "record") or rule)[:100]
-            if name in found:
+            if name in expressions:
                 name = f"{name} ({_severity(rule)})"
-            if name in found:
+            if name in expressions:
                 left_out.append(f"{name}: not converted: the name and severity are repeated")
                 continue
             try:
-                found[name] = rule_expression(_convert(rule, named))
+                expressions[name] = rule_expression(_convert(rule, named))
             except ValueError as error:
                 left_out.append(f"{name}: not converted: {error}")
                 continue
             labels = _get(rule, "labels")
-            given = map(str, labels if isinstance(labels, Mapping) else ())
-            ignored = [f"label {label}" for label in sorted(given) if label != "severity"]
+            label_names = map(str, labels if isinstance(labels, Mapping) else ())
+            ignored = [f"label {label}" for label in sorted(label_names) if label != "severity"]
             ignored += ["annotations"] if _get(rule, "annotations") else []
             if ignored:
                 left_out.append(f"{name}: converted without {', '.join(ignored)}")
-    entries = [{"name": name, "expression": text} for name, text in found.items()]
+    entries = [{"name": name, "expression": text} for name, text in expressions.items()]
     return entries, left_out
 
 
@@ -180,11 +182,11 @@ def _split(text: str, separator: re.Pattern[str]) -> tuple[str, re.Match[str] | 
     depth, at = 0, 0
     while at < len(text):
         quoted = _QUOTED.match(text, at)
-        found = separator.match(text, at)
+        match = separator.match(text, at)
         if quoted is not None:
             at = quoted.end()
-        elif found is not None and not depth:
-            return text[:at], found, text[found.end() :]
+        elif match is not None and not depth:
+            return text[:at], match, text[match.end() :]
         else:
             depth += (text[at] in "([{") - (text[at] in ")]}")
             at += 1
@@ -223,17 +225,17 @@ def _matchers(text: str) -> tuple[dict[str, list[str]], list[str]]:
     filters: dict[str, list[str]] = {}
     matchers: list[str] = []
     while text.strip():
-        found = _MATCHER.match(text)
-        if found is None:
+        match = _MATCHER.match(text)
+        if match is None:
             raise ValueError(f"the matchers {text!r} are not supported")
-        label, operator, quoted = found.groups()
+        label, operator, quoted = match.groups()
         value = json.loads(quoted)
         is_list = operator == "=~" and _PLAIN_ALTERNATIVES.fullmatch(value)
         if label not in filters and (operator == "=" or is_list):
             filters[label] = value.split("|") if is_list else [value]
         else:
             matchers.append(f"{label}{operator}{value}")
-        text = text[found.end() :].removeprefix(",")
+        text = text[match.end() :].removeprefix(",")
     return filters, matchers
 
 
@@ -243,8 +245,8 @@ def _severity(rule: object) -> str:
 
 
 def _seconds(text: object) -> float:
-    return parse_duration(re.sub(r"(\d+)w", lambda found: f"{int(found[1]) * 7}d", str(text or 0)))
+    return parse_duration(re.sub(r"(\d+)w", lambda match: f"{int(match[1]) * 7}d", str(text or 0)))
 
 
-def _get(found: object, key: str) -> Any:  # noqa: ANN401 - any YAML
-    return found.get(key) if isinstance(found, Mapping) else None
+def _get(node: object, key: str) -> Any:  # noqa: ANN401 - any YAML
+    return node.get(key) if isinstance(node, Mapping) else None

@@ -32,7 +32,7 @@ def due_rules(sessions: SessionFactory, *, now: datetime) -> dict[str, list[Rule
         .where(Rule.is_enabled, Tenant.state == TenantState.ACTIVE)
         .order_by(Rule.id)
     )
-    found: dict[str, list[Rule]] = {}
+    due_by_tenant: dict[str, list[Rule]] = {}
     with transaction(sessions) as session:
         # Most rules of hundreds of tenants are not due, and a whole one takes ten times as long.
         due = [
@@ -42,12 +42,12 @@ def due_rules(sessions: SessionFactory, *, now: datetime) -> dict[str, list[Rule
         ]
         for ids in chunked(due):
             for rule in session.scalars(select(Rule).where(Rule.id.in_(ids)).order_by(Rule.id)):
-                found.setdefault(rule.tenant_id, []).append(rule)
-    return found
+                due_by_tenant.setdefault(rule.tenant_id, []).append(rule)
+    return due_by_tenant
 
 
 def is_due(name: str, interval_seconds: float, last_at: datetime | None, now: datetime) -> bool:
-    """Whether a rule's interval has passed, or the moment of its interval has come.
+    """Return whether a rule's interval has passed, or the moment of its interval has come.
 
     A tick that comes a little early counts.
     """

@@ -108,25 +108,29 @@ class Evaluator:
         with transaction(self.sessions) as session:
             alerted = _alerted(session, tenants)
         # Windows that were missed may begin alerts that the read of the last one does not know of.
-        some = {
-            one.id: one
-            for one in rules
-            if not self._reads_all(one, alerted.get(one.id, ()), now=now)
-            and len(list(window_ends(one, now=now))) == 1
+        shareable = {
+            rule.id: rule
+            for rule in rules
+            if not self._reads_all(rule, alerted.get(rule.id, ()), now=now)
+            and len(list(window_ends(rule, now=now))) == 1
         }
         ends_at = now - timedelta(seconds=self.delay_seconds)
-        found = read_shared(self.store, some.values(), alerted, now=ends_at, seconds=self.seconds)
+        shared_by_rule = read_shared(
+            self.store, shareable.values(), alerted, now=ends_at, seconds=self.seconds
+        )
         quiet = [
-            _evaluation(key, now=now, query_seconds=one.query_seconds, series=None)
-            for key, one in found.items()
-            if key not in alerted and _is_quiet(some[key], one.groups)
+            _evaluation(key, now=now, query_seconds=shared.query_seconds, series=None)
+            for key, shared in shared_by_rule.items()
+            if key not in alerted and _is_quiet(shareable[key], shared.groups)
         ]
         if quiet and self.may_record():
             with transaction(self.sessions) as session:
                 session.execute(_record_statement(self.fence), quiet)
-            for one in quiet:
-                found[one["rule_id"]] = replace(found[one["rule_id"]], is_recorded=True)
-        return found
+            for evaluation in quiet:
+                shared_by_rule[evaluation["rule_id"]] = replace(
+                    shared_by_rule[evaluation["rule_id"]], is_recorded=True
+                )
+        return shared_by_rule
 
     def evaluate(
         self, rules: Sequence[Rule], *, now: datetime, shared: Mapping[str, SharedGroups] = _NONE
@@ -148,10 +152,10 @@ class Evaluator:
                 break
             summary.rules += 1
             try:
-                known = shared.get(rule.id)
-                if known is None or not known.is_recorded:
+                shared_groups = shared.get(rule.id)
+                if shared_groups is None or not shared_groups.is_recorded:
                     for at in window_ends(rule, now=now):
-                        self._evaluate(rule, view, quiet, summary, known, now=at)
+                        self._evaluate(rule, view, quiet, summary, shared_groups, now=at)
             except DatabaseUnavailableError:
                 raise  # the next round evaluates the rest, windows that were missed included
             except Exception as error:  # noqa: BLE001 - one broken rule must not stop the others
@@ -178,17 +182,17 @@ class Evaluator:
         view: "_View",
         quiet: dict[str, dict[str, Any]],
         summary: EvaluationSummary,
-        known: SharedGroups | None,
+        shared_groups: SharedGroups | None,
         *,
         now: datetime,
     ) -> None:
         started = self.seconds()
         ends_at = now - timedelta(seconds=self.delay_seconds)
         alerted = view.alerted.get(rule.id, ())
-        is_whole = known is None and self._reads_all(rule, alerted, now=now)
+        is_whole = shared_groups is None and self._reads_all(rule, alerted, now=now)
         groups = (
-            known.groups
-            if known is not None
+            shared_groups.groups
+            if shared_groups is not None
             else read_groups(
                 self.store,
                 rule,
@@ -201,7 +205,9 @@ class Evaluator:
         recorded = _evaluation(
             rule.id,
             now=now,
-            query_seconds=self.seconds() - started if known is None else known.query_seconds,
+            query_seconds=self.seconds() - started
+            if shared_groups is None
+            else shared_groups.query_seconds,
             series=len(groups) if is_whole else None,
         )
         if rule.id not in view.alerted and _is_quiet(rule, groups):
@@ -230,7 +236,7 @@ class Evaluator:
             summary.add(recorder)
 
     def _reads_all(self, rule: Rule, alerted: Collection[str], *, now: datetime) -> bool:
-        """Whether all groups of a rule are needed, or are counted again."""
+        """Return whether all groups of a rule are needed, or are counted again."""
         if rule.no_data is NoDataPolicy.ALERT or APPLIANCE_TAG in rule.filters:
             return True
         if "" in alerted or len(alerted) > MAX_APART or rule.evaluated_at is None:
@@ -243,7 +249,7 @@ class Evaluator:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What an evaluation knows of a tenant.
+    """The state of a tenant during an evaluation.
 
     Attributes:
         alerted: appliances that have alerts, by rule.
@@ -260,28 +266,28 @@ class _View:
 
 def _alerted(session: Session, tenants: Iterable[str]) -> dict[str, set[str]]:
     """Return the appliances that have alerts, by rule; "" for alerts without one."""
-    found: dict[str, set[str]] = {}
+    appliances: dict[str, set[str]] = {}
     alerts = select(Alert.rule_id, Alert.tags).where(Alert.tenant_id.in_(list(tenants)))
     for rule_id, tags in session.execute(alerts):
-        found.setdefault(rule_id, set()).add(tags.get(APPLIANCE_TAG, ""))
-    return found
+        appliances.setdefault(rule_id, set()).add(tags.get(APPLIANCE_TAG, ""))
+    return appliances
 
 
 def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
     """Evaluate every rule that is due, one tenant after the other."""
     summary = EvaluationSummary()
     for rules in due_rules(evaluator.sessions, now=now).values():
-        found = evaluator.evaluate(rules, now=now)
-        summary.rules += found.rules
-        summary.failed += found.failed
-        summary.transitions += found.transitions
-        summary.notifications += found.notifications
+        tenant_summary = evaluator.evaluate(rules, now=now)
+        summary.rules += tenant_summary.rules
+        summary.failed += tenant_summary.failed
+        summary.transitions += tenant_summary.transitions
+        summary.notifications += tenant_summary.notifications
     resolve_ended(evaluator.sessions, now=now, public_url=evaluator.public_url)
     return summary
 
 
 def _is_quiet(rule: Rule, groups: Sequence[Group]) -> bool:
-    """Whether a rule without alerts needs none."""
+    """Return whether a rule without alerts needs none."""
     return rule.no_data is not NoDataPolicy.ALERT and not any(
         group_severity(group, rule) is not None for group in groups
     )

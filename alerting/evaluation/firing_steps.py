@@ -23,7 +23,7 @@ def breaching_groups(rule: RuleRequest, values: Floats) -> list[int]:
     """Return the groups of which some value breaches a threshold; values as in `firing_steps`."""
     if not rule.comparison.has_side:
         return np.flatnonzero(breaches(rule, values).any(axis=1)).tolist()
-    extremes = np.stack([one.reduce(values, axis=1) for one in (np.fmin, np.fmax)], axis=1)
+    extremes = np.stack([extreme.reduce(values, axis=1) for extreme in (np.fmin, np.fmax)], axis=1)
     return [
         group
         for group, pair in enumerate(extremes.tolist())
@@ -33,8 +33,8 @@ def breaching_groups(rule: RuleRequest, values: Floats) -> list[int]:
 
 def breaches(rule: RuleRequest, values: Floats) -> Bools:
     """Return which values breach a threshold of a rule whose alerts don't fire yet."""
-    found: Bools = _severities(rule, values, np.isfinite(values))[0] > 0
-    return found
+    is_breach: Bools = _severities(rule, values, np.isfinite(values))[0] > 0
+    return is_breach
 
 
 def firing_steps(
@@ -54,7 +54,7 @@ def firing_steps(
     state, severity = np.zeros(groups, np.int8), np.zeros(groups, np.int8)
     is_firing, has_started = np.zeros(groups, bool), np.zeros(groups, bool)
     since, breached_at, observed_at = np.zeros((3, groups))
-    found = np.zeros((groups, steps), bool)
+    fires = np.zeros((groups, steps), bool)
     for step in range(steps):
         now = step * step_seconds
         seen = has_value[:, step]
@@ -81,8 +81,8 @@ def firing_steps(
         has_ended |= missing & ~keeps
         state = np.where(has_ended, _INACTIVE, state)
         is_firing &= ~has_ended
-        found[:, step] = state == _FIRING
-    return found
+        fires[:, step] = state == _FIRING
+    return fires
 
 
 def _missing(rule: RuleRequest, state: NDArray[np.int8], seconds: Floats) -> tuple[Bools, Bools]:

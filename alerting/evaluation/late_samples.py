@@ -33,7 +33,7 @@ from timeseries.store import StoreUnavailableError
 logger = logging.getLogger(__name__)
 
 MAX_NOTES = 2_000
-# What is evaluated of a tenant at once. The rest follows at the next call.
+# Limits of one call for a tenant. The rest follows at the next call.
 MAX_SPAN = timedelta(hours=2)
 MAX_SECONDS = 30.0
 
@@ -165,7 +165,7 @@ def _rules(session: Session, tenant_id: str, backlog: Backlog) -> Sequence[Rule]
 
 
 def _has_fired(recorder: Recorder, alert: Alert, firing: LateFiring) -> bool:
-    """Whether an alert fires now, or fired while the threshold was crossed."""
+    """Return whether an alert fires now, or fired while the threshold was crossed."""
     view, window = view_of(alert), timedelta(seconds=recorder.rule.window_seconds)
     since_at, until_at = firing.since_at - window, firing.until_at + window
     if view.is_firing or (view.late_at is not None and since_at <= view.late_at <= until_at):
@@ -186,10 +186,10 @@ def _has_fired(recorder: Recorder, alert: Alert, firing: LateFiring) -> bool:
 
 
 def _by_group(firings: Iterable[LateFiring]) -> dict[str, list[LateFiring]]:
-    found: dict[str, list[LateFiring]] = {}
+    by_group: dict[str, list[LateFiring]] = {}
     for firing in firings:
-        found.setdefault(group_key(firing.group.tags), []).append(firing)
-    return found
+        by_group.setdefault(group_key(firing.group.tags), []).append(firing)
+    return by_group
 
 
 def _fire(recorder: Recorder, alert: Alert | None, firings: Sequence[LateFiring]) -> None:

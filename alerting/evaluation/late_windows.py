@@ -1,4 +1,4 @@
-"""What a rule finds in windows whose samples arrived after their evaluation.
+"""Evaluate a rule over windows whose samples arrived after their evaluation.
 
 A rule of a level that some sample must cross is read for the windows around such samples alone.
 """

@@ -23,7 +23,7 @@ from core.guarded_update import changed_one
 from core.ids import new_id
 from tenants.models import Tenant
 
-# What every evaluation changes of an alert.
+# Every evaluation changes these columns of an alert.
 _OBSERVED = ("value", "observed_at", "last_breach_at")
 _VIEWED = tuple(column.name for column in fields(AlertView))
 _read_view = attrgetter(*_VIEWED)
@@ -134,7 +134,7 @@ class Recorder:
         if outcome.notify is not None:
             change = self.change_of(alert, outcome.after, outcome.notify, is_new=is_new)
             self._changes.append(change)
-            # What late samples say may be long over: nothing is stopped or drained for it.
+            # A firing by late samples may be long over: nothing is stopped or drained for it.
             is_firing = outcome.notify is AlertState.FIRING and outcome.after.late_at is None
             if is_firing and self.rule.actions:
                 self._act(alert, outcome.after)
@@ -194,5 +194,5 @@ def view_of(alert: Alert) -> AlertView:
     return AlertView(**_columns(alert))
 
 
-def _columns(one: Alert | AlertView) -> dict[str, Any]:
-    return dict(zip(_VIEWED, _read_view(one), strict=True))
+def _columns(alert: Alert | AlertView) -> dict[str, Any]:
+    return dict(zip(_VIEWED, _read_view(alert), strict=True))

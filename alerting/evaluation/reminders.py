@@ -150,7 +150,7 @@ def _pending(session: Session, alerts: Sequence[Alert]) -> set[Pair]:
 
 
 def _is_outdated(row: Notification, alert: Alert) -> bool:
-    """Whether a message is about an earlier state of its alert."""
+    """Return whether a message is about an earlier state of its alert."""
     if alert.fired_at is not None and row.created_at < alert.fired_at:
         return True
     if alert.state not in _ACTIVE:

@@ -26,16 +26,16 @@ def rolling_forecast(values: Floats, *, window: int, ahead: float) -> Floats:
     # Around the mean, the squares of large values lose no digits.
     counts = is_known.sum(axis=1, keepdims=True)
     level = np.where(is_known, values, 0.0).sum(axis=1, keepdims=True) / np.maximum(counts, 1)
-    times, known = np.where(is_known, at, 0.0), np.where(is_known, values - level, 0.0)
+    times, deviations = np.where(is_known, at, 0.0), np.where(is_known, values - level, 0.0)
     number = rolling_sums(is_known.astype(np.float64), window)
-    t, v = rolling_sums(times, window), rolling_sums(known, window)
-    tt, tv = rolling_sums(times * times, window), rolling_sums(times * known, window)
+    t, v = rolling_sums(times, window), rolling_sums(deviations, window)
+    tt, tv = rolling_sums(times * times, window), rolling_sums(times * deviations, window)
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = (number * tv - t * v) / (number * tt - t * t)
-        found = level + v / number + slope * (at + 1 + ahead - t / number)
+        forecasts = level + v / number + slope * (at + 1 + ahead - t / number)
     is_enough = number >= FORECAST_STEPS // 2
     is_enough |= (number >= FORECAST_MIN_VALUES) & (_extent(is_known, window) * 2 >= window)
-    return np.where(is_enough, found, np.nan)
+    return np.where(is_enough, forecasts, np.nan)
 
 
 def _extent(is_known: NDArray[np.bool_], window: int) -> NDArray[np.int64]:

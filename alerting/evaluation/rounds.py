@@ -83,9 +83,9 @@ class Rounds:
                 starting[tenant_id] = rules
             else:
                 missed = [
-                    one.id
-                    for one in rules
-                    if running is None or is_due(one.name, one.interval_seconds, running.at, now)
+                    rule.id
+                    for rule in rules
+                    if running is None or is_due(rule.name, rule.interval_seconds, running.at, now)
                 ]
                 skipped += missed
                 if missed:
@@ -100,12 +100,12 @@ class Rounds:
                     )
         shared = self._shared(starting, now=now)
         for tenant_id, rules in starting.items():
-            known = [shared.get(one.id) for one in rules]
-            if all(one is not None and one.is_recorded for one in known):
+            shared_groups = [shared.get(rule.id) for rule in rules]
+            if all(groups is not None and groups.is_recorded for groups in shared_groups):
                 with self._lock:
                     del self._running[tenant_id]
             else:
-                pool = self._pool if None in known else self._recording
+                pool = self._pool if None in shared_groups else self._recording
                 pool.submit(self._evaluate, tenant_id, rules, shared, now)
         self._count(skipped, now=now)
         resolve_ended(evaluator.sessions, now=now, public_url=evaluator.public_url)
@@ -117,13 +117,18 @@ class Rounds:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _is_slow_full(self) -> bool:
-        return sum(one.is_slow for one in self._running.values()) >= MAX_SLOW
+        return sum(tenant_round.is_slow for tenant_round in self._running.values()) >= MAX_SLOW
 
     def _shared(
         self, starting: Mapping[str, Sequence[Rule]], *, now: datetime
     ) -> Mapping[str, SharedGroups]:
         """Return what is read of many tenants at once: of slow ones, nothing."""
-        quick = [rule for one, rules in starting.items() if one not in self._slow for rule in rules]
+        quick = [
+            rule
+            for tenant_id, rules in starting.items()
+            if tenant_id not in self._slow
+            for rule in rules
+        ]
         try:
             return self._evaluator.read_shared(quick, now=now)
         except DatabaseUnavailableError:  # each is evaluated alone

@@ -29,6 +29,6 @@ def rule_query(
         filters={
             tag: tuple(values) for tag, values in rule.filters.items() if ANY_VALUE not in values
         },
-        matchers=tuple((one.label, one.operator, one.value) for one in matchers),
+        matchers=tuple((matcher.label, matcher.operator, matcher.value) for matcher in matchers),
         group_by=group_tags(rule),
     )

@@ -82,19 +82,21 @@ def read_series(
     query = rule_query(rule, start_ns=start_ns, end_ns=end_ns, tenants=tenants, step_ns=step_ns)
     needed = [tag for tag, values in rule.filters.items() if ANY_VALUE in values]
     ahead_ns = round(rule.ahead_seconds * NS_PER_SECOND)
-    found = []
+    lines = []
     for tags, times_ns, values in values_by_group(store, rule, query):
-        finite = [(at, one) for at, one in zip(times_ns, values, strict=True) if math.isfinite(one)]
+        finite = [
+            (at, value) for at, value in zip(times_ns, values, strict=True) if math.isfinite(value)
+        ]
         if finite and all(tags[tag] for tag in needed):
-            starts, known = zip(*finite, strict=True)
+            starts, finite_values = zip(*finite, strict=True)
             # A value is known at the end of its window.
             times = [min(at + step_ns, to_ns(end)) for at in starts]
             shown = {tag: text for tag, text in tags.items() if text}
             ahead = to_ns(end) + ahead_ns
-            trend = _trend(starts, known, (starts[0], ahead)) if is_forecast else ()
-            found.append(GroupSeries(shown, times, list(known), trend))
-    found.sort(key=_last, reverse=rule.comparison.is_upper)
-    breaching = sum(severity_of(_last(one), rule) is not None for one in found)
+            trend = _trend(starts, finite_values, (starts[0], ahead)) if is_forecast else ()
+            lines.append(GroupSeries(shown, times, list(finite_values), trend))
+    lines.sort(key=_last, reverse=rule.comparison.is_upper)
+    breaching = sum(severity_of(_last(line), rule) is not None for line in lines)
     if breaching and rule.and_condition:
         groups = read_groups(store, rule, tenants=tenants, now=end)
         breaching = sum(group_severity(group, rule) is not None for group in groups)
@@ -103,8 +105,8 @@ def read_series(
         start_ns=start_ns,
         end_ns=to_ns(end) + ahead_ns,
         step_ns=step_ns,
-        lines=found[:MAX_LINES],
-        groups=len(found),
+        lines=lines[:MAX_LINES],
+        groups=len(lines),
         breaching=breaching,
         thresholds=[(threshold, severity) for severity, threshold in rule_thresholds(rule)],
     )

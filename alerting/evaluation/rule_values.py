@@ -36,13 +36,13 @@ def values_by_group(
     The arithmetic of two fields is that of their aggregates, where both have one. So is that of a
     rule with what it is compared with.
     """
-    found = store.query_range(query)
+    series_list = store.query_range(query)
     if not rule.operator and not rule.compared_with:
-        return [(series.tags, series.times_ns, series.values) for series in found]
+        return [(series.tags, series.times_ns, series.values) for series in series_list]
     fields = {
         name: [
             (series.tags, dict(zip(series.times_ns, series.values, strict=True)))
-            for series in found
+            for series in series_list
             if series.field == name
         ]
         for name in query.fields
@@ -140,8 +140,8 @@ def _rolled(values: Floats, aggregate: Aggregate, steps: int) -> Floats:
         columns = np.where(is_known, np.arange(values.shape[1]), -1)
         last = np.maximum.accumulate(columns, axis=1)
         is_recent = last > np.arange(values.shape[1]) - steps
-        found = np.take_along_axis(values, np.maximum(last, 0), axis=1)
-        return np.where(is_recent & (last >= 0), found, np.nan)
+        last_values = np.take_along_axis(values, np.maximum(last, 0), axis=1)
+        return np.where(is_recent & (last >= 0), last_values, np.nan)
     sums = rolling_sums(np.where(is_known, values, 0.0), steps)
     counts = rolling_sums(is_known.astype(np.float64), steps)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -166,8 +166,8 @@ def _result(reading: Generator[None, None, dict[GroupKey, Floats]]) -> dict[Grou
         try:
             next(reading)
         except StopIteration as done:
-            found: dict[GroupKey, Floats] = done.value
-            return found
+            values: dict[GroupKey, Floats] = done.value
+            return values
 
 
 def _quotient(left: float, right: float) -> float:

@@ -54,35 +54,35 @@ def read_shared(
         now: the end of the windows.
         seconds: a clock that only counts.
     """
-    found: dict[str, SharedGroups] = {}
-    for some in _alike(rules):
+    shared: dict[str, SharedGroups] = {}
+    for alike in _alike(rules):
         started = seconds()
-        whole = {appliance for rule in some for appliance in alerted.get(rule.id, ())}
-        if len(whole) > MAX_APPLIANCES:
+        appliances = {appliance for rule in alike for appliance in alerted.get(rule.id, ())}
+        if len(appliances) > MAX_APPLIANCES:
             continue
-        rule = replace(request_of(some[0]), group_by=(TENANT_TAG, *some[0].group_by))
+        rule = replace(request_of(alike[0]), group_by=(TENANT_TAG, *alike[0].group_by))
         try:
             groups = read_groups(
                 store,
                 rule,
-                tenants=tuple(one.tenant_id for one in some),
+                tenants=tuple(tenant_rule.tenant_id for tenant_rule in alike),
                 now=now,
                 only_breaches=True,
-                whole_appliances=whole,
+                whole_appliances=appliances,
             )
         except Exception as error:  # noqa: BLE001 - each is read alone, and shows its own error
             logger.info(
-                "rule %r of %d tenants can't be read at once: %s", rule.name, len(some), error
+                "rule %r of %d tenants can't be read at once: %s", rule.name, len(alike), error
             )
             continue
         by_tenant: dict[str, list[Group]] = defaultdict(list)
         for group in groups:
             tags = {tag: value for tag, value in group.tags.items() if tag != TENANT_TAG}
             by_tenant[group.tags.get(TENANT_TAG, "")].append(replace(group, tags=tags))
-        share = (seconds() - started) / len(some)
-        for one in some:
-            found[one.id] = SharedGroups(by_tenant[one.tenant_id], share)
-    return found
+        share = (seconds() - started) / len(alike)
+        for tenant_rule in alike:
+            shared[tenant_rule.id] = SharedGroups(by_tenant[tenant_rule.tenant_id], share)
+    return shared
 
 
 def _alike(rules: Iterable[Rule]) -> Iterator[Sequence[Rule]]:
@@ -94,4 +94,4 @@ def _alike(rules: Iterable[Rule]) -> Iterator[Sequence[Rule]]:
             # A second rule of a tenant that is the same is read alone.
             by_text[text].setdefault(rule.tenant_id, rule)
     for alike in by_text.values():
-        yield from (some for some in chunked(alike.values(), MAX_TENANTS) if len(some) > 1)
+        yield from (part for part in chunked(alike.values(), MAX_TENANTS) if len(part) > 1)

@@ -31,7 +31,7 @@ class StepTable:
 
     def add(self, columns: SeriesColumns) -> None:
         """Add the values of a part of the steps."""
-        numbers = [self.groups.setdefault(one, len(self.groups)) for one in columns.groups]
+        numbers = [self.groups.setdefault(group, len(self.groups)) for group in columns.groups]
         rows = np.repeat(np.array(numbers, dtype=np.int64), columns.lengths)
         for name, values in self.values.items():
             missing = np.full((len(self.groups) - len(values), len(self._starts)), np.nan)
@@ -55,7 +55,7 @@ def read_steps(
     """Return the aggregates of a rule's fields over each step; it yields before each part."""
     table = StepTable(tuple(filter(None, (request.field, request.other_field))), starts)
     for number in range(PARTS):
-        first, last = (len(starts) * one // PARTS for one in (number, number + 1))
+        first, last = (len(starts) * index // PARTS for index in (number, number + 1))
         yield
         if first == last:
             continue

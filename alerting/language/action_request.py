@@ -1,4 +1,4 @@
-"""What a rule does when one of its alerts fires, as a user writes it: at most one of each kind.
+"""The actions of a rule when an alert fires, as a user writes them: at most one of each kind.
 
     {"kind": "label", "labels": {"needs": "repair"}, "max_per_hour": 5, "is_dry_run": False,
      "severity": "critical"}
@@ -38,15 +38,15 @@ def stored_action(action: Mapping[str, Any]) -> dict[str, Any]:
 
 def action_errors(actions: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return what is wrong with the actions of a rule, without a look at the database."""
-    kinds = [one["kind"] for one in actions]
+    kinds = [action["kind"] for action in actions]
     errors = [
         f"There are several actions {kind.value!r}. Merge them into one."
         for kind in ActionKind
         if kinds.count(kind.value) > 1
     ]
-    for one in actions:
-        kind, count = one["kind"], one.get("max_per_hour", DEFAULT_MAX_PER_HOUR)
-        labels, receiver = one.get("labels") or {}, one.get("receiver") or ""
+    for action in actions:
+        kind, count = action["kind"], action.get("max_per_hour", DEFAULT_MAX_PER_HOUR)
+        labels, receiver = action.get("labels") or {}, action.get("receiver") or ""
         if not 1 <= count <= MAX_PER_HOUR:
             errors.append(
                 f"{kind}: max_per_hour is {count}. It must be from 1 to {MAX_PER_HOUR:,}."
@@ -65,10 +65,10 @@ def action_errors(actions: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def required_permissions(actions: Sequence[Mapping[str, Any]]) -> set[Permission]:
     """Return what a user needs who does by hand what actions do."""
-    kinds = {ActionKind(one["kind"]) for one in actions}
+    kinds = {ActionKind(action["kind"]) for action in actions}
     return {permission for kind, permission in _PERMISSIONS.items() if kind in kinds}
 
 
 def is_severe_enough(action: Mapping[str, Any], severity: Severity) -> bool:
-    """Whether an alert of a severity has an action."""
+    """Return whether an alert of a severity has an action."""
     return severity.rank >= Severity(action["severity"]).rank

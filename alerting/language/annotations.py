@@ -121,7 +121,7 @@ def _constant_problem(value: object) -> str:
 
 
 def _is_arithmetic(node: nodes.Mul) -> bool:
-    """Whether a product can't repeat a text: it is of the number `value` and a constant."""
+    """Return whether a product can't repeat a text: it is of the number `value` and a constant."""
     sides = (node.left, node.right)
     return any(isinstance(side, nodes.Name) and side.name == "value" for side in sides) and any(
         isinstance(side, nodes.Const) and isinstance(side.value, int | float) for side in sides

@@ -56,7 +56,7 @@ def rule_errors(request: RuleRequest) -> Errors:
     errors["annotation"] = annotation_errors(request.annotation)
     errors["actions"] = action_errors(request.actions)
     errors |= _threshold_errors(request)
-    return {name: found for name, found in errors.items() if found}
+    return {name: messages for name, messages in errors.items() if messages}
 
 
 def _name_errors(name: str) -> list[str]:

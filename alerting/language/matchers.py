@@ -27,7 +27,7 @@ class Matcher:
         return f"{self.label}{self.operator}{self.value}"
 
     def matches(self, labels: Mapping[str, str]) -> bool:
-        """Whether the labels of an alert match."""
+        """Return whether the labels of an alert match."""
         text = labels.get(self.label, "")
         is_equal = (
             _is_match(self.value, text) if self.operator.endswith("~") else text == self.value
@@ -58,17 +58,17 @@ def split_matcher(text: str) -> Matcher:
     Raises:
         ValueError: it has no label or no operator.
     """
-    found = _MATCHER.fullmatch(text)
-    if found is None:
+    match = _MATCHER.fullmatch(text)
+    if match is None:
         raise ValueError(f"{text!r} is not a matcher. Use LABEL=VALUE, or !=, =~ or !~.")
-    label, operator, value = found.groups()
+    label, operator, value = match.groups()
     if len(value) > 1 and value.startswith('"') and value.endswith('"'):
         value = value[1:-1]
     return Matcher(label, operator, value)
 
 
 def match_all(matchers: Sequence[str], labels: Mapping[str, str]) -> bool:
-    """Whether labels match all matchers."""
+    """Return whether labels match all matchers."""
     return all(parse_matcher(text).matches(labels) for text in matchers)
 
 

@@ -41,7 +41,7 @@ def check_metric(
         InvalidInputError: with the errors by field, and a suggestion where a name is similar.
     """
     scope.require(Permission.EDIT_ALERTS)
-    # What is invalid in itself is reported when the rule is saved.
+    # Saving the rule reports what is invalid in itself.
     if not rule_errors(request) and (before is None or _checked(before) != _checked(request)):
         raise_errors("rule", metric_errors(StoredNames(store, scope.tenants), request))
 
@@ -112,8 +112,8 @@ def _declared_errors(request: RuleRequest) -> Errors:
     return {name: texts for name, texts in errors.items() if texts}
 
 
-def _unknown_measurement(request: RuleRequest, known: Collection[str]) -> Errors:
-    names = sorted({*DECLARED, *known})
+def _unknown_measurement(request: RuleRequest, measurements: Collection[str]) -> Errors:
+    names = sorted({*DECLARED, *measurements})
     near = difflib.get_close_matches(request.measurement, names, 1, _LEAST_SIMILARITY)
     if not near:
         return {}
@@ -124,12 +124,12 @@ def _unknown_measurement(request: RuleRequest, known: Collection[str]) -> Errors
     return {"measurement": [text]}
 
 
-def _unknown(kind: str, names: Collection[str], known: Collection[str]) -> list[str]:
-    return [unknown_name(kind, name, known) for name in names if name and name not in known]
+def _unknown(kind: str, names: Collection[str], existing: Collection[str]) -> list[str]:
+    return [unknown_name(kind, name, existing) for name in names if name and name not in existing]
 
 
-def _misspelt(kind: str, names: Collection[str], known: Collection[str]) -> list[str]:
-    return [text for text in _unknown(kind, names, known) if "Did you mean" in text]
+def _misspelt(kind: str, names: Collection[str], existing: Collection[str]) -> list[str]:
+    return [text for text in _unknown(kind, names, existing) if "Did you mean" in text]
 
 
 def _matched_tags(request: RuleRequest) -> list[str]:

@@ -92,17 +92,17 @@ class ExpressionParser:
     def comparand(self) -> tuple[Operator, dict[str, Any]]:
         """Read a text that is only an operator and another aggregate, and what is read of it."""
         self._next()
-        found = self._read_comparand()
+        comparand = self._read_comparand()
         if self._next() < len(self._text):
             self._expected("'over' or 'offset'")
-        return found
+        return comparand
 
     def condition(self) -> dict[str, Any]:
         """Read a text that is only a condition: an aggregate and a threshold."""
-        found = self._read_condition()
+        fields = self._read_condition()
         if self._next() < len(self._text):
             self._expected("'over', 'by' or 'ahead'")
-        return found
+        return fields
 
     def _read_once(self, name: str, read: Callable[[], object], *, at: int) -> None:
         """Read a part of the text, and find the text itself."""
@@ -114,18 +114,18 @@ class ExpressionParser:
 
     def _read_comparand(self) -> tuple[Operator, dict[str, Any]]:
         sign = self._match(_OPERATOR) or self._expected("one of + - * /")
-        with self._apart() as found:
+        with self._apart() as fields:
             self._read_metric()
             while self._word_ahead() in _COMPARAND_CLAUSES:
                 self._read_clause(self._next(), _COMPARAND_CLAUSES)
-        return Operator(sign), found
+        return Operator(sign), fields
 
     def _read_condition(self) -> dict[str, Any]:
-        with self._apart() as found:
+        with self._apart() as fields:
             self._read_metric()
             while True:
                 start = self._next()
-                if self._is_comparison() and "warning_threshold" not in found:
+                if self._is_comparison() and "warning_threshold" not in fields:
                     self._read_threshold()
                 elif _OPERATOR.match(self._text, self._at):
                     self._read_once("compared_with", self._read_comparand, at=start)
@@ -133,11 +133,11 @@ class ExpressionParser:
                     self._read_clause(start)
                 else:
                     break
-            if "warning_threshold" not in found:
+            if "warning_threshold" not in fields:
                 self._expected("a threshold such as '> 85'")
-            if "warning_reset" in found:
+            if "warning_reset" in fields:
                 self._fail("a second condition has no 'reset'", at=start)
-        return found
+        return fields
 
     @contextmanager
     def _apart(self) -> Iterator[dict[str, Any]]:
@@ -149,8 +149,8 @@ class ExpressionParser:
             self._found = rule
 
     def _word_ahead(self) -> str:
-        found = _WORD.match(self._text, self._next())
-        return "" if found is None else found[0]
+        match = _WORD.match(self._text, self._next())
+        return "" if match is None else match[0]
 
     def _read_metric(self) -> None:
         start = self._next()
@@ -277,7 +277,7 @@ class ExpressionParser:
             self._expected(" or ".join(NoDataPolicy))
 
     def _is_comparison(self) -> bool:
-        """Whether a threshold comes next: `> 85` or `critical > 95`."""
+        """Return whether a threshold comes next: `> 85` or `critical > 95`."""
         severities = "|".join(Severity)
         is_next = re.compile(rf"(?:(?:{severities})\s*)?[<>=!]").match(self._text, self._at)
         return is_next is not None
@@ -327,11 +327,11 @@ class ExpressionParser:
         return self._at
 
     def _match(self, pattern: re.Pattern[str]) -> str:
-        found = pattern.match(self._text, self._at)
-        if found is None:
+        match = pattern.match(self._text, self._at)
+        if match is None:
             return ""
-        self._at = found.end()
-        return found[0]
+        self._at = match.end()
+        return match[0]
 
     def _quoted(self) -> str | None:
         start = self._at

@@ -32,7 +32,7 @@ _MINUTE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class Comparand:
-    """What the values of a rule are compared with: `/ avg(gpu.power_watts) over 1d offset 1d`.
+    """The aggregate to compare values with: `/ avg(gpu.power_watts) over 1d offset 1d`.
 
     Its window ends `offset_seconds` before the rule's. It has the rule's tags.
     """
@@ -94,9 +94,9 @@ def parse_comparand(text: str) -> Comparand:
     Raises:
         InvalidInputError: names the column and what is expected there.
     """
-    operator, found = ExpressionParser(text).comparand()
-    offset_seconds = found.pop("offset_seconds", 0.0)
-    return Comparand(operator, RuleRequest(name="", **found), offset_seconds)
+    operator, fields = ExpressionParser(text).comparand()
+    offset_seconds = fields.pop("offset_seconds", 0.0)
+    return Comparand(operator, RuleRequest(name="", **fields), offset_seconds)
 
 
 def condition_of(rule: "Rule | RuleRequest") -> RuleRequest | None:
@@ -113,8 +113,8 @@ def condition_of(rule: "Rule | RuleRequest") -> RuleRequest | None:
 
 @lru_cache(maxsize=1000)
 def _parse_condition(text: str) -> RuleRequest:
-    found = ExpressionParser(text).condition()
-    return with_canonical_parts(RuleRequest(name="", **{"group_by": (), **found}))
+    fields = ExpressionParser(text).condition()
+    return with_canonical_parts(RuleRequest(name="", **{"group_by": (), **fields}))
 
 
 def other_parts(rule: "Rule | RuleRequest") -> Iterator[tuple[str, RuleRequest]]:
@@ -135,7 +135,10 @@ def _aggregate_text(rule: "Rule | RuleRequest") -> str:
             f"{_name(tag)}={'|'.join(map(_filter_text, values))}"
             for tag, values in sorted(rule.filters.items())
         ),
-        *(f"{_name(one.label)}{one.operator}{_quoted(one.value)}" for one in matchers),
+        *(
+            f"{_name(matcher.label)}{matcher.operator}{_quoted(matcher.value)}"
+            for matcher in matchers
+        ),
     ]
     metric = metric_text(rule) + (f"{{{', '.join(filters)}}}" if filters else "")
     ahead = f"ahead {_duration(rule.ahead_seconds)} " if rule.ahead_seconds else ""

@@ -58,7 +58,7 @@ def add_acknowledgements(
 
 
 def is_acknowledgement_due(session: Session, notification: Notification) -> bool:
-    """Whether the incident of an acknowledgement is open, and its alert is acknowledged."""
+    """Return whether the incident of an acknowledgement is open, and its alert is acknowledged."""
     alert = session.get(Alert, notification.payload["alert_id"])
     is_open = select(DeliveredAlert.id).where(_same_incident(notification)).limit(1)
     is_acknowledged = alert is not None and alert.acknowledged_at is not None
@@ -72,7 +72,7 @@ def note_acknowledged(session: Session, notification: Notification, *, at: datet
 
 
 def must_reopen(session: Session, notifications: Sequence[Notification]) -> bool:
-    """Whether notifications to one receiver must reach those who acknowledged their incident."""
+    """Return whether notifications must reach those who acknowledged their incident."""
     first = notifications[0]
     if first.destination.kind not in PAGING_KINDS or not first.about:
         return False
@@ -90,7 +90,7 @@ def must_reopen(session: Session, notifications: Sequence[Notification]) -> bool
 
 
 def _is_acknowledged(pairs: Sequence[tuple[Alert, DeliveredAlert]]) -> bool:
-    """Whether all alerts of an incident are acknowledged, and its service does not know that."""
+    """Return whether all alerts are acknowledged, and the paging service does not know that."""
     has_all = all(alert.acknowledged_at and row.state is not None for alert, row in pairs)
     return has_all and any(row.acknowledged_at is None for _, row in pairs)
 

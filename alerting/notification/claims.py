@@ -1,4 +1,4 @@
-"""What a recipient was notified of while a message is sent, and after it.
+"""Record the alerts of which a recipient was notified, while a message is sent and after it.
 
 While a message about an alert is sent, nobody knows what its recipient was notified of: the row of
 `delivered_alerts` has no state until the delivery has succeeded, or has surely failed.
@@ -30,7 +30,7 @@ class Claim:
 
 
 def is_current(session: Session, notification: Notification) -> bool:
-    """Whether a notification is still true, and its recipient is not yet notified of it."""
+    """Return whether a notification is still true, and its recipient is not yet notified of it."""
     if notification.purpose is NotificationPurpose.ACKNOWLEDGEMENT:
         return is_acknowledgement_due(session, notification)
     if not notification.about or notification.purpose is NotificationPurpose.REPEAT:

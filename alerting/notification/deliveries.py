@@ -130,7 +130,9 @@ class DeliveryQueue:
             return
         recipients = self.routing.recipients(self.rule, change.tags, change.severity)
         if has_ended:
-            recipients = {key: one for key, one in recipients.items() if key in delivered}
+            recipients = {
+                key: recipient for key, recipient in recipients.items() if key in delivered
+            }
         for key, row in delivered.items():
             address = "" if row.receiver_id else row.recipient
             recipients.setdefault(key, Recipient(row.receiver_id, address))

@@ -1,4 +1,4 @@
-"""What holds notifications back: silences, alerts that inhibit others, and mute times of routes."""
+"""Hold notifications back: for silences, alerts that inhibit others, and mute times of routes."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field

@@ -32,7 +32,7 @@ class InhibitRule:
     equal: tuple[str, ...] = ()
 
 
-KEYS = tuple(one.name for one in fields(InhibitRule))
+KEYS = tuple(rule_field.name for rule_field in fields(InhibitRule))
 SHIPPED = (
     InhibitRule(
         source_matchers=("pack_key=appliance-down",),
@@ -77,15 +77,15 @@ def parse_inhibit_rules(data: object) -> tuple[tuple[InhibitRule, ...], Errors]:
     if not isinstance(data, list) or len(data) > MAX_RULES:
         return (), {"inhibit_rules": [f"Expected a list of at most {MAX_RULES} rules."]}
     errors: Errors = {}
-    found = []
-    for number, one in enumerate(data):
+    rules = []
+    for number, entry in enumerate(data):
         path = f"inhibit_rules.{number}"
-        texts = _errors(one)
+        texts = _errors(entry)
         if texts:
             errors[path] = [f"{path}: {text}" for text in texts]
         else:
-            found.append(InhibitRule(**{key: tuple(value) for key, value in one.items()}))
-    return tuple(found), errors
+            rules.append(InhibitRule(**{key: tuple(value) for key, value in entry.items()}))
+    return tuple(rules), errors
 
 
 def inhibit_rules_of(policy: NotificationPolicy | None) -> tuple[InhibitRule, ...]:
@@ -93,8 +93,8 @@ def inhibit_rules_of(policy: NotificationPolicy | None) -> tuple[InhibitRule, ..
     if policy is None or policy.inhibit_rules is None:
         return SHIPPED
     return tuple(
-        InhibitRule(**{key: tuple(value) for key, value in one.items()})
-        for one in policy.inhibit_rules
+        InhibitRule(**{key: tuple(value) for key, value in entry.items()})
+        for entry in policy.inhibit_rules
     )
 
 
@@ -105,7 +105,7 @@ def printed_rules(rules: Sequence[InhibitRule]) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Inhibitions:
-    """What the firing alerts of some tenants inhibit.
+    """The inhibitions by the firing alerts of some tenants.
 
     `sources` has, for each rule of each tenant, the alerts that match it by the values of its
     `equal` labels.
@@ -124,12 +124,12 @@ class Inhibitions:
         labels = _labels(payload["tags"], payload, pack_key=payload.get("pack_key", ""))
         appliance_id = payload["appliance_id"]
         labels |= {"appliance_id": appliance_id, **self.appliances.get(appliance_id, {})}
-        found: set[str] = set()
+        inhibiting: set[str] = set()
         for rule, alerts in self.sources.get(tenant_id, ()):
-            others = alerts.get(_values(rule, labels), set()) - {payload["alert_id"]}
-            if others and match_all(rule.target_matchers, labels):
-                found |= others
-        return found
+            sources = alerts.get(_values(rule, labels), set()) - {payload["alert_id"]}
+            if sources and match_all(rule.target_matchers, labels):
+                inhibiting |= sources
+        return inhibiting
 
 
 def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibitions:
@@ -138,11 +138,11 @@ def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibi
         tenant_id: inhibit_rules_of(session.get(NotificationPolicy, tenant_id))
         for tenant_id in tenant_ids
     }
-    sources = [_can_be_source(rule) for found in rules.values() for rule in found]
+    sources = [_can_be_source(rule) for tenant_rules in rules.values() for rule in tenant_rules]
     if not sources:
         return Inhibitions({})
     labels = appliance_labels(
-        session, {tenant_id: _used(found) for tenant_id, found in rules.items()}
+        session, {tenant_id: _used(tenant_rules) for tenant_id, tenant_rules in rules.items()}
     )
     firing: dict[str, list[tuple[str, Mapping[str, str]]]] = {}
     names = appliance_names(session, tuple(tenant_ids))
@@ -158,8 +158,8 @@ def current_inhibitions(session: Session, tenant_ids: Collection[str]) -> Inhibi
         )
     return Inhibitions(
         {
-            tenant_id: [(rule, _matching(rule, firing.get(tenant_id, []))) for rule in found]
-            for tenant_id, found in rules.items()
+            tenant_id: [(rule, _matching(rule, firing.get(tenant_id, []))) for rule in tenant_rules]
+            for tenant_id, tenant_rules in rules.items()
         },
         labels,
     )
@@ -181,9 +181,9 @@ def _can_be_source(rule: InhibitRule) -> ColumnElement[bool]:
     return and_(
         true(),
         *(
-            columns[one.label] == one.value
-            for one in matchers
-            if one.operator == "=" and one.label in columns
+            columns[matcher.label] == matcher.value
+            for matcher in matchers
+            if matcher.operator == "=" and matcher.label in columns
         ),
     )
 
@@ -191,11 +191,11 @@ def _can_be_source(rule: InhibitRule) -> ColumnElement[bool]:
 def _matching(
     rule: InhibitRule, alerts: Sequence[tuple[str, Mapping[str, str]]]
 ) -> dict[tuple[str, ...], set[str]]:
-    found: dict[tuple[str, ...], set[str]] = {}
+    ids: dict[tuple[str, ...], set[str]] = {}
     for ident, labels in alerts:
         if match_all(rule.source_matchers, labels):
-            found.setdefault(_values(rule, labels), set()).add(ident)
-    return found
+            ids.setdefault(_values(rule, labels), set()).add(ident)
+    return ids
 
 
 def _values(rule: InhibitRule, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -210,8 +210,8 @@ def _labels(
     labels: ApplianceLabels = NO_LABELS,
 ) -> dict[str, str]:
     rule, severity = named["rule"], named["severity"]
-    found = labels_of(tags, rule=rule, severity=severity, names=names or {}, labels=labels)
-    return found | {"pack_key": pack_key}
+    all_labels = labels_of(tags, rule=rule, severity=severity, names=names or {}, labels=labels)
+    return all_labels | {"pack_key": pack_key}
 
 
 def _errors(data: object) -> list[str]:
@@ -220,7 +220,7 @@ def _errors(data: object) -> list[str]:
     errors = [f"Unknown key {key!r}. Use {', '.join(KEYS)}." for key in data if key not in KEYS]
     for key in KEYS:
         value = data.get(key, [])
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             errors.append(f"{key} must be a list of texts.")
         elif len(value) > MAX_MATCHERS:
             errors.append(f"{key} has {len(value)} entries. The maximum is {MAX_MATCHERS}.")

@@ -195,7 +195,7 @@ def _errors(request: WindowRequest, *, now: datetime) -> Errors:
         errors["duration_seconds"] = [f"A maintenance window lasts from {limits}."]
     elif not errors.keys() & {"schedule", "time_zone"}:
         errors["schedule"] = _schedule_errors(request, duration, now=now)
-    return {name: found for name, found in errors.items() if found}
+    return {name: messages for name, messages in errors.items() if messages}
 
 
 def _schedule_errors(request: WindowRequest, duration: timedelta, *, now: datetime) -> list[str]:

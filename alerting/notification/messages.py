@@ -162,14 +162,17 @@ def render_group(
         unchanged: payloads of the group's other active alerts, as they were sent before.
         zone: the time zone of the text.
     """
-    newest = {one.about or one.id: one for one in sorted(notifications, key=lambda one: one.id)}
+    newest = {
+        notification.about or notification.id: notification
+        for notification in sorted(notifications, key=lambda notification: notification.id)
+    }
     changed = [render(notification, zone=zone) for notification in newest.values()]
     payloads = [*(message.payload for message in changed), *unchanged]
     counts = Counter(str(payload.get("state", NOTICE)) for payload in payloads)
     states = ", ".join(f"{count} {state.replace('_', ' ')}" for state, count in counts.items())
     rules = list(dict.fromkeys(payload["rule"] for payload in payloads))
-    more = f" and {len(rules) - 1} more" if len(rules) > 1 else ""
-    subject = " ".join(f"[{states.upper()}] {rules[0]}{more}".split())
+    rest = f" and {len(rules) - 1} more" if len(rules) > 1 else ""
+    subject = " ".join(f"[{states.upper()}] {rules[0]}{rest}".split())
     shown = changed[:MAX_SHOWN]
     others = [_subject(payload) for payload in unchanged[: MAX_SHOWN - len(shown)]]
     hidden = len(payloads) - len(shown) - len(others)
@@ -192,7 +195,9 @@ def render_group(
             "id": notifications[0].id,
             "subject": subject,
             "state": next((state for state in _GROUP_STATES if state in counts), NOTICE),
-            "severity": max((one.get("severity", "") for one in payloads), key=_SEVERITIES.index),
+            "severity": max(
+                (payload.get("severity", "") for payload in payloads), key=_SEVERITIES.index
+            ),
             "alerts": payloads,
         },
         zone=zone,

@@ -78,7 +78,7 @@ def muted_routes(row: NotificationPolicy, *, now: datetime) -> dict[str, datetim
 
 
 def is_muted(route: Route, intervals: Mapping[str, TimeInterval], *, at: datetime) -> bool:
-    """Whether a route is in one of its mute times, or in none of its active times."""
+    """Return whether a route is in one of its mute times, or in none of its active times."""
     # One of a time zone that no longer exists has no entries, and holds nothing.
     active = [intervals[name] for name in route.active_time_intervals if intervals[name]]
     return any(contains(intervals[name], at) for name in route.mute_time_intervals) or (

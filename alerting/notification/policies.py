@@ -90,9 +90,9 @@ def save_policy(
     errors |= interval_errors
     rules: list[dict[str, Any]] | None = None
     if inhibit_rules is not None:
-        parsed, found = parse_inhibit_rules(inhibit_rules)
+        parsed, rule_errors = parse_inhibit_rules(inhibit_rules)
         rules = None if parsed == SHIPPED else printed_rules(parsed)
-        errors |= found
+        errors |= rule_errors
     raise_errors("notification policy", errors)
     row = session.get(NotificationPolicy, tenant_id)
     if row is None:
@@ -132,14 +132,14 @@ def preview_policy(
         }
     row = session.get(NotificationPolicy, tenant_id)
     muted = {} if row is None else muted_routes(row, now=now)
-    found: dict[str, Destination] = {}
+    destinations: dict[str, Destination] = {}
     for route in policy_of(session, tenant_id).matching({**own, **labels}):
         for name in route.receivers:
             # A receiver is notified if one of its routes is not muted.
-            if name in receivers and (name not in found or found[name].muted_until):
+            if name in receivers and (name not in destinations or destinations[name].muted_until):
                 until = muted.get(route.path)
-                found[name] = Destination(receivers[name], name, route, until)
-    return list(found.values())
+                destinations[name] = Destination(receivers[name], name, route, until)
+    return list(destinations.values())
 
 
 def policy_of(session: Session, tenant_id: str) -> Route:
@@ -154,15 +154,15 @@ def rename_receiver(session: Session, tenant_id: str | None, *, before: str, aft
     One without a tenant is the platform's.
     """
     if tenant_id is None:
-        for one in session.scalars(select(PlatformRule)):
-            one.receivers = list(_renamed_names(one.receivers, before, after))
+        for platform_rule in session.scalars(select(PlatformRule)):
+            platform_rule.receivers = list(_renamed_names(platform_rule.receivers, before, after))
         return
     for rule in session.scalars(select(Rule).where(Rule.tenant_id == tenant_id)):
         renamed = [
-            one | {"receiver": after} if one.get("receiver") == before else one
-            for one in rule.actions
+            action | {"receiver": after} if action.get("receiver") == before else action
+            for action in rule.actions
         ]
-        rule.actions = [one for one in renamed if one.get("receiver") != ""]
+        rule.actions = [action for action in renamed if action.get("receiver") != ""]
     row = session.get(NotificationPolicy, tenant_id)
     if row is not None:
         row.root = stored(_renamed(loaded(row.root), before, after))
@@ -180,10 +180,10 @@ def _renamed(route: Route, before: str, after: str) -> Route:
 
 
 def _renamed_names(names: Iterable[str], before: str, after: str) -> tuple[str, ...]:
-    return tuple(filter(None, (after if one == before else one for one in names)))
+    return tuple(filter(None, (after if name == before else name for name in names)))
 
 
 def receivers_by_name(session: Session, tenant_id: str | None) -> dict[str, str]:
     """Return the ids of the tenant's receivers by name; None: the platform's."""
     statement = select(Receiver).where(Receiver.tenant_id == tenant_id)
-    return {one.name: one.id for one in session.scalars(statement)}
+    return {receiver.name: receiver.id for receiver in session.scalars(statement)}

@@ -48,12 +48,12 @@ def _admins(session: Session, tenant_id: str) -> list[str]:
 
 
 def _payload(crossing: Crossing, tenant: Tenant, *, public_url: str) -> dict[str, str]:
-    used, most = _amount(crossing.quota, crossing.used), _amount(crossing.quota, crossing.most)
+    used, limit = _amount(crossing.quota, crossing.used), _amount(crossing.quota, crossing.most)
     percent = int(100 * crossing.used / crossing.most) if crossing.most else 100
     return {
         "subject": f"{tenant.name} uses {percent} % of its {crossing.quota.value} quota",
         "text": (
-            f"{tenant.name} uses {used} of {most} {_noun(crossing.quota)}. "
+            f"{tenant.name} uses {used} of {limit} {_noun(crossing.quota)}. "
             f"{_when_full(crossing.quota)} "
             "Ask the portal's operator for a larger quota, or send fewer samples."
         ),

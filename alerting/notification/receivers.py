@@ -109,7 +109,7 @@ def create_receiver(
         "target": _target_errors(kind, target),
         "region": _region_errors(kind, region),
     }
-    raise_errors("receiver", {field: found for field, found in errors.items() if found})
+    raise_errors("receiver", {field: messages for field, messages in errors.items() if messages})
     if tenant_id is not None:
         count = partial(count_receivers, session, tenant_id)
         reserve_quota(session, tenant_id, "receivers", count)
@@ -161,7 +161,7 @@ def update_receiver(
         "target": _target_errors(receiver.kind, target) if target else [],
         "region": _region_errors(receiver.kind, region),
     }
-    raise_errors("receiver", {field: found for field, found in errors.items() if found})
+    raise_errors("receiver", {field: messages for field, messages in errors.items() if messages})
     rename_receiver(session, receiver.tenant_id, before=receiver.name, after=name)
     receiver.name = name
     if sends_resolved is not None:
@@ -258,10 +258,10 @@ def get_receiver(
 ) -> Receiver:
     """Return a receiver of the scope, or of the platform."""
     scope.require(Permission.OPERATE if is_platform else Permission.VIEW)
-    found = scope.get(session, Receiver, receiver_id, kind="receiver")
-    if is_platform is not (found.tenant_id is None):
+    receiver = scope.get(session, Receiver, receiver_id, kind="receiver")
+    if is_platform is not (receiver.tenant_id is None):
         raise NotFoundError.of("receiver", receiver_id)
-    return found
+    return receiver
 
 
 def delete_receiver(

@@ -78,14 +78,14 @@ class Route:
         """Yield the routes that take an alert with these labels."""
         if not match_all(self.matchers, labels):
             return
-        found = False
+        has_match = False
         for child in self.routes:
             taken = list(child.matching(labels))
             yield from taken
-            found = found or bool(taken)
+            has_match = has_match or bool(taken)
             if taken and not child.continues:
                 break
-        if not found:
+        if not has_match:
             yield self
 
     def group_key(self, labels: Mapping[str, str]) -> str:
@@ -104,7 +104,7 @@ class Route:
 
     def used_labels(self) -> list[str]:
         """Return the matchers and the labels that this route and those below it use."""
-        return [text for one in self.walk() for text in (*one.matchers, *one.group_by)]
+        return [text for route in self.walk() for text in (*route.matchers, *route.group_by)]
 
 
 def parse_routes(
@@ -118,11 +118,11 @@ def parse_routes(
         time_intervals: the names of the policy's time intervals.
     """
     errors: Errors = {}
-    known = {
+    names = {
         "Receiver": frozenset(receivers),
         "Time interval": frozenset(time_intervals),
     }
-    root = _parsed(data, Route(), "route", known, errors, depth=1)
+    root = _parsed(data, Route(), "route", names, errors, depth=1)
     if root.matchers:
         errors["route.matchers"] = ["The first route takes all: move its matchers to a child."]
     count = sum(1 for _ in root.walk())
@@ -134,21 +134,21 @@ def parse_routes(
 def printed(route: Route, parent: Route | None = None) -> dict[str, Any]:
     """Return a tree as `parse_routes` reads it, without what a child has from its parent."""
     parent = parent or Route()
-    found: dict[str, Any] = {}
+    entry: dict[str, Any] = {}
     if route.matchers:
-        found["matchers"] = list(route.matchers)
+        entry["matchers"] = list(route.matchers)
     for name in ("receivers", "group_by", "escalate_to"):
         if getattr(route, name) != getattr(parent, name):
-            found[name] = list(getattr(route, name))
+            entry[name] = list(getattr(route, name))
     for name, attribute in _DURATIONS.items():
         if getattr(route, attribute) != getattr(parent, attribute):
-            found[name] = format_duration(getattr(route, attribute), exact=True).replace(" ", "")
-    found |= {name: list(getattr(route, name)) for name in _TIMES if getattr(route, name)}
+            entry[name] = format_duration(getattr(route, attribute), exact=True).replace(" ", "")
+    entry |= {name: list(getattr(route, name)) for name in _TIMES if getattr(route, name)}
     if route.continues:
-        found["continue"] = True
+        entry["continue"] = True
     if route.routes:
-        found["routes"] = [printed(child, route) for child in route.routes]
-    return found
+        entry["routes"] = [printed(child, route) for child in route.routes]
+    return entry
 
 
 def stored(route: Route) -> dict[str, Any]:
@@ -159,9 +159,11 @@ def stored(route: Route) -> dict[str, Any]:
 def loaded(data: Mapping[str, Any], path: str = "route") -> Route:
     """Return the tree of `stored`."""
     values: dict[str, Any] = {
-        one.name: tuple(data[one.name]) if isinstance(data[one.name], list) else data[one.name]
-        for one in fields(Route)
-        if one.name in data
+        route_field.name: tuple(data[route_field.name])
+        if isinstance(data[route_field.name], list)
+        else data[route_field.name]
+        for route_field in fields(Route)
+        if route_field.name in data
     }
     routes = tuple(
         loaded(child, f"{path}.routes.{number}")
@@ -171,7 +173,7 @@ def loaded(data: Mapping[str, Any], path: str = "route") -> Route:
 
 
 def _parsed(
-    data: object, parent: Route, path: str, known: KnownNames, errors: Errors, *, depth: int
+    data: object, parent: Route, path: str, known_names: KnownNames, errors: Errors, *, depth: int
 ) -> Route:
     if not isinstance(data, Mapping):
         errors[path] = ["Expected keys such as 'receivers' and 'routes'."]
@@ -196,22 +198,22 @@ def _parsed(
         "path": path,
     }
     route = replace(parent, **own | values)
-    _check(route, path, known, errors)
+    _check(route, path, known_names, errors)
     children = [] if data.get("routes") is None else data["routes"]
     if not isinstance(children, list):
         errors[f"{path}.routes"] = ["Expected a list of routes."]
     elif children and depth >= MAX_DEPTH:
         errors[f"{path}.routes"] = [f"Use at most {MAX_DEPTH} levels."]
     else:
-        found = [
-            _parsed(child, route, f"{path}.routes.{number}", known, errors, depth=depth + 1)
+        parsed = [
+            _parsed(child, route, f"{path}.routes.{number}", known_names, errors, depth=depth + 1)
             for number, child in enumerate(children[: MAX_ROUTES + 1])
         ]
-        route = replace(route, routes=tuple(found))
+        route = replace(route, routes=tuple(parsed))
     return route
 
 
-def _check(route: Route, path: str, known: KnownNames, errors: Errors) -> None:
+def _check(route: Route, path: str, known_names: KnownNames, errors: Errors) -> None:
     for text in route.matchers:
         try:
             parse_matcher(text)
@@ -221,8 +223,8 @@ def _check(route: Route, path: str, known: KnownNames, errors: Errors) -> None:
         text = f"'{EACH_BY_ITSELF}' sends each alert by itself: leave out the other labels."
         errors[f"{path}.group_by"] = [text]
     for name, kind in _NAMES.items():
-        listed = ", ".join(sorted(known[kind])) or "none yet"
-        missing = sorted(set(getattr(route, name)) - known[kind])
+        listed = ", ".join(sorted(known_names[kind])) or "none yet"
+        missing = sorted(set(getattr(route, name)) - known_names[kind])
         if missing:
             errors[f"{path}.{name}"] = [
                 f"{kind} {text!r} does not exist. {kind}s: {listed}." for text in missing
@@ -234,7 +236,7 @@ def _check(route: Route, path: str, known: KnownNames, errors: Errors) -> None:
 
 
 def _texts(data: object, path: str, errors: Errors) -> tuple[str, ...]:
-    if not isinstance(data, list) or not all(isinstance(one, str) for one in data):
+    if not isinstance(data, list) or not all(isinstance(text, str) for text in data):
         errors[path] = ["Expected a list of texts."]
         return ()
     if len(data) > MAX_LISTED:

@@ -163,15 +163,15 @@ def silences_by_alert(
         return {alert.id: [] for alert in alerts}
     names = appliance_names(session, scope.tenants)
     labels = labels_of_silences(session, active)
-    found = {}
+    silences = {}
     for alert in alerts:
         own = alert_labels(alert, names, labels)
-        found[alert.id] = [
+        silences[alert.id] = [
             silence
             for silence in active
             if silence.tenant_id == alert.tenant_id and match_all(silence.matchers, own)
         ]
-    return found
+    return silences
 
 
 def labels_of_silences(session: Session, silences: Sequence[Silence]) -> ApplianceLabels:
@@ -216,7 +216,7 @@ def matcher_errors(matchers: Sequence[str]) -> list[str]:
             parsed.append(parse_matcher(text))
         except ValueError as error:
             errors.append(str(error))
-    if parsed and not errors and all(one.matches({}) for one in parsed):
+    if parsed and not errors and all(matcher.matches({}) for matcher in parsed):
         errors.append(
             "These matchers match alerts without any of the labels. Add one that requires a value."
         )
@@ -239,4 +239,4 @@ def _errors(request: SilenceRequest, *, now: datetime) -> Errors:
         errors["ends_at"].append(f"A silence can last {MAX_DURATION.days} days at most.")
     if len(request.comment) > MAX_COMMENT_LENGTH:
         errors["comment"].append(f"Use at most {MAX_COMMENT_LENGTH} characters.")
-    return {name: found for name, found in errors.items() if found}
+    return {name: messages for name, messages in errors.items() if messages}

@@ -60,14 +60,16 @@ class Entry:
     location: str = "UTC"
 
     def contains(self, at: datetime) -> bool:
-        """Whether a time is in all of its ranges."""
+        """Return whether a time is in all of its ranges."""
         wall = at.astimezone(ZoneInfo(self.location))
         minute = wall.hour * 60 + wall.minute
         days = monthrange(wall.year, wall.month)[1]
         return (
             _is_in(minute, tuple((first, end - 1) for first, end in self.times))
             and _is_in(wall.isoweekday() % 7, self.weekdays)
-            and _is_in(wall.day, tuple(_of_month(one, days) for one in self.days_of_month))
+            and _is_in(
+                wall.day, tuple(_of_month(day_range, days) for day_range in self.days_of_month)
+            )
             and _is_in(wall.month, self.months)
             and _is_in(wall.year, self.years)
         )
@@ -98,18 +100,21 @@ def parse_time_intervals(data: object) -> tuple[dict[str, TimeInterval], Errors]
 def written_intervals(data: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return valid time intervals as users write them; YAML reads 22:00 without quotes as 1320."""
     return [
-        {"name": item["name"], "time_intervals": [_written(one) for one in item["time_intervals"]]}
+        {
+            "name": item["name"],
+            "time_intervals": [_written(interval) for interval in item["time_intervals"]],
+        }
         for item in data
     ]
 
 
 def contains(interval: Sequence[Entry], at: datetime) -> bool:
-    """Whether one of the entries contains a time."""
+    """Return whether one of the entries contains a time."""
     return any(entry.contains(at) for entry in interval)
 
 
 def _is_in(value: int, ranges: Sequence[Range]) -> bool:
-    """Whether a range contains a value, or there is none."""
+    """Return whether a range contains a value, or there is none."""
     return not ranges or any(first <= value <= last for first, last in ranges)
 
 
@@ -235,7 +240,7 @@ def _day(text: str) -> int:
 
 def _days(text: object) -> Range:
     first, last = _ends(text, _day)
-    # As in Alertmanager: what is wrong in every month, or in some.
+    # Like Alertmanager, refuse a range that is empty in every month, or in short ones.
     shortest = [day if day > 0 else _SHORTEST_MONTH + day for day in (first, last)]
     if shortest[0] > shortest[1] or (first < 0 < last):
         raise ValueError(f"{text!r} ends before it begins.")

@@ -44,10 +44,10 @@ def list_undelivered(
 def get_undelivered(session: Session, scope: Scope, notification_id: str) -> Notification:
     """Return a notification of any tenant."""
     scope.require(Permission.OPERATE)
-    found = session.get(Notification, notification_id)
-    if found is None:
+    notification = session.get(Notification, notification_id)
+    if notification is None:
         raise NotFoundError.of("notification", notification_id)
-    return found
+    return notification
 
 
 def retry(session: Session, scope: Scope, notification_id: str, *, now: datetime) -> Notification:
@@ -56,10 +56,16 @@ def retry(session: Session, scope: Scope, notification_id: str, *, now: datetime
     Raises:
         ConflictError: it was already sent.
     """
-    found = get_undelivered(session, scope, notification_id)
-    _change(session, found, _retried(_is_unsent(found), now), "notification.retried", now=now)
-    session.refresh(found)
-    return found
+    notification = get_undelivered(session, scope, notification_id)
+    _change(
+        session,
+        notification,
+        _retried(_is_unsent(notification), now),
+        "notification.retried",
+        now=now,
+    )
+    session.refresh(notification)
+    return notification
 
 
 def redeliver(
@@ -71,12 +77,12 @@ def redeliver(
         ConflictError: its delivery goes on.
     """
     scope.require(Permission.EDIT_ALERTS)
-    found = scope.get(session, Notification, notification_id, kind="notification")
+    notification = scope.get(session, Notification, notification_id, kind="notification")
     is_done = Notification.state.in_((NotificationState.SENT, NotificationState.FAILED))
-    statement = _retried(and_(Notification.id == found.id, is_done), now)
+    statement = _retried(and_(Notification.id == notification.id, is_done), now)
     is_change = Notification.purpose == NotificationPurpose.CHANGE
     purpose = case((is_change, NotificationPurpose.REPEAT), else_=Notification.purpose)
-    group_key = _group_key(session, found)
+    group_key = _group_key(session, notification)
     values = {"group_key": group_key, "sent_at": None, "purpose": purpose}
     if not changed_one(session, statement.values(values)):
         text = "The notification is still to be delivered. Wait until it is sent or has failed."
@@ -85,13 +91,13 @@ def redeliver(
         session,
         action="notification.redelivered",
         target_kind="notification",
-        target_id=found.id,
-        target_name=found.destination.name,
-        tenant_id=found.tenant_id,
+        target_id=notification.id,
+        target_name=notification.destination.name,
+        tenant_id=notification.tenant_id,
         now=now,
     )
-    session.refresh(found)
-    return found
+    session.refresh(notification)
+    return notification
 
 
 def discard(session: Session, scope: Scope, notification_id: str, *, now: datetime) -> None:
@@ -100,9 +106,9 @@ def discard(session: Session, scope: Scope, notification_id: str, *, now: dateti
     Raises:
         ConflictError: it was already sent.
     """
-    found = get_undelivered(session, scope, notification_id)
-    statement = delete(Notification).where(_is_unsent(found))
-    _change(session, found, statement, "notification.discarded", now=now)
+    notification = get_undelivered(session, scope, notification_id)
+    statement = delete(Notification).where(_is_unsent(notification))
+    _change(session, notification, statement, "notification.discarded", now=now)
 
 
 def retry_all(session: Session, scope: Scope, *, now: datetime) -> int:
@@ -123,39 +129,39 @@ def _retried(which: ColumnElement[bool], now: datetime) -> Update:
     return update(Notification).where(which).values(values)
 
 
-def _is_unsent(found: Notification) -> ColumnElement[bool]:
-    return and_(Notification.id == found.id, Notification.state != NotificationState.SENT)
+def _is_unsent(notification: Notification) -> ColumnElement[bool]:
+    return and_(Notification.id == notification.id, Notification.state != NotificationState.SENT)
 
 
-def _group_key(session: Session, found: Notification) -> str:
+def _group_key(session: Session, notification: Notification) -> str:
     """Return the group of the incident that a notification is about; others are sent alone."""
-    if found.purpose in {NotificationPurpose.NOTICE, NotificationPurpose.ACTION}:
+    if notification.purpose in {NotificationPurpose.NOTICE, NotificationPurpose.ACTION}:
         return ""
     current: str | None = session.scalar(
         select(DeliveredAlert.group_key).where(
-            DeliveredAlert.alert_id == found.alert_id,
-            DeliveredAlert.recipient == found.recipient,
+            DeliveredAlert.alert_id == notification.alert_id,
+            DeliveredAlert.recipient == notification.recipient,
         )
     )
-    return found.group_key if current is None else current
+    return notification.group_key if current is None else current
 
 
 def _change(
     session: Session,
-    found: Notification,
+    notification: Notification,
     statement: Update | Delete,
     action: str,
     *,
     now: datetime,
 ) -> None:
-    target_name, tenant_id = found.destination.name, found.tenant_id
+    target_name, tenant_id = notification.destination.name, notification.tenant_id
     if not changed_one(session, statement):
         raise ConflictError("The notification was already sent.", code="notification_sent")
     record(
         session,
         action=action,
         target_kind="notification",
-        target_id=found.id,
+        target_id=notification.id,
         target_name=target_name,
         tenant_id=tenant_id,
         now=now,

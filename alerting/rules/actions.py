@@ -47,7 +47,7 @@ ACTION_SORTS: Columns = {"created_at": AlertAction.created_at}
 
 
 class NothingToDoError(VedetteError):
-    """What an action is about is not there, such as a job."""
+    """The object of an action, such as a job, does not exist."""
 
 
 class Handler(Protocol):
@@ -120,14 +120,16 @@ def call_webhook(
 ) -> str:
     """Queue the call of a webhook."""
     name = action.action["receiver"]
-    receiver = select(Receiver).where(Receiver.tenant_id == action.tenant_id, Receiver.name == name)
-    found = session.scalar(receiver)
-    if found is None:
+    statement = select(Receiver).where(
+        Receiver.tenant_id == action.tenant_id, Receiver.name == name
+    )
+    receiver = session.scalar(statement)
+    if receiver is None:
         raise NotFoundError.of("receiver", name)
     session.add(
         Notification(
             tenant_id=action.tenant_id,
-            receiver_id=found.id,
+            receiver_id=receiver.id,
             alert_id=alert.id,
             purpose=NotificationPurpose.ACTION,
             payload=action.payload,

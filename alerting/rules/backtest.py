@@ -81,9 +81,9 @@ def backtest_rule(
     Raises:
         InvalidInputError: the request is invalid; the name is not checked.
     """
-    for found in backtest_in_parts(store, scope, request, now=now, days=days):
-        if isinstance(found, Backtest):
-            return found
+    for part in backtest_in_parts(store, scope, request, now=now, days=days):
+        if isinstance(part, Backtest):
+            return part
     raise AssertionError("a backtest ends with its result")
 
 
@@ -101,7 +101,8 @@ def backtest_in_parts(
     if not 1 <= days <= MAX_DAYS:
         errors["days"] = [f"Choose 1 to {MAX_DAYS} days, not {days}."]
     step_seconds = next(
-        (one for one in _STEPS_SECONDS if days * 86_400 <= one * MAX_STEPS), _STEPS_SECONDS[-1]
+        (seconds for seconds in _STEPS_SECONDS if days * 86_400 <= seconds * MAX_STEPS),
+        _STEPS_SECONDS[-1],
     )
     least_seconds = FORECAST_MIN_VALUES * step_seconds
     if request.aggregate == FORECAST and request.window_seconds < least_seconds:
@@ -140,8 +141,8 @@ def _replay(
     tags = group_tags(request)
     firings = _firings(
         [
-            {tag: text for tag, text in zip(tags, groups[one], strict=True) if text}
-            for one in breaching
+            {tag: text for tag, text in zip(tags, groups[group], strict=True) if text}
+            for group in breaching
         ],
         firing_steps(
             request,
@@ -152,9 +153,15 @@ def _replay(
         # An evaluation is at the end of its step.
         [from_ns(start_ns + starts.step) for start_ns in starts],
     )
-    firings.sort(key=lambda one: (-len(one.periods), -one.firing_seconds, sorted(one.tags.items())))
-    known = int(np.isfinite(values).any(axis=1).sum())
-    return Backtest(step_seconds, known, firings)
+    firings.sort(
+        key=lambda firing: (
+            -len(firing.periods),
+            -firing.firing_seconds,
+            sorted(firing.tags.items()),
+        )
+    )
+    series = int(np.isfinite(values).any(axis=1).sum())
+    return Backtest(step_seconds, series, firings)
 
 
 def _values(
@@ -168,8 +175,8 @@ def _values(
     table = yield from read_steps(store, request, read, tenants=tenants)
     tags = group_tags(request)
     needed = [tags.index(tag) for tag, allowed in request.filters.items() if ANY_VALUE in allowed]
-    groups = [one for one in table.groups if all(one[position] for position in needed)]
-    values = table.combined(request)[[table.groups[one] for one in groups]]
+    groups = [group for group in table.groups if all(group[position] for position in needed)]
+    values = table.combined(request)[[table.groups[group] for group in groups]]
     if request.aggregate == FORECAST:
         ahead = request.ahead_seconds * NS_PER_SECOND / starts.step
         values = rolling_forecast(values, window=window_steps, ahead=ahead)[:, window_steps:]
@@ -217,12 +224,12 @@ def _firings(
 ) -> list[Firings]:
     """Return the periods of groups that fire in some steps, at the times of their evaluations."""
     edges = np.diff(is_firing.astype(np.int8), axis=1, prepend=0, append=0)
-    found = []
+    firings = []
     for tags, row in zip(groups, edges, strict=True):
         starts, ends = np.flatnonzero(row > 0).tolist(), np.flatnonzero(row < 0).tolist()
         if starts:
             pairs = zip(starts, ends, strict=True)
-            found.append(
+            firings.append(
                 Firings(tags, [(times[a], times[min(b, len(times) - 1)]) for a, b in pairs])
             )
-    return found
+    return firings

@@ -37,7 +37,7 @@ from timeseries.store import Store
 
 
 class ChangeAction(StrEnum):
-    """What applying a file does to a rule."""
+    """The effect of applying a file on a rule."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -47,7 +47,7 @@ class ChangeAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RuleChange:
-    """What applying a file does, or did, to a rule: the rule `before` and `after`."""
+    """The change of a rule by applying a file: the rule `before` and `after`."""
 
     name: str
     action: ChangeAction
@@ -71,7 +71,9 @@ _CHANGING = frozenset({ChangeAction.UPDATE, ChangeAction.DELETE})
 
 def parse_entries(entries: Sequence[RuleEntry]) -> list[ParsedEntry]:
     """Return the rules of a file, and what is wrong with each by itself: that takes the longest."""
-    repeated = {name for name, count in Counter(one.name for one in entries).items() if count > 1}
+    repeated = {
+        name for name, count in Counter(entry.name for entry in entries).items() if count > 1
+    }
     parsed_entries = []
     for entry in entries:
         request, errors = _request(entry)
@@ -108,21 +110,23 @@ def plan_rules(
     current = {rule.name: rule for rule in rules}
     errors: Errors = {}
     changes = []
-    for number, one in enumerate(parsed):
-        rule = current.get(one.entry.name)
-        found = one.errors | _receiver_errors(one.entry, named)
-        if one.request is not None:
-            ids = [named[name] for name in one.entry.receivers if name in named]
-            request = replace(one.request, receiver_ids=ids)
+    for number, parsed_entry in enumerate(parsed):
+        rule = current.get(parsed_entry.entry.name)
+        entry_errors = parsed_entry.errors | _receiver_errors(parsed_entry.entry, named)
+        if parsed_entry.request is not None:
+            ids = [named[name] for name in parsed_entry.entry.receivers if name in named]
+            request = replace(parsed_entry.request, receiver_ids=ids)
             rule_id = rule.id if rule else None
-            found = merged(found, surroundings_errors(request, surroundings, rule_id=rule_id))
-            if not found:
+            entry_errors = merged(
+                entry_errors, surroundings_errors(request, surroundings, rule_id=rule_id)
+            )
+            if not entry_errors:
                 before = None if rule is None else entry_of(rule, names)
-                changes.append(_change(one.entry, request, before, rule_id))
-        errors |= {f"rules.{number}.{name}": texts for name, texts in found.items()}
+                changes.append(_change(parsed_entry.entry, request, before, rule_id))
+        errors |= {f"rules.{number}.{name}": texts for name, texts in entry_errors.items()}
     raise_errors("file", errors)
     if deletes_others:
-        listed = {one.entry.name for one in parsed}
+        listed = {parsed_entry.entry.name for parsed_entry in parsed}
         changes += [
             RuleChange(rule.name, ChangeAction.DELETE, entry_of(rule, names), None, rule.id)
             for rule in current.values()
@@ -181,7 +185,9 @@ def entry_of(rule: Rule, receivers: dict[str, str]) -> RuleEntry:
     return RuleEntry(
         name=rule.name,
         expression=rule_expression(rule),
-        receivers=sorted(receivers[one] for one in rule.receiver_ids if one in receivers),
+        receivers=sorted(
+            receivers[receiver_id] for receiver_id in rule.receiver_ids if receiver_id in receivers
+        ),
         is_enabled=rule.is_enabled,
         annotation=rule.annotation,
         actions=rule.actions,
@@ -208,9 +214,9 @@ def _receiver_errors(entry: RuleEntry, receivers: Mapping[str, str]) -> Errors:
     unknown = sorted(set(entry.receivers) - receivers.keys())
     if not unknown:
         return {}
-    known = ", ".join(sorted(receivers)) or "none yet"
+    listed = ", ".join(sorted(receivers)) or "none yet"
     return {
-        "receivers": [f"Receiver {name!r} does not exist. Receivers: {known}." for name in unknown]
+        "receivers": [f"Receiver {name!r} does not exist. Receivers: {listed}." for name in unknown]
     }
 
 

@@ -57,24 +57,24 @@ def rule_pack() -> Mapping[str, PackRule]:
     """Return the rules of the pack by key."""
     text = resources.files("alerting").joinpath("rule_pack.yaml").read_text(encoding="utf-8")
     xids = {
-        kind.value: "|".join(f'"{code}"' for code, one in XIDS.items() if one.kind is kind)
+        kind.value: "|".join(f'"{code}"' for code, xid in XIDS.items() if xid.kind is kind)
         for kind in XIDKind
     }
     rules = [
         PackRule(
-            **one
+            **entry
             | {
-                "expression": Template(one["expression"]).substitute(xids),
-                "steps": tuple(one["steps"]),
+                "expression": Template(entry["expression"]).substitute(xids),
+                "steps": tuple(entry["steps"]),
             }
         )
-        for one in yaml.safe_load(text)
+        for entry in yaml.safe_load(text)
     ]
     return {rule.key: rule for rule in rules}
 
 
 def is_offered(session: Session, tenant_id: str) -> bool:
-    """Whether a tenant has got the rules of the pack, which happens soon after it was created."""
+    """Return whether a tenant has got the rules of the pack, soon after it was created."""
     offered = select(OfferedRule.key).where(OfferedRule.tenant_id == tenant_id)
     return session.scalar(offered.limit(1)) is not None
 

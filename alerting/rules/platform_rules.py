@@ -49,7 +49,7 @@ class PlatformRuleRequest:
 
 @dataclass(frozen=True, slots=True)
 class PlatformRuleChange:
-    """What applying a file did to a rule of the platform: the rule `before` and `after`."""
+    """The change of a platform rule by applying a file: the rule `before` and `after`."""
 
     name: str
     before: PlatformRuleRequest | None
@@ -57,7 +57,7 @@ class PlatformRuleChange:
 
     @property
     def action(self) -> ChangeAction:
-        """What was done."""
+        """Return the action that was done."""
         if self.after is None:
             return ChangeAction.DELETE
         if self.before is None:
@@ -142,7 +142,7 @@ def apply_platform_rules(
         InvalidInputError: with the errors of all rules, by `rules.NUMBER.FIELD`.
     """
     scope.require(Permission.OPERATE)
-    current = {one.name: one for one in session.scalars(select(PlatformRule))}
+    current = {rule.name: rule for rule in session.scalars(select(PlatformRule))}
     errors: Errors = {}
     changes = []
     for number, entry in enumerate(entries):
@@ -170,7 +170,7 @@ def apply_platform_rules(
 
 def platform_entry(rule: PlatformRule) -> PlatformRuleRequest:
     """Return a rule of the platform as a file has it."""
-    names = (one.name for one in dataclasses.fields(PlatformRuleRequest))
+    names = (field.name for field in dataclasses.fields(PlatformRuleRequest))
     return PlatformRuleRequest(**{name: getattr(rule, name) for name in names})
 
 
@@ -195,7 +195,7 @@ def copy_platform_rules(session: Session, *, now: datetime, public_url: str = ""
                 session.add(copy)
             elif copy is not None:
                 request = _request_of(session, rule, tenant_id)
-                if any(getattr(copy, key) != one for key, one in rule_values(request).items()):
+                if any(getattr(copy, key) != value for key, value in rule_values(request).items()):
                     change_rule(session, copy, request, now=now, public_url=public_url)
     for (tenant_id, _), copy in copies.items():
         if tenant_id in tenants:  # those of a suspended tenant wait
@@ -238,16 +238,16 @@ def _checked(session: Session, request: PlatformRuleRequest, *, rule_id: str | N
         errors.setdefault("name", []).append(
             f"A rule named {request.name.strip()!r} already exists. Choose another name."
         )
-    known = set(session.scalars(select(Tenant.id)))
-    missing = [one for one in request.tenant_ids if one not in known]
+    tenant_ids = set(session.scalars(select(Tenant.id)))
+    missing = [tenant_id for tenant_id in request.tenant_ids if tenant_id not in tenant_ids]
     if missing:
-        errors["tenant_ids"] = [f"Tenant {one!r} does not exist." for one in missing]
+        errors["tenant_ids"] = [f"Tenant {tenant_id!r} does not exist." for tenant_id in missing]
     own = receivers_by_name(session, None)
     listed = ", ".join(sorted(own)) or "none yet"
-    missing = [one for one in request.receivers if one not in own]
+    missing = [name for name in request.receivers if name not in own]
     if missing:
         errors["receivers"] = [
-            f"The platform has no receiver {one!r}. Receivers: {listed}." for one in missing
+            f"The platform has no receiver {name!r}. Receivers: {listed}." for name in missing
         ]
     raise_errors("rule", errors)
     return wanted

@@ -131,7 +131,7 @@ def change_rule(
         session.execute(delete(Alert).where(Alert.rule_id == rule.id))
     has_new_filters = any(getattr(rule, name) != values[name] for name in ("filters", "matchers"))
     if has_new_query or not rule.is_enabled or has_new_filters:
-        # What was before is not evaluated later, and alerts that the filters exclude now end.
+        # Earlier windows are not evaluated later, and alerts that the filters exclude now end.
         rule.evaluated_at = None
     for name, value in values.items():
         setattr(rule, name, value)
@@ -304,23 +304,23 @@ def alert_counts(
     """Return the number of firing alerts by severity, of all or of some appliances."""
     scope.require(Permission.VIEW)
     is_firing = Alert.state == AlertState.FIRING
-    found: Counter[Severity | None] = Counter()
+    counts: Counter[Severity | None] = Counter()
     if appliances is None:
         counted: Any = select(Alert.severity, func.count()).where(is_firing)
         for severity, count in session.execute(
             scope.select(counted.group_by(Alert.severity), Alert)
         ):
-            found[severity] = count
+            counts[severity] = count
     else:
         listed: Any = select(Alert.severity, Alert.tags).where(is_firing)
         for severity, tags in session.execute(scope.select(listed, Alert)):
-            found[severity] += tags.get(APPLIANCE_TAG) in appliances
-    return {severity: found[severity] for severity in Severity}
+            counts[severity] += tags.get(APPLIANCE_TAG) in appliances
+    return {severity: counts[severity] for severity in Severity}
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSurroundings:
-    """What a tenant's rules must fit: the names that are taken, by rule, and its receivers."""
+    """The surroundings that a tenant's rules must fit: taken names by rule, and its receivers."""
 
     rule_ids: Mapping[str, str]
     receiver_ids: Collection[str]
@@ -334,8 +334,8 @@ def read_surroundings(session: Session, tenant_id: str) -> RuleSurroundings:
     receivers = session.execute(columns.where(Receiver.tenant_id == tenant_id)).all()
     return RuleSurroundings(
         rule_ids=dict(session.execute(named).all()),
-        receiver_ids={one.id for one in receivers},
-        webhooks={one.name for one in receivers if one.kind is ReceiverKind.WEBHOOK},
+        receiver_ids={receiver.id for receiver in receivers},
+        webhooks={receiver.name for receiver in receivers if receiver.kind is ReceiverKind.WEBHOOK},
     )
 
 
@@ -350,7 +350,7 @@ def surroundings_errors(
     unknown = sorted(set(request.receiver_ids) - set(surroundings.receiver_ids))
     if unknown:
         errors["receiver_ids"] = [f"Receiver {ident!r} does not exist." for ident in unknown]
-    called = [one["receiver"] for one in request.actions if one.get("receiver")]
+    called = [action["receiver"] for action in request.actions if action.get("receiver")]
     if set(called) - set(surroundings.webhooks):
         errors["actions"] = [
             f"{name!r} is not a webhook of the tenant. Add it as a receiver first."
@@ -377,10 +377,10 @@ def check_rule(
 
 def merged(errors: Errors, others: Errors) -> Errors:
     """Return the errors of both by field; invalid actions are not looked up."""
-    found = {name: texts for name, texts in others.items() if name != "actions"}
+    messages = {name: texts for name, texts in others.items() if name != "actions"}
     if "actions" in others and "actions" not in errors:
-        found["actions"] = others["actions"]
-    return errors | {name: [*errors.get(name, ()), *texts] for name, texts in found.items()}
+        messages["actions"] = others["actions"]
+    return errors | {name: [*errors.get(name, ()), *texts] for name, texts in messages.items()}
 
 
 def _editable(session: Session, scope: Scope, rule_id: str) -> Rule:
@@ -407,5 +407,5 @@ def rule_values(request: RuleRequest) -> dict[str, Any]:
         "filters": {tag: list(values) for tag, values in request.filters.items()},
         "matchers": list(dict.fromkeys(request.matchers)),
         "receiver_ids": list(dict.fromkeys(request.receiver_ids)),
-        "actions": [stored_action(one) for one in request.actions],
+        "actions": [stored_action(action) for action in request.actions],
     }

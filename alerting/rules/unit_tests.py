@@ -72,18 +72,18 @@ def series_values(text: str) -> list[float | None]:
     """
     values: list[float | None] = []
     for part in text.split():
-        found = _ITEM.fullmatch(part)
-        if found is None:
+        match = _ITEM.fullmatch(part)
+        if match is None:
             raise InvalidInputError(f"{part!r} is not a value. Use 1, 1+2x3, 1x3, _, _x3 or stale.")
-        count = int(found["gaps"] or found["times"] or 0)
+        count = int(match["gaps"] or match["times"] or 0)
         if len(values) + count > MAX_SAMPLES:
             raise InvalidInputError(f"A series can have {MAX_SAMPLES} samples at most.")
-        if found["gap"]:
+        if match["gap"]:
             values += [None] * max(1, count)
-        elif found["stale"]:
+        elif match["stale"]:
             values.append(None)
         else:
-            first, step = float(found["first"]), float(found["step"] or 0)
+            first, step = float(match["first"]), float(match["step"] or 0)
             values += [first + number * step for number in range(count + 1)]
     return values
 
@@ -120,9 +120,9 @@ def _check_case(case: Mapping[str, Any], rules: Mapping[str, RuleRequest]) -> No
     _seconds(case, "eval_time")
     name = str(_required(case, "alertname"))
     if name not in rules:
-        known = ", ".join(sorted(rules)) or "none"
+        listed = ", ".join(sorted(rules)) or "none"
         raise InvalidInputError(
-            f"There is no rule {name!r} in the rule files, which have: {known}."
+            f"There is no rule {name!r} in the rule files, which have: {listed}."
         )
 
 
@@ -139,15 +139,15 @@ def _run_rule(
             for _ in replay.evaluate(groups, now=now):
                 pass
             passed += rule.interval_seconds or interval
-        expected = [_expected(one) for one in case.get("exp_alerts") or []]
-        has_annotations = any("annotations" in one for one in expected)
-        found = [
+        expected = [_expected(alert) for alert in case.get("exp_alerts") or []]
+        has_annotations = any("annotations" in alert for alert in expected)
+        actual = [
             _found(rule, tags, alert, has_annotations=has_annotations)
             for tags, alert in replay.alerts.values()
             if alert.state is AlertState.FIRING
         ]
-        if sorted(expected, key=repr) != sorted(found, key=repr):
-            yield Failure(f"{rule.name} at {case['eval_time']}", expected, found)
+        if sorted(expected, key=repr) != sorted(actual, key=repr):
+            yield Failure(f"{rule.name} at {case['eval_time']}", expected, actual)
 
 
 def _found(
@@ -173,10 +173,10 @@ def _found(
 
 def _expected(data: Mapping[str, Any]) -> dict[str, Any]:
     labels = {str(key): str(value) for key, value in (data.get("exp_labels") or {}).items()}
-    found: dict[str, Any] = {"labels": dict(sorted(labels.items()))}
+    alert: dict[str, Any] = {"labels": dict(sorted(labels.items()))}
     if data.get("exp_annotations") is not None:
-        found["annotations"] = dict(data["exp_annotations"])
-    return found
+        alert["annotations"] = dict(data["exp_annotations"])
+    return alert
 
 
 def _write(store: Store, test: Mapping[str, Any]) -> None:

@@ -51,7 +51,7 @@ class AlertmanagerSender:
             self.post(receiver, [alert])
             return
         payloads = message.payload.get("alerts", [message.payload])
-        self.post(receiver, [posted_alert(one, now=now) for one in payloads])
+        self.post(receiver, [posted_alert(payload, now=now) for payload in payloads])
 
     def post(self, receiver: Receiver, alerts: Sequence[Mapping[str, Any]]) -> None:
         """Post alerts."""
@@ -93,7 +93,7 @@ def repeat_alerts(sessions: SessionFactory, sender: AlertmanagerSender, *, now: 
         of_kind = select(Receiver).where(Receiver.kind == ReceiverKind.ALERTMANAGER)
         receivers = session.scalars(of_kind).all()
         holds = current_holds(
-            session, {one.tenant_id for one in receivers if one.tenant_id}, now=now
+            session, {receiver.tenant_id for receiver in receivers if receiver.tenant_id}, now=now
         )
         alerts = {
             receiver: _alerts_for(session, receiver, holds, now=now) for receiver in receivers

@@ -81,7 +81,7 @@ class ChatTraffic(BaseAdapter):
 
 
 class CheckedRequests:
-    """What modules of apprise have in place of `requests`."""
+    """The replacement of `requests` in modules of apprise."""
 
     # The names that they use, and no way past the checks.
     codes = requests.codes

@@ -148,21 +148,21 @@ class EmailSender:
     def _add_html(self, mail: EmailMessage, message: Message, domain: str) -> None:
         """Add the HTML with pictures of its first alerts, which are parts of the email."""
         alerts = message.payload.get("alerts", [message.payload])
-        shown = [one for one in alerts if "alert_id" in one][:MAX_PICTURES]
-        drawn = [(one, self._picture_of(one, message.zone)) for one in shown]
-        pictures = [(one, picture) for one, picture in drawn if picture]
+        shown = [alert for alert in alerts if "alert_id" in alert][:MAX_PICTURES]
+        drawn = [(alert, self._picture_of(alert, message.zone)) for alert in shown]
+        pictures = [(alert, picture) for alert, picture in drawn if picture]
         images = "".join(
-            f'<p><img src="cid:{one["alert_id"]}@{domain}" width="600" style="max-width:100%" '
-            f'alt="{escape(_alternative(one))}"></p>'
-            for one, _ in pictures
+            f'<p><img src="cid:{alert["alert_id"]}@{domain}" width="600" style="max-width:100%" '
+            f'alt="{escape(_alternative(alert))}"></p>'
+            for alert, _ in pictures
         )
         before, body, after = message.html.rpartition("</body>")
         html = f"{before}{images}{body}{after}" if body else message.html + images
         mail.add_alternative(html, subtype="html")
         part = mail.get_body(("html",))
-        for one, picture in pictures:
+        for alert, picture in pictures:
             if isinstance(part, EmailMessage):
-                part.add_related(picture, "image", "png", cid=f"<{one['alert_id']}@{domain}>")
+                part.add_related(picture, "image", "png", cid=f"<{alert['alert_id']}@{domain}>")
 
 
 class WebhookSender:
@@ -271,7 +271,7 @@ def _connect(url: SplitResult) -> smtplib.SMTP:
 
 
 def _is_this_host(host: str) -> bool:
-    """Whether the server is local; local mail servers often have self-signed certificates."""
+    """Return whether the server is local: such servers often have self-signed certificates."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -1,4 +1,4 @@
-"""What PagerDuty and Opsgenie have in common: incidents, and how a request is sent.
+"""The common part of PagerDuty and Opsgenie: incidents, and the sending of requests.
 
 An *incident* is an alert or, where a route groups, a group of them: it is opened, updated and
 resolved under one key. It ends when the last of its alerts has resolved.
@@ -31,7 +31,7 @@ MAX_LINE_LENGTH = 300
 MAX_ANSWER_BYTES = 4096
 MAX_REASON_LENGTH = 300
 _ACTIVE = (AlertState.FIRING.value, AlertState.NO_DATA.value)
-# What the same request would be answered again; a key that is refused may be replaced.
+# The same request would get these answers again; a refused key may be replaced.
 _FINAL = frozenset(
     {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, HTTPStatus.UNPROCESSABLE_ENTITY}
 )
@@ -39,7 +39,7 @@ _FINAL = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """What a message says about an incident.
+    """The content of a message about an incident.
 
     Attributes:
         key: stays the same from the first message to the last.

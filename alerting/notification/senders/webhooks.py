@@ -58,8 +58,8 @@ def resolve(host: str) -> list[str]:
         return [socket.inet_ntoa(socket.inet_aton(host))]
     with suppress(ValueError):
         return [str(ipaddress.ip_address(host.partition("%")[0]))]
-    if found := _hosts_file().get(host.lower().rstrip(".")):
-        return found
+    if addresses := _hosts_file().get(host.lower().rstrip(".")):
+        return addresses
     import dns.exception  # noqa: PLC0415 - 2 MiB that servers without webhooks save
     import dns.resolver  # noqa: PLC0415
 
@@ -86,10 +86,10 @@ class AddressPolicy:
         """
         # A zone (%eth0) names an interface: link-local, and blocked with or without it.
         texts = [text.partition("%")[0] for text in self.resolve(host)]
-        found = [ipaddress.ip_address(text) for text in texts]
-        if not all(is_within(one, self.allowed) or is_public(one) for one in found):
+        addresses = [ipaddress.ip_address(text) for text in texts]
+        if not all(is_within(address, self.allowed) or is_public(address) for address in addresses):
             raise BlockedAddressError
-        return found
+        return addresses
 
 
 def host_of(url: SplitResult) -> str:
@@ -153,16 +153,16 @@ class WebhookClient:
     @contextmanager
     def _connected(self, url: SplitResult) -> Iterator[HTTPConnection]:
         port = url.port or DEFAULT_PORTS[url.scheme]
-        found = self._connect(self._policy.addresses(host_of(url)), port)
+        sock = self._connect(self._policy.addresses(host_of(url)), port)
         if url.scheme == "https":
-            found = self._context.wrap_socket(
-                found, server_hostname=host_of(url), do_handshake_on_connect=False
+            sock = self._context.wrap_socket(
+                sock, server_hostname=host_of(url), do_handshake_on_connect=False
             )
         connection = HTTPConnection(host_of(url), port)
-        connection.sock = found
-        with closing(connection), _deadline(found, self._timeout_seconds):
-            if isinstance(found, ssl.SSLSocket):
-                found.do_handshake()
+        connection.sock = sock
+        with closing(connection), _deadline(sock, self._timeout_seconds):
+            if isinstance(sock, ssl.SSLSocket):
+                sock.do_handshake()
             yield connection
 
     def _connect(self, addresses: list[Address], port: int) -> socket.socket:
@@ -208,13 +208,13 @@ def _deadline(connection: socket.socket, seconds: float) -> Iterator[None]:
 
 def _hosts_file() -> Mapping[str, list[str]]:
     """Return the addresses in the system's hosts file by name."""
-    found: dict[str, list[str]] = {}
+    addresses: dict[str, list[str]] = {}
     with suppress(OSError):
         for line in HOSTS_FILE.read_text(encoding="utf-8", errors="replace").splitlines():
             address, *names = line.partition("#")[0].split() or [""]
             for name in names:
-                found.setdefault(name.lower(), []).append(address)
-    return found
+                addresses.setdefault(name.lower(), []).append(address)
+    return addresses
 
 
 def _credentials(url: SplitResult) -> dict[str, str]:
