@@ -1,4 +1,4 @@
-"""What the job queue's tests are made of: DGX-like appliances, jobs, and shortcuts through life."""
+"""Builders for tests of the job queue: DGX-like appliances, jobs, and shortcuts through life."""
 
 # ruff: noqa: ANN401 - builders pass any field on
 
@@ -110,7 +110,7 @@ def start(session: Session, cast: Cast, **changes: Any) -> Attempt:
 
 
 def observed(attempt: Attempt, state: ObservedState, **changes: Any) -> AttemptObservation:
-    """What the appliance sees of an attempt."""
+    """Return the appliance's observation of an attempt."""
     return AttemptObservation(attempt_id=attempt.id, state=state, **changes)
 
 

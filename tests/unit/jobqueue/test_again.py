@@ -19,7 +19,7 @@ def test_a_waiting_job_moves_in_the_queue_and_its_history_says_who_moved_it(
     assert (changed.priority, changed.queue_at) == (5, NOON - 5 * PRIORITY_POINT)
     changed = set_priority(session, scope_of(cast.bob), job.id, -1, now=NOON)
     assert (changed.priority, changed.queue_at) == (-1, NOON + PRIORITY_POINT)
-    messages = [one.message for one in job_events(session, scope_of(cast.bob), job.id)]
+    messages = [event.message for event in job_events(session, scope_of(cast.bob), job.id)]
     assert ["from 0 to 5" in messages[-2], "from 5 to -1" in messages[-1]] == [True, True]
 
 
@@ -49,9 +49,13 @@ def test_a_job_that_started_keeps_its_priority(session: Session, cast: Cast) -> 
 def test_a_job_is_submitted_again_as_it_is(session: Session, cast: Cast) -> None:
     secrets, labels = {"KEY": "x"}, {"project": "vision"}
     job = submit(session, cast.bob, env={"A": "1"}, secrets=secrets, labels=labels)
-    again = retry_job(session, scope_of(cast.bob), job.id, box=BOX, now=NOON)
-    assert again.id != job.id
-    assert (again.name, again.env, again.labels) == (job.name, job.env, job.labels)
-    assert again.secret_names == ["KEY"]
+    retried_job = retry_job(session, scope_of(cast.bob), job.id, box=BOX, now=NOON)
+    assert retried_job.id != job.id
+    assert (retried_job.name, retried_job.env, retried_job.labels) == (
+        job.name,
+        job.env,
+        job.labels,
+    )
+    assert retried_job.secret_names == ["KEY"]
     with pytest.raises(ForbiddenError):
         retry_job(session, scope_of(cast.alice), job.id, box=BOX, now=NOON)

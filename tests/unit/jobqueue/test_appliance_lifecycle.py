@@ -74,7 +74,7 @@ def test_the_flag_is_cleared_when_the_appliance_reports_again(session: Session, 
 
 
 @pytest.mark.parametrize("state", [ApplianceState.ONLINE, ApplianceState.STALE])
-def test_attempts_on_a_heard_appliance_are_left_alone(
+def test_attempts_on_a_reporting_appliance_are_left_alone(
     session: Session, cast: Cast, state: ApplianceState
 ) -> None:
     attempt = start(session, cast)

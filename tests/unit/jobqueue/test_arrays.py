@@ -40,7 +40,7 @@ def test_other_texts_and_too_many_tasks_are_refused(
     assert caught.value.errors.keys() == {"array"}
 
 
-def test_so_many_tasks_run_at_once_as_the_array_allows(session: Session, cast: Cast) -> None:
+def test_an_array_runs_at_once_no_more_tasks_than_it_allows(session: Session, cast: Cast) -> None:
     appliance = add_appliance(session, cast.acme, "dgx-01")
     first = submit(session, cast.alice, array="10-14%2")
     assert dispatch(session, now=LATER).total() == 5
@@ -49,7 +49,7 @@ def test_so_many_tasks_run_at_once_as_the_array_allows(session: Session, cast: C
     waiting = list_jobs(session, alice, state=JobState.QUEUED).items
     assert {job.reason for job in waiting} == {Reason.WAITING_FOR_CAP}
     wanted = desired_state(session, appliance.id, box=BOX)
-    assert [one.env["VEDETTE_ARRAY_INDEX"] for one in wanted.attempts] == ["10", "11"]
+    assert [attempt.env["VEDETTE_ARRAY_INDEX"] for attempt in wanted.attempts] == ["10", "11"]
 
     session.refresh(first)
     assert first.attempt is not None
@@ -66,7 +66,9 @@ def test_a_list_shows_an_array_once_or_its_tasks(session: Session, cast: Cast) -
     array = submit(session, cast.alice, array="0-9")
     alice = scope_of(cast.alice)
     assert list_jobs(session, alice).total == 11
-    assert [one.name for one in list_jobs(session, alice, is_collapsed=True).items] == [
+    assert [
+        listed_job.name for listed_job in list_jobs(session, alice, is_collapsed=True).items
+    ] == [
         "train",
         "single",
     ]

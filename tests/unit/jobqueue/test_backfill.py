@@ -64,5 +64,7 @@ def test_a_job_that_passes_uses_what_the_earlier_one_leaves_over() -> None:
     running = RunningJob(job_id="r", gpu_uuids=[gpu_uuid("dgx-01", slot) for slot in range(6)])
     fleet = replace(appliance("dgx-01"), running=[running])
     jobs: list[JobView] = [job("a", gpus=6), job("b", gpus=2), job("c", gpus=1)]
-    actions = [one.action for one in plan(Snapshot(now=NOON, appliances=[fleet], jobs=jobs))]
+    actions = [
+        decision.action for decision in plan(Snapshot(now=NOON, appliances=[fleet], jobs=jobs))
+    ]
     assert actions == [Action.BIND, Action.ASSIGN, Action.BIND]

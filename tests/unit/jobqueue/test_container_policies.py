@@ -37,7 +37,7 @@ def test_an_unknown_policy_is_refused(session: Session, cast: Cast, name: str) -
         submit(session, cast.bob, container_policy=name)
 
 
-def test_the_agent_is_told_the_policy(session: Session, cast: Cast) -> None:
+def test_the_agent_receives_the_policy(session: Session, cast: Cast) -> None:
     set_policies(session, scope_of(cast.alice), cast.acme.id, BOTH)
     attempt = start(session, cast)
     (spec,) = desired_state(session, attempt.appliance_id, box=BOX).attempts

@@ -80,7 +80,7 @@ def test_what_belongs_to_no_job_is_deleted_only_if_the_policy_says_so() -> None:
     assert plan.order().containers == ["c1"]
 
 
-def test_a_full_disk_costs_the_least_recently_used_images_and_no_more() -> None:
+def test_a_full_disk_deletes_only_the_least_recently_used_images() -> None:
     # 82 of 100 GiB are used: the old one and one more bring it to 80 %.
     report = StorageReport(
         images=REPORT.images, disk_total_bytes=100 * GIB, disk_free_bytes=18 * GIB

@@ -40,7 +40,7 @@ def test_a_job_starts_after_the_success_of_others(session: Session, cast: Cast) 
     assert cycle(session, first, second, train) == ["starting", "starting", "submitted"]
     assert train.reason is Reason.WAITING_FOR_DEPENDENCY
     assert "'prepare' succeeds and 'fetch' succeeds" in train.message
-    assert [one["name"] for one in train.dependencies] == ["prepare", "fetch"]
+    assert [dependency["name"] for dependency in train.dependencies] == ["prepare", "fetch"]
     assert explain_job(session, scope_of(cast.bob), train.id, now=LATER) is None
     end(session, first, ObservedState.SUCCEEDED)
     assert cycle(session, train) == ["submitted"]

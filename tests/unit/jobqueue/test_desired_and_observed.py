@@ -1,4 +1,4 @@
-"""What an agent is told to run, and what its reports do to attempts and jobs."""
+"""The desired state that an agent receives, and the effect of its reports on attempts and jobs."""
 
 from datetime import timedelta
 
@@ -23,7 +23,7 @@ from tests.unit.jobqueue.builders import (
 )
 
 
-def test_an_agent_is_told_all_it_needs_to_run_an_attempt(session: Session, cast: Cast) -> None:
+def test_an_agent_receives_all_it_needs_to_run_an_attempt(session: Session, cast: Cast) -> None:
     attempt = start(
         session,
         cast,
@@ -82,7 +82,7 @@ def test_a_running_report_starts_the_job(session: Session, cast: Cast) -> None:
     assert attempt.started_at == attempt.job.started_at == NOON + timedelta(seconds=30)
 
 
-def test_an_end_is_kept_with_its_exit_code_and_reason(session: Session, cast: Cast) -> None:
+def test_an_end_is_stored_with_its_exit_code_and_reason(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     report(session, attempt, ObservedState.RUNNING)
     report(
@@ -117,7 +117,7 @@ def test_a_repeated_or_late_report_changes_nothing(session: Session, cast: Cast)
     assert attempt.job.state is JobState.SUCCEEDED
 
 
-def test_a_report_with_the_same_attempt_twice_is_taken_in_order(
+def test_a_report_with_the_same_attempt_twice_is_applied_in_order(
     session: Session, cast: Cast
 ) -> None:
     attempt = start(session, cast)
@@ -184,7 +184,7 @@ def test_an_end_moves_the_generation_so_that_the_agent_cleans_up(
     assert attempt.appliance.desired_generation == before + 1
 
 
-def test_what_a_start_is_busy_with_is_shown(session: Session, cast: Cast) -> None:
+def test_the_progress_of_a_start_is_shown(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     report(session, attempt, ObservedState.STARTING, message="Pulling python:3.13, 40 %.")
     assert attempt.job.message == "Pulling python:3.13, 40 %."

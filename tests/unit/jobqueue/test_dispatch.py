@@ -179,7 +179,7 @@ def test_a_tenants_job_never_lands_on_another_tenants_appliance(
     assert "Enroll one" in job.message
 
 
-def test_the_history_tells_the_whole_way(session: Session, cast: Cast) -> None:
+def test_the_history_shows_every_state(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     report(session, attempt, ObservedState.RUNNING)
     report(session, attempt, ObservedState.SUCCEEDED, exit_code=0)
@@ -264,7 +264,9 @@ def test_a_long_queue_of_one_tenant_delays_no_other_and_is_placed_to_its_end(
         dispatcher.cycle(now=NOON)
     with sessions() as session:
         assert session.get_one(Job, small.id).state is JobState.STARTING
-        assert {session.get_one(Job, one.id).state for one in jobs[1:]} == {JobState.QUEUED}
+        assert {session.get_one(Job, queued_job.id).state for queued_job in jobs[1:]} == {
+            JobState.QUEUED
+        }
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ def test_a_drained_appliance_waits_and_then_its_jobs_move(session: Session, cast
     progress = drain_progress(session, dgx)
     assert progress is not None
     assert (progress.deadline_at, progress.job_count) == (NOON + HOUR, 1)
-    assert [one.id for one in progress.jobs] == [job.id]
+    assert [moving_job.id for moving_job in progress.jobs] == [job.id]
 
     assert [move_overdue(session, now=NOON + HOUR) for _ in range(2)] == [1, 0]
     session.refresh(dgx)

@@ -51,17 +51,17 @@ def efficiency(
 
 
 def test_a_report_has_what_a_job_held_and_used(session: Session, store: Store, cast: Cast) -> None:
-    found = efficiency(session, store, cast, [90.0, 90.0, 0.0, 0.0])
-    assert (found.gpus, found.gpus_used) == (4, 2)
-    assert found.allocated_gpu_seconds == 2400
-    assert found.used_gpu_seconds == 1080
-    assert found.idle_gpu_seconds == 1320
-    assert found.gpu_utilization_ratio == pytest.approx(0.45)
-    assert found.energy_kilowatt_hours == pytest.approx(4 * 0.3 / 6)
-    assert found.gpu_memory_peak_bytes == 4 * GIB
-    assert found.gpu_memory_total_bytes == 80 * GIB
-    assert found.memory_peak_bytes == 32 * GIB
-    assert found.cpu_cores_used == 1.5
+    efficiency_report = efficiency(session, store, cast, [90.0, 90.0, 0.0, 0.0])
+    assert (efficiency_report.gpus, efficiency_report.gpus_used) == (4, 2)
+    assert efficiency_report.allocated_gpu_seconds == 2400
+    assert efficiency_report.used_gpu_seconds == 1080
+    assert efficiency_report.idle_gpu_seconds == 1320
+    assert efficiency_report.gpu_utilization_ratio == pytest.approx(0.45)
+    assert efficiency_report.energy_kilowatt_hours == pytest.approx(4 * 0.3 / 6)
+    assert efficiency_report.gpu_memory_peak_bytes == 4 * GIB
+    assert efficiency_report.gpu_memory_total_bytes == 80 * GIB
+    assert efficiency_report.memory_peak_bytes == 32 * GIB
+    assert efficiency_report.cpu_cores_used == 1.5
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,10 @@ def test_the_advice_is_what_saves_the_most(
     memory_peak_bytes: int,
     advice: str,
 ) -> None:
-    found = efficiency(session, store, cast, percents, memory_peak_bytes=memory_peak_bytes)
-    assert advice in found.advice
+    efficiency_report = efficiency(
+        session, store, cast, percents, memory_peak_bytes=memory_peak_bytes
+    )
+    assert advice in efficiency_report.advice
 
 
 def test_nothing_is_claimed_of_a_job_that_was_not_measured(

@@ -1,4 +1,4 @@
-"""Why a job waits: position, what must free up, and the expected start by time limits."""
+"""The explanation of a waiting job: position, what must free up, and the expected start."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -55,49 +55,54 @@ def explain(snapshot: Snapshot, job_id: str) -> Explanation:
 
 def test_the_most_relevant_reason_is_first_and_what_is_missing_is_named() -> None:
     fleet = [used("dgx-01", 5, 9, 20, 30), used("dgx-02", 5, 9, 20), appliance("mini", gpus=1)]
-    found = explain(ask(fleet, job("train", gpus=4)), "train")
-    assert [one.code for one in found.rejections] == ["gpus_busy", "too_few_gpus"]
-    assert [one.appliance for one in found.rejections[0].examples] == ["dgx-02", "dgx-01"]
-    assert found.needs == "2 more GPUs on dgx-02"
-    assert (found.position, found.queue_length) == (1, 1)
-    assert found.expected_start_at == minutes(5)
+    explanation = explain(ask(fleet, job("train", gpus=4)), "train")
+    assert [rejection.code for rejection in explanation.rejections] == ["gpus_busy", "too_few_gpus"]
+    assert [example.appliance for example in explanation.rejections[0].examples] == [
+        "dgx-02",
+        "dgx-01",
+    ]
+    assert explanation.needs == "2 more GPUs on dgx-02"
+    assert (explanation.position, explanation.queue_length) == (1, 1)
+    assert explanation.expected_start_at == minutes(5)
 
 
 def test_cores_and_memory_are_missing_too() -> None:
     fleet = [replace(used("dgx-01", 5), cpus=2.0, memory_bytes=GIB)]
     running = structs.replace(fleet[0].running[0], cpus=1.5, memory_bytes=GIB // 2)
     fleet = [replace(fleet[0], running=[running])]
-    found = explain(ask(fleet, job("train", gpus=7, cpus=1, memory_bytes=GIB)), "train")
-    assert found.needs == "1 more GPU and 0.5 more CPU cores and 512 MiB more memory on dgx-01"
+    explanation = explain(ask(fleet, job("train", gpus=7, cpus=1, memory_bytes=GIB)), "train")
+    assert (
+        explanation.needs == "1 more GPU and 0.5 more CPU cores and 512 MiB more memory on dgx-01"
+    )
 
 
 def test_the_jobs_ahead_go_first() -> None:
     fleet = [used("dgx-01", 5, 9, 20, None)]
     ahead = job("a", gpus=2, time_limit=timedelta(minutes=30))
-    found = explain(ask(fleet, ahead, job("b", gpus=4)), "b")
-    assert (found.position, found.queue_length) == (2, 2)
+    explanation = explain(ask(fleet, ahead, job("b", gpus=4)), "b")
+    assert (explanation.position, explanation.queue_length) == (2, 2)
     # a gets the two GPUs that are free in five minutes; b needs those of nine and twenty.
-    assert found.expected_start_at == minutes(20)
+    assert explanation.expected_start_at == minutes(20)
 
 
 def test_a_job_that_waits_for_one_without_a_limit_has_no_expected_start() -> None:
-    found = explain(ask([used("dgx-01", 5, None)], job("train", gpus=8)), "train")
-    assert found.expected_start_at is None
-    assert found.decision.action is Action.BIND
+    explanation = explain(ask([used("dgx-01", 5, None)], job("train", gpus=8)), "train")
+    assert explanation.expected_start_at is None
+    assert explanation.decision.action is Action.BIND
 
 
 def test_a_held_job_starts_when_its_user_has_fewer_gpus() -> None:
     view = used("dgx-01", 5)
     view = replace(view, running=[structs.replace(view.running[0], user_id="bob")])
     held = job("train", gpus=2, user_id="bob")
-    found = explain(ask([view], held, caps=Caps(gpus_per_user=3)), "train")
-    assert (found.decision.action, found.needs) == (Action.HELD, "")
-    assert found.expected_start_at == minutes(5)
+    explanation = explain(ask([view], held, caps=Caps(gpus_per_user=3)), "train")
+    assert (explanation.decision.action, explanation.needs) == (Action.HELD, "")
+    assert explanation.expected_start_at == minutes(5)
 
 
 def test_a_free_appliance_is_named_with_now() -> None:
-    found = explain(ask([appliance("dgx-01")], job("train", gpus=1)), "train")
-    assert (found.decision.appliance_id, found.expected_start_at) == ("dgx-01", NOON)
+    explanation = explain(ask([appliance("dgx-01")], job("train", gpus=1)), "train")
+    assert (explanation.decision.appliance_id, explanation.expected_start_at) == ("dgx-01", NOON)
 
 
 def test_a_waiting_job_is_explained_and_a_dry_run_submits_nothing(
@@ -107,10 +112,10 @@ def test_a_waiting_job_is_explained_and_a_dry_run_submits_nothing(
     running = start(session, cast, gpus=6, time_limit_seconds=600)
     waiting = submit(session, cast.alice, "second", gpus=8)
     dispatch(session, now=NOON)
-    found = explain_job(session, scope, waiting.id, now=NOON)
-    assert found is not None
-    assert found.needs == "6 more GPUs on dgx-01"
-    assert found.expected_start_at == NOON + timedelta(minutes=10)
+    explanation = explain_job(session, scope, waiting.id, now=NOON)
+    assert explanation is not None
+    assert explanation.needs == "6 more GPUs on dgx-01"
+    assert explanation.expected_start_at == NOON + timedelta(minutes=10)
     assert explain_job(session, scope, running.job_id, now=NOON) is None
 
     dry = try_job(session, scope, JobRequest(name="a", image="b", gpus=2), now=NOON)
@@ -135,10 +140,10 @@ def test_a_job_far_back_in_a_long_queue_is_explained_too(
     start(session, cast, gpus=8)
     waiting = [submit(session, cast.alice, f"job-{number}", gpus=8) for number in range(5)]
     dispatch(session, now=NOON)
-    found = explain_job(session, scope_of(cast.alice), waiting[4].id, now=NOON)
-    assert found is not None
-    assert (found.position, found.queue_length) == (5, 5)
-    assert (found.decision.action, found.expected_start_at) == (Action.STAY, None)
+    explanation = explain_job(session, scope_of(cast.alice), waiting[4].id, now=NOON)
+    assert explanation is not None
+    assert (explanation.position, explanation.queue_length) == (5, 5)
+    assert (explanation.decision.action, explanation.expected_start_at) == (Action.STAY, None)
     new = JobRequest(name="a", image="b", gpus=8)
     dry = try_job(session, scope_of(cast.alice), new, now=NOON)
     assert (dry.position, dry.queue_length) == (6, 6)

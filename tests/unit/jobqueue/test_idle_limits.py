@@ -62,11 +62,11 @@ def test_a_job_with_idle_gpus_stops_with_the_reason(
     with sessions.begin() as session:
         wanted = desired_state(session, attempt.appliance_id, box=BOX)
         assert (wanted.attempts, wanted.stopping) == ([], [attempt.id])
-        found = session.get_one(Attempt, attempt.id)
-        report(session, found, ObservedState.STOPPED, exit_code=137)
-        assert (found.job.state, found.job.reason) == (JobState.STOPPED, Reason.IDLE_GPU)
-        assert "5 %" in found.job.message
-        assert "30m" in found.job.message
+        stopping = session.get_one(Attempt, attempt.id)
+        report(session, stopping, ObservedState.STOPPED, exit_code=137)
+        assert (stopping.job.state, stopping.job.reason) == (JobState.STOPPED, Reason.IDLE_GPU)
+        assert "5 %" in stopping.job.message
+        assert "30m" in stopping.job.message
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ FAULT = "network bridge not found"
 
 
 class WithoutProbes(SimulatedExecutor):
-    """As before there were probes."""
+    """An appliance whose agent is too old to run probes."""
 
     def probe(self) -> Probe | None:
         return None
@@ -126,7 +126,7 @@ class Site:
 
 
 class Jobs(RuleBasedStateMachine):
-    """What users, appliances and time do to jobs."""
+    """The effects of users, appliances and time on jobs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -273,13 +273,13 @@ class Jobs(RuleBasedStateMachine):
         now, ident = self.clock(), self.appliance_ids[name]
         with self.sessions.begin() as session:
             before = session.get_one(Appliance, ident).quarantined_at
-            failed = {one.id for one in self._faults(session, ident, now=now)}
+            failed = {fault.id for fault in self._faults(session, ident, now=now)}
             apply_report(session, ident, observed.attempts, probe=observed.probe, now=now)
         with self.sessions() as session:
             appliance = session.get_one(Appliance, ident)
             faults = self._faults(session, ident, now=now)
-            is_new = {one.id for one in faults} != failed
-            jobs = {one.job_id for one in faults}
+            is_new = {fault.id for fault in faults} != failed
+            jobs = {fault.job_id for fault in faults}
             after = appliance.quarantined_at
             if before is None and after is None:
                 assert not (is_new and len(jobs) >= JOBS_TO_QUARANTINE)
@@ -287,8 +287,10 @@ class Jobs(RuleBasedStateMachine):
                 assert len(jobs) >= JOBS_TO_QUARANTINE
             elif after is None:
                 has_run = observed.probe is not None and not observed.probe.problem
-                started = [one for one in self._attempts(session, ident) if one.started_at]
-                assert has_run or any(is_after(one.assigned_at, before) for one in started)
+                started = [
+                    attempt for attempt in self._attempts(session, ident) if attempt.started_at
+                ]
+                assert has_run or any(is_after(attempt.assigned_at, before) for attempt in started)
 
     def _attempts(self, session: Session, appliance_id: str) -> list[Attempt]:
         placed = select(Attempt).where(
@@ -300,30 +302,32 @@ class Jobs(RuleBasedStateMachine):
         ended_at = session.get_one(Appliance, appliance_id).quarantine_ended_at
         since = max(now - WINDOW, ended_at or now - WINDOW)
         return [
-            one
-            for one in self._attempts(session, appliance_id)
-            if is_start_fault(one) and is_after(one.finished_at, since)
+            attempt
+            for attempt in self._attempts(session, appliance_id)
+            if is_start_fault(attempt) and is_after(attempt.finished_at, since)
         ]
 
     @invariant()
     def no_gpu_is_allocated_twice(self) -> None:
         with self.sessions() as session:
             for name, ident in self.appliance_ids.items():
-                allocated = [one for one in self._attempts(session, ident) if is_allocated(one)]
-                uuids = Counter(uuid for one in allocated for uuid in one.gpu_uuids)
+                allocated = [
+                    attempt for attempt in self._attempts(session, ident) if is_allocated(attempt)
+                ]
+                uuids = Counter(uuid for attempt in allocated for uuid in attempt.gpu_uuids)
                 assert all(count == 1 for count in uuids.values())
                 assert uuids.keys() <= {f"GPU-{name}-{index}" for index in range(GPUS)}
-                assert all(len(one.gpu_uuids) == one.job.gpus for one in allocated)
+                assert all(len(attempt.gpu_uuids) == attempt.job.gpus for attempt in allocated)
 
     @invariant()
     def jobs_and_attempts_agree(self) -> None:
         with self.sessions() as session:
             for job in session.scalars(select(Job)).unique():
-                live = [one for one in job.attempts if not one.state.is_final]
+                live = [attempt for attempt in job.attempts if not attempt.state.is_final]
                 if job.state in {JobState.STARTING, JobState.RUNNING}:
-                    assert [one.state.value for one in live] == [job.state.value]
+                    assert [attempt.state.value for attempt in live] == [job.state.value]
                 elif job.state is JobState.QUEUED:
-                    assert all(one.state is AttemptState.BOUND for one in live)
+                    assert all(attempt.state is AttemptState.BOUND for attempt in live)
                     assert len(live) <= 1
                     assert job.stop_requested_at is None
                 else:
@@ -338,7 +342,7 @@ class Jobs(RuleBasedStateMachine):
     def retries_are_within_their_limits(self) -> None:
         with self.sessions() as session:
             for job in session.scalars(select(Job).where(Job.kind == JobKind.BATCH)).unique():
-                trials = sum(bool(one.placement.get("is_trial")) for one in job.attempts)
+                trials = sum(bool(attempt.placement.get("is_trial")) for attempt in job.attempts)
                 assert len(job.attempts) <= 1 + job.max_retries + FREE_STARTS + trials
 
     @invariant()
@@ -347,9 +351,9 @@ class Jobs(RuleBasedStateMachine):
             for name, ident in self.appliance_ids.items():
                 began_at = session.get_one(Appliance, ident).quarantined_at
                 later = [
-                    one
-                    for one in self._attempts(session, ident)
-                    if is_after(one.assigned_at, began_at) and is_allocated(one)
+                    attempt
+                    for attempt in self._attempts(session, ident)
+                    if is_after(attempt.assigned_at, began_at) and is_allocated(attempt)
                 ]
                 assert len(later) <= (0 if self.sites[name].can_probe else 1)
 
@@ -371,19 +375,21 @@ class Jobs(RuleBasedStateMachine):
                     break
         with self.sessions() as session:
             assert session.scalars(select(Job.id).where(Job.state.not_in(FINAL))).all() == []
-            assert not any(is_allocated(one) for one in session.scalars(select(Attempt)).unique())
+            assert not any(
+                is_allocated(attempt) for attempt in session.scalars(select(Attempt)).unique()
+            )
 
 
 FINAL = [state for state in JobState if state.is_final]
 
 
 def is_after(at: datetime | None, other: datetime | None) -> bool:
-    """Whether both instants are set, and the first is the later one."""
+    """Return whether both instants are set, and the first is the later one."""
     return at is not None and other is not None and at > other
 
 
 def is_allocated(attempt: Attempt) -> bool:
-    """Whether resources are allocated to an attempt."""
+    """Return whether resources are allocated to an attempt."""
     return attempt.state in ALLOCATED_STATES
 
 

@@ -25,12 +25,12 @@ def pages(
     session: Session, cast: Cast, sort: str, start: KeysetPage[Job] | None = None
 ) -> list[KeysetPage[Job]]:
     """Return the pages from one on, the first by default."""
-    found = [start or list_jobs(session, scope_of(cast.alice), sort=sort, page_size=2)]
-    while found[-1].next:
-        after = found[-1].next
+    job_pages = [start or list_jobs(session, scope_of(cast.alice), sort=sort, page_size=2)]
+    while job_pages[-1].next:
+        after = job_pages[-1].next
         page = list_jobs(session, scope_of(cast.alice), sort=sort, after=after, page_size=2)
-        found.append(page)
-    return found
+        job_pages.append(page)
+    return job_pages
 
 
 @pytest.mark.parametrize(
@@ -56,10 +56,10 @@ def test_a_page_stays_while_rows_are_added_and_deleted(session: Session, cast: C
     submit(session, cast.alice, "new")
     session.delete(first.items[-1])
     session.flush()
-    again = list_jobs(
+    page = list_jobs(
         session, scope_of(cast.alice), sort="-submitted_at", after=first.next or "", page_size=2
     )
-    assert [job.id for job in again.items] == expected
+    assert [job.id for job in page.items] == expected
 
 
 @pytest.mark.parametrize("cursor", ["x", "ab==", "WyJuYW1lIl0", "bnVsbA", "WyIiLCAxMl0", "é"])

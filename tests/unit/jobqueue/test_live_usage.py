@@ -86,8 +86,8 @@ def test_any_period_has_the_time_that_lies_in_it(
         period = Period(since, since + length)
         within = max(timedelta(0), min(period.until, NOW) - max(since, NOON))
         with sessions() as session:
-            found = summed(session, store, cast, period)
-        assert found.allocated_gpu_seconds == 2 * within.total_seconds()
+            usage = summed(session, store, cast, period)
+        assert usage.allocated_gpu_seconds == 2 * within.total_seconds()
 
 
 def test_a_period_is_so_far_until_the_ledger_has_it(
@@ -113,10 +113,10 @@ def test_an_hour_that_is_recorded_meanwhile_counts_once(
     with sessions() as session:
         live = live_use(session, store, scope, period, now=NOW)
         record_usage(sessions, store, now=NOON + 2 * HOUR + SETTLE)
-        found = usage_sum(session, scope, period, live=live)
+        usage = usage_sum(session, scope, period, live=live)
         days = usage_groups(session, scope, period, by=UsageBy.DAY, live=live, limit=10)
-    assert found.allocated_gpu_seconds == 2 * 160 * 60
-    assert sum(day.allocated_gpu_seconds for day in days) == found.allocated_gpu_seconds
+    assert usage.allocated_gpu_seconds == 2 * 160 * 60
+    assert sum(day.allocated_gpu_seconds for day in days) == usage.allocated_gpu_seconds
 
 
 def test_without_the_store_allocated_time_still_counts(
@@ -126,9 +126,9 @@ def test_without_the_store_allocated_time_still_counts(
     scope, period = scope_of(cast.alice), Period(NOON, NOW)
     with sessions() as session:
         live = live_use(session, LostStore(), scope, period, now=NOW)  # type: ignore[arg-type]
-        found = usage_sum(session, scope, period, live=live)
+        usage = usage_sum(session, scope, period, live=live)
     assert live.problem == MESSAGE
-    assert found.allocated_gpu_seconds == found.unmeasured_gpu_seconds == 2 * 160 * 60
+    assert usage.allocated_gpu_seconds == usage.unmeasured_gpu_seconds == 2 * 160 * 60
 
 
 def test_live_use_stays_within_the_scope(

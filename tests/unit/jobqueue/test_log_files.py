@@ -29,11 +29,11 @@ def files(tmp_path: Path) -> LogFiles:
 def attempt(sessions: SessionFactory, cast: Cast) -> Attempt:
     """An attempt that has ended, with a log of two chunks."""
     with sessions.begin() as session:
-        found = start(session, cast)
+        started = start(session, cast)
         for offset, data in ((0, b"one\n"), (4, b"two\n")):
-            append_log(session, found.appliance_id, found.id, offset=offset, data=data)
-        report(session, found, ObservedState.SUCCEEDED)
-        return found
+            append_log(session, started.appliance_id, started.id, offset=offset, data=data)
+        report(session, started, ObservedState.SUCCEEDED)
+        return started
 
 
 def read(
@@ -62,7 +62,7 @@ def test_an_ended_log_moves_to_a_file_and_reads_the_same(
     assert list(read(sessions, files, attempt, cast)) == before == [b"one", b"\ntw", b"o\n"]
 
 
-def test_a_file_system_that_fails_is_said_and_loses_nothing(
+def test_a_failing_file_system_is_reported_and_loses_nothing(
     sessions: SessionFactory, files: LogFiles, attempt: Attempt, cast: Cast, tmp_path: Path
 ) -> None:
     (tmp_path / "logs").write_text("in the way")

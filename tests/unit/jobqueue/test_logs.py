@@ -59,7 +59,7 @@ def test_a_log_is_complete_once_its_attempt_has_ended_and_all_is_read(
     assert read_log(session, bob, attempt.job_id).is_complete
 
 
-def test_a_full_log_takes_no_more(session: Session, cast: Cast) -> None:
+def test_a_full_log_stores_no_more(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     almost = MAX_LOG_BYTES - 2
     append(session, attempt, 0, b"x" * almost)

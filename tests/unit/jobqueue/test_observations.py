@@ -1,4 +1,4 @@
-"""What reports mean: the whole product of attempt states and observations."""
+"""The meaning of reports: the whole product of attempt states and observations."""
 
 from itertools import product
 

@@ -85,7 +85,7 @@ def test_when_all_are_busy_a_job_is_bound_to_the_least_recently_used_appliance()
     assert decision.gpu_uuids == ()
     assert "dgx-02, the least recently used" in decision.reason
     [rejection] = decision.rejections
-    assert [one.appliance for one in rejection.examples] == ["dgx-01", "dgx-02", "dgx-03"]
+    assert [example.appliance for example in rejection.examples] == ["dgx-01", "dgx-02", "dgx-03"]
 
 
 def test_an_appliance_that_was_never_used_counts_as_the_least_recently_used() -> None:
@@ -104,7 +104,7 @@ def test_a_job_is_never_bound_where_it_could_not_run_at_all() -> None:
     small = appliance("aaa-small", gpus=1)
     [decision] = decide([small, busy("dgx-01")], job("train", gpus=4))
     assert decision.appliance_id == "dgx-01"
-    assert [one.code for one in decision.rejections] == ["gpus_busy", "too_few_gpus"]
+    assert [rejection.code for rejection in decision.rejections] == ["gpus_busy", "too_few_gpus"]
     assert str(decision.rejections[1]) == "aaa-small: has 1 GPU, 4 requested"
 
 

@@ -69,7 +69,7 @@ def test_a_report_is_read_again_only_when_it_has_changed(
         """Return the healthy GPUs that placement sees, and how often it reads reports."""
         with statements(engine) as sent:
             gpus = view_of(session, row).gpus
-        reads = sum("appliances.inventory" in one for one in sent)
+        reads = sum("appliances.inventory" in statement for statement in sent)
         return sum(gpu.state is HEALTHY for gpu in gpus), reads
 
     def beat(gpus: int, state: ApplianceHealth | None) -> None:
@@ -97,7 +97,7 @@ def test_a_report_is_read_again_only_when_it_has_changed(
 
 
 def health(**states: HealthState) -> dict[str, Any]:
-    """What an agent tells of its GPUs, by UUID."""
+    """Return the health of GPUs that an agent reports, by UUID."""
     worst = DEGRADED if states else HEALTHY
     return {
         "state": worst.value,
@@ -161,7 +161,7 @@ def test_degraded_gpus_are_better_than_waiting() -> None:
     assert (decision.action, decision.appliance_id) == (Action.ASSIGN, "dgx-01")
 
 
-def test_a_failed_appliance_takes_jobs_without_gpus_only() -> None:
+def test_a_failed_appliance_accepts_only_jobs_without_gpus() -> None:
     view = replace(appliance("dgx-01"), failure="driver silent")
     clean, train = decide([view], job("clean"), job("train", gpus=1))
     assert train.action is Action.UNPLACED
@@ -243,7 +243,7 @@ def test_a_degraded_gpu_is_only_given_where_no_healthy_one_is_left(
     assert not degraded or healthy <= set(decision.gpu_uuids)
 
 
-def test_what_the_agent_told_is_what_placement_sees(session: Session, cast: Cast) -> None:
+def test_placement_sees_what_the_agent_reported(session: Session, cast: Cast) -> None:
     row = add_appliance(session, cast.acme, "dgx-01", gpus=3)
     row.health = health(**{"GPU-dgx-01-0": FAILED, "GPU-dgx-01-1": DEGRADED})
     view = view_of(session, row)
@@ -273,7 +273,7 @@ def test_a_failed_appliance_is_seen_with_its_reason(session: Session, cast: Cast
 
 
 @pytest.mark.parametrize("told", [None, {}, {"state": "sublime"}, {"state": "failed", "gpus": 1}])
-def test_health_that_is_not_known_keeps_no_job_away(
+def test_unknown_health_keeps_no_job_away(
     session: Session, cast: Cast, told: dict[str, Any] | None
 ) -> None:
     row = add_appliance(session, cast.acme, "dgx-01", gpus=1)

@@ -62,7 +62,7 @@ def test_least_fragmentation_keeps_the_cores_that_free_gpus_need() -> None:
 def test_shares_of_a_gpu_fill_one_before_the_next_and_never_more_than_it_has() -> None:
     jobs = [job(f"job-{number}", gpus=1, gpu_milli=400) for number in range(5)]
     decisions = plan(Snapshot(now=NOON, appliances=[appliance("mini", gpus=2)], jobs=jobs))
-    assert [one.gpu_uuids for one in decisions[:4]] == [
+    assert [decision.gpu_uuids for decision in decisions[:4]] == [
         (gpu_uuid("mini", slot),) for slot in (0, 0, 1, 1)
     ]
     assert decisions[4].action is Action.BIND
@@ -73,11 +73,16 @@ def test_a_gpu_that_a_program_outside_of_jobs_uses_is_not_free() -> None:
     view = appliance("dgx-01", gpus=2)
     first, second = view.gpus
     fleet = [replace(view, gpus=(replace(first, is_used_outside=True), second))]
-    one, two = plan(Snapshot(now=NOON, appliances=fleet, jobs=[job("a", gpus=1), job("b", gpus=1)]))
-    assert one.gpu_uuids == (second.uuid,)
-    assert two.action is Action.BIND
-    assert two.rejections[0].code == "gpus_used_outside"
-    assert str(two.rejections[0]) == "dgx-01: 0 of 2 GPUs free, 1 used outside of jobs, 1 requested"
+    first_decision, second_decision = plan(
+        Snapshot(now=NOON, appliances=fleet, jobs=[job("a", gpus=1), job("b", gpus=1)])
+    )
+    assert first_decision.gpu_uuids == (second.uuid,)
+    assert second_decision.action is Action.BIND
+    assert second_decision.rejections[0].code == "gpus_used_outside"
+    assert (
+        str(second_decision.rejections[0])
+        == "dgx-01: 0 of 2 GPUs free, 1 used outside of jobs, 1 requested"
+    )
 
 
 def test_models_and_labels_are_required_of_an_appliance() -> None:
@@ -97,11 +102,11 @@ def test_models_and_labels_are_required_of_an_appliance() -> None:
 @st.composite
 def jobs_of_any_shape(draw: st.DrawFn) -> list[JobView]:
     """A few jobs, some of them for a share of a GPU."""
-    found = []
+    jobs = []
     for number in range(draw(st.integers(1, 12))):
         gpus = draw(st.integers(0, 4))
         milli = draw(st.sampled_from([100, 470, 810, 1000])) if gpus == 1 else 1000
-        found.append(
+        jobs.append(
             job(
                 f"job-{number:02}",
                 gpus=gpus,
@@ -110,7 +115,7 @@ def jobs_of_any_shape(draw: st.DrawFn) -> list[JobView]:
                 memory_bytes=draw(st.sampled_from([1, 200])) * GIB,
             )
         )
-    return found
+    return jobs
 
 
 @given(jobs=jobs_of_any_shape(), policy=st.sampled_from(POLICY_NAMES))
@@ -118,15 +123,18 @@ def test_no_policy_gives_more_than_there_is(jobs: list[JobView], policy: str) ->
     shared = RunningJob(job_id="r", gpu_uuids=[gpu_uuid("b", 0)], gpu_milli=300, cpus=4)
     fleet = [appliance("a", gpus=2), appliance("b", gpus=4, running=[shared])]
     decisions = plan(Snapshot(now=NOON, appliances=fleet, jobs=jobs, policy=policy))
-    by_id = {one.id: one for one in jobs}
-    started = [one for one in decisions if one.action is Action.ASSIGN]
+    by_id = {waiting_job.id: waiting_job for waiting_job in jobs}
+    started = [decision for decision in decisions if decision.action is Action.ASSIGN]
     used = {gpu_uuid("b", 0): 300}
-    for one in started:
-        assert len(one.gpu_uuids) == by_id[one.job_id].gpus
-        for uuid in one.gpu_uuids:
-            used[uuid] = used.get(uuid, 0) + by_id[one.job_id].gpu_milli
+    for decision in started:
+        assert len(decision.gpu_uuids) == by_id[decision.job_id].gpus
+        for uuid in decision.gpu_uuids:
+            used[uuid] = used.get(uuid, 0) + by_id[decision.job_id].gpu_milli
     assert max(used.values()) <= 1000
     for view in fleet:
-        here = [by_id[one.job_id] for one in started if one.appliance_id == view.id]
-        assert sum(one.cpus for one in here) + sum(r.cpus for r in view.running) <= view.cpus
-        assert sum(one.memory_bytes for one in here) <= view.memory_bytes
+        here = [by_id[decision.job_id] for decision in started if decision.appliance_id == view.id]
+        assert (
+            sum(started_job.cpus for started_job in here) + sum(r.cpus for r in view.running)
+            <= view.cpus
+        )
+        assert sum(started_job.memory_bytes for started_job in here) <= view.memory_bytes

@@ -125,14 +125,14 @@ def test_no_job_fails_for_its_appliance_and_the_others_are_not_sent_there(
         session, scope_of(cast.bob), waiting.id, now=NOON + timedelta(minutes=1)
     )
     assert explained is not None
-    assert [one.code for one in explained.rejections] == ["quarantined"]
+    assert [rejection.code for rejection in explained.rejections] == ["quarantined"]
 
 
 @pytest.mark.parametrize(
     "reason",
     [Reason.INVALID_JOB, Reason.IMAGE_NOT_FOUND, Reason.EXIT_CODE, Reason.EXECUTOR_ERROR],
 )
-def test_failures_that_are_the_jobs_own_do_not(
+def test_failures_that_are_the_jobs_own_do_not_quarantine(
     session: Session, cast: Cast, dgx: Appliance, reason: Reason
 ) -> None:
     for job in place(session, cast, 3):
@@ -159,15 +159,17 @@ def test_failures_far_apart_do_not_add_up(session: Session, cast: Cast, dgx: App
 
 
 def test_an_outage_of_the_registry_quarantines_nothing(session: Session, cast: Cast) -> None:
-    both = [add(session, cast.acme, name) for name in ("dgx-01", "dgx-02")]
+    appliances = [add(session, cast.acme, name) for name in ("dgx-01", "dgx-02")]
     jobs = place(session, cast, 16)
-    on_both = [job for job in jobs if attempt_of(session, job).appliance_id == both[1].id][:3]
-    on_both += [job for job in jobs if attempt_of(session, job).appliance_id == both[0].id][:3]
+    on_both = [job for job in jobs if attempt_of(session, job).appliance_id == appliances[1].id][:3]
+    on_both += [job for job in jobs if attempt_of(session, job).appliance_id == appliances[0].id][
+        :3
+    ]
     fail(session, on_both[0], Reason.IMAGE_PULL_FAILED)
     fail(session, on_both[3], Reason.IMAGE_PULL_FAILED)
     for job in (on_both[1], on_both[2], on_both[4], on_both[5]):
         fail(session, job, Reason.IMAGE_PULL_FAILED)
-    assert [one.quarantined_at for one in both] == [None, None]
+    assert [appliance.quarantined_at for appliance in appliances] == [None, None]
 
 
 def test_only_one_appliance_without_its_registry_is_quarantined_until_it_answers(

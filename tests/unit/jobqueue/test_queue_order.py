@@ -30,7 +30,7 @@ def test_a_higher_priority_goes_first_but_a_job_that_waited_long_enough_before_i
         job(name, submitted_at=NOON - 2 * PRIORITY_POINT + timedelta(seconds=seconds))
         for name, seconds in [("patient", -1), ("recent", 1)]
     )
-    assert [one.id for one in in_order([recent, urgent, patient])] == [
+    assert [ordered_job.id for ordered_job in in_order([recent, urgent, patient])] == [
         "patient",
         "urgent",
         "recent",
@@ -39,7 +39,7 @@ def test_a_higher_priority_goes_first_but_a_job_that_waited_long_enough_before_i
 
 def test_a_plan_considers_jobs_in_the_order_of_the_queue() -> None:
     decisions = decide([appliance("mini", gpus=1)], job("a", gpus=1), job("b", gpus=1, priority=1))
-    assert [(one.job_id, one.action) for one in decisions] == [
+    assert [(decision.job_id, decision.action) for decision in decisions] == [
         ("b", Action.ASSIGN),
         ("a", Action.BIND),
     ]
@@ -55,7 +55,7 @@ def test_a_cap_holds_the_jobs_of_one_user_back_and_lets_others_pass() -> None:
         job("d", gpus=1, user_id="alice"),
         caps=Caps(gpus_per_user=4, gpus=5),
     )
-    assert [one.action for one in (first, second, third, fourth)] == [
+    assert [decision.action for decision in (first, second, third, fourth)] == [
         Action.ASSIGN,
         Action.HELD,
         Action.ASSIGN,

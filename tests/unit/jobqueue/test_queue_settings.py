@@ -25,7 +25,7 @@ def test_all_errors_are_shown_at_once(session: Session, cast: Cast) -> None:
     assert len(caught.value.errors["data_roots"]) == 4
 
 
-def test_a_member_may_not_set_them(session: Session, cast: Cast) -> None:
+def test_a_member_may_not_change_queue_settings(session: Session, cast: Cast) -> None:
     with pytest.raises(ForbiddenError):
         set_settings(session, scope_of(cast.bob), cast.acme.id, QueueSettings())
 
@@ -77,7 +77,7 @@ def test_fields_of_a_job_reach_the_agent(session: Session, cast: Cast) -> None:
         [Port(container_port=80), Port(container_port=81, name="80")],
     ],
 )
-def test_each_port_is_found_by_its_own_name_or_number(
+def test_each_port_is_listed_by_its_own_name_or_number(
     session: Session, cast: Cast, ports: list[Port]
 ) -> None:
     with pytest.raises(InvalidInputError) as caught:

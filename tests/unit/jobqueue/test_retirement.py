@@ -37,7 +37,7 @@ def test_an_appliance_is_retired_once_its_jobs_have_ended(session: Session, cast
     )
 
 
-def test_retiring_is_an_admins_and_never_a_strangers(session: Session, cast: Cast) -> None:
+def test_only_an_admin_of_the_tenant_retires_an_appliance(session: Session, cast: Cast) -> None:
     appliance_id = start(session, cast).appliance_id
     with pytest.raises(ForbiddenError):
         retire_idle_appliance(session, scope_of(cast.bob), appliance_id, now=NOON)
@@ -45,7 +45,7 @@ def test_retiring_is_an_admins_and_never_a_strangers(session: Session, cast: Cas
         retire_idle_appliance(session, scope_of(cast.charlie), appliance_id, now=NOON)
 
 
-def test_a_retired_appliance_gets_no_job_and_one_that_came_back_and_was_heard_does(
+def test_a_retired_appliance_gets_jobs_only_after_it_came_back_and_reported(
     session: Session, cast: Cast
 ) -> None:
     attempt = start(session, cast)
@@ -67,9 +67,7 @@ def test_a_retired_appliance_gets_no_job_and_one_that_came_back_and_was_heard_do
     assert dispatch(session, now=NOON)[Action.ASSIGN] == 1
 
 
-def test_an_attempt_that_is_held_by_a_retired_appliance_is_lost(
-    session: Session, cast: Cast
-) -> None:
+def test_an_attempt_on_a_retired_appliance_is_lost(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     attempt.appliance.retired_at = NOON
     session.flush()

@@ -54,13 +54,13 @@ def attempts(session: Session, job: Job) -> list[Attempt]:
     """Return the attempts of a service's instances that are on an appliance."""
     allocated = (AttemptState.STARTING, AttemptState.RUNNING)
     ids = select(Job.id).where((Job.id == job.id) | (Job.array_id == job.id))
-    found = select(Attempt).where(Attempt.job_id.in_(ids), Attempt.state.in_(allocated))
-    return list(session.scalars(found.execution_options(populate_existing=True)).unique())
+    statement = select(Attempt).where(Attempt.job_id.in_(ids), Attempt.state.in_(allocated))
+    return list(session.scalars(statement.execution_options(populate_existing=True)).unique())
 
 
 def images(session: Session, job: Job) -> list[str]:
     """Return the image of each instance that has not ended."""
-    return [one.image for one in service_instances(session, job)]
+    return [instance.image for instance in service_instances(session, job)]
 
 
 def step(session: Session, *, minutes: float = 3) -> None:
@@ -78,7 +78,7 @@ def test_each_instance_is_a_job_with_its_own_placement_and_check(
 ) -> None:
     first = run(session, cast, health_check=CHECK)
     instances = service_instances(session, first)
-    assert [(one.array_index, one.state) for one in instances] == [
+    assert [(instance.array_index, instance.state) for instance in instances] == [
         (index, JobState.RUNNING) for index in range(3)
     ]
     specs = desired_state(session, attempts(session, first)[0].appliance_id, box=BOX).attempts
@@ -116,11 +116,14 @@ def test_scaling_adds_and_stops_instances(session: Session, cast: Cast) -> None:
     alice = scope_of(cast.alice)
     scale_service(session, alice, first.id, 3, now=NOON)
     settle(session, first)
-    assert [one.array_index for one in service_instances(session, first)] == [0, 1, 2]
+    assert [instance.array_index for instance in service_instances(session, first)] == [0, 1, 2]
     scale_service(session, alice, service_instances(session, first)[2].id, 2, now=NOON)
     settle(session, first)
     instances = service_instances(session, first)
-    assert [(one.array_index, one.instances) for one in instances] == [(0, 2), (1, 2)]
+    assert [(instance.array_index, instance.instances) for instance in instances] == [
+        (0, 2),
+        (1, 2),
+    ]
     assert len(attempts(session, first)) == 2
     with pytest.raises(InvalidInputError):
         scale_service(session, alice, first.id, 0, now=NOON)
@@ -148,8 +151,8 @@ def test_an_update_replaces_one_instance_after_the_other(session: Session, cast:
     step(session)
     progress = update_progress(session, scope_of(cast.bob), first.id)
     assert (progress.state, progress.updated, progress.changed) == (UpdateState.DONE, 3, ["image"])
-    assert {one.env["A"] for one in service_instances(session, first)} == {"1"}
-    assert {one.state for one in service_instances(session, first)} == {JobState.RUNNING}
+    assert {instance.env["A"] for instance in service_instances(session, first)} == {"1"}
+    assert {instance.state for instance in service_instances(session, first)} == {JobState.RUNNING}
 
 
 def test_the_next_instance_waits_until_the_one_before_has_stopped_and_started(
@@ -170,10 +173,10 @@ def test_the_next_instance_follows_when_one_is_healthy(session: Session, cast: C
     step(session)
     settle(session, first, Health.STARTING)
     step(session)
-    assert [one.revision for one in service_instances(session, first)] == [2, 1]
+    assert [instance.revision for instance in service_instances(session, first)] == [2, 1]
     settle(session, first, Health.HEALTHY)
     step(session)
-    assert [one.revision for one in service_instances(session, first)] == [2, 2]
+    assert [instance.revision for instance in service_instances(session, first)] == [2, 2]
 
 
 def test_an_update_fails_at_an_unhealthy_instance_and_is_rolled_back(
@@ -189,13 +192,15 @@ def test_an_update_fails_at_an_unhealthy_instance_and_is_rolled_back(
     assert (progress.state, progress.updated) == (UpdateState.FAILED, 1)
     assert "status 500" in progress.message
     assert sorted(images(session, first)) == ["python:3.13", "python:3.13", "python:bad"]
-    untouched = {one.id for one in attempts(session, first) if one.job.image == "python:3.13"}
+    untouched = {
+        attempt.id for attempt in attempts(session, first) if attempt.job.image == "python:3.13"
+    }
     roll_back(session, alice, first.id, now=NOON)
     for _ in range(4):
         step(session)
         settle(session, first, Health.HEALTHY)
     assert images(session, first) == ["python:3.13"] * 3
-    assert untouched <= {one.id for one in attempts(session, first)}
+    assert untouched <= {attempt.id for attempt in attempts(session, first)}
     assert update_progress(session, alice, first.id).state is UpdateState.DONE
 
 

@@ -41,7 +41,7 @@ def test_a_submitted_job_carries_its_request(session: Session, cast: Cast) -> No
         "Registry.example.com/a",
     ],
 )
-def test_image_names_as_engines_take_them_are_accepted(
+def test_image_names_that_engines_accept_are_accepted(
     session: Session, cast: Cast, image: str
 ) -> None:
     assert submit(session, cast.alice, image=image).image == image
@@ -83,7 +83,7 @@ def test_image_names_as_engines_take_them_are_accepted(
         ("memory_bytes", 2**63),
     ],
 )
-def test_a_faulty_field_is_named(session: Session, cast: Cast, field: str, value: object) -> None:
+def test_an_invalid_field_is_named(session: Session, cast: Cast, field: str, value: object) -> None:
     request: Any = JobRequest(name="train", image="python:3.13")
     with pytest.raises(InvalidInputError) as caught:
         submit_job(
@@ -93,7 +93,7 @@ def test_a_faulty_field_is_named(session: Session, cast: Cast, field: str, value
     assert caught.value.errors[field][0] in caught.value.message
 
 
-def test_all_faulty_fields_are_named_together(session: Session, cast: Cast) -> None:
+def test_all_invalid_fields_are_named_together(session: Session, cast: Cast) -> None:
     with pytest.raises(InvalidInputError) as caught:
         submit(session, cast.alice, "", image="", cpus=-1.0)
     assert set(caught.value.errors) == {"name", "image", "cpus"}
@@ -133,7 +133,7 @@ def test_unified_memory_counts_as_that_of_the_gpu(session: Session, cast: Cast) 
     assert submit(session, cast.alice, gpus=1, gpu_memory_bytes=100 * GIB).gpu_memory_bytes
 
 
-def test_what_only_two_appliances_together_have_is_refused(session: Session, cast: Cast) -> None:
+def test_a_job_that_needs_two_appliances_is_refused(session: Session, cast: Cast) -> None:
     add_appliance(session, cast.acme, "dgx-01", memory_bytes=GIB)
     add_appliance(session, cast.acme, "big-memory", gpus=0)
     with pytest.raises(InvalidInputError) as caught:
@@ -148,7 +148,7 @@ def test_another_tenants_larger_appliance_does_not_count(session: Session, cast:
         submit(session, cast.alice, gpus=8)
 
 
-def test_gpu_memory_beyond_every_gpu_is_refused(session: Session, cast: Cast) -> None:
+def test_more_gpu_memory_than_any_gpu_has_is_refused(session: Session, cast: Cast) -> None:
     add_appliance(session, cast.acme, "dgx-01")
     with pytest.raises(InvalidInputError) as caught:
         submit(session, cast.alice, gpus=1, gpu_memory_bytes=96 * GIB)

@@ -35,13 +35,13 @@ def wanted(name: str = "tune", job: JobRequest = TUNE) -> TemplateRequest:
     return TemplateRequest(name=name, description="LoRA", job=job)
 
 
-@pytest.mark.parametrize("template", SHIPPED, ids=lambda one: one.name)
+@pytest.mark.parametrize("template", SHIPPED, ids=lambda shipped: shipped.name)
 def test_a_shipped_template_can_be_submitted(
     session: Session, cast: Cast, template: ShippedTemplate
 ) -> None:
     add_appliance(session, cast.acme, "dgx-01")
-    found = get_template(session, scope_of(cast.bob), template.name)
-    job = submit_job(session, scope_of(cast.bob), request_of(found), box=BOX, now=NOON)
+    stored = get_template(session, scope_of(cast.bob), template.name)
+    job = submit_job(session, scope_of(cast.bob), request_of(stored), box=BOX, now=NOON)
     assert (job.image, job.gpus) == (template.request.image, template.request.gpus)
     for script in (word for word in job.command if "import" in word):
         compile(script, template.name, "exec")
@@ -52,16 +52,16 @@ def test_a_shipped_template_can_be_submitted(
 def test_a_template_has_everything_of_its_job_but_secrets(session: Session, cast: Cast) -> None:
     saved = save_template(session, scope_of(cast.bob), wanted(), now=NOON)
     session.expire_all()
-    found = request_of(get_template(session, scope_of(cast.alice), "tune"))
-    assert (found.image, found.gpus, found.ports, found.mounts) == (
+    request = request_of(get_template(session, scope_of(cast.alice), "tune"))
+    assert (request.image, request.gpus, request.ports, request.mounts) == (
         TUNE.image,
         TUNE.gpus,
         TUNE.ports,
         TUNE.mounts,
     )
-    assert found.secrets == {}
+    assert request.secrets == {}
     assert "HF_TOKEN" not in str(saved.request)
-    assert [one.name for one in list_templates(session, scope_of(cast.alice))][:2] == [
+    assert [listed.name for listed in list_templates(session, scope_of(cast.alice))][:2] == [
         "tune",
         SHIPPED[0].name,
     ]

@@ -47,8 +47,8 @@ def test_every_policy_gets_the_same_jobs_and_allocates_no_more_than_there_is(
 ) -> None:
     nodes, pods = read_nodes(trace[0]), read_pods(trace[1])
     outcomes = [simulate(nodes, pods, policy=policy, seed=3) for policy in POLICY_NAMES]
-    assert len({one.arrived for one in outcomes}) == 1
-    assert all(0 < one.allocated_ratio <= 1 for one in outcomes)
+    assert len({outcome.arrived for outcome in outcomes}) == 1
+    assert all(0 < outcome.allocated_ratio <= 1 for outcome in outcomes)
     assert outcomes[0] == simulate(nodes, pods, policy=POLICY_NAMES[0], seed=3)
 
 

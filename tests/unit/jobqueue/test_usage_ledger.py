@@ -82,13 +82,13 @@ def test_an_hour_is_recorded_once_it_has_ended(
     assert record_usage(sessions, store, now=NOON + HOUR + SETTLE) == 1
     assert record_usage(sessions, store, now=NOON + HOUR + SETTLE) == 0
 
-    found = total(sessions, cast)
-    assert found.allocated_gpu_seconds == 7200
-    assert found.used_gpu_seconds == 1800  # half of GPU 0's hour
-    assert found.idle_gpu_seconds == 1800 + 1800  # the other half, and what GPU 1 was measured
-    assert found.unmeasured_gpu_seconds == 1800
-    assert found.used_ratio == pytest.approx(1 / 3)
-    assert found.energy_kilowatt_hours == pytest.approx(0.36 * 1.5)
+    usage = total(sessions, cast)
+    assert usage.allocated_gpu_seconds == 7200
+    assert usage.used_gpu_seconds == 1800  # half of GPU 0's hour
+    assert usage.idle_gpu_seconds == 1800 + 1800  # the other half, and what GPU 1 was measured
+    assert usage.unmeasured_gpu_seconds == 1800
+    assert usage.used_ratio == pytest.approx(1 / 3)
+    assert usage.energy_kilowatt_hours == pytest.approx(0.36 * 1.5)
     with sessions() as session:
         assert recorded_until(session) == NOON + HOUR
 
@@ -100,9 +100,9 @@ def test_an_attempt_counts_from_its_assignment_to_its_end(
     end(sessions, attempt, after=90 * MINUTE)
     # The scheduler was down: it goes on where it stopped.
     assert record_usage(sessions, store, now=NOON + 5 * HOUR) == 2
-    found = total(sessions, cast)
-    assert found.allocated_gpu_seconds == 2 * 5400
-    assert found.used_gpu_seconds == 5400
+    usage = total(sessions, cast)
+    assert usage.allocated_gpu_seconds == 2 * 5400
+    assert usage.used_gpu_seconds == 5400
 
 
 def test_late_samples_and_ends_are_appended_as_corrections(
@@ -116,9 +116,9 @@ def test_late_samples_and_ends_are_appended_as_corrections(
     # Six hours after each hour's end.
     appended = record_usage(sessions, store, now=NOON + 8 * HOUR)
     assert appended >= 2
-    found = total(sessions, cast)
-    assert found.allocated_gpu_seconds == 2 * 1800
-    assert found.used_gpu_seconds == 1800
+    usage = total(sessions, cast)
+    assert usage.allocated_gpu_seconds == 2 * 1800
+    assert usage.used_gpu_seconds == 1800
     with sessions() as session:
         rows = session.scalars(
             select(UsageEntry.allocated_milliseconds)
@@ -201,8 +201,8 @@ def test_sums_are_grouped_within_the_scope(
     record_usage(sessions, store, now=NOON + HOUR + SETTLE)
     with sessions() as session:
         for user in (cast.alice, cast.olivia):
-            [found] = usage_totals(session, scope_of(user), DAY, by=by, live=Live()).items
-            assert (found.name, found.used_gpu_seconds) == (name, 900)
+            [group] = usage_totals(session, scope_of(user), DAY, by=by, live=Live()).items
+            assert (group.name, group.used_gpu_seconds) == (name, 900)
         assert usage_totals(session, scope_of(cast.charlie), DAY, by=by, live=Live()).total == 0
         empty = Period(NOON + HOUR, DAY.until)
         assert usage_totals(session, scope_of(cast.alice), empty, by=by, live=Live()).total == 0

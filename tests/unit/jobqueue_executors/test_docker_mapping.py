@@ -1,4 +1,4 @@
-"""What Docker is asked for, and what its answers mean; the JSON is that of a 20.10 engine."""
+"""Requests to Docker and the meaning of its answers; the JSON is that of a 20.10 engine."""
 
 from typing import Any
 
@@ -94,7 +94,8 @@ def test_gpus_are_given_by_uuid() -> None:
 
 def test_gpus_are_cdi_devices_where_the_engine_lists_them() -> None:
     listed = [
-        {"Source": "cdi", "ID": f"nvidia.com/gpu={one}"} for one in ("0", "GPU-1", "MIG-2", "all")
+        {"Source": "cdi", "ID": f"nvidia.com/gpu={device}"}
+        for device in ("0", "GPU-1", "MIG-2", "all")
     ]
     [request] = container_options(SPEC, owner="dgx-01", engine={"DiscoveredDevices": listed})[
         "device_requests"
@@ -309,8 +310,8 @@ def test_a_pull_that_failed_says_whether_the_image_exists(message: str, reason: 
 def test_a_container_that_did_not_start_says_why_and_whose_fault_it_is(
     message: str, reason: str, advice: str
 ) -> None:
-    found, sentence = start_failure(message)
-    assert found == reason
+    failure_reason, sentence = start_failure(message)
+    assert failure_reason == reason
     assert advice in sentence
     assert message in sentence
 

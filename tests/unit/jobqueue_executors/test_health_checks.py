@@ -20,8 +20,8 @@ class Answers(BaseHTTPRequestHandler):
     status = HTTPStatus.OK
 
     def do_GET(self) -> None:
-        found = self.path == "/health"
-        self.send_response(type(self).status if found else HTTPStatus.FOUND)
+        is_health = self.path == "/health"
+        self.send_response(type(self).status if is_health else HTTPStatus.FOUND)
         self.send_header("Location", "http://203.0.113.1/")
         self.end_headers()
 

@@ -198,14 +198,14 @@ def test_images_of_attempts_stay_until_they_are_cleaned_up(bench: Bench) -> None
     storage = bench.reopen().storage()
     assert storage
     before = storage.report()
-    used = {one.names[0]: (one.is_in_use, one.used_at_ns) for one in before.images}
+    used = {image.names[0]: (image.is_in_use, image.used_at_ns) for image in before.images}
     noon_ns, now_ns = (int(at.timestamp()) * 10**9 for at in (NOON, bench.now))
     assert used == {"train:1": (False, noon_ns), "serve:2": (True, now_ns)}
-    sizes = sum(one.size_bytes for one in before.images)
+    sizes = sum(image.size_bytes for image in before.images)
     assert before.disk_free_bytes == 90 * GIB - sizes
 
-    order = CleanupOrder(images=[one.image_id for one in before.images])
+    order = CleanupOrder(images=[image.image_id for image in before.images])
     assert storage.clean(order, keep=["train:1"]).images == 0
     done, after = storage.clean(order, keep=[]), storage.report()
-    assert [one.names for one in after.images] == [["serve:2"]]
+    assert [image.names for image in after.images] == [["serve:2"]]
     assert done.freed_bytes == after.disk_free_bytes - before.disk_free_bytes > 0
