@@ -30,7 +30,7 @@ MAIL_USER, MAIL_PASSWORD = "vedette", "p@ss/word"
 
 @dataclass
 class Mailbox:
-    """What a mail server took; addresses at `refused.example` are refused."""
+    """The emails that a mail server accepted; addresses at `refused.example` are refused."""
 
     port: int
     mails: list[EmailMessage] = field(default_factory=list)
@@ -97,7 +97,7 @@ def mail_server(
 
 @dataclass
 class Hook:
-    """What a webhook's server took, and the status that it answers with."""
+    """The requests that a webhook's server received, and the status that it answers with."""
 
     url: str = ""
     status: int = 204
@@ -151,7 +151,7 @@ def dns_server(addresses: Mapping[str, list[str]]) -> Iterator[dns.resolver.Reso
 
     A name has its first address at the first query, and so on; the last one remains.
     """
-    left = {name: list(found) for name, found in addresses.items()}
+    answers = {name: list(texts) for name, texts in addresses.items()}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
         server.bind(("127.0.0.1", 0))
 
@@ -160,10 +160,10 @@ def dns_server(addresses: Mapping[str, list[str]]) -> Iterator[dns.resolver.Reso
                 while data := server.recvfrom(512):
                     query = dns.message.from_wire(data[0])
                     question = query.question[0]
-                    if found := left.get(str(question.name)):
+                    if texts := answers.get(str(question.name)):
                         reply = dns.message.make_response(query)
                         if question.rdtype == dns.rdatatype.A:
-                            address = found.pop(0) if len(found) > 1 else found[0]
+                            address = texts.pop(0) if len(texts) > 1 else texts[0]
                             reply.answer.append(
                                 dns.rrset.from_text(question.name, 0, "IN", "A", address)
                             )

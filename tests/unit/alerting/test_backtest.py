@@ -45,10 +45,10 @@ def test_a_backtest_counts_and_measures_what_would_have_fired(store: Store, cast
     fill(store, cast, "1", {600: 84.0})
     fill(store, cast, "2", {300: 90.0, 295: 50.0})
 
-    found = backtest_rule(store, scope_of(cast.bob), parse_expression(HOT), now=NOON, days=1)
+    backtest = backtest_rule(store, scope_of(cast.bob), parse_expression(HOT), now=NOON, days=1)
 
-    assert (found.step_seconds, found.groups) == (300.0, 3)
-    (firings,) = found.firings
+    assert (backtest.step_seconds, backtest.groups) == (300.0, 3)
+    (firings,) = backtest.firings
     assert firings.tags == {"appliance": "a1", "gpu": "0"}
     # An evaluation is at the end of its step, and `for` is one step more.
     first, second = firings.periods
@@ -62,8 +62,8 @@ def test_a_backtest_counts_and_measures_what_would_have_fired(store: Store, cast
 def test_a_backtest_reads_samples_of_its_tenant_only(store: Store, cast: Cast) -> None:
     fill(store, cast, "0", {600: 90.0})
     rule = parse_expression(HOT)
-    found = backtest_rule(store, scope_of(cast.charlie), rule, now=NOON, days=1)
-    assert (found.groups, found.firings) == (0, [])
+    backtest = backtest_rule(store, scope_of(cast.charlie), rule, now=NOON, days=1)
+    assert (backtest.groups, backtest.firings) == (0, [])
 
 
 def test_what_can_not_be_replayed_is_an_error(store: Store, cast: Cast) -> None:
@@ -82,9 +82,9 @@ def test_a_forecast_is_replayed(store: Store, cast: Cast) -> None:
     fill(store, cast, "1", {600: 60.0})
     text = "forecast(gpu.temperature_celsius) ahead 1h over 1h by gpu > 120.5"
 
-    found = backtest_rule(store, scope_of(cast.bob), parse_expression(text), now=NOON, days=1)
+    backtest = backtest_rule(store, scope_of(cast.bob), parse_expression(text), now=NOON, days=1)
 
-    (firings,) = found.firings
+    (firings,) = backtest.firings
     assert firings.tags["gpu"] == "0"
     # A line through values t steps after its begin has 50 + t: the last step's begin, one step and
     # 12 more ahead. 50 + t + 13 > 120.5 first for t = 58, evaluated at the end of that step.
@@ -98,7 +98,7 @@ NUMBERS = st.lists(st.one_of(st.just(float("nan")), st.floats(-1e6, 1e6)), min_s
 def test_rolling_forecasts_are_those_of_each_window(
     values: list[float], window: int, ahead: float
 ) -> None:
-    found = rolling_forecast(np.array([values]), window=window, ahead=ahead)[0]
+    forecasts = rolling_forecast(np.array([values]), window=window, ahead=ahead)[0]
     for step in range(len(values)):
         first = max(0, step - window + 1)
         pairs = [(at, values[at]) for at in range(first, step + 1) if isfinite(values[at])]
@@ -106,11 +106,13 @@ def test_rolling_forecasts_are_those_of_each_window(
             len(pairs) >= 3 and (pairs[-1][0] - pairs[0][0]) * 2 >= window
         )
         if not is_known:
-            assert not isfinite(found[step])
+            assert not isfinite(forecasts[step])
             continue
-        times, known = zip(*((at * NS_PER_SECOND, value) for at, value in pairs), strict=True)
-        expected = forecast(times, known, at_ns=round((step + 1 + ahead) * NS_PER_SECOND))
-        assert found[step] == pytest.approx(expected, rel=1e-6, abs=1e-2)
+        times, finite_values = zip(
+            *((at * NS_PER_SECOND, value) for at, value in pairs), strict=True
+        )
+        expected = forecast(times, finite_values, at_ns=round((step + 1 + ahead) * NS_PER_SECOND))
+        assert forecasts[step] == pytest.approx(expected, rel=1e-6, abs=1e-2)
 
 
 class Recorded:
@@ -175,7 +177,7 @@ def test_a_backtest_finds_what_the_state_machine_does_step_by_step(
     store: Any = Recorded(samples)
 
     scope = Scope(user_id="bob", role=Role.MEMBER, tenant_id="acme")
-    found = backtest_rule(store, scope, rule, now=NOON, days=1)
+    backtest = backtest_rule(store, scope, rule, now=NOON, days=1)
 
     alert: AlertView | None = None
     expected: list[tuple[datetime, datetime]] = []
@@ -192,4 +194,4 @@ def test_a_backtest_finds_what_the_state_machine_does_step_by_step(
             expected.append((since, now))
             since = None
     expected += [(since, NOON)] if since else []
-    assert [period for one in found.firings for period in one.periods] == expected
+    assert [period for firings in backtest.firings for period in firings.periods] == expected

@@ -204,10 +204,10 @@ def test_no_module_of_apprise_has_another_way_out(hook: Hook) -> None:
 def test_a_message_arrives_with_its_kind(hook: Hook, changes: dict[str, object], kind: str) -> None:
     send(address_of(hook), changes=changes)
     ((_, body),) = hook.posts
-    found = json.loads(body)
-    assert found["type"] == kind
-    assert "GPU <too> hot on gpu-01 (gpu 3)" in found["title"]
-    assert "85 °C" in found["message"]
+    posted = json.loads(body)
+    assert posted["type"] == kind
+    assert "GPU <too> hot on gpu-01 (gpu 3)" in posted["title"]
+    assert "85 °C" in posted["message"]
 
 
 @pytest.mark.parametrize("status", [302, 404, 429, 500])

@@ -46,11 +46,13 @@ def gpu_at(at: datetime, gpu: str, celsius: float, percent: float) -> Sample:
 def groups(store: Store, tenant: str, text: str, *, only_breaches: bool = False) -> dict[str, bool]:
     """Return the GPUs of a rule at noon, and whether it would fire."""
     wanted = rule(text)
-    found = read_groups(store, wanted, tenants=(tenant,), now=NOON, only_breaches=only_breaches)
+    rule_groups = read_groups(
+        store, wanted, tenants=(tenant,), now=NOON, only_breaches=only_breaches
+    )
     return {
         group.tags["gpu"]: group.holds
         and wanted.comparison.is_breached(group.value, wanted.warning_threshold or 0.0)
-        for group in found
+        for group in rule_groups
     }
 
 
@@ -72,8 +74,8 @@ def test_each_comparison_breaches_its_values(
     at = NOON - timedelta(seconds=30)
     fill(store, cast.acme.id, [gpu_at(at, str(number), 60.0 + number, 0.0) for number in range(3)])
     text = f"last(gpu.temperature_celsius) over 1m by gpu {comparison} 61"
-    found = groups(store, cast.acme.id, text, only_breaches=only_breaches)
-    assert {gpu for gpu, fires in found.items() if fires} == firing
+    fires_by_gpu = groups(store, cast.acme.id, text, only_breaches=only_breaches)
+    assert {gpu for gpu, is_firing in fires_by_gpu.items() if is_firing} == firing
 
 
 @pytest.mark.parametrize(
@@ -226,8 +228,8 @@ def test_a_backtest_replays_both_conditions(store: Store, cast: Cast) -> None:
             for minutes in range(5, 600, 5)
         ],
     )
-    found = backtest_rule(store, scope_of(cast.bob), rule(HOT_AND_BUSY), now=NOON, days=1)
-    (firings,) = found.firings
+    backtest = backtest_rule(store, scope_of(cast.bob), rule(HOT_AND_BUSY), now=NOON, days=1)
+    (firings,) = backtest.firings
     (period,) = firings.periods
     assert period == (NOON - timedelta(minutes=175), NOON - timedelta(minutes=115))
 
@@ -243,8 +245,8 @@ def test_a_backtest_compares_with_another_window(store: Store, cast: Cast) -> No
         for minutes in range(5, 1440, 5)
     ]
     fill(store, cast.acme.id, samples)
-    found = backtest_rule(store, scope_of(cast.bob), rule(UNUSUAL), now=NOON, days=1)
-    (firings,) = found.firings
+    backtest = backtest_rule(store, scope_of(cast.bob), rule(UNUSUAL), now=NOON, days=1)
+    (firings,) = backtest.firings
     (period,) = firings.periods
     assert period == (NOON - timedelta(minutes=355), NOON - timedelta(minutes=325))
 
@@ -267,8 +269,8 @@ def test_an_alert_ends_when_its_second_condition_does(
                 rules = list(session.query(Rule))
             shared = evaluator.read_shared(rules, now=now)
             assert (rule_id in shared) is (seconds > 0)
-            for one in rules:
-                evaluator.evaluate([one], now=now, shared=shared)
+            for shared_rule in rules:
+                evaluator.evaluate([shared_rule], now=now, shared=shared)
         else:
             evaluate_rules(evaluator, now=now)
         with transaction(sessions) as session:

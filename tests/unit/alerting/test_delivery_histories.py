@@ -417,13 +417,13 @@ def routed(history: History, alert: Alert | None) -> set[str]:
     with transaction(history.sessions) as session:
         routing = Routing.of(session, alert.tenant_id)
         rule = session.get_one(Rule, alert.rule_id)
-        found = routing.recipients(rule, alert.tags, alert.severity)
-        return {name for name, ident in routing.receivers.items() if ident in found}
+        recipients = routing.recipients(rule, alert.tags, alert.severity)
+        return {name for name, ident in routing.receivers.items() if ident in recipients}
 
 
 @dataclass
 class World:
-    """What histories share."""
+    """The objects that histories share."""
 
     sessions: SessionFactory
     store: Store

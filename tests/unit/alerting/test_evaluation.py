@@ -344,9 +344,9 @@ class DuringQuery:
     change: Callable[[], object]
 
     def query_range(self, query: RangeQuery) -> list[Series]:
-        found = self.store.query_range(query)
+        series = self.store.query_range(query)
         self.change()
-        return found
+        return series
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
@@ -489,8 +489,8 @@ def test_groups_with_alerts_are_read_beside_the_breaches_of_others(watch: Watch)
     watch.heat(60.0)
     heat(watch.store, tenant=watch.cast.acme.id, appliance="a2", celsius=85.0, at=watch.clock.now)
     watch.evaluate(after=1.0)
-    found = {one.tags["appliance"]: (one.state, one.value) for one in watch.alerts()}
-    assert found == {
+    states = {alert.tags["appliance"]: (alert.state, alert.value) for alert in watch.alerts()}
+    assert states == {
         watch.appliance.id: (AlertState.RESOLVED, 60.0),
         "a2": (AlertState.FIRING, 85.0),
     }

@@ -19,7 +19,7 @@ from tests.unit.alerting.helpers import HOT
 def alerts(session: Session, cast: Cast) -> dict[str, Alert]:
     """An alert on each of two appliances of acme, each fired at noon and resolved at one."""
     rule = create_rule(session, scope_of(cast.bob), HOT, now=NOON)
-    found = {}
+    alerts_by_name = {}
     for name, severity in (("a1", Severity.WARNING), ("a2", Severity.CRITICAL)):
         alert = Alert(
             rule_id=rule.id,
@@ -49,9 +49,9 @@ def alerts(session: Session, cast: Cast) -> dict[str, Alert]:
                     at=NOON + timedelta(hours=hour),
                 )
             )
-        found[name] = alert
+        alerts_by_name[name] = alert
     session.flush()
-    return found
+    return alerts_by_name
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,9 @@ def test_the_history_is_filtered_newest_first(
     session: Session, cast: Cast, wanted: HistoryFilter, expected: list[str]
 ) -> None:
     page = list_history(session, scope_of(cast.bob), wanted)
-    assert [f"{one.alert.tags['appliance']} {one.to_state}" for one in page.items] == expected
+    assert [
+        f"{transition.alert.tags['appliance']} {transition.to_state}" for transition in page.items
+    ] == expected
     assert page.total == len(expected)
 
 
@@ -94,7 +96,7 @@ def test_another_tenant_sees_no_history(
 def test_the_notifications_are_those_of_the_alert_newest_first(
     session: Session, cast: Cast, alerts: dict[str, Alert]
 ) -> None:
-    made = [
+    notifications = [
         Notification(
             tenant_id=cast.acme.id,
             alert_id=alerts[name].id,
@@ -105,8 +107,8 @@ def test_the_notifications_are_those_of_the_alert_newest_first(
         )
         for name in ("a1", "a2", "a1")
     ]
-    for one in made:
-        session.add(one)
+    for notification in notifications:
+        session.add(notification)
         session.flush()
-    found = list_notifications(session, scope_of(cast.bob), alert_id=alerts["a1"].id)
-    assert [one.id for one in found.items] == [made[2].id, made[0].id]
+    page = list_notifications(session, scope_of(cast.bob), alert_id=alerts["a1"].id)
+    assert [listed.id for listed in page.items] == [notifications[2].id, notifications[0].id]

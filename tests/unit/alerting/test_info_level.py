@@ -113,7 +113,7 @@ def observe(session: Session, rule_id: str, *celsius: float, minute: int = 0) ->
     rule = session.get_one(Rule, rule_id)
     recorder = Recorder(session, rule, NOON + timedelta(minutes=minute))
     tags = [{"appliance": "a1", "gpu": str(number)} for number in range(len(celsius))]
-    groups = [Group(one, value) for one, value in zip(tags, celsius, strict=True)]
+    groups = [Group(group_tags, value) for group_tags, value in zip(tags, celsius, strict=True)]
     record_groups(recorder, groups, frozenset(), is_missing_known=True)
 
 
@@ -132,7 +132,9 @@ def test_alerts_are_listed_by_severity(session: Session, cast: Cast) -> None:
     assert [alert.severity for alert in page.items] == [Severity.INFO]
 
 
-def test_an_alert_acknowledged_as_info_is_news_as_a_warning(session: Session, cast: Cast) -> None:
+def test_an_alert_acknowledged_as_info_must_be_acknowledged_again_as_a_warning(
+    session: Session, cast: Cast
+) -> None:
     scope = scope_of(cast.bob)
     rule = create_rule(session, scope, LEVELS, now=NOON)
     observe(session, rule.id, 75)
@@ -149,5 +151,5 @@ def test_routes_match_the_level(session: Session, cast: Cast) -> None:
     route = {"routes": [{"matchers": ["severity=info"]}, {"matchers": ["severity!=info"]}]}
     save_policy(session, scope, route, now=NOON)
     policy = policy_of(session, cast.acme.id)
-    (found,) = policy.matching({"severity": "info"})
-    assert found.path == "route.routes.0"
+    (route_taken,) = policy.matching({"severity": "info"})
+    assert route_taken.path == "route.routes.0"

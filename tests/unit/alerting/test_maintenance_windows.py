@@ -46,7 +46,7 @@ SUNDAYS = WindowRequest(
 
 def silences(session: Session) -> list[tuple[datetime, datetime]]:
     order = select(Silence).order_by(Silence.starts_at, Silence.id)
-    return [(one.starts_at, one.ends_at) for one in session.scalars(order).unique()]
+    return [(silence.starts_at, silence.ends_at) for silence in session.scalars(order).unique()]
 
 
 def sunday(month: int, day: int, hour: int) -> tuple[datetime, datetime]:
@@ -86,7 +86,7 @@ def test_an_occurrence_that_goes_on_applies_at_once_and_ends_with_its_window(
         name="Updates", matchers=["rule=x"], schedule=SUNDAYS.schedule, duration_seconds=3 * 3600
     )
     update_window(session, bob, window.id, shorter, now=during)
-    assert [one.matchers for one in active_silences(session, now=during)] == [["rule=x"]]
+    assert [silence.matchers for silence in active_silences(session, now=during)] == [["rule=x"]]
     delete_window(session, bob, window.id, now=during)
     assert active_silences(session, now=during) == []
     assert all(end <= during for _, end in silences(session))
@@ -99,9 +99,9 @@ def test_alerts_of_appliances_with_the_label_are_silenced(session: Session, cast
     racked, other = (make_appliance(session, acme, name) for name in ("a", "b"))
     racked.labels = {"rack": "b12"}
     rule = create_rule(session, bob, hot(), now=NOON)
-    alerts = [alert(session, rule.id, one) for one in (racked, other)]
-    found = silences_by_alert(session, bob, alerts, now=during)
-    assert [len(found[one.id]) for one in alerts] == [1, 0]
+    alerts = [alert(session, rule.id, appliance) for appliance in (racked, other)]
+    silences_of = silences_by_alert(session, bob, alerts, now=during)
+    assert [len(silences_of[silenced_alert.id]) for silenced_alert in alerts] == [1, 0]
     active = active_silences(session, now=during)
     for appliance, until in ((racked, during + 4 * HOUR), (other, None)):
         about = Notification(tenant_id=acme.id, payload=PAYLOAD | {"appliance_id": appliance.id})

@@ -66,7 +66,7 @@ class Site:
         self.got.clear()
         self.messages.clear()
         tags = [{"appliance": "a1", "gpu": str(number)} for number in range(len(celsius))]
-        groups = [Group(one, value) for one, value in zip(tags, celsius, strict=True)]
+        groups = [Group(group_tags, value) for group_tags, value in zip(tags, celsius, strict=True)]
         with transaction(self.sessions) as session:
             rule = session.get_one(Rule, self.rule_id)
             recorder = Recorder(session, rule, self.clock.now)
@@ -197,8 +197,8 @@ def test_a_long_mute_time_is_looked_at_once_a_day(site: Site) -> None:
 def test_the_preview_shows_what_is_muted_now(site: Site) -> None:
     site.policy({**MUTED, "continue": True}, {"receivers": ["Pager"]})
     with transaction(site.sessions) as session:
-        found = preview_policy(session, scope_of(site.cast.bob), {}, now=NOON)
-    ends = {one.receiver_name: one.muted_until for one in found}
+        destinations = preview_policy(session, scope_of(site.cast.bob), {}, now=NOON)
+    ends = {destination.receiver_name: destination.muted_until for destination in destinations}
     assert ends == {"Mail": NOON + timedelta(hours=1), "Pager": None}
 
 

@@ -149,7 +149,7 @@ def test_a_dead_receiver_is_tried_once_a_round_and_delays_no_other(office: Offic
     assert [office.rows()[ident].tries for ident in first] == [1, 0, 0]
 
 
-def test_a_fault_of_the_sender_stops_no_other_message(
+def test_an_error_of_the_sender_stops_no_other_message(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Postbox):
@@ -170,14 +170,14 @@ def test_a_kind_without_a_sender_is_an_error_of_the_message(office: Office) -> N
     assert office.rows()[ident].last_error.endswith("email.")
 
 
-def test_two_that_drain_at_once_send_each_message_once(office: Office) -> None:
+def test_two_workers_that_drain_at_once_send_each_message_once(office: Office) -> None:
     idents, postbox = [office.post() for _ in range(6)], Postbox()
     with ThreadPoolExecutor(2) as pool:
         counts = list(pool.map(lambda _: office.drain(postbox), range(2)))
     assert (sum(counts), sorted(postbox.sent)) == (6, idents)
 
 
-def test_a_message_claimed_by_one_that_died_is_sent_after_the_lease(office: Office) -> None:
+def test_a_message_claimed_by_a_worker_that_died_is_sent_after_the_lease(office: Office) -> None:
     class Killed(Postbox):
         def send(self, receiver: Receiver, message: Message) -> None:
             raise KeyboardInterrupt(receiver.name, message.id)

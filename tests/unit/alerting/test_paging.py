@@ -67,7 +67,7 @@ class Site:
     def observe(self, *celsius: float) -> None:
         """Evaluate the rule with one value for each GPU, and send what is due."""
         tags = [{"appliance": "a1", "gpu": str(number)} for number in range(len(celsius))]
-        groups = [Group(one, value) for one, value in zip(tags, celsius, strict=True)]
+        groups = [Group(group_tags, value) for group_tags, value in zip(tags, celsius, strict=True)]
         with transaction(self.sessions) as session:
             recorder = Recorder(session, session.get_one(Rule, self.rule_id), self.clock.now)
             recorder.public_url = "https://portal.example"
@@ -85,7 +85,7 @@ class Site:
     def acknowledge(self, gpu: str = "0") -> None:
         with transaction(self.sessions) as session:
             alerts = session.scalars(select(Alert)).all()
-            alert = next(one for one in alerts if one.tags["gpu"] == gpu)
+            alert = next(candidate for candidate in alerts if candidate.tags["gpu"] == gpu)
             acknowledge_alert(session, scope_of(self.cast.bob), alert.id, now=self.clock.now)
 
     def policy(self, route: dict[str, object]) -> None:
@@ -383,7 +383,7 @@ def receiver_at(site: Site) -> Receiver:
 
 
 @pytest.mark.parametrize("site", [ReceiverKind.PAGERDUTY], indirect=True)
-def test_what_pagerduty_shows_of_an_incident(site: Site) -> None:
+def test_pagerduty_shows_the_alert_of_an_incident(site: Site) -> None:
     links = {
         "alerts": "https://portal.example/alerts",
         "runbook": "https://portal.example/runbooks/gpu-hot",

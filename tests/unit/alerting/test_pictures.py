@@ -52,12 +52,12 @@ def test_the_picture_has_the_line_and_the_levels(
     assert len(drawn) < MAX_BYTES
     image = Image.open(BytesIO(drawn)).convert("RGB")
     assert image.size == (2 * WIDTH, 2 * HEIGHT)
-    found = image.getcolors() or []
-    colors = {color for _, color in found if isinstance(color, tuple)}
+    counted_colors = image.getcolors() or []
+    colors = {color for _, color in counted_colors if isinstance(color, tuple)}
 
     def is_near(wanted: tuple[int, int, int]) -> bool:
         return any(
-            all(abs(one - two) < 12 for one, two in zip(color, wanted, strict=True))
+            all(abs(shown - expected) < 12 for shown, expected in zip(color, wanted, strict=True))
             for color in colors
         )
 

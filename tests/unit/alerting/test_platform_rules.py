@@ -50,7 +50,9 @@ HOT = PlatformRuleRequest(
 
 
 def rules_of(session: Session, tenant: Tenant) -> dict[str, Rule]:
-    return {one.name: one for one in session.scalars(select(Rule).filter_by(tenant_id=tenant.id))}
+    return {
+        rule.name: rule for rule in session.scalars(select(Rule).filter_by(tenant_id=tenant.id))
+    }
 
 
 def test_each_tenant_gets_a_copy_and_it_follows_the_rule(session: Session, cast: Cast) -> None:
@@ -169,7 +171,7 @@ def test_a_rule_notifies_the_platforms_receivers_which_tenants_can_not_see(
     assert inbox.targets == ["ops@vedette.example"]
 
     with transaction(sessions) as session:
-        assert [one.id for one in list_receivers(session, alice)] == [own.id]
+        assert [receiver.id for receiver in list_receivers(session, alice)] == [own.id]
         assert list_notifications(session, alice).items == []
         (sent,) = list_notifications(session, olivia, is_platform=True).items
         assert (sent.receiver_id, sent.state) == (ops.id, NotificationState.SENT)

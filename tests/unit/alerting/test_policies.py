@@ -111,7 +111,7 @@ def test_alerts_of_a_group_wait_for_each_other_and_then_for_the_interval(scene: 
     assert scene.go(60) == []
     assert scene.go(240) == [("Mail", "[4 FIRING] GPU too hot")]
     message = scene.inbox.mails[-1][1]
-    assert [one["tags"]["gpu"] for one in message.payload["alerts"]] == ["3", "0", "1", "2"]
+    assert [payload["tags"]["gpu"] for payload in message.payload["alerts"]] == ["3", "0", "1", "2"]
     assert "Unchanged:\n[WARNING] GPU too hot on a1 (gpu 0): 85 °C\n" in message.text
     with transaction(scene.sessions) as session:
         states = set(session.scalars(select(Notification.state)))
@@ -153,8 +153,8 @@ def test_an_acknowledgement_ends_with_the_alert(scene: Scene) -> None:
     scene.heat("0")
     scene.go()
     with transaction(scene.sessions) as session:
-        again = session.scalars(select(Alert)).one()
-    assert (again.state, again.acknowledged_at) == (AlertState.FIRING, None)
+        fired_alert = session.scalars(select(Alert)).one()
+    assert (fired_alert.state, fired_alert.acknowledged_at) == (AlertState.FIRING, None)
 
 
 def test_an_appliance_that_is_down_holds_its_other_alerts(scene: Scene) -> None:
@@ -226,14 +226,21 @@ def test_labels_of_appliances_route_group_and_inhibit(scene: Scene) -> None:
     }
     scene.policy(routes=[by_rack])
 
-    def found(labels: dict[str, str]) -> list[str]:
+    def receiver_names(labels: dict[str, str]) -> list[str]:
         with transaction(scene.sessions) as session:
-            return [one.receiver_name for one in preview_policy(session, scope, labels, now=NOON)]
+            return [
+                destination.receiver_name
+                for destination in preview_policy(session, scope, labels, now=NOON)
+            ]
 
-    assert found({"appliance": "a"}) == found({"label.rack": "c3"}) == ["Mail"]
-    assert found({"appliance": "a", "label.rack": "z"}) == found({"appliance": "z"}) == []
+    assert receiver_names({"appliance": "a"}) == receiver_names({"label.rack": "c3"}) == ["Mail"]
+    assert (
+        receiver_names({"appliance": "a", "label.rack": "z"})
+        == receiver_names({"appliance": "z"})
+        == []
+    )
 
-    scene.heat("0", appliances=[one.id for one in fleet.values()])
+    scene.heat("0", appliances=[appliance.id for appliance in fleet.values()])
     assert {subject for _, subject in scene.go()} == {
         "[2 FIRING] GPU too hot",
         "[WARNING] GPU too hot on c (gpu 0): 85 °C",
@@ -285,8 +292,8 @@ def test_the_policy_follows_its_receivers(scene: Scene) -> None:
         update_receiver(session, scope, scene.ids["Mail"], name="Post", target="", box=BOX)
         delete_receiver(session, scope, scene.ids["Manager"])
         assert printed(read_policy(session, scope)) == {"receivers": ["Post"]}
-        (found,) = preview_policy(session, scope, {"rule": "x"}, now=NOON)
-        assert found.receiver_name == "Post"
+        (destination,) = preview_policy(session, scope, {"rule": "x"}, now=NOON)
+        assert destination.receiver_name == "Post"
 
 
 def test_a_policy_has_receivers_of_its_tenant_only(scene: Scene) -> None:

@@ -34,7 +34,7 @@ groups:
 
 def test_rules_with_an_equivalent_are_converted() -> None:
     entries, left_out = convert_rules(yaml.safe_load(FILE)["groups"], METRICS)
-    assert [(one["name"], one["expression"]) for one in entries] == [
+    assert [(entry["name"], entry["expression"]) for entry in entries] == [
         (
             "Hot",
             f"{FILTERED} over 5m by appliance, gpu > 85 °C for 2m",
@@ -77,10 +77,12 @@ CONVERTED = """
 """
 
 
-@pytest.mark.parametrize("one", yaml.safe_load(CONVERTED))
-def test_matchers_conditions_and_comparisons_are_converted(one: dict[str, str]) -> None:
-    entries, left_out = convert_rules([{"rules": [{"alert": "A", "expr": one["expr"]}]}], METRICS)
-    assert (entries, left_out) == ([{"name": "A", "expression": one["text"]}], [])
+@pytest.mark.parametrize("conversion", yaml.safe_load(CONVERTED))
+def test_matchers_conditions_and_comparisons_are_converted(conversion: dict[str, str]) -> None:
+    entries, left_out = convert_rules(
+        [{"rules": [{"alert": "A", "expr": conversion["expr"]}]}], METRICS
+    )
+    assert (entries, left_out) == ([{"name": "A", "expression": conversion["text"]}], [])
 
 
 @pytest.mark.parametrize(

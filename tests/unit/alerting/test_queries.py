@@ -1,4 +1,4 @@
-"""What a rule reads: arithmetic of two fields, and forecasts."""
+"""The queries of a rule: arithmetic of two fields, and forecasts."""
 
 from dataclasses import replace
 from datetime import timedelta

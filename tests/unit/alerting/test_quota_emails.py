@@ -23,9 +23,9 @@ def crossing(cast: Cast, quota: FillingQuota = FillingQuota.STORAGE) -> Crossing
 
 def test_each_admin_of_the_tenant_gets_one_email(session: Session, cast: Cast) -> None:
     assert email_admins(session, [crossing(cast)], public_url=URL, now=NOON) == 1
-    found = session.scalars(select(Notification)).one()
-    assert (found.address, found.state) == (cast.alice.email, NotificationState.WAITING)
-    assert (found.destination.kind, found.destination.target) == (
+    email = session.scalars(select(Notification)).one()
+    assert (email.address, email.state) == (cast.alice.email, NotificationState.WAITING)
+    assert (email.destination.kind, email.destination.target) == (
         ReceiverKind.EMAIL,
         cast.alice.email,
     )

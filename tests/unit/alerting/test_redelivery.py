@@ -14,7 +14,7 @@ from tests.cast import NOON, Cast, scope_of
 
 
 def notification(session: Session, cast: Cast, state: NotificationState) -> Notification:
-    found = Notification(
+    row = Notification(
         tenant_id=cast.acme.id,
         address="ops@acme.example",
         group_key="group",
@@ -25,38 +25,42 @@ def notification(session: Session, cast: Cast, state: NotificationState) -> Noti
         next_try_at=NOON,
         created_at=NOON,
     )
-    session.add(found)
+    session.add(row)
     session.flush()
-    return found
+    return row
 
 
 @pytest.mark.parametrize("state", [NotificationState.SENT, NotificationState.FAILED])
-def test_one_that_is_done_waits_again_by_itself(
+def test_a_finished_notification_waits_again_outside_its_group(
     session: Session, cast: Cast, state: NotificationState
 ) -> None:
-    found = notification(session, cast, state)
-    again = redeliver(session, scope_of(cast.bob), found.id, now=NOON)
-    assert again.id == found.id
-    assert (again.state, again.tries, again.sent_at) == (NotificationState.WAITING, 0, None)
-    assert again.group_key == ""
+    delivered = notification(session, cast, state)
+    redelivered = redeliver(session, scope_of(cast.bob), delivered.id, now=NOON)
+    assert redelivered.id == delivered.id
+    assert (redelivered.state, redelivered.tries, redelivered.sent_at) == (
+        NotificationState.WAITING,
+        0,
+        None,
+    )
+    assert redelivered.group_key == ""
 
 
 @pytest.mark.parametrize(
     "state",
     [NotificationState.WAITING, NotificationState.SILENCED, NotificationState.SUPPRESSED],
 )
-def test_one_that_is_not_done_is_left_alone(
+def test_an_unfinished_notification_is_left_alone(
     session: Session, cast: Cast, state: NotificationState
 ) -> None:
-    found = notification(session, cast, state)
+    undelivered = notification(session, cast, state)
     with pytest.raises(ConflictError):
-        redeliver(session, scope_of(cast.bob), found.id, now=NOON)
-    assert (found.state, found.tries) == (state, 7)
+        redeliver(session, scope_of(cast.bob), undelivered.id, now=NOON)
+    assert (undelivered.state, undelivered.tries) == (state, 7)
 
 
-def test_a_viewer_and_another_tenant_may_not(session: Session, cast: Cast) -> None:
-    found = notification(session, cast, NotificationState.SENT)
+def test_a_viewer_and_another_tenant_may_not_redeliver(session: Session, cast: Cast) -> None:
+    delivered = notification(session, cast, NotificationState.SENT)
     with pytest.raises(ForbiddenError):
-        redeliver(session, replace(scope_of(cast.bob), role=Role.VIEWER), found.id, now=NOON)
+        redeliver(session, replace(scope_of(cast.bob), role=Role.VIEWER), delivered.id, now=NOON)
     with pytest.raises(NotFoundError):
-        redeliver(session, scope_of(cast.charlie), found.id, now=NOON)
+        redeliver(session, scope_of(cast.charlie), delivered.id, now=NOON)

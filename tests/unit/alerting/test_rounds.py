@@ -86,12 +86,12 @@ def test_a_slow_tenant_skips_evaluations_visibly_and_delays_no_other(
         eventually(lambda: len(alerted(sessions)) == 3, what="the alerts of the slow tenant")
     assert cast.acme.id in caplog.text
     with transaction(sessions) as session:
-        found = {
+        skips = {
             rule.id: (rule.skipped_evaluations, rule.skipped_at)
             for rule in session.scalars(select(Rule).where(Rule.id.in_([slow, hourly])))
         }
     # The hourly rule was due once, and is evaluated for that time.
-    assert found == {slow: (2, clock.now), hourly: (0, None)}
+    assert skips == {slow: (2, clock.now), hourly: (0, None)}
 
 
 def test_tenants_that_were_slow_leave_threads_for_the_others(
@@ -148,7 +148,7 @@ def test_a_rule_of_several_tenants_is_read_at_once_and_alerts_each_of_its_own_sa
     sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, *, refuses: bool
 ) -> None:
     of_acme, of_globex = (add(sessions, user, hot()) for user in (cast.bob, cast.charlie))
-    both = {cast.acme.id, cast.globex.id}
+    tenants = {cast.acme.id, cast.globex.id}
     shared = SharedStore(store, refuses)
     evaluator = Evaluator(sessions=sessions, store=shared, count_seconds=math.inf)  # type: ignore[arg-type] # reads only
     rounds = Rounds(evaluator, tick_seconds=10.0)
@@ -160,7 +160,7 @@ def test_a_rule_of_several_tenants_is_read_at_once_and_alerts_each_of_its_own_sa
         rounds.tick(now=(now := clock.advance(1.0)))
         eventually(lambda: set(evaluated()) == {now}, what="the end of both rounds")
         with transaction(sessions) as session:
-            return {one.rule_id: one.state for one in session.scalars(select(Alert))}
+            return {alert.rule_id: alert.state for alert in session.scalars(select(Alert))}
 
     def evaluated() -> list[datetime | None]:
         with transaction(sessions) as session:
@@ -168,11 +168,13 @@ def test_a_rule_of_several_tenants_is_read_at_once_and_alerts_each_of_its_own_sa
 
     # The first time, all groups are counted: each rule reads its own.
     assert tick(acme=50.0, globex=50.0) == {}
-    assert {frozenset(one or ()) for one in shared.read} == {frozenset({one}) for one in both}
+    assert {frozenset(tenant_ids or ()) for tenant_ids in shared.read} == {
+        frozenset({tenant_id}) for tenant_id in tenants
+    }
     shared.read.clear()
     assert tick(acme=95.0, globex=50.0) == {of_acme: AlertState.FIRING}
-    assert set(shared.read[0] or ()) == both
+    assert set(shared.read[0] or ()) == tenants
     assert len(shared.read) == (3 if refuses else 1)
-    found = tick(acme=50.0, globex=95.0)
-    assert found == {of_acme: AlertState.RESOLVED, of_globex: AlertState.FIRING}
+    states = tick(acme=50.0, globex=95.0)
+    assert states == {of_acme: AlertState.RESOLVED, of_globex: AlertState.FIRING}
     rounds.close()

@@ -31,7 +31,7 @@ METRICS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
 def documented_fields() -> dict[str, set[str]]:
     """Return the documented fields by measurement."""
-    found: dict[str, set[str]] = {}
+    documented: dict[str, set[str]] = {}
     of_gpu = False
     for line in METRICS.read_text().splitlines():
         of_gpu = of_gpu or line.startswith("Fields of `gpu`")
@@ -39,23 +39,23 @@ def documented_fields() -> dict[str, set[str]]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if line.startswith("| `"):
             measurement = "gpu" if of_gpu else cells[0].strip("`")
-            found.setdefault(measurement, set()).update(re.findall(r"\w+", cells[-1]))
-    return found
+            documented.setdefault(measurement, set()).update(re.findall(r"\w+", cells[-1]))
+    return documented
 
 
 def test_every_rule_of_the_pack_is_valid_and_about_documented_metrics() -> None:
     documented = documented_fields()
-    for one in rule_pack().values():
-        rule = one.request
-        assert rule_errors(rule) == {}, one.key
-        assert {rule.field, rule.other_field} - {""} <= documented[rule.measurement], one.key
+    for pack_rule in rule_pack().values():
+        rule = pack_rule.request
+        assert rule_errors(rule) == {}, pack_rule.key
+        assert {rule.field, rule.other_field} - {""} <= documented[rule.measurement], pack_rule.key
         assert parse_expression(rule_expression(rule)).field == rule.field
-        assert one.source.startswith("https://"), one.key
-        assert one.meaning, one.key
-        assert one.steps, one.key
-        assert len(one.key) <= Rule.pack_key.type.length, one.key
+        assert pack_rule.source.startswith("https://"), pack_rule.key
+        assert pack_rule.meaning, pack_rule.key
+        assert pack_rule.steps, pack_rule.key
+        assert len(pack_rule.key) <= Rule.pack_key.type.length, pack_rule.key
         values = {"value": 1.0, "value_text": "1", "labels": {"appliance": "gpu-01"}}
-        assert "Error" not in render_annotation(one.annotation, values), one.key
+        assert "Error" not in render_annotation(pack_rule.annotation, values), pack_rule.key
 
 
 def test_a_tenant_gets_each_rule_once(sessions: SessionFactory, cast: Cast) -> None:
@@ -72,7 +72,7 @@ def test_a_tenant_gets_each_rule_once(sessions: SessionFactory, cast: Cast) -> N
 
 @pytest.mark.parametrize("test", TESTS["tests"], ids=lambda test: test["name"])
 def test_each_rule_fires_when_it_should_and_not_at_what_is_usual(test: Mapping[str, Any]) -> None:
-    rules = {one.name: one.request for one in rule_pack().values()}
+    rules = {pack_rule.name: pack_rule.request for pack_rule in rule_pack().values()}
     interval = parse_duration(TESTS["evaluation_interval"])
     assert list(run_test(test, rules, evaluation_interval=interval)) == []
 
@@ -84,16 +84,16 @@ def test_each_rule_of_the_pack_has_a_test() -> None:
         for case in test["alert_rule_test"]
         if case.get("exp_alerts")
     }
-    assert firing == {one.name for one in rule_pack().values()}
+    assert firing == {pack_rule.name for pack_rule in rule_pack().values()}
 
 
 def test_no_rule_of_the_pack_is_about_a_name_that_does_not_exist() -> None:
-    for one in rule_pack().values():
-        assert declared_errors(one.request) == {}, one.key
+    for pack_rule in rule_pack().values():
+        assert declared_errors(pack_rule.request) == {}, pack_rule.key
 
 
 def test_rules_as_they_were_offered_follow_the_pack(sessions: SessionFactory, cast: Cast) -> None:
-    """What a tenant changed stays, and what it sets back to an old text later stays, too."""
+    """A tenant's changes stay, and so does an old text that it restores later."""
     old = "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 85 °C"
     own = "avg(gpu.temperature_celsius) over 5m by appliance, gpu > 70 °C"
     with transaction(sessions) as session:

@@ -32,7 +32,7 @@ def fired(
         ],
     }
     (failure,) = run_test(test, rules, evaluation_interval=60.0)
-    return [dict(one) for one in failure.found]
+    return [dict(alert) for alert in failure.found]
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,9 @@ def test_what_fires_as_expected_is_no_failure() -> None:
 
 def test_missing_samples_follow_the_policy_of_the_rule() -> None:
     values = "90x4 _x10"
-    kept, resolved = f"{HOT} no_data keep", f"{HOT} no_data resolve"
-    assert len(fired(rule(kept), values, 8)) == 1
-    assert fired(rule(resolved), values, 8) == []
+    keeping, resolving = f"{HOT} no_data keep", f"{HOT} no_data resolve"
+    assert len(fired(rule(keeping), values, 8)) == 1
+    assert fired(rule(resolving), values, 8) == []
 
 
 @pytest.mark.parametrize(

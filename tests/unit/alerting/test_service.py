@@ -51,20 +51,27 @@ def receiver(session: Session, scope: Scope, name: str = "ops") -> Receiver:
     return made
 
 
-def alert(session: Session, rule: Rule, state: AlertState, *, gpu: str = "0", **more: Any) -> Alert:  # noqa: ANN401
+def alert(
+    session: Session,
+    rule: Rule,
+    state: AlertState,
+    *,
+    gpu: str = "0",
+    **columns: Any,  # noqa: ANN401
+) -> Alert:
     row = Alert(
         rule_id=rule.id,
         tenant_id=rule.tenant_id,
         group_key=gpu,
         tags={"appliance": "a1", "gpu": gpu},
         state=state,
-        severity=more.pop("severity", Severity.WARNING),
+        severity=columns.pop("severity", Severity.WARNING),
         value=85.0,
         active_since_at=NOON,
         fired_at=NOON if state is AlertState.FIRING else None,
         observed_at=NOON,
         updated_at=NOON,
-        **more,
+        **columns,
     )
     session.add(row)
     session.flush()
@@ -95,13 +102,13 @@ def rule(session: Session, cast: Cast) -> Rule:
     return create_rule(session, scope, request, now=NOON)
 
 
-def test_a_rule_keeps_what_was_asked(cast: Cast, rule: Rule) -> None:
+def test_a_rule_is_saved_as_requested(cast: Cast, rule: Rule) -> None:
     assert (rule.tenant_id, rule.created_by, rule.name) == (cast.acme.id, cast.bob.id, HOT.name)
     assert (rule.group_by, rule.warning_threshold, rule.is_enabled) == (["gpu"], 80.0, True)
 
 
 @pytest.mark.usefixtures("rule")
-def test_a_faulty_rule_is_refused_with_every_fault(session: Session, cast: Cast) -> None:
+def test_an_invalid_rule_is_refused_with_every_error(session: Session, cast: Cast) -> None:
     foreign = receiver(session, scope_of(cast.charlie))
     request = hot(window_seconds=0.0, receiver_ids=[foreign.id])
     with pytest.raises(InvalidInputError) as caught:
@@ -158,7 +165,7 @@ def _ident(session: Session, rule: Rule, call: str) -> str:
 
 
 @pytest.mark.parametrize("call", [*READS, *CHANGES])
-def test_a_stranger_gets_404_for_every_call(
+def test_a_user_of_another_tenant_gets_404_for_every_call(
     session: Session, cast: Cast, rule: Rule, call: str
 ) -> None:
     function = (READS | CHANGES)[call]
@@ -208,9 +215,7 @@ def test_new_thresholds_leave_the_alerts_to_the_next_evaluation(
     assert fired.state is AlertState.FIRING
 
 
-def test_a_rule_that_asks_something_else_starts_afresh(
-    session: Session, cast: Cast, rule: Rule
-) -> None:
+def test_a_rule_with_another_query_starts_afresh(session: Session, cast: Cast, rule: Rule) -> None:
     delivered(session, alert(session, rule, AlertState.FIRING), rule.receiver_ids[0])
     request = hot(field="power_watts", receiver_ids=rule.receiver_ids)
     update_rule(session, scope_of(cast.bob), rule.id, request, now=NOON)
@@ -219,7 +224,7 @@ def test_a_rule_that_asks_something_else_starts_afresh(
     assert message.payload["state"] == "resolved"
 
 
-def test_alerts_that_need_a_look_come_first(session: Session, cast: Cast, rule: Rule) -> None:
+def test_alerts_that_need_attention_come_first(session: Session, cast: Cast, rule: Rule) -> None:
     for gpu, state, severity in (
         ("0", AlertState.RESOLVED, Severity.CRITICAL),
         ("1", AlertState.PENDING, Severity.WARNING),

@@ -146,8 +146,10 @@ def test_a_silenced_alert_fires_and_is_notified_when_the_silence_ends(night: Nig
     assert (night.sent, night.states()) == ([], [S.SUPPRESSED, S.SILENCED])
     with transaction(night.sessions) as session:
         (alert,) = session.scalars(select(Alert)).all()
-        found = silences_by_alert(session, scope_of(night.cast.bob), [alert], now=night.clock.now)
-        assert (alert.state.value, len(found[alert.id])) == ("firing", 1)
+        silences = silences_by_alert(
+            session, scope_of(night.cast.bob), [alert], now=night.clock.now
+        )
+        assert (alert.state.value, len(silences[alert.id])) == ("firing", 1)
     night.go(95.0)
     assert night.sent == ["firing critical"]
     assert night.states() == [S.SUPPRESSED, S.SENT]
@@ -200,8 +202,10 @@ def test_silences_are_pending_active_and_expired(night: Night) -> None:
         with transaction(night.sessions) as session:
             return {
                 state.value: [
-                    one.id
-                    for one in list_silences(session, scope, state=state, now=night.clock.now).items
+                    silence.id
+                    for silence in list_silences(
+                        session, scope, state=state, now=night.clock.now
+                    ).items
                 ]
                 for state in SilenceState
             }

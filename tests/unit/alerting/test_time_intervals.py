@@ -13,7 +13,7 @@ def interval(*entries: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_in(entry: dict[str, Any], at: str) -> bool:
-    """Whether a time, which is UTC without an offset, is in an entry."""
+    """Return whether a time, which is UTC without an offset, is in an entry."""
     intervals, errors = parse_time_intervals(interval(entry))
     assert errors == {}
     when = datetime.fromisoformat(at)

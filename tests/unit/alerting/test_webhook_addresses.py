@@ -139,8 +139,8 @@ def test_user_and_password_of_the_address_are_sent_by_basic() -> None:
         target = hook.url.replace("127.0.0.1", "ops:p%40ss@127.0.0.1")
         sender(AddressPolicy(allowed=LOOPBACK)).send(to(target), message())
         ((headers, _body),) = hook.posts
-        found = {name.lower(): value for name, value in headers.items()}
-        assert found["authorization"] == "Basic b3BzOnBAc3M="
+        sent_headers = {name.lower(): value for name, value in headers.items()}
+        assert sent_headers["authorization"] == "Basic b3BzOnBAc3M="
 
 
 @pytest.mark.parametrize(

@@ -21,10 +21,10 @@ BOB = Scope("bob", Role.MEMBER, "acme")
 
 def names(host: str) -> list[str]:
     """Resolve these names alone."""
-    known = {"public.example": ["8.8.8.8"], "inner.example": ["10.0.0.9"], "127.0.0.1": [host]}
-    if host not in known:
+    addresses = {"public.example": ["8.8.8.8"], "inner.example": ["10.0.0.9"], "127.0.0.1": [host]}
+    if host not in addresses:
         raise OSError("no such name")
-    return known[host]
+    return addresses[host]
 
 
 def check(target: str, kind: ReceiverKind = ReceiverKind.WEBHOOK) -> None:
