@@ -1,1 +1,1 @@
-"""What every part stands on: settings, database session, clock, errors, logging, ids."""
+"""Basics of all packages: settings, database session, clock, errors, logging, IDs."""

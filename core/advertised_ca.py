@@ -30,12 +30,14 @@ def advertised_ca(settings: ServerSettings) -> AdvertisedCA | None:
         ConfigurationError: a file can't be used.
     """
     if settings.tls_authority_file is not None:
-        found = _certificates(settings.tls_authority_file, setting="tls_authority_file")
-        return _advertised(found[0])
+        certificates = _certificates(settings.tls_authority_file, setting="tls_authority_file")
+        return _advertised(certificates[0])
     if settings.tls_certificate_file is None:
         return None
-    found = _certificates(settings.tls_certificate_file, setting="tls_certificate_file")
-    roots = [one for one in found if one.issuer == one.subject]
+    certificates = _certificates(settings.tls_certificate_file, setting="tls_certificate_file")
+    roots = [
+        certificate for certificate in certificates if certificate.issuer == certificate.subject
+    ]
     return _advertised(roots[-1]) if roots else None
 
 

@@ -42,8 +42,8 @@ def check_config(
     `siblings` are keys of the same table that are checked elsewhere, for suggestions.
     """
     hints = get_type_hints(cls, include_extras=True)
-    known = [*hints, *siblings]
-    errors = [_unknown_key(key, known, prefix) for key in values if key not in hints]
+    known_keys = [*hints, *siblings]
+    errors = [_unknown_key(key, known_keys, prefix) for key in values if key not in hints]
     filled: dict[str, Any] = {}
     for field in dataclasses.fields(cls):  # type: ignore[arg-type] # T is a dataclass by contract
         if field.name in values:
@@ -83,16 +83,20 @@ def read_environment(
         prefix: `VEDETTE_` maps `VEDETTE_PORT` to `port`.
         also: variables without the prefix, such as `DATABASE_URL`, to field names.
     """
-    found = {field: environ[name] for name, field in (also or {}).items() if name in environ}
+    values = {field: environ[name] for name, field in (also or {}).items() if name in environ}
     for name, value in environ.items():
         if name.startswith(prefix):
-            found[name.removeprefix(prefix).lower()] = value
-    return found
+            values[name.removeprefix(prefix).lower()] = value
+    return values
 
 
-def _unknown_key(key: str, known: list[str], prefix: str) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    hint = f"did you mean {prefix}{near[0]}?" if near else f"known keys: {', '.join(sorted(known))}"
+def _unknown_key(key: str, known_keys: list[str], prefix: str) -> str:
+    near = difflib.get_close_matches(key, known_keys, n=1)
+    hint = (
+        f"did you mean {prefix}{near[0]}?"
+        if near
+        else f"known keys: {', '.join(sorted(known_keys))}"
+    )
     return f"{prefix}{key} is not a setting; {hint}"
 
 

@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 
-# What a spreadsheet interprets as the start of a formula.
+# Characters that a spreadsheet interprets as the start of a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 

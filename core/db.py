@@ -133,8 +133,8 @@ def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a 
 
 def _begin_sqlite(connection: Connection, _name: str) -> None:
     # The driver does not begin a transaction before a savepoint, so that its release would commit.
-    # As a writing one: it would fail at its first write if another were written after its first
-    # read, without waiting.
+    # A deferred transaction would fail at its first write, without waiting, if another were
+    # written after its first read.
     driver: Any = connection.connection.dbapi_connection
     if not driver.in_transaction:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
@@ -175,8 +175,8 @@ def transaction(sessions: SessionFactory) -> Iterator[Session]:
 
 def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:
     """Yield parts of at most `size` rows, in their order: of no rows, none."""
-    whole = list(rows)
-    return (whole[start : start + size] for start in range(0, len(whole), size))
+    all_rows = list(rows)
+    return (all_rows[start : start + size] for start in range(0, len(all_rows), size))
 
 
 def erase_on_commit(session: Session) -> None:

@@ -21,7 +21,7 @@ class VedetteError(Exception):
     status = 500
     default_code = "internal_error"
     retry_after_seconds: float = 0.0
-    """What the header `Retry-After` of the response says, if anything."""
+    """The value of the response's `Retry-After` header, if any."""
 
     def __init__(
         self, message: str, *, code: str | None = None, errors: FieldErrors | None = None

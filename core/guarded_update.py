@@ -19,8 +19,10 @@ def changed_one(
     synchronize_session: Literal["auto", False] = "auto",
 ) -> bool:
     """Execute a guarded UPDATE or DELETE of one row; return whether the row matched."""
-    found = changed_rows(session, statement, parameters, synchronize_session=synchronize_session)
-    return found == 1
+    row_count = changed_rows(
+        session, statement, parameters, synchronize_session=synchronize_session
+    )
+    return row_count == 1
 
 
 def changed_rows(

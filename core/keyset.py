@@ -21,7 +21,7 @@ from core.paging import MAX_PAGE_SIZE, Columns, sort_terms
 T = TypeVar("T")
 U = TypeVar("U")
 Key = tuple[InstrumentedAttribute[Any], bool]
-# What a cursor may hold of a type.
+# The values of each type that a cursor may hold.
 _KINDS: dict[type, Any] = {
     int: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)],
     datetime: Annotated[datetime, msgspec.Meta(tz=True)],
@@ -101,8 +101,8 @@ def _is_beyond(
     choices = []
     for index, ((key, descends), value) in enumerate(zip(keys, values, strict=True)):
         equal = [
-            one.is_(None) if known is None else one == known
-            for (one, _), known in zip(keys[:index], values[:index], strict=True)
+            column.is_(None) if bound is None else column == bound
+            for (column, _), bound in zip(keys[:index], values[:index], strict=True)
         ]
         choices.append(and_(*equal, _is_past(key, value, descends=descends != is_backward)))
     return or_(*choices)

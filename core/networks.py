@@ -32,16 +32,16 @@ def parse_networks(text: str, *, setting: str) -> tuple[Network, ...]:
     Raises:
         ConfigurationError: names each invalid one.
     """
-    found: list[Network] = []
+    networks: list[Network] = []
     errors: list[str] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         try:
-            found.append(ipaddress.ip_network(part))
+            networks.append(ipaddress.ip_network(part))
         except ValueError as error:
             errors.append(f"{setting}: {error}; write networks like 10.0.0.0/8, fd00::/8")
     if errors:
         raise ConfigurationError(errors, source="The configuration")
-    return tuple(found)
+    return tuple(networks)
 
 
 def is_within(address: Address, networks: tuple[Network, ...]) -> bool:

@@ -29,8 +29,8 @@ def make_private(folder: Path) -> None:
         OSError: it can't be created, or the system or all users share it.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    if folder.resolve() in _SYSTEM_FOLDERS or found.st_mode & stat.S_ISVTX:
+    status = folder.stat()
+    if folder.resolve() in _SYSTEM_FOLDERS or status.st_mode & stat.S_ISVTX:
         raise PermissionError(0, "other programs use it, too; choose a folder of its own")
     changed = int(_tighten(folder))
     for parent, folders, files in os.walk(folder):
@@ -44,9 +44,9 @@ def make_private(folder: Path) -> None:
 def _tighten(path: Path) -> bool:
     """Remove the permissions of group and others; return whether there were any."""
     with suppress(FileNotFoundError):  # a file that its process has deleted meanwhile
-        found = path.lstat()
-        is_ours = found.st_uid == os.geteuid()
-        if is_ours and not stat.S_ISLNK(found.st_mode) and found.st_mode & UMASK:
-            path.chmod(stat.S_IMODE(found.st_mode) & ~UMASK)
+        status = path.lstat()
+        is_ours = status.st_uid == os.geteuid()
+        if is_ours and not stat.S_ISLNK(status.st_mode) and status.st_mode & UMASK:
+            path.chmod(stat.S_IMODE(status.st_mode) & ~UMASK)
             return True
     return False

@@ -84,8 +84,8 @@ def parse_value(field: str, text: str) -> float:
     match = _VALUE.fullmatch(_short(text))
     if match is None:
         raise ValueError(f"{text!r} is not a number")
-    unit, given = unit_of(field), match[2]
-    if not given:
+    unit, unit_text = unit_of(field), match[2]
+    if not unit_text:
         return float(match[1])
     if unit.is_binary:
         base = 1024.0
@@ -93,10 +93,10 @@ def parse_value(field: str, text: str) -> float:
     else:
         base = 1000.0
         scaled = [prefix + unit.symbol for prefix in (_SI if unit.is_scaled else ("",))]
-    if given not in scaled:
+    if unit_text not in scaled:
         shown = f"write {' or '.join(filter(None, scaled))}" if any(scaled) else "leave it out"
-        raise ValueError(f"{given!r} is not a unit of {field or 'a count'}; {shown}")
-    return float(match[1]) * float(base ** scaled.index(given))
+        raise ValueError(f"{unit_text!r} is not a unit of {field or 'a count'}; {shown}")
+    return float(match[1]) * float(base ** scaled.index(unit_text))
 
 
 def parse_size(text: str) -> int:
@@ -153,10 +153,10 @@ def format_duration(seconds: float, *, exact: bool = False) -> str:
         seconds: the duration; a negative one counts as 0.
         exact: use as many units and digits as `parse_duration` needs to return the same value.
     """
-    rest = max(0.0, seconds) if exact else max(0, round(seconds))
+    remainder = max(0.0, seconds) if exact else max(0, round(seconds))
     parts: list[str] = []
     for unit, size in _SECONDS.items():
-        count, rest = (rest, 0) if unit == "s" else divmod(rest, size)
+        count, remainder = (remainder, 0) if unit == "s" else divmod(remainder, size)
         if count:
             parts.append(f"{count:.10g}{unit}")
     return " ".join(parts if exact else parts[:2]) or "0s"

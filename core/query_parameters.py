@@ -11,13 +11,13 @@ _MOST_LISTED = 12
 _MOST_REPORTED = 20
 
 
-def unknown_parameters(given: Iterable[str], known: Collection[str]) -> dict[str, list[str]]:
+def unknown_parameters(names: Iterable[str], valid_names: Collection[str]) -> dict[str, list[str]]:
     """Return the errors of parameters that are not among the known ones, by name.
 
     The first ones, because each is compared with all known ones.
     """
-    unknown = (name for name in given if name not in known)
-    return {name: [_error(name, known)] for name in islice(unknown, _MOST_REPORTED)}
+    unknown = (name for name in names if name not in valid_names)
+    return {name: [_error(name, valid_names)] for name in islice(unknown, _MOST_REPORTED)}
 
 
 def is_added_by_others(name: str) -> bool:
@@ -25,13 +25,13 @@ def is_added_by_others(name: str) -> bool:
     return name in _ADDED_BY_OTHERS or name.startswith(_TRACKING_PREFIX)
 
 
-def _error(name: str, known: Collection[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1)
+def _error(name: str, valid_names: Collection[str]) -> str:
+    near = difflib.get_close_matches(name, valid_names, n=1)
     if near:
         advice = f"Did you mean {near[0]!r}?"
-    elif known:
-        more = ", ..." if len(known) > _MOST_LISTED else ""
-        advice = f"Use {', '.join(sorted(known)[:_MOST_LISTED])}{more}, or remove it."
+    elif valid_names:
+        ellipsis = ", ..." if len(valid_names) > _MOST_LISTED else ""
+        advice = f"Use {', '.join(sorted(valid_names)[:_MOST_LISTED])}{ellipsis}, or remove it."
     else:
         advice = "This address has none. Remove it."
     return f"Unknown query parameter {name[:100]!r}. {advice}"

@@ -33,8 +33,10 @@ class WindowStorage(MemoryStorage):
         with self._lock:
             if not self._swept_at <= now < self._swept_at + expiry:
                 self._swept_at = now
-                for one in [one for one, until in self.expirations.items() if until <= now]:
-                    self.clear(one)
+                for expired_key in [
+                    expired_key for expired_key, until in self.expirations.items() if until <= now
+                ]:
+                    self.clear(expired_key)
             count = self.get(key) + amount
             self.storage[key] = count
             self.expirations.setdefault(key, now + expiry)
@@ -79,8 +81,8 @@ class RateLimit:
 class ConcurrencyLimit:
     """Limits how many blocks of each key run concurrently. Thread-safe."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_running: int) -> None:
+        self.max_running = max_running
         self._lock = Lock()
         self._running: Counter[str] = Counter()
 
@@ -88,7 +90,7 @@ class ConcurrencyLimit:
     def running(self, key: str) -> Iterator[bool]:
         """Count the block as running; False, and not counted, if the limit is reached."""
         with self._lock:
-            is_admitted = self._running[key] < self.most
+            is_admitted = self._running[key] < self.max_running
             self._running[key] += is_admitted
         try:
             yield is_admitted

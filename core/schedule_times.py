@@ -86,13 +86,13 @@ def next_time(text: str, time_zone: str, *, after: datetime) -> datetime | None:
 
 
 def times_between(
-    text: str, time_zone: str, *, first: datetime, until: datetime, most: int
+    text: str, time_zone: str, *, first: datetime, until: datetime, max_count: int
 ) -> Iterator[datetime]:
-    """Yield the times from the first to another, both included, and at most `most`."""
+    """Yield the times from the first to another, both included, and at most `max_count`."""
     due: datetime | None = first
-    while due is not None and due <= until and most > 0:
+    while due is not None and due <= until and max_count > 0:
         yield due
-        due, most = next_time(text, time_zone, after=due), most - 1
+        due, max_count = next_time(text, time_zone, after=due), max_count - 1
 
 
 def _next_of_cron(text: str, zone: tzinfo, after: datetime) -> datetime | None:
@@ -133,9 +133,9 @@ def _next_of_interval(text: str, zone: tzinfo, after: datetime) -> datetime | No
             return _NEVER
 
     # The clocks of a zone may have been moved by more than a day since the start.
-    most = max(0, (after - start) // shortest) + 3
-    passed = bisect_right(range(most), after, key=due)
-    # As in Chronos, R3 is due three times.
+    max_times = max(0, (after - start) // shortest) + 3
+    passed = bisect_right(range(max_times), after, key=due)
+    # R3 is due three times, as in Chronos.
     is_over = bool(match["count"]) and passed >= int(match["count"])
     following = due(passed)
     return None if is_over or following == _NEVER else following

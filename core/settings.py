@@ -163,8 +163,8 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     environ = os.environ if environ is None else environ
     config_path = environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
     values = read_toml(Path(config_path)) if config_path else {}
-    found = read_environment(environ, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED)
-    values |= {key: value for key, value in found.items() if key not in NOT_SETTINGS}
+    from_environment = read_environment(environ, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED)
+    values |= {key: value for key, value in from_environment.items() if key not in NOT_SETTINGS}
     source = f"{config_path} with the environment" if config_path else "The environment"
     settings = load_config(ServerSettings, values, source=source)
     _check_networks(settings, source=source)

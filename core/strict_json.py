@@ -53,7 +53,7 @@ def decode_json(data: bytes, kind: type[T] | None = None) -> T:
         raise _malformed(problem.removeprefix("JSON is malformed: ")) from error
 
 
-def check_value_count(document: object, *, most: int) -> None:
+def check_value_count(document: object, *, max_count: int) -> None:
     """Check how many values a document has, which schemas read one by one.
 
     Raises:
@@ -66,8 +66,8 @@ def check_value_count(document: object, *, most: int) -> None:
         if isinstance(value, dict | list):
             count += len(value)
             waiting += value.values() if isinstance(value, dict) else value
-        if count > most:
-            problem = f"The body has more than {most} values. Send it in parts."
+        if count > max_count:
+            problem = f"The body has more than {max_count} values. Send it in parts."
             raise InvalidInputError(problem, errors={"body": [problem]})
 
 

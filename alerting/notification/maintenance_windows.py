@@ -207,7 +207,7 @@ def _schedule_errors(request: WindowRequest, duration: timedelta, *, now: dateti
         request.time_zone,
         first=first,
         until=datetime.max.replace(tzinfo=UTC),
-        most=_CHECKED,
+        max_count=_CHECKED,
     )
     if any(after - before < duration for before, after in pairwise(times)):
         return ["It begins again before it ends. Choose fewer times or a shorter duration."]

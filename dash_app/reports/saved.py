@@ -298,10 +298,11 @@ def _check_runs(schedule: str, time_zone: str, now: datetime) -> None:
     first = next_time(schedule, time_zone, after=now)
     if first is None:
         raise ValueError(f"{schedule!r} is never due again.")
-    most = MAX_RUNS_PER_DAY + 1
+    max_count = MAX_RUNS_PER_DAY + 1
     # The end of the calendar is no reason to fail.
     last = min(first, datetime.max.replace(tzinfo=UTC) - _DAY) + _DAY - timedelta(seconds=1)
-    if len(list(times_between(schedule, time_zone, first=first, until=last, most=most))) == most:
+    times = times_between(schedule, time_zone, first=first, until=last, max_count=max_count)
+    if len(list(times)) == max_count:
         raise ValueError(f"{schedule!r} is due more than {MAX_RUNS_PER_DAY} times a day.")
 
 

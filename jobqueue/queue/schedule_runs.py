@@ -81,7 +81,7 @@ def _run_due(
 ) -> None:
     times = list(
         times_between(
-            schedule.schedule, schedule.time_zone, first=first, until=now, most=MAX_COUNTED
+            schedule.schedule, schedule.time_zone, first=first, until=now, max_count=MAX_COUNTED
         )
     )
     last = times[-1]

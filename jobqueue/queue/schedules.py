@@ -156,7 +156,7 @@ def next_runs(schedule: JobSchedule) -> list[datetime]:
         schedule.time_zone,
         first=schedule.next_run_at,
         until=datetime.max.replace(tzinfo=UTC),
-        most=NEXT_RUNS,
+        max_count=NEXT_RUNS,
     )
     return [at.astimezone(ZoneInfo(schedule.time_zone)) for at in times]
 

@@ -124,7 +124,7 @@ class _Parser(FlaskParser):
         if not req.is_json or not body:
             return missing
         document: Any = decode_json(body)
-        check_value_count(document, most=MAX_VALUES)
+        check_value_count(document, max_count=MAX_VALUES)
         return document
 
 

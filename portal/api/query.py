@@ -187,8 +187,8 @@ def query_samples(query: dict[str, Any]) -> Any:  # noqa: ANN401 - a response, o
     with portal().queries.running(key) as is_admitted:
         if not is_admitted:
             raise OverloadedError(
-                f"The tenant is running {portal().queries.most} queries already. Send this one "
-                "again when one of them has finished.",
+                f"The tenant is running {portal().queries.max_running} queries already. Send this "
+                "one again when one of them has finished.",
                 retry_after_seconds=1,
             )
         groups, total = query_groups(

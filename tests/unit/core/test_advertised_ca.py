@@ -32,8 +32,8 @@ def test_a_certificate_that_others_signed_is_for_systems_to_know(tmp_path: Path)
 
 def test_a_certificate_that_is_self_signed_is_advertised(tmp_path: Path) -> None:
     own = Authority(tmp_path, "itself").certificate
-    found = told(tls_certificate_file=own)
-    assert found == AdvertisedCA(own.read_text(), sha256_of(own))
+    advertised = told(tls_certificate_file=own)
+    assert advertised == AdvertisedCA(own.read_text(), sha256_of(own))
 
 
 def test_the_authority_at_the_end_of_the_servers_chain_is_reported(tmp_path: Path) -> None:
@@ -41,18 +41,18 @@ def test_the_authority_at_the_end_of_the_servers_chain_is_reported(tmp_path: Pat
     chain = tmp_path / "chain.pem"
     leaf = authority.issue("server").certificate.read_text()
     chain.write_text(leaf + authority.certificate.read_text())
-    found = told(tls_certificate_file=chain)
-    assert found is not None
-    assert found.sha256 == sha256_of(authority.certificate)
+    advertised = told(tls_certificate_file=chain)
+    assert advertised is not None
+    assert advertised.sha256 == sha256_of(authority.certificate)
 
 
 def test_the_authority_that_the_operator_names_is_reported_behind_a_proxy_too(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path, "company")
-    found = told(tls_authority_file=authority.certificate)
-    assert found is not None
-    assert found.sha256 == sha256_of(authority.certificate)
+    advertised = told(tls_authority_file=authority.certificate)
+    assert advertised is not None
+    assert advertised.sha256 == sha256_of(authority.certificate)
 
 
 @pytest.mark.parametrize("content", [None, "no certificate"])

@@ -47,8 +47,8 @@ def test_a_typo_in_the_environment_is_an_error() -> None:
 
 
 def test_only_prefixed_variables_are_settings() -> None:
-    found = read_environment({"VEDETTE_PORT": "1", "PORT": "2"}, prefix="VEDETTE_")
-    assert found == {"port": "1"}
+    values = read_environment({"VEDETTE_PORT": "1", "PORT": "2"}, prefix="VEDETTE_")
+    assert values == {"port": "1"}
 
 
 def test_a_file_that_is_not_toml_is_reported_with_its_line(tmp_path: Path) -> None:

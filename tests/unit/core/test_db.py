@@ -70,7 +70,7 @@ def test_one_holder_has_a_lease_until_it_stops_renewing(session: Session) -> Non
     assert not _lease(session, "one", NOON + timedelta(seconds=90))
 
 
-def test_a_released_lease_is_free_at_once(session: Session) -> None:
+def test_a_released_lease_is_free_immediately(session: Session) -> None:
     _lease(session, "one")
     release_lease(session, "scheduler", holder="two", now=NOON)
     assert not _lease(session, "two")
@@ -108,7 +108,7 @@ def test_an_empty_list_has_one_empty_page(session: Session) -> None:
 def test_the_cast_is_there_for_every_session(sessions: SessionFactory, cast: Cast) -> None:
     with transaction(sessions) as session:
         assert session.get_one(Tenant, cast.acme.id).name == "Acme"
-    assert [one.tenant.slug for one in cast.bob.memberships] == ["acme"]
+    assert [membership.tenant.slug for membership in cast.bob.memberships] == ["acme"]
 
 
 def test_what_was_done_in_a_savepoint_goes_with_its_transaction(sessions: SessionFactory) -> None:

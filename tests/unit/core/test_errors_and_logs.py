@@ -20,7 +20,7 @@ def test_a_missing_object_is_named_with_its_kind() -> None:
     assert "no job 'j1'" in error.message
 
 
-def test_overload_says_when_to_come_back() -> None:
+def test_overload_has_a_retry_after() -> None:
     assert OverloadedError("Too much.", retry_after_seconds=7).retry_after_seconds == 7
 
 

@@ -95,9 +95,9 @@ def test_an_address_is_within_a_network_in_either_way_of_writing() -> None:
     assert not any(is_within(ip_address(text), networks) for text in ("11.0.0.1", "::1"))
 
 
-def test_networks_are_separated_by_commas_and_an_address_is_one_of_one() -> None:
-    found = parse_networks(" 10.0.0.0/8, fd00::/8 ,192.0.2.7,", setting="x")
-    assert [str(network) for network in found] == ["10.0.0.0/8", "fd00::/8", "192.0.2.7/32"]
+def test_networks_are_separated_by_commas_and_an_address_is_a_network() -> None:
+    networks = parse_networks(" 10.0.0.0/8, fd00::/8 ,192.0.2.7,", setting="x")
+    assert [str(network) for network in networks] == ["10.0.0.0/8", "fd00::/8", "192.0.2.7/32"]
 
 
 def test_every_error_in_both_settings_is_reported_at_the_start() -> None:

@@ -42,7 +42,7 @@ def test_a_value_is_read_with_its_unit(field: str, value: float, text: str) -> N
     assert format_value(field, value) == text
 
 
-def test_the_longest_suffix_says_the_unit() -> None:
+def test_the_longest_suffix_determines_the_unit() -> None:
     assert unit_of("received_bytes_per_second").symbol == "B/s"
 
 

@@ -32,7 +32,7 @@ def shown_first(wall: datetime, zone: ZoneInfo) -> datetime:
 
 
 def due_times(schedule: str, zone: str, first: date) -> list[datetime]:
-    """What is due in a window of days."""
+    """Return the times that are due in a window of days."""
     after = datetime(first.year, first.month, first.day, tzinfo=ZoneInfo(zone)).astimezone(UTC)
     until, times = after + WINDOW_DAYS * DAY, []
     after -= MINUTE
@@ -84,7 +84,7 @@ def test_each_hour_and_each_quarter_is_due_once(zone: str, first: date) -> None:
     st.sampled_from(["{1} {0} * * *", "*/20 {0} * * *", "R/2025-12-31T{0:02}:{1:02}/P1D"]),
     st.integers(0, WINDOW_DAYS * 24 * 60 * 60),
 )
-def test_what_is_due_does_not_depend_on_when_it_is_asked_for(
+def test_due_times_do_not_depend_on_the_time_of_the_query(
     zone: str, first: date, clock_time: tuple[int, int], pattern: str, seconds: int
 ) -> None:
     schedule = pattern.format(*clock_time)

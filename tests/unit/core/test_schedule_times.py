@@ -81,7 +81,8 @@ def test_time_zones_are_those_of_the_tz_database() -> None:
 def test_the_times_of_an_outage_are_counted_up_to_a_bound() -> None:
     first, until = at("2026-01-01T00:00Z"), at("2026-01-01T02:30Z")
     hours = [
-        one.hour for one in times_between("0 * * * *", "UTC", first=first, until=until, most=9)
+        due_at.hour
+        for due_at in times_between("0 * * * *", "UTC", first=first, until=until, max_count=9)
     ]
     assert hours == [0, 1, 2]
-    assert len(list(times_between("* * * * *", "UTC", first=first, until=until, most=9))) == 9
+    assert len(list(times_between("* * * * *", "UTC", first=first, until=until, max_count=9))) == 9

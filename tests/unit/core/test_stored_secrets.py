@@ -39,19 +39,19 @@ def racers(data_dir: Path) -> list[subprocess.Popen[str]]:
     ]
 
 
-def test_processes_that_begin_at_once_have_the_same_keys(tmp_path: Path) -> None:
+def test_processes_that_start_simultaneously_have_the_same_keys(tmp_path: Path) -> None:
     settings = ServerSettings(data_dir=tmp_path / "data")
     begun = racers(settings.data_dir)
-    for one in begun:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "ready\n"
-    for one in begun:
-        assert one.stdin is not None
-        one.stdin.write("go\n")
-        one.stdin.flush()
-    answers = [one.communicate(timeout=WAIT_SECONDS)[0].split() for one in begun]
+    for process in begun:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in begun:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    answers = [process.communicate(timeout=WAIT_SECONDS)[0].split() for process in begun]
 
-    assert {one.returncode for one in begun} == {0}
+    assert {process.returncode for process in begun} == {0}
     assert {key for _, key in answers} == {secret_key(settings)}
     box = SecretBox.of(settings)
     assert [box.decrypt(stored) for stored, _ in answers] == ["a signing key"] * PROCESSES
@@ -66,7 +66,7 @@ def test_a_stored_secret_is_the_same_next_time_and_its_owners_alone(tmp_path: Pa
 
 def test_nothing_but_the_stored_secret_stays_in_the_folder(tmp_path: Path) -> None:
     SecretBox.of(ServerSettings(data_dir=tmp_path))
-    assert [one.name for one in tmp_path.iterdir()] == [KEY_FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [KEY_FILE]
 
 
 def test_what_another_process_stored_meanwhile_is_not_replaced(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_tenant_with_many_writes_delays_another_by_one() -> None:
     assert order == ["acme 1", "globex 1", "acme 2", "globex 2", "globex 3", "globex 4"]
 
 
-def test_who_has_waited_too_long_leaves_the_line() -> None:
+def test_a_writer_that_has_waited_too_long_leaves_the_queue() -> None:
     turns = WriteTurns()
     assert turns.acquire("acme", timeout_seconds=0)
     assert not turns.acquire("globex", timeout_seconds=0.01)

@@ -49,7 +49,7 @@ def _annotate(text: str) -> None:
 
 def _schedule(text: str) -> None:
     check_schedule(text)
-    list(times_between(text, "America/New_York", first=NOW, until=LATER, most=20))
+    list(times_between(text, "America/New_York", first=NOW, until=LATER, max_count=20))
 
 
 def _quantities(text: str) -> None:
