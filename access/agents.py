@@ -200,7 +200,7 @@ class AgentEndpoints:
             upload = msgspec.msgpack.decode(body, type=LogUpload)
         except msgspec.MsgspecError as error:
             raise BadRequestError(f"The body is not valid MessagePack: {error}.") from error
-        if any(not 0 <= one.offset <= _MAX_INT64 for one in upload.chunks):
+        if any(not 0 <= chunk.offset <= _MAX_INT64 for chunk in upload.chunks):
             raise _invalid("offset", "not the size of a log")
         acks = await self._database.run(
             lambda session: append_logs(

@@ -51,12 +51,12 @@ def agent_actor(request: Request, name: str) -> Actor:
     )
 
 
-def user_actor(connection: HTTPConnection, found: Principal) -> Actor:
+def user_actor(connection: HTTPConnection, principal: Principal) -> Actor:
     """Return a user as the actor of a request."""
     return Actor(
-        user_id=found.user.id,
-        name=found.user.email,
-        via=f"{found.via.value} {found.credential_name}".strip(),
+        user_id=principal.user.id,
+        name=principal.user.email,
+        via=f"{principal.via.value} {principal.credential_name}".strip(),
         address=connection.client.host if connection.client else "",
         user_agent=connection.headers.get("User-Agent", ""),
     )

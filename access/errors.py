@@ -34,7 +34,7 @@ _V2_CODES = {
     429: "too many requests",
     503: "unavailable",
 }
-# As in InfluxDB 1.
+# InfluxDB 1 has the same limit.
 _MAX_HEADER_CHARACTERS = 1024
 
 
@@ -64,18 +64,18 @@ def error_response(
 ) -> JSONResponse:
     """Return an error in the format of the path; `extra` adds keys to it."""
     path = request.url.path
-    found: dict[str, str] = dict(headers or {})
+    all_headers: dict[str, str] = dict(headers or {})
     body: dict[str, Any] = {"code": code, "status": status, "message": message}
     body |= {"errors": errors or {}} | extra
     if path.startswith(V2_PREFIX):
         word = _V2_CODES.get(status, "internal error")
         body |= {"code": word, "reason": code}
-        found["X-Platform-Error-Code"] = word
+        all_headers["X-Platform-Error-Code"] = word
     elif path in V1_PATHS:
         body = {"error": message}
         plain = "".join(c if " " <= c <= "~" else "?" for c in message)
-        found["X-InfluxDB-Error"] = plain[:_MAX_HEADER_CHARACTERS]
-    return JSONResponse(body, status, found)
+        all_headers["X-InfluxDB-Error"] = plain[:_MAX_HEADER_CHARACTERS]
+    return JSONResponse(body, status, all_headers)
 
 
 async def on_vedette_error(request: Request, error: Exception) -> Response:

@@ -101,7 +101,7 @@ class ChangeWatch:
 
 def generation_reader(database: Database) -> ReadVersions:
     """Return what reads the generations of appliances' desired states."""
-    return lambda appliance_ids: database.run(lambda one: _generations(one, appliance_ids))
+    return lambda appliance_ids: database.run(lambda session: _generations(session, appliance_ids))
 
 
 def _generations(session: Session, appliance_ids: Collection[str]) -> Mapping[str, int]:

@@ -150,13 +150,18 @@ def _certificates(
     session: Session, agents: dict[str, Agent], *, now: datetime
 ) -> dict[str, Certificate]:
     """Return the certificates in use; the first use of a new one takes a query of its own."""
-    one = ApplianceCertificate
+    certificates = ApplianceCertificate
     rows = session.execute(
-        select(one.fingerprint, one.appliance_id, one.not_after, one.replaced_at).where(
-            one.not_after > now,
-            one.revoked_at.is_(None),
-            one.first_used_at.is_not(None),
-            one.replaced_at.is_(None) | (one.replaced_at > now - GRACE),
+        select(
+            certificates.fingerprint,
+            certificates.appliance_id,
+            certificates.not_after,
+            certificates.replaced_at,
+        ).where(
+            certificates.not_after > now,
+            certificates.revoked_at.is_(None),
+            certificates.first_used_at.is_not(None),
+            certificates.replaced_at.is_(None) | (certificates.replaced_at > now - GRACE),
         )
     )
     return {

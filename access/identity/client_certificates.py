@@ -49,8 +49,8 @@ class CertificateReader:
         return _of_pem(next(iter(chain)).encode()) if chain else None
 
     def _of_proxy(self, headers: Mapping[bytes, bytes]) -> str | None:
-        given = headers.get(PROXY_HEADER, b"")
-        if not self._proxy_secret or not hmac.compare_digest(given, self._proxy_secret):
+        sent_secret = headers.get(PROXY_HEADER, b"")
+        if not self._proxy_secret or not hmac.compare_digest(sent_secret, self._proxy_secret):
             raise UnauthenticatedError(
                 "The request has client certificate headers of a proxy without the proxy's secret. "
                 "Set proxy_secret to the secret that the proxy sends.",
@@ -75,8 +75,8 @@ def _of_escaped(escaped: bytes) -> str:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _of_pem(pem: bytes) -> str:
-    _, begin, rest = pem.partition(_BEGIN)
-    body, end, _ = rest.partition(_END)
+    _, begin, after_begin = pem.partition(_BEGIN)
+    body, end, _ = after_begin.partition(_END)
     try:
         der = b64decode(b"".join(body.split()), validate=True)
     except binascii.Error:

@@ -30,7 +30,7 @@ _ABOVE_LIMIT = re.compile(r"Expected (array|object|str) of length <= (\d+)")
 _GZIP = 16 + isal_zlib.MAX_WBITS
 # Clients send one member, some one for each of their batches. Each costs at least 3 microseconds.
 MAX_GZIP_MEMBERS = 1000
-# What follows a member is copied: up to this much.
+# The bytes that follow a member are copied: up to this many.
 _GZIP_CHUNK_BYTES = 32 * 1024
 _FAIR_WORKER: RunVar[FairWorker] = RunVar("fair_worker")
 

@@ -77,11 +77,11 @@ def read_batch(
     """
     placed: list[tuple[int, Point]] = []
     errors: dict[int, str] = {}
-    for position, found in (read_json if is_json else read_commands)(body, now_ns=now_ns):
-        if isinstance(found, CollectdError):
-            errors[position] = str(found)
+    for position, value_list in (read_json if is_json else read_commands)(body, now_ns=now_ns):
+        if isinstance(value_list, CollectdError):
+            errors[position] = str(value_list)
         else:
-            point = maker.point(found)
+            point = maker.point(value_list)
             if point is not None:
                 placed.append((position, point))
     return Batch.from_positioned(placed), errors

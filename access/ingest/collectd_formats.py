@@ -109,27 +109,27 @@ def _decode(body: bytes) -> object:
 def _read_item(item: object, *, now_ns: int) -> ValueList | Notification:
     if isinstance(item, dict) and "labels" in item:
         return _notification(msgspec.convert(item, _Alert), now_ns=now_ns)
-    found = msgspec.convert(item, _Values)
-    if not found.plugin or not found.type:
+    values = msgspec.convert(item, _Values)
+    if not values.plugin or not values.type:
         raise CollectdError("plugin or type is empty")
-    if not 0 < len(found.values) == len(found.dsnames) == len(found.dstypes):
+    if not 0 < len(values.values) == len(values.dsnames) == len(values.dstypes):
         raise CollectdError(
-            f"there are {len(found.values)} values, {len(found.dsnames)} dsnames and "
-            f"{len(found.dstypes)} dstypes; the numbers must be equal"
+            f"there are {len(values.values)} values, {len(values.dsnames)} dsnames and "
+            f"{len(values.dstypes)} dstypes; the numbers must be equal"
         )
-    unknown = set(found.dstypes) - _KINDS
+    unknown = set(values.dstypes) - _KINDS
     if unknown:
         raise CollectdError(f"dstype {min(unknown)[:50]!r} is unknown")
     return ValueList(
-        host=found.host,
-        plugin=found.plugin,
-        plugin_instance=found.plugin_instance,
-        type=found.type,
-        type_instance=found.type_instance,
-        time_ns=time_ns_of(found.time),
-        interval_seconds=found.interval,
-        sources=tuple(zip(found.dsnames, found.dstypes, strict=True)),
-        numbers=tuple(found.values),
+        host=values.host,
+        plugin=values.plugin,
+        plugin_instance=values.plugin_instance,
+        type=values.type,
+        type_instance=values.type_instance,
+        time_ns=time_ns_of(values.time),
+        interval_seconds=values.interval,
+        sources=tuple(zip(values.dsnames, values.dstypes, strict=True)),
+        numbers=tuple(values.values),
     )
 
 
@@ -172,23 +172,23 @@ def read_commands(body: bytes, *, now_ns: int) -> Iterator[tuple[int, ValueList 
 
 def sources_of(type_name: str, *, count: int) -> Sources:
     """Return the data sources of a type; numbered gauges if it has another number of values."""
-    known = _sources_by_type().get(type_name, (("value", "gauge"),))
-    if len(known) == count:
-        return known
+    sources = _sources_by_type().get(type_name, (("value", "gauge"),))
+    if len(sources) == count:
+        return sources
     return tuple((f"value{number}", "gauge") for number in range(1, count + 1))
 
 
 @cache
 def _sources_by_type() -> Mapping[str, Sources]:
-    found: dict[str, Sources] = {}
+    by_type: dict[str, Sources] = {}
     sources: Sources = ()
     for line in _TYPES.read_text(encoding="ascii").splitlines():
         if line.endswith(" ="):
             names = line.removesuffix(" =").split()
             sources = tuple((name, kind) for name, _, kind in (n.partition(":") for n in names))
         else:
-            found |= dict.fromkeys(line.split(), sources)
-    return found
+            by_type |= dict.fromkeys(line.split(), sources)
+    return by_type
 
 
 def _read_command(words: list[str], *, now_ns: int) -> list[ValueList]:

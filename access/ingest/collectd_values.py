@@ -103,10 +103,10 @@ class PointMaker:
         return "_total", number
 
     def _tags(self, host: str, tags: Mapping[str, str]) -> dict[str, str]:
-        found = {name: _NOT_IN_TAG.sub("_", value) for name, value in tags.items() if value}
+        point_tags = {name: _NOT_IN_TAG.sub("_", value) for name, value in tags.items() if value}
         if host and not any(is_same_host(host, own) for own in ("localhost", self.own_name)):
-            found["host"] = _NOT_IN_TAG.sub("_", host)
-        return found
+            point_tags["host"] = _NOT_IN_TAG.sub("_", host)
+        return point_tags
 
 
 def time_ns_of(seconds: float) -> int:

@@ -57,7 +57,7 @@ class WriteResult:
 
 @dataclass(frozen=True, slots=True)
 class _Stored:
-    """What became of a batch.
+    """The outcome of a batch.
 
     Attributes:
         rejected: the reasons, by position.
@@ -137,8 +137,10 @@ class Gateway:
         await self._check(agent)
         stored = await self._store_valid(batch, [agent], (), precision=precision)
         reasons = {**errors, **stored.rejected}
-        found = [LineError(at + 1, reasons[at]) for at in sorted(reasons)]
-        result = WriteResult(found, len(batch) + len(errors), stored.left_out, stored.late.get(0))
+        line_errors = [LineError(at + 1, reasons[at]) for at in sorted(reasons)]
+        result = WriteResult(
+            line_errors, len(batch) + len(errors), stored.left_out, stored.late.get(0)
+        )
         return await self._noted(agent, result)
 
     async def _noted(self, agent: Agent, result: WriteResult) -> WriteResult:
@@ -180,14 +182,16 @@ class Gateway:
         stored = await self._store_valid(parsed.batch, agents, joined.post_of, precision=precision)
         totals = _points_by_sender(parsed.batch, joined.post_of)
         totals.update(map(joined.post_of.__getitem__, errors))
-        found: list[list[LineError]] = [[] for _ in posts]
+        errors_of_posts: list[list[LineError]] = [[] for _ in posts]
         for at, reason in sorted({**errors, **stored.rejected}.items()):
             post = joined.post_of[at]
-            found[post].append(LineError(at - joined.starts[post] + 1, reason))
-        for index, one in enumerate(posts):
-            if not one.result.done():
+            errors_of_posts[post].append(LineError(at - joined.starts[post] + 1, reason))
+        for index, sender_post in enumerate(posts):
+            if not sender_post.result.done():
                 late = stored.late.get(index)
-                one.result.set_result(WriteResult(found[index], totals[index], late=late))
+                sender_post.result.set_result(
+                    WriteResult(errors_of_posts[index], totals[index], late=late)
+                )
 
     def _has_rate(self, post: Post[WriteResult]) -> bool:
         try:

@@ -37,7 +37,7 @@ class JobTags:
         self._clock = clock
         self._placed: set[Use] = set()
         self._others: dict[Use, bool] = {}
-        """Whether a use that is not a placement is to be rejected, since `_since`."""
+        """The uses since `_since` that are no placement, and whether each is rejected."""
         self._since: datetime = clock()
 
     async def rejected(self, batch: Batch, agents: Sequence[Agent]) -> dict[int, str]:

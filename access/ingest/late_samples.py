@@ -22,7 +22,7 @@ from timeseries.points import Batch
 
 # Agents send every few seconds, and evaluations of short windows miss what is older.
 LATE_AFTER = timedelta(seconds=30)
-# What arrives within it after a transaction is noted by the next one.
+# Samples that arrive within it after a transaction are noted by the next one.
 GATHER_SECONDS = 0.05
 
 

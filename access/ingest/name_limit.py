@@ -18,7 +18,7 @@ class _Kind:
     """A kind of name, its default limit (0 is unlimited), and what to do about too many."""
 
     name: str
-    most: int
+    max_count: int
     advice: str
 
 
@@ -79,25 +79,25 @@ class NameLimit:
         self, tenant_id: str, active: _Active, names: tuple[set[int], set[int]]
     ) -> str | None:
         """Count the names of a block, or return why not; all or none."""
-        if all(found <= keys.recent for keys, found in zip(active, names, strict=True)):
+        if all(used <= keys.recent for keys, used in zip(active, names, strict=True)):
             return None
         limits = [self._limit(tenant_id, kind) for kind in self._kinds]
-        for kind, keys, found, most in zip(self._kinds, active, names, limits, strict=True):
-            new = found - keys.recent - keys.earlier
-            if most is not None and new and len(keys) + len(new) > most:
+        for kind, keys, used, limit in zip(self._kinds, active, names, limits, strict=True):
+            new = used - keys.recent - keys.earlier
+            if limit is not None and new and len(keys) + len(new) > limit:
                 return (
-                    f"a new name above the tenant's limit of {most} {kind.name}; {kind.advice}, "
+                    f"a new name above the tenant's limit of {limit} {kind.name}; {kind.advice}, "
                     "or ask the portal's operator for a higher limit"
                 )
-        for keys, found, most in zip(active, names, limits, strict=True):
+        for keys, used, limit in zip(active, names, limits, strict=True):
             # Without a limit, what is counted would have none either.
-            for name in found - keys.recent if most is not None else ():
+            for name in used - keys.recent if limit is not None else ():
                 keys.add(name)
         return None
 
     def _limit(self, tenant_id: str, kind: _Kind) -> int | None:
         quota = None if self._quota is None else self._quota(tenant_id, kind.name)
-        return (kind.most or None) if quota is None else quota
+        return (kind.max_count or None) if quota is None else quota
 
 
 def _tenants(block: Block, identity: Identity | None) -> Iterator[str]:

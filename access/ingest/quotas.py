@@ -59,8 +59,8 @@ class QuotaCache:
     def limit(self, tenant_id: str, name: str) -> int | None:
         """Return a tenant's own quota of `series`, `measurements` or `fields`, if any."""
         limits = self._quotas.limits.get(tenant_id)
-        most: int | None = None if limits is None else getattr(limits, f"max_{name}")
-        return most
+        quota: int | None = None if limits is None else getattr(limits, f"max_{name}")
+        return quota
 
     async def check(self, tenant_id: str) -> None:
         """Check that a tenant's storage is not full.
@@ -106,14 +106,16 @@ class QuotaCache:
 def read_quotas(session: Session) -> Quotas:
     """Read the quotas that the gateway enforces."""
     limits = all_limits(session)
-    bounded = {key: one.max_storage_bytes for key, one in limits.items()}
-    usage = latest_usage(session, [key for key, most in bounded.items() if most is not None])
+    bounded = {key: limit.max_storage_bytes for key, limit in limits.items()}
+    usage = latest_usage(
+        session, [key for key, max_bytes in bounded.items() if max_bytes is not None]
+    )
     return Quotas(
         limits=limits,
         full={
-            key: _full(used.storage_bytes, most)
+            key: _full(used.storage_bytes, max_bytes)
             for key, used in usage.items()
-            if (most := bounded[key]) is not None and used.storage_bytes >= most
+            if (max_bytes := bounded[key]) is not None and used.storage_bytes >= max_bytes
         },
     )
 

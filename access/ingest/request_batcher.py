@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 
 class Kind(NamedTuple):
-    """What posts must have in common to be joined."""
+    """The properties that posts must share to be joined."""
 
     precision: str
     spaces_per_line: int
@@ -126,27 +126,27 @@ class RequestBatcher(Generic[R]):
 
 def kind_of(body: bytes, *, precision: str) -> Kind | None:
     """Return the kind of a body; None if it can't be joined with others."""
-    if not 0 < len(body) <= MAX_POST_BYTES or any(one in body for one in _UNCOMMON):
+    if not 0 < len(body) <= MAX_POST_BYTES or any(mark in body for mark in _UNCOMMON):
         return None
     backslashes = body.count(b"\\")
     escaped_spaces = body.count(_ESCAPES[0]) if backslashes else 0
     if backslashes != escaped_spaces and backslashes != sum(map(body.count, _ESCAPES)):
         return None
     lines = body.count(b"\n") + (not body.endswith(b"\n"))
-    per_line, rest = divmod(body.count(b" ") - escaped_spaces, lines)
-    is_uniform = not rest and per_line in {_UNTIMED, _TIMED}
+    per_line, remainder = divmod(body.count(b" ") - escaped_spaces, lines)
+    is_uniform = not remainder and per_line in {_UNTIMED, _TIMED}
     return Kind(precision, per_line) if is_uniform and _is_utf8(body) else None
 
 
 def join(bodies: Sequence[bytes]) -> Joined:
     """Concatenate bodies, each of whole lines."""
-    whole = [body if body.endswith(b"\n") else body + b"\n" for body in bodies]
+    complete = [body if body.endswith(b"\n") else body + b"\n" for body in bodies]
     starts: list[int] = []
     post_of: list[int] = []
-    for index, body in enumerate(whole):
+    for index, body in enumerate(complete):
         starts.append(len(post_of))
         post_of += [index] * body.count(b"\n")
-    return Joined(b"".join(whole), starts, post_of)
+    return Joined(b"".join(complete), starts, post_of)
 
 
 def _is_utf8(body: bytes) -> bool:

@@ -46,9 +46,9 @@ class ActiveKeys:
             self.recent = set()
             self.since = now
 
-    def admit(self, key: int, *, most: int) -> bool:
+    def admit(self, key: int, *, limit: int) -> bool:
         """Add a key that is not among the recent ones; return False above the limit."""
-        if key not in self.earlier and len(self) >= most:
+        if key not in self.earlier and len(self) >= limit:
             return False
         self.add(key)
         return True
@@ -96,8 +96,8 @@ class SeriesLimit:
     ) -> dict[int, str]:
         rejected: dict[int, str] = {}
         for tenant_id, series in series_of_tenant.items():
-            most = self._limit(tenant_id)
-            if most is None:
+            limit = self._limit(tenant_id)
+            if limit is None:
                 continue
             active = aged.get(tenant_id)
             if active is None:
@@ -105,8 +105,8 @@ class SeriesLimit:
                 active.age(now)
             if active.recent.issuperset(series):
                 continue
-            for one, index in series.items():
-                if one not in active.recent and not active.admit(one, most=most):
+            for series_key, index in series.items():
+                if series_key not in active.recent and not active.admit(series_key, limit=limit):
                     rejected[index] = (
                         f"a new series above the tenant's limit of {len(active)}; send fewer "
                         "distinct tag values, or ask the portal's operator for a higher limit"
@@ -133,11 +133,11 @@ def _series(block: Block, identity: Identity) -> _Series:
 def _stamped_series(block: Block) -> _Series:
     width, own = len(IDENTITY_TAGS), block.tags[len(IDENTITY_TAGS) :]
     shapes: dict[Identity, int] = {}
-    found: _Series = {}
+    series: _Series = {}
     for index, values in enumerate(block.tag_sets):
         identity = values[:width]
         shape = shapes.get(identity)
         if shape is None:
             shape = shapes[identity] = hash((identity, block.measurement, own))
-        found.setdefault(identity[0], {})[hash((shape, values[width:]))] = index
-    return found
+        series.setdefault(identity[0], {})[hash((shape, values[width:]))] = index
+    return series

@@ -140,8 +140,8 @@ def _size(websocket: WebSocket) -> TerminalSize | None:
     query = websocket.query_params
     if query.get("terminal") != "true":
         return None
-    given = (query.get("columns", "80"), query.get("rows", "24"))
-    columns, rows = (int(text) if re.fullmatch("[0-9]{1,4}", text) else 0 for text in given)
+    texts = (query.get("columns", "80"), query.get("rows", "24"))
+    columns, rows = (int(text) if re.fullmatch("[0-9]{1,4}", text) else 0 for text in texts)
     return TerminalSize(_bounded(columns), _bounded(rows))
 
 

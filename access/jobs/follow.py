@@ -101,26 +101,26 @@ class FollowEndpoint:
             NotFoundError: there is no such job.
             InvalidInputError: the position is not one.
         """
-        found = await self._principal(request)
+        principal = await self._principal(request)
         position, tail_bytes = _start(request)
-        progress = await self._read(found, request, position, tail_bytes=tail_bytes)
+        progress = await self._read(principal, request, position, tail_bytes=tail_bytes)
         return StreamingResponse(
-            self._events(request, found, progress),
+            self._events(request, principal, progress),
             media_type="text/event-stream",
             headers=_HEADERS,
         )
 
     async def _events(
-        self, request: Request, found: Principal, progress: Progress
+        self, request: Request, principal: Principal, progress: Progress
     ) -> AsyncIterator[bytes]:
         """Yield the events; what goes wrong after the headers becomes an event, too."""
         job_id = request.path_params["job_id"]
         try:
-            with self._streams.running(found.user.id) as is_admitted:
+            with self._streams.running(principal.user.id) as is_admitted:
                 if not is_admitted:
                     raise OverloadedError("You follow too many jobs at once. Close some.")
                 with self._counted(job_id):
-                    async for event in self._followed(request, found, progress):
+                    async for event in self._followed(request, principal, progress):
                         yield event
         except VedetteError as error:
             yield _event("problem", {"code": error.code, "message": error.message})
@@ -136,7 +136,7 @@ class FollowEndpoint:
                 del self._followers[job_id]
 
     async def _followed(
-        self, request: Request, found: Principal, progress: Progress
+        self, request: Request, principal: Principal, progress: Progress
     ) -> AsyncIterator[bytes]:
         job_id, state = request.path_params["job_id"], None
         now = asyncio.get_running_loop().time
@@ -156,9 +156,9 @@ class FollowEndpoint:
             ):
                 yield b": still here\n\n"
             if now() - checked_at > CHECK_SECONDS:
-                checked_at, found = now(), await self._principal(request)
+                checked_at, principal = now(), await self._principal(request)
             progress = await self._read_on(job_id, position) or await self._read(
-                found, request, position
+                principal, request, position
             )
 
     async def _read_on(self, job_id: str, position: Position) -> Progress | None:
@@ -171,16 +171,16 @@ class FollowEndpoint:
         return await self._database.run(lambda session: read_on(session, tail, position))
 
     async def _principal(self, request: Request) -> Principal:
-        found = await to_thread.run_sync(self._identify, request.scope)
-        if found is None:
+        principal = await to_thread.run_sync(self._identify, request.scope)
+        if principal is None:
             raise UnauthenticatedError(
                 "Sign in, or send an API token as 'Authorization: Bearer vdt_...'."
             )
-        return found
+        return principal
 
     async def _read(
         self,
-        found: Principal,
+        principal: Principal,
         request: Request,
         position: Position | None,
         *,
@@ -189,7 +189,7 @@ class FollowEndpoint:
         job_id = request.path_params["job_id"]
         progress = await self._database.run(
             lambda session: read_progress(
-                session, found.scope, job_id, position, tail_bytes=tail_bytes
+                session, principal.scope, job_id, position, tail_bytes=tail_bytes
             )
         )
         if progress.page is None or not progress.page.file:
@@ -198,13 +198,15 @@ class FollowEndpoint:
         return replace(progress, page=page)
 
     async def _versions(self, job_ids: Collection[str]) -> Mapping[str, Hashable]:
-        found: dict[str, Tail] = {}
+        tails: dict[str, Tail] = {}
         for chunk in chunked(job_ids):
             read = partial(read_tails, job_ids=chunk, before=self._tails)
-            found |= await self._database.run(read)
+            tails |= await self._database.run(read)
         others = self._followers.keys() - job_ids  # busy with what they have read
-        self._tails = found | {one: self._tails[one] for one in others & self._tails.keys()}
-        return {job_id: tail.version for job_id, tail in found.items()}
+        self._tails = tails | {
+            job_id: self._tails[job_id] for job_id in others & self._tails.keys()
+        }
+        return {job_id: tail.version for job_id, tail in tails.items()}
 
 
 def _start(request: Request) -> tuple[Position | None, int | None]:

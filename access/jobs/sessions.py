@@ -135,16 +135,16 @@ class JobSessions:
             UnauthenticatedError: no valid session or API token.
             ForbiddenError: a page of another site, or a support session.
         """
-        found = await to_thread.run_sync(self._identify, connection.scope)
-        if found is None:
+        principal = await to_thread.run_sync(self._identify, connection.scope)
+        if principal is None:
             raise UnauthenticatedError(
                 "Sign in, or send an API token as 'Authorization: Bearer vdt_...'."
             )
-        if found.support_session is not None:
+        if principal.support_session is not None:
             raise ForbiddenError("Support sessions can't open jobs.", code="support_session")
-        if found.via is Via.SESSION:
+        if principal.via is Via.SESSION:
             refuse_other_sites(connection, is_https=self._is_https)
-        return found
+        return principal
 
     @asynccontextmanager
     async def open(
@@ -179,9 +179,11 @@ class JobSessions:
                     yield session
 
     async def _job(self, connection: HTTPConnection) -> RunningJob:
-        found = await self.principal(connection)
+        principal = await self.principal(connection)
         job_id = connection.path_params["job_id"]
-        return await self._database.run(lambda one: running_job(one, found.scope, job_id))
+        return await self._database.run(
+            lambda session: running_job(session, principal.scope, job_id)
+        )
 
     @asynccontextmanager
     async def _audited(
@@ -190,7 +192,7 @@ class JobSessions:
         job, actor = session.job, user_actor(connection, await self.principal(connection))
         now, began = self._clock(), time.monotonic()
         await self._database.run(
-            lambda one: record_opened(one, job, kind, detail, now=now), actor=actor
+            lambda db: record_opened(db, job, kind, detail, now=now), actor=actor
         )
         try:
             yield
@@ -201,7 +203,7 @@ class JobSessions:
             now, seconds = self._clock(), time.monotonic() - began
             reason = session.reason
             ending = self._database.run(
-                lambda one: record_closed(one, job, kind, reason=reason, seconds=seconds, now=now),
+                lambda db: record_closed(db, job, kind, reason=reason, seconds=seconds, now=now),
                 actor=actor,
             )
             await asyncio.shield(ending)
@@ -245,10 +247,10 @@ class JobSessions:
 
 async def errors_of(process: "asyncssh.SSHClientProcess[bytes]") -> str:
     """Return the beginning of what a command writes to stderr, once it has ended."""
-    found = b""
+    output = b""
     while data := await process.stderr.read(_MAX_ERROR_BYTES):
-        found = (found + data)[:_MAX_ERROR_BYTES]
-    return found.decode(errors="replace").strip()
+        output = (output + data)[:_MAX_ERROR_BYTES]
+    return output.decode(errors="replace").strip()
 
 
 async def exit_code_of(process: "asyncssh.SSHClientProcess[bytes]") -> int:

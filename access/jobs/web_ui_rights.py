@@ -55,9 +55,9 @@ class WebUIRights:
         ours, seconds = asyncio.current_task(), 0.0
         try:
             now = self._clock()
-            found = await self._database.run(lambda session: port_of_pass(session, proof, now=now))
+            target = await self._database.run(lambda session: port_of_pass(session, proof, now=now))
             seconds = RIGHTS_SECONDS
-            return found
+            return target
         finally:
             asyncio.get_running_loop().call_later(seconds, self._expire, proof, ours)
 

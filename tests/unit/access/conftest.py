@@ -51,7 +51,7 @@ class AgentAPI:
 
 
 def eventually(condition: Callable[[], bool], *, within_seconds: float = 60.0) -> bool:
-    """Whether a condition comes true in time."""
+    """Return whether a condition becomes true in time."""
     deadline = time.monotonic() + within_seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -93,8 +93,8 @@ def test_a_token_is_traded_for_an_identity_once(
         token = enrollment_secret(session, cast)
     request = EnrollRequest(token=token, name="dgx-09", inventory=INVENTORY, site="Paris")
     first = api.request("POST", "/agent/v1/enroll", data=body(request))
-    again = api.request("POST", "/agent/v1/enroll", data=body(request))
-    assert (first.status_code, again.status_code) == (201, 401)
+    second = api.request("POST", "/agent/v1/enroll", data=body(request))
+    assert (first.status_code, second.status_code) == (201, 401)
     reply = msgspec.json.decode(first.content, type=EnrollReply)
     assert reply.tenant_id == cast.acme.id
     with sessions() as session:
@@ -130,7 +130,7 @@ def test_a_heartbeat_brings_an_appliance_online(
         assert (alive.clock_skew_seconds, alive.agent_version) == (-60, "0.1.0")
 
 
-def test_a_heartbeat_tells_health_and_an_old_agents_tells_none(
+def test_a_heartbeat_reports_health_and_that_of_an_old_agent_none(
     api: AgentAPI, sessions: SessionFactory, dgx: Appliance
 ) -> None:
     finding = HealthFinding(reason=HealthReason.LOST, state=HealthState.FAILED, detail="Gone.")
@@ -142,9 +142,9 @@ def test_a_heartbeat_tells_health_and_an_old_agents_tells_none(
         )
         assert api.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
         with sessions() as session:
-            kept = session.get_one(Appliance, dgx.id)
-            assert read_health(kept) == health
-            assert kept.health_state == (health.state.value if health else None)
+            appliance = session.get_one(Appliance, dgx.id)
+            assert read_health(appliance) == health
+            assert appliance.health_state == (health.state.value if health else None)
 
 
 def test_a_heartbeat_lists_gpu_processes_for_as_long_as_the_appliance_is_online(
@@ -165,7 +165,7 @@ def test_a_heartbeat_lists_gpu_processes_for_as_long_as_the_appliance_is_online(
     assert api.request("POST", "/agent/v1/heartbeat", data=body(too_many)).status_code == 422
 
 
-def test_a_finding_that_only_a_newer_agent_knows_is_kept(
+def test_a_finding_unknown_to_the_portal_is_stored(
     api: AgentAPI, sessions: SessionFactory, dgx: Appliance
 ) -> None:
     finding = HealthFinding(reason="coolant_low", state=HealthState.DEGRADED, detail="It drips.")
@@ -217,14 +217,14 @@ def test_a_faulty_body_is_refused_by_field(
         assert set(response.json()["errors"]) == {field}
 
 
-def test_a_new_agent_is_told_max_concurrent_what_to_run(api: AgentAPI, attempt: Attempt) -> None:
+def test_a_new_agent_receives_its_attempts_immediately(api: AgentAPI, attempt: Attempt) -> None:
     response = desired(api, generation=-1, wait_seconds=30)
     state = msgspec.json.decode(response.content, type=DesiredState)
     assert [spec.attempt_id for spec in state.attempts] == [attempt.id]
     assert state.attempts[0].gpu_uuids == ["GPU-dgx-01-0"]
 
 
-def test_polls_without_news_are_204_after_the_wait_and_share_one_query(
+def test_polls_without_changes_are_204_after_the_wait_and_share_one_query(
     api: AgentAPI, engine: Engine, dgx: Appliance
 ) -> None:
     def poll(_number: int) -> int:
@@ -237,8 +237,8 @@ def test_polls_without_news_are_204_after_the_wait_and_share_one_query(
         assert list(pool.map(poll, range(8))) == [204] * 8
     rounds = (time.monotonic() - started) / INTERVAL_SECONDS + 2
     assert time.monotonic() - started > 0.4
-    assert 1 <= sum("desired_generation" in one for one in sent) <= rounds
-    assert not [one for one in sent if "attempts" in one]
+    assert 1 <= sum("desired_generation" in statement for statement in sent) <= rounds
+    assert not [statement for statement in sent if "attempts" in statement]
 
 
 def test_a_long_poll_wakes_when_the_generation_moves(

@@ -1,4 +1,4 @@
-"""What agents bring about comes into the audit log under their names."""
+"""Changes by agents are logged under their names."""
 
 from datetime import timedelta
 
@@ -11,7 +11,7 @@ from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.access.conftest import AgentAPI
 
 
-def test_an_enrollment_is_told_with_the_agents_name_and_address(
+def test_an_enrollment_is_logged_with_the_agents_name_and_address(
     api: AgentAPI, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:

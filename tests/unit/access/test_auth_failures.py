@@ -69,5 +69,5 @@ def test_requests_without_any_proof_count_too(api: AgentAPI) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"auth_failures_per_second_per_address": 0.0}], indirect=True)
-def test_without_a_limit_every_refusal_is_told(api: AgentAPI) -> None:
+def test_without_a_limit_every_rejection_is_logged(api: AgentAPI) -> None:
     assert {api.write(b"", headers=GUESS).status_code for _ in range(100)} == {401}

@@ -51,7 +51,7 @@ def test_unknown_credentials_are_401(api: AgentAPI) -> None:
         assert "Bearer" in response.headers["WWW-Authenticate"]
 
 
-def test_an_influx_client_is_told_in_its_own_words(api: AgentAPI) -> None:
+def test_an_influx_client_gets_errors_in_its_format(api: AgentAPI) -> None:
     response = api.write(b"", headers={"Authorization": "Token vda_wrong"})
     body = response.json()
     assert (body["code"], body["reason"]) == ("unauthorized", "unauthenticated")
@@ -76,7 +76,7 @@ def test_a_revoked_appliance_is_shut_out_within_five_seconds(
     assert "revoked" in response.json()["message"]
 
 
-def test_who_may_enter_is_not_read_anew_for_some_seconds(
+def test_credentials_are_cached_for_a_few_seconds(
     api: AgentAPI, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
 ) -> None:
     assert api.write(b"").status_code == 204

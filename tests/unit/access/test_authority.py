@@ -1,4 +1,4 @@
-"""What the api tells an appliance that joins of the authority behind the portal's certificate."""
+"""The API returns the authority of the portal's certificate to an appliance that enrolls."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> ServerSettings:
 
 
 @pytest.mark.parametrize("settings", [True], indirect=True)
-def test_the_authority_is_told_to_everybody(api: AgentAPI, settings: ServerSettings) -> None:
+def test_the_authority_is_public(api: AgentAPI, settings: ServerSettings) -> None:
     answer = api.request("GET", "/agent/v1/authority", headers={"Authorization": None})
     assert answer.status_code == 200
     assert settings.tls_authority_file is not None
@@ -25,7 +25,7 @@ def test_the_authority_is_told_to_everybody(api: AgentAPI, settings: ServerSetti
 
 
 @pytest.mark.parametrize("settings", [False], indirect=True)
-def test_a_portal_whose_certificate_every_system_knows_says_so(api: AgentAPI) -> None:
+def test_a_portal_with_a_public_certificate_advertises_no_authority(api: AgentAPI) -> None:
     answer = api.request("GET", "/agent/v1/authority")
     assert answer.status_code == 404
     assert "Enroll without --ca-sha256" in answer.json()["message"]

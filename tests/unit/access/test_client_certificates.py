@@ -71,7 +71,7 @@ def test_what_the_proxy_could_not_verify_is_no_certificate(
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
-def test_the_secret_alone_renews_where_it_is_not_enough_for_all_else(api: AgentAPI) -> None:
+def test_the_secret_alone_renews_a_certificate_where_other_requests_need_one(api: AgentAPI) -> None:
     assert reason_of(api.write(b"")) == "certificate_needed"
     renewed = api.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
     assert renewed.status_code == 200
@@ -81,7 +81,7 @@ def test_the_secret_alone_renews_where_it_is_not_enough_for_all_else(api: AgentA
 
 
 @pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
-def test_a_secret_goes_on_where_no_certificate_is_asked_for(api: AgentAPI) -> None:
+def test_a_secret_suffices_where_no_certificate_is_required(api: AgentAPI) -> None:
     assert api.write(b"").status_code == 204
 
 
@@ -118,7 +118,7 @@ def test_what_is_no_certificate_is_refused(api: AgentAPI) -> None:
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
-def test_a_revoked_certificate_is_refused_at_the_next_look_at_the_revision(
+def test_a_revoked_certificate_is_rejected_after_the_next_check_of_the_revision(
     *,
     api: AgentAPI,
     sessions: SessionFactory,
@@ -160,7 +160,7 @@ def test_a_fence_ends_a_long_poll_and_refuses_it(
 
 
 @pytest.mark.parametrize("settings", [STRICT], indirect=True)
-def test_the_use_of_a_certificate_that_was_replaced_is_kept_though_it_is_refused(
+def test_the_use_of_a_replaced_certificate_is_recorded_though_it_is_rejected(
     *,
     api: AgentAPI,
     sessions: SessionFactory,
@@ -206,7 +206,7 @@ def test_a_stolen_secret_gets_no_certificate_beside_one_that_was_used(
 
 
 @pytest.mark.parametrize("settings", [BEHIND_PROXY], indirect=True)
-def test_a_secret_renews_where_certificates_are_not_asked_for(api: AgentAPI) -> None:
+def test_a_secret_renews_a_certificate_where_none_is_required(api: AgentAPI) -> None:
     for _ in range(2):
         renewed = api.request("POST", "/agent/v1/certificate", json={"csr": signing_request()})
         assert renewed.status_code == 200

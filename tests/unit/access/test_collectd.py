@@ -108,7 +108,7 @@ def test_a_number_that_is_not_known_is_absent(api: AgentAPI, store: Store) -> No
     assert push_json(api, LOAD | {"values": [None] * 3}).status_code == 200
 
 
-def test_another_hosts_readings_are_told_apart(api: AgentAPI, store: Store) -> None:
+def test_readings_of_another_host_are_distinguished(api: AgentAPI, store: Store) -> None:
     push_json(api, LOAD | {"host": "switch-7"}, LOAD | {"host": "DGX-01"})
     assert [tags for tags, _, _ in stored(store, "collectd_load")] == [
         {"type": "load"},
@@ -235,7 +235,7 @@ def test_a_bad_line_is_named_and_the_good_ones_are_stored(
 def test_the_types_are_those_of_collectd() -> None:
     lines = TYPES_DB.read_text(encoding="utf-8").splitlines()
     for name, *sources in (re.split(r"[\s,]+", line.strip()) for line in lines if line[:1] != "#"):
-        expected = tuple(tuple(one.lower().split(":")[:2]) for one in sources)
+        expected = tuple(tuple(source.lower().split(":")[:2]) for source in sources)
         if name:
             assert sources_of(name, count=len(expected)) == expected
 
@@ -270,7 +270,7 @@ def test_a_byte_order_mark_is_no_part_of_the_body(api: AgentAPI, store: Store) -
 @pytest.mark.parametrize(
     "hosts", [("r1.foo.local", "r1.bar.local"), ("10.0.0.5", "10.7.7.7"), ("10", "fe80::1")]
 )
-def test_hosts_of_two_domains_and_addresses_are_told_apart(
+def test_hosts_of_two_domains_and_addresses_are_distinguished(
     hosts: tuple[str, str],
 ) -> None:
     own, other = hosts

@@ -48,13 +48,13 @@ class Follower:
         return requests.get(address, params=query, headers=headers, stream=True, timeout=60)
 
     def events(self, response: requests.Response) -> Iterator[Event]:
-        found = {"id": "", "event": "", "data": ""}
+        fields = {"id": "", "event": "", "data": ""}
         for line in response.iter_lines(decode_unicode=True):
             name, _, value = line.partition(": ")
-            found |= {name: value} if line else {}
-            if not line and found["data"]:
-                yield found["id"], found["event"], json.loads(found["data"])
-                found = dict.fromkeys(found, "")
+            fields |= {name: value} if line else {}
+            if not line and fields["data"]:
+                yield fields["id"], fields["event"], json.loads(fields["data"])
+                fields = dict.fromkeys(fields, "")
 
     def texts(self, response: requests.Response) -> list[str]:
         logs = [data for _, name, data in self.events(response) if name == "log"]
@@ -78,8 +78,8 @@ def follower(sessions: SessionFactory, cast: Cast, tmp_path: Path) -> Iterator[F
     users: dict[str, User] = {"alice": cast.alice, "charlie": cast.charlie}
 
     def identify(scope: Scope) -> Principal | None:
-        found = users.get(Request(scope).headers.get("Authorization", ""))
-        return None if found is None else principal_of(found, via=Via.TOKEN)
+        user = users.get(Request(scope).headers.get("Authorization", ""))
+        return None if user is None else principal_of(user, via=Via.TOKEN)
 
     with sessions.begin() as session:
         attempt = start(session, cast)
@@ -104,9 +104,9 @@ def test_lines_arrive_while_the_job_runs_and_the_stream_ends_with_it(follower: F
         assert eventually(lambda: follower.app.state.watch.waiting == 1)
         follower.write("last, without a newline")
         follower.report(ObservedState.SUCCEEDED)
-        rest = [(name, data) for _, name, data in events]
-    assert [name for name, _ in rest if name != "state"] == ["log", "end"]
-    assert rest[-1][1]["state"] == "succeeded"
+        remaining = [(name, data) for _, name, data in events]
+    assert [name for name, _ in remaining if name != "state"] == ["log", "end"]
+    assert remaining[-1][1]["state"] == "succeeded"
     assert eventually(lambda: follower.app.state.watch.waiting == 0)
 
 
@@ -160,7 +160,7 @@ def test_the_log_of_a_second_attempt_follows_that_of_the_first(
             session.get_one(Attempt, follower.attempt.id).state = AttemptState.LOST
             [second] = [a for a in session.get_one(Attempt, first.id).job.attempts if a.number == 2]
             append_log(session, second.appliance_id, second.id, offset=0, data=b"second\n")
-        ident, _, data = next(one for one in events if one[1] == "log")
+        ident, _, data = next(event for event in events if event[1] == "log")
     assert (ident, data["attempt_number"], data["lines"][0]["text"]) == ("2:7", 2, "second")
 
 

@@ -49,7 +49,7 @@ class _CountingStore(DuckDBStore):
         return super().fields(measurement, tenants=tenants)
 
 
-def test_who_asks_without_end_causes_few_checks(sessions: SessionFactory, tmp_path: Path) -> None:
+def test_endless_requests_cause_few_checks(sessions: SessionFactory, tmp_path: Path) -> None:
     store = _CountingStore(tmp_path / "samples.duckdb")
     app = create_access_app(
         settings=ServerSettings(data_dir=tmp_path), sessions=sessions, store=store

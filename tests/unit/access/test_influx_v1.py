@@ -85,7 +85,7 @@ def test_an_unknown_precision_is_refused(api: AgentAPI) -> None:
     assert "use one of n, ns, u, us, ms, s, m, h" in response.json()["error"]
 
 
-def test_good_lines_are_kept_and_the_answer_counts_those_dropped(
+def test_good_lines_are_stored_and_the_response_counts_those_dropped(
     api: AgentAPI, store: Store
 ) -> None:
     response = api.request("POST", "/write", data=f"cpu usage_percent=\n{LINE}\nö\n".encode())
@@ -114,7 +114,7 @@ def test_a_ping_is_answered_to_anybody(anonymous: AgentAPI, method: str) -> None
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-def test_a_query_is_told_where_samples_are_read(api: AgentAPI, method: str) -> None:
+def test_a_query_is_rejected_with_a_hint(api: AgentAPI, method: str) -> None:
     response = api.request(method, "/query", params={"q": "CREATE DATABASE telegraf"})
     assert response.status_code == 404
     assert "skip_database_creation" in response.json()["error"]

@@ -94,22 +94,22 @@ def send(api: AgentAPI, body: bytes) -> requests.Response:
 
 def stored(sessions: SessionFactory, dgx: Appliance) -> dict[str, Any]:
     with sessions() as session:
-        found: dict[str, Any] = session.get_one(Appliance, dgx.id).inventory
-    return found
+        inventory: dict[str, Any] = session.get_one(Appliance, dgx.id).inventory
+    return inventory
 
 
 def test_an_inventory_at_every_limit_is_accepted(
     api: AgentAPI, sessions: SessionFactory, dgx: Appliance
 ) -> None:
-    whole = msgspec.structs.replace(SMALL, **WHOLE)
+    largest = msgspec.structs.replace(SMALL, **WHOLE)
     ill = [
         GPUHealth(index=index, uuid=UUID, state=HealthState.FAILED, tier="flagship")
         for index in range(MAX_GPU_HEALTHS)
     ]
-    body = heartbeat(inventory=whole, health=ApplianceHealth(state=HealthState.FAILED, gpus=ill))
+    body = heartbeat(inventory=largest, health=ApplianceHealth(state=HealthState.FAILED, gpus=ill))
     assert len(body) < MAX_REPORT_BYTES
     assert send(api, body).status_code == 204
-    assert stored(sessions, dgx) == msgspec.to_builtins(whole)
+    assert stored(sessions, dgx) == msgspec.to_builtins(largest)
     with sessions() as session:
         assert session.get_one(Appliance, dgx.id).gpu_count == MAX_GPUS
 
@@ -163,9 +163,9 @@ def test_a_heartbeat_without_inventory_leaves_the_last_one(
     assert send(api, heartbeat(inventory=two)).status_code == 204
     assert send(api, heartbeat(inventory=None, agent_version="2")).status_code == 204
     with sessions() as session:
-        found = session.get_one(Appliance, dgx.id)
-        assert (found.agent_version, found.gpu_count) == ("2", 2)
-        assert found.inventory == msgspec.to_builtins(two)
+        appliance = session.get_one(Appliance, dgx.id)
+        assert (appliance.agent_version, appliance.gpu_count) == ("2", 2)
+        assert appliance.inventory == msgspec.to_builtins(two)
 
 
 class Agent:
@@ -217,9 +217,9 @@ def test_an_agent_whose_inventory_is_rejected_shows_it_and_stays_online(
     (shown,) = caplog.messages
     assert f"inventory.gpus: has more than {MAX_GPUS} entries" in shown
     with sessions() as session:
-        found = session.get_one(Appliance, dgx.id)
-        assert (found.state, found.last_seen_at) == (ApplianceState.ONLINE, clock.now)
-        assert (found.gpu_count, found.health_state) == (2, HealthState.DEGRADED)
+        appliance = session.get_one(Appliance, dgx.id)
+        assert (appliance.state, appliance.last_seen_at) == (ApplianceState.ONLINE, clock.now)
+        assert (appliance.gpu_count, appliance.health_state) == (2, HealthState.DEGRADED)
 
     agent.inventory = msgspec.structs.replace(SMALL, gpus=gpus(4))
     agent.beat()
@@ -236,6 +236,6 @@ def test_an_agent_whose_health_is_rejected_stays_online_too(
     agent.health = ApplianceHealth(state=HealthState.FAILED, gpus=[gpu] * (MAX_GPU_HEALTHS + 1))
     agent.beat()
     with sessions() as session:
-        found = session.get_one(Appliance, dgx.id)
-        assert (found.last_seen_at, found.health_state) == (clock.now, None)
+        appliance = session.get_one(Appliance, dgx.id)
+        assert (appliance.last_seen_at, appliance.health_state) == (clock.now, None)
     agent.close()

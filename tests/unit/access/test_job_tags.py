@@ -56,14 +56,14 @@ def test_the_job_of_another_appliance_is_rejected(site: Site, clock: FrozenClock
     assert wrong_lines(site.owner, clock, *jobs) == [2]
 
 
-def test_posts_of_one_moment_are_told_apart(site: Site, clock: FrozenClock) -> None:
+def test_simultaneous_posts_are_distinguished(site: Site, clock: FrozenClock) -> None:
     senders = [site.stranger, site.owner] * 4
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(lambda sender: wrong_lines(sender, clock, site.placed), senders)
-        assert list(found) == [[1], []] * 4
+        rejected = pool.map(lambda sender: wrong_lines(sender, clock, site.placed), senders)
+        assert list(rejected) == [[1], []] * 4
 
 
-def test_what_is_known_is_not_looked_up_again(
+def test_checked_uses_are_not_looked_up_again(
     site: Site, sessions: SessionFactory, clock: FrozenClock
 ) -> None:
     unknown = new_id()

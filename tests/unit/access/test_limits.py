@@ -66,7 +66,7 @@ def test_a_series_makes_room_within_two_hours_of_silence(tenant: Tenant) -> None
     assert tenant.send(batch_of("a")) == [0]
 
 
-def test_a_long_silence_makes_room_max_concurrent(tenant: Tenant) -> None:
+def test_a_long_silence_frees_all_series(tenant: Tenant) -> None:
     tenant.send(batch_of("a", "b"))
     tenant.clock.advance(2 * 3600)
     assert tenant.send(batch_of("c", "d")) == []

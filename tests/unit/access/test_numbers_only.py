@@ -23,11 +23,11 @@ def store(tmp_path_factory: pytest.TempPathFactory, clock: FrozenClock) -> Itera
 def test_points_of_text_only_are_counted_and_refuse_nothing(api: AgentAPI) -> None:
     system = b'system uptime=7i\nsystem uptime_format="1 day"\nsystem uptime_format="2 days"\n'
 
-    whole, wrong = api.write(system), api.write(system + b"oops\n")
+    accepted, wrong = api.write(system), api.write(system + b"oops\n")
     v1 = api.request("POST", "/write", data=system)
     numbers = api.write(b"system uptime=8i\n")
 
-    assert (whole.status_code, whole.headers["X-Vedette-Left-Out"]) == (204, "2")
+    assert (accepted.status_code, accepted.headers["X-Vedette-Left-Out"]) == (204, "2")
     assert wrong.status_code == 400
     assert wrong.json()["message"].startswith("1 of 4 lines was not stored: line 4: ")
     assert (v1.status_code, v1.headers["X-Vedette-Left-Out"]) == (204, "2")

@@ -35,7 +35,7 @@ def use(sessions: SessionFactory, cast: Cast, storage_bytes: int) -> None:
         )
 
 
-def test_a_tenants_own_quota_of_series_counts(api: AgentAPI, store: Store, cast: Cast) -> None:
+def test_a_tenants_quota_of_series_applies(api: AgentAPI, store: Store, cast: Cast) -> None:
     assert api.write("cpu,core=0 usage_percent=1\ncpu,core=1 usage_percent=2").status_code == 204
     response = api.write("cpu,core=2 usage_percent=3")
     assert response.status_code == 400
@@ -56,7 +56,7 @@ def test_samples_of_a_tenant_whose_storage_is_full_are_429_until_there_is_room(
     assert eventually(lambda: api.write("cpu usage_percent=1").status_code == 204)
 
 
-def test_a_tenants_own_quotas_of_names_count_and_apply_to_no_other(
+def test_a_tenants_quotas_of_names_apply_to_no_other(
     api: AgentAPI, store: Store, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
@@ -75,7 +75,7 @@ def test_a_tenants_own_quotas_of_names_count_and_apply_to_no_other(
     assert store.measurements(tenants=(cast.acme.id,)) == ["a", "b"]
     assert others.status_code == 204
 
-    def kept() -> dict[str, SampleCounts]:
+    def stored_counts() -> dict[str, SampleCounts]:
         clock.advance(61)
         api.write("b x=1")
         with sessions() as session:
@@ -85,22 +85,22 @@ def test_a_tenants_own_quotas_of_names_count_and_apply_to_no_other(
         cast.acme.id: SampleCounts(series=2, measurements=2, fields=3),
         cast.globex.id: SampleCounts(series=3, measurements=3, fields=5),
     }
-    assert eventually(lambda: kept() == counts)
+    assert eventually(lambda: stored_counts() == counts)
 
 
-def test_how_many_series_a_tenant_has_is_kept_for_people_to_see(
+def test_the_number_of_series_of_a_tenant_is_stored(
     api: AgentAPI, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     assert api.write("cpu,core=0 usage_percent=1\ncpu,core=1 usage_percent=2").status_code == 204
 
-    def kept() -> int | None:
+    def stored_series() -> int | None:
         clock.advance(61)
         api.write("cpu,core=0 usage_percent=1")
         with sessions() as session:
             counts = sample_counts(session, [cast.acme.id], now=clock.now)
             return counts[cast.acme.id].series if counts else None
 
-    assert eventually(lambda: kept() == 2)
+    assert eventually(lambda: stored_series() == 2)
 
 
 def test_storage_below_the_quota_is_taken(

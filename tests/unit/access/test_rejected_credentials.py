@@ -32,20 +32,20 @@ def addresses(app: Starlette) -> list[str]:
 
 def statuses(api: AgentAPI, secret: str) -> dict[tuple[str, str], int]:
     """Return what each method of each address answers to a secret, but 405."""
-    found = {}
+    answered = {}
     for path in addresses(api.app):
         for method in METHODS:
             answer = api.request(method, path, headers={"Authorization": f"Bearer {secret}"})
             if answer.status_code != 405:
-                found[method, path] = answer.status_code
-    return found
+                answered[method, path] = answer.status_code
+    return answered
 
 
 def refused_everywhere(api: AgentAPI, secret: str) -> bool:
-    """Whether every address answers 401, and there are some."""
-    found = statuses(api, secret)
-    assert len(found) >= len(addresses(api.app))
-    return set(found.values()) == {401}
+    """Return whether every address responds with 401."""
+    answered = statuses(api, secret)
+    assert len(answered) >= len(addresses(api.app))
+    return set(answered.values()) == {401}
 
 
 def test_a_users_api_token_opens_nothing_here(

@@ -87,9 +87,9 @@ def test_posts_of_one_moment_are_one_submission(tmp_path: Path, clock: FrozenClo
     store = _CountingStore(tmp_path / "samples.duckdb")
     now = to_ns(clock())
 
-    found = outcomes(store, [(DGX, f"cpu,core={n} used=1 {now}") for n in range(50)], clock)
+    results = outcomes(store, [(DGX, f"cpu,core={n} used=1 {now}") for n in range(50)], clock)
 
-    assert [one.errors for one in found if isinstance(one, WriteResult)] == [[]] * 50
+    assert [result.errors for result in results if isinstance(result, WriteResult)] == [[]] * 50
     assert store.submissions == 1
     assert len(cpu_of(store, "acme")) == 50
     store.close()
@@ -101,15 +101,15 @@ def test_each_sample_is_its_senders(store: DuckDBStore, clock: FrozenClock) -> N
 
     outcomes(store, [(DGX, f"cpu,core=0 used=1 {now}\n"), (HGX, claims)], clock)
 
-    assert [(one.tags["appliance"], one.values) for one in cpu_of(store, "acme")] == [
+    assert [(point.tags["appliance"], point.values) for point in cpu_of(store, "acme")] == [
         ("dgx-1", {"used": 1.0})
     ]
-    assert [(one.tags["appliance"], one.values) for one in cpu_of(store, "globex")] == [
+    assert [(point.tags["appliance"], point.values) for point in cpu_of(store, "globex")] == [
         ("hgx-1", {"used": 2.0})
     ]
 
 
-def test_a_bad_line_is_told_to_its_sender_by_its_own_number(
+def test_a_bad_line_is_reported_to_its_sender_with_its_number(
     store: DuckDBStore, clock: FrozenClock
 ) -> None:
     now = to_ns(clock())
@@ -117,14 +117,18 @@ def test_a_bad_line_is_told_to_its_sender_by_its_own_number(
     cut = f"cpu,core=7 used=1 {now}\ncpu,core=8 us {now}"
     late = f"cpu,core=0 used=1 {now}\ncpu,core=1 used=1 1"
 
-    found = outcomes(store, [(DGX, good), (HGX, cut), (DGX, good), (HGX, late)], clock)
+    results = outcomes(store, [(DGX, good), (HGX, cut), (DGX, good), (HGX, late)], clock)
 
-    told = [[fault.line for fault in one.errors] for one in found if isinstance(one, WriteResult)]
+    told = [
+        [fault.line for fault in result.errors]
+        for result in results
+        if isinstance(result, WriteResult)
+    ]
     assert told == [[], [2], [], [2]]
-    assert [one.total for one in found if isinstance(one, WriteResult)] == [2, 2, 2, 2]
+    assert [result.total for result in results if isinstance(result, WriteResult)] == [2, 2, 2, 2]
 
 
-def test_a_point_that_the_store_refuses_is_told_to_its_sender(
+def test_a_point_that_the_store_rejects_is_reported_to_its_sender(
     store: DuckDBStore, clock: FrozenClock
 ) -> None:
     now = to_ns(clock())
@@ -144,9 +148,9 @@ def test_series_are_limited_by_tenant(store: DuckDBStore, clock: FrozenClock) ->
     now = to_ns(clock())
     posts = [(agent, f"cpu,core={n} used=1 {now}") for n in range(3) for agent in (DGX, HGX)]
 
-    found = outcomes(store, posts, clock, max_series_per_tenant=2)
+    results = outcomes(store, posts, clock, max_series_per_tenant=2)
 
-    told = [len(one.errors) for one in found if isinstance(one, WriteResult)]
+    told = [len(result.errors) for result in results if isinstance(result, WriteResult)]
     assert told == [0, 0, 0, 0, 1, 1]
 
 
@@ -163,7 +167,7 @@ def test_a_series_counts_once_however_it_was_sent(store: DuckDBStore, clock: Fro
         joint = [gateway.write_lines(DGX, body, precision="ns") for _ in range(2)]
         return [alone, *await asyncio.gather(*joint)]
 
-    assert [one.errors for one in asyncio.run(scenario())] == [[], [], []]
+    assert [result.errors for result in asyncio.run(scenario())] == [[], [], []]
 
 
 def test_points_count_for_the_tenant_that_sent_them(store: DuckDBStore, clock: FrozenClock) -> None:
@@ -172,15 +176,15 @@ def test_points_count_for_the_tenant_that_sent_them(store: DuckDBStore, clock: F
     async def scenario() -> "tuple[WriteResult | BaseException, ...]":
         named = ServerSettings(data_dir=Path("/nowhere"), max_points_per_second_per_tenant=1)
         gateway = Gateway(store, settings=named, clock=clock)
-        many = "\n".join(f"cpu,core={n} used=1 {now}" for n in range(11)).encode()
-        few = f"cpu used=1 {now}".encode()
+        burst = "\n".join(f"cpu,core={n} used=1 {now}" for n in range(11)).encode()
+        single = f"cpu used=1 {now}".encode()
         await asyncio.gather(
-            gateway.write_lines(DGX, many, precision="ns"),
-            gateway.write_lines(HGX, few, precision="ns"),
+            gateway.write_lines(DGX, burst, precision="ns"),
+            gateway.write_lines(HGX, single, precision="ns"),
         )
         return await asyncio.gather(
-            gateway.write_lines(DGX, few, precision="ns"),
-            gateway.write_lines(HGX, few, precision="ns"),
+            gateway.write_lines(DGX, single, precision="ns"),
+            gateway.write_lines(HGX, single, precision="ns"),
             return_exceptions=True,
         )
 
@@ -192,13 +196,13 @@ def test_points_count_for_the_tenant_that_sent_them(store: DuckDBStore, clock: F
 def test_what_the_store_raises_reaches_every_post(tmp_path: Path, clock: FrozenClock) -> None:
     store = _AbsentStore(tmp_path / "samples.duckdb")
 
-    found = outcomes(store, [(DGX, f"cpu used=1 {to_ns(clock())}")] * 3, clock)
+    raised = outcomes(store, [(DGX, f"cpu used=1 {to_ns(clock())}")] * 3, clock)
 
-    assert [type(one) for one in found] == [StoreUnavailableError] * 3
+    assert [type(error) for error in raised] == [StoreUnavailableError] * 3
     store.close()
 
 
-def test_who_stops_waiting_takes_nobody_along(store: DuckDBStore, clock: FrozenClock) -> None:
+def test_a_canceled_post_does_not_cancel_others(store: DuckDBStore, clock: FrozenClock) -> None:
     now = to_ns(clock())
 
     async def scenario() -> WriteResult:
@@ -332,8 +336,8 @@ def test_joined_posts_are_read_as_if_each_had_come_alone(bodies: list[bytes]) ->
         alone = parse(body, default_time_ns=9)
         assert [next(points) for _ in alone.points] == alone.points
         told = [next(faults) for _ in alone.errors]
-        assert [(one.line_number - start, one.reason) for one in told] == [
-            (one.line_number, one.reason) for one in alone.errors
+        assert [(error.line_number - start, error.reason) for error in told] == [
+            (error.line_number, error.reason) for error in alone.errors
         ]
     assert (list(points), list(faults)) == ([], [])
     assert len(joined.post_of) == sum(body.count(b"\n") + (body[-1:] != b"\n") for body in bodies)

@@ -56,7 +56,7 @@ def downloading(api: AgentAPI, secret: str) -> Iterator[requests.Response]:
         yield response
 
 
-def test_as_many_bytes_come_as_were_asked_for(api: AgentAPI) -> None:
+def test_a_download_has_the_requested_size(api: AgentAPI) -> None:
     response = api.request("GET", PATH, params={"size_bytes": 3 * MIB + 7})
     assert response.status_code == 200
     assert response.headers["Content-Length"] == str(3 * MIB + 7)
@@ -70,7 +70,7 @@ def test_the_bytes_do_not_repeat_within_what_compression_sees(api: AgentAPI) -> 
     assert len(set(chunks)) == len(chunks)
 
 
-def test_no_bytes_can_be_asked_for(api: AgentAPI) -> None:
+def test_a_download_of_zero_bytes_is_allowed(api: AgentAPI) -> None:
     assert api.request("GET", PATH, params={"size_bytes": 0}).content == b""
 
 
@@ -113,7 +113,7 @@ def test_an_appliance_has_one_transfer_at_a_time(api: AgentAPI) -> None:
     assert int(refused.headers["Retry-After"]) == 60
 
 
-def test_a_few_transfers_are_served_max_concurrent_and_samples_go_on(
+def test_a_few_transfers_run_concurrently_while_samples_are_ingested(
     api: AgentAPI, others: list[str]
 ) -> None:
     with (
@@ -177,7 +177,7 @@ def transfer_to(url: str, token: str = SECRET) -> PortalTransfer:
     return PortalTransfer(connection)
 
 
-def test_the_agents_speed_test_runs_through_the_door(api: AgentAPI) -> None:
+def test_the_agents_speed_test_runs_through_the_api(api: AgentAPI) -> None:
     config = SpeedtestConfig(download_bytes=MIB, upload_bytes=MIB, first_test_within_seconds=0)
     plugin = SpeedtestPlugin(config, PluginContext(transfer=transfer_to(api.url)))
     (point,) = plugin.gather(datetime(2026, 3, 1, tzinfo=UTC))
@@ -186,7 +186,7 @@ def test_the_agents_speed_test_runs_through_the_door(api: AgentAPI) -> None:
     assert float(point.fields["upload_bytes_per_second"]) > 0
 
 
-def test_the_agent_tells_why_a_transfer_was_refused(api: AgentAPI) -> None:
+def test_the_agent_reports_why_a_transfer_was_rejected(api: AgentAPI) -> None:
     line = transfer_to(api.url, "vda_wrong")
     with pytest.raises(PluginError, match="answered 401"):
         line.download(1)
@@ -195,7 +195,7 @@ def test_the_agent_tells_why_a_transfer_was_refused(api: AgentAPI) -> None:
     line.close()
 
 
-def test_the_agent_tells_that_nobody_answers() -> None:
+def test_the_agent_reports_that_no_server_responds() -> None:
     line = transfer_to(f"http://127.0.0.1:{free_port()}")
     with pytest.raises(PluginError, match="does not answer: Connection refused"):
         line.download(1)

@@ -6,7 +6,7 @@ from access.jobs.web_ui_headers import request_headers, response_headers
 
 
 @pytest.mark.parametrize(
-    ("given", "returned"),
+    ("sent", "returned"),
     [
         (b"b=1; Domain=jobs.localhost", b"b=1"),
         (b"b=1; Domain =jobs.localhost", b"b=1"),
@@ -18,8 +18,8 @@ from access.jobs.web_ui_headers import request_headers, response_headers
         (b"b=domain=x; Path=/domain=x", b"b=domain=x; Path=/domain=x"),
     ],
 )
-def test_a_jobs_cookie_is_of_its_own_origin(given: bytes, returned: bytes) -> None:
-    assert response_headers([(b"Set-Cookie", given)]) == [(b"set-cookie", returned)]
+def test_a_jobs_cookie_is_of_its_own_origin(sent: bytes, returned: bytes) -> None:
+    assert response_headers([(b"Set-Cookie", sent)]) == [(b"set-cookie", returned)]
 
 
 @pytest.mark.parametrize("character", [b"\x00", b"\x0b", b"\x0c", b"\x1f", b"\x7f"])

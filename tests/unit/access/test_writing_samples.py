@@ -78,7 +78,7 @@ def test_an_unknown_precision_is_refused_with_the_known_ones(api: AgentAPI) -> N
     assert "ns, us, ms, s" in response.json()["message"]
 
 
-def test_good_lines_are_kept_and_the_bad_one_is_named(api: AgentAPI, store: Store) -> None:
+def test_good_lines_are_stored_and_the_bad_one_is_reported(api: AgentAPI, store: Store) -> None:
     response = api.write(b"cpu usage_percent=1\n\ncpu usage_percent=\nload load1=0.5\n")
     assert response.status_code == 400
     body = response.json()
