@@ -1,4 +1,4 @@
-"""What alerts' actions do to jobs and appliances, in the scope of the tenant."""
+"""Actions of alerts on jobs and appliances, in the scope of the tenant."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -30,7 +30,7 @@ def stop_jobs(
     now: datetime,
 ) -> str:
     """Stop the alert's job, else those on its GPU, else those on its appliance."""
-    jobs = [one for one in _jobs(session, scope, alert.tags) if one.stop_requested_at is None]
+    jobs = [job for job in _jobs(session, scope, alert.tags) if job.stop_requested_at is None]
     if not jobs:
         raise NothingToDoError("No job runs there.")
     for job in jobs:
@@ -87,6 +87,6 @@ def _jobs(session: Session, scope: Scope, tags: Mapping[str, str]) -> list[Job]:
     attempts = allocated_attempts(session, on_it)
     if "gpu" in tags:
         gpus = read_inventory(appliance).gpus
-        uuids = {one.uuid for one in gpus if str(one.index) == tags["gpu"]}
-        attempts = [one for one in attempts if uuids & set(one.gpu_uuids)]
-    return [one.job for one in attempts]
+        uuids = {gpu.uuid for gpu in gpus if str(gpu.index) == tags["gpu"]}
+        attempts = [attempt for attempt in attempts if uuids & set(attempt.gpu_uuids)]
+    return [attempt.job for attempt in attempts]

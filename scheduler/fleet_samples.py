@@ -37,34 +37,36 @@ def fleet_points(
     session: Session, *, budgets: MessageBudgets = NO_BUDGETS, now: datetime
 ) -> dict[Identity, list[Point]]:
     """Return the points of appliances and queues by what they are about."""
-    found: dict[Identity, list[Point]] = {}
+    points_by_subject: dict[Identity, list[Point]] = {}
     if current_outage(session) is None:
-        found |= {
+        points_by_subject |= {
             (tenant_id, appliance_id): [Point("appliance_status", {}, fields, to_ns(now))]
             for tenant_id, appliance_id, fields in _appliances(session)
         }
         for identity, tags, fields in _services(session):
-            found.setdefault(identity, []).append(Point("service_status", tags, fields, to_ns(now)))
+            points_by_subject.setdefault(identity, []).append(
+                Point("service_status", tags, fields, to_ns(now))
+            )
     for tenant_id, fields in _queues(session, now=now):
-        found[tenant_id, ""] = [Point("job_queue", {}, fields, to_ns(now))]
+        points_by_subject[tenant_id, ""] = [Point("job_queue", {}, fields, to_ns(now))]
     for tenant_id, fields in _rules(session):
-        points = found.setdefault((tenant_id, ""), [])
+        points = points_by_subject.setdefault((tenant_id, ""), [])
         points.append(Point("rule_evaluation", {}, fields, to_ns(now)))
     for tenant_id, fields in _messages(session, budgets, now=now):
-        points = found.setdefault((tenant_id, ""), [])
+        points = points_by_subject.setdefault((tenant_id, ""), [])
         points.append(Point("outgoing_messages", {}, fields, to_ns(now)))
-    return found
+    return points_by_subject
 
 
 def write_fleet(store: Store, points: dict[Identity, list[Point]]) -> None:
     """Write the points; call it outside of any transaction."""
     submitted = []
-    for (tenant_id, appliance_id), some in points.items():
+    for (tenant_id, appliance_id), subject_points in points.items():
         appliance = {APPLIANCE_TAG: appliance_id} if appliance_id else {}
         identity = {TENANT_TAG: tenant_id} | appliance
-        submitted.append(store.submit(Batch.of(some), identity=identity))
-    for one in submitted:
-        one.result()
+        submitted.append(store.submit(Batch.of(subject_points), identity=identity))
+    for write in submitted:
+        write.result()
 
 
 def _appliances(session: Session) -> Iterable[tuple[str, str, dict[str, float]]]:
@@ -134,7 +136,7 @@ def _queues(session: Session, *, now: datetime) -> Iterable[tuple[str, dict[str,
         .where(Job.state.in_(_WAITING))
         .group_by(Job.tenant_id)
     )
-    found = {
+    queues = {
         tenant_id: {
             "waiting_jobs": float(count),
             "longest_wait_seconds": max(0.0, (now - oldest_at).total_seconds()),
@@ -148,9 +150,9 @@ def _queues(session: Session, *, now: datetime) -> Iterable[tuple[str, dict[str,
         .group_by(Job.tenant_id, Job.id)
     )
     for tenant_id, count in failed:
-        fields = found.setdefault(tenant_id, {})
+        fields = queues.setdefault(tenant_id, {})
         fields["failed_attempts"] = max(fields.get("failed_attempts", 0.0), float(count))
-    return found.items()
+    return queues.items()
 
 
 def _rules(session: Session) -> Iterable[tuple[str, dict[str, float]]]:

@@ -33,7 +33,7 @@ class SchedulerLease:
 
     @property
     def is_held(self) -> bool:
-        """Whether this process has the lease, which ends by itself if the process was stopped."""
+        """Return whether this process has the lease, which expires if the process was stopped."""
         return self._clock() < self._leased_until
 
     @property

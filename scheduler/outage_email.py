@@ -55,7 +55,7 @@ def outage_message(outage: FleetOutage, zone: tzinfo, *, public_url: str, now: d
     paragraphs = [f"{silent} have not reported since {since}.", _SUSPICION, _RELEASE]
     link = f"{public_url}/appliances?status=unreachable"
     text = "\n\n".join([*paragraphs, link])
-    html = "".join(f"<p>{escape(one)}</p>" for one in paragraphs)
+    html = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in paragraphs)
     html += f'<p><a href="{escape(link)}">Unreachable appliances</a></p>'
     return Message(
         id=outage.id, created_at=now, subject=subject, text=f"{text}\n", html=html, payload={}

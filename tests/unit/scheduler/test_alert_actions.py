@@ -1,4 +1,4 @@
-"""What rules do when their alerts fire: in the tenant's scope, once, within a budget, or dry."""
+"""Actions of rules when alerts fire: in the tenant's scope, once, within a budget, or dry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +71,8 @@ class Site:
         with transaction(self.sessions) as session:
             order = select(AlertAction).order_by(AlertAction.created_at, AlertAction.id)
             return [
-                (one.kind.value, one.state.value, one.message) for one in session.scalars(order)
+                (action.kind.value, action.state.value, action.message)
+                for action in session.scalars(order)
             ]
 
     def stopping(self) -> list[bool]:
@@ -81,8 +82,8 @@ class Site:
 
     def audited(self, action: str) -> list[tuple[str, str]]:
         with transaction(self.sessions) as session:
-            found = session.scalars(select(AuditEntry).where(AuditEntry.action == action))
-            return [(one.actor_name, one.target_name) for one in found]
+            entries = session.scalars(select(AuditEntry).where(AuditEntry.action == action))
+            return [(entry.actor_name, entry.target_name) for entry in entries]
 
     def appliance(self) -> Appliance:
         with transaction(self.sessions) as session:
@@ -256,7 +257,7 @@ def test_an_interrupted_action_is_done_by_the_next_run(site: Site) -> None:
     assert site.done()[1] == ("drain", "failed", "Internal error: RuntimeError: a bug")
 
 
-def test_only_who_may_do_it_by_hand_lets_a_rule_do_it(site: Site) -> None:
+def test_a_rule_acts_only_if_its_author_may(site: Site) -> None:
     bob, drains = scope_of(site.cast.bob), hot(actions=[{"kind": "drain"}])
     rule = site.rule({"kind": "drain"}, name="Drains", is_enabled=False)
     with transaction(site.sessions) as session:

@@ -1,4 +1,4 @@
-"""What the scheduler does while another connection writes: it goes on, and tries again soon."""
+"""While another connection writes, the scheduler continues and retries soon."""
 
 import logging
 from collections.abc import Iterator

@@ -48,8 +48,13 @@ def receiver(sessions: SessionFactory, cast: Cast) -> str:
 
 def sent(sessions: SessionFactory) -> list[tuple[str, str]]:
     with sessions() as session:
-        found = session.scalars(select(Notification).order_by(Notification.address.desc())).all()
-        return [(one.destination.name, render(one).subject) for one in found]
+        notifications = session.scalars(
+            select(Notification).order_by(Notification.address.desc())
+        ).all()
+        return [
+            (notification.destination.name, render(notification).subject)
+            for notification in notifications
+        ]
 
 
 def test_the_submitter_and_a_receiver_are_notified_once(
@@ -109,7 +114,7 @@ def test_an_array_notifies_once_when_all_of_its_tasks_have_ended(
 ) -> None:
     with sessions.begin() as session:
         start(session, cast, name="sweep", notify=["email"], array="0-3")
-        by_index = {one.array_index: one.attempt for one in session.scalars(select(Job)).unique()}
+        by_index = {job.array_index: job.attempt for job in session.scalars(select(Job)).unique()}
         attempts = [attempt for _, attempt in sorted(by_index.items()) if attempt is not None]
         ends = [ObservedState.SUCCEEDED] * 3 + [ObservedState.FAILED]
         for attempt, end in zip(attempts, ends, strict=True):
@@ -117,8 +122,8 @@ def test_an_array_notifies_once_when_all_of_its_tasks_have_ended(
             report(session, attempt, end, exit_code=int(end is ObservedState.FAILED))
         stopped = submit(session, cast.bob, "stopped", notify=["email"], array="5-6")
         stop_array(session, scope_of(cast.bob), stopped.id, now=NOON)
-        left = submit(session, cast.bob, "half", notify=["email"], array="0-1")
-        stop_job(session, scope_of(cast.bob), left.id, now=NOON)
+        half = submit(session, cast.bob, "half", notify=["email"], array="0-1")
+        stop_job(session, scope_of(cast.bob), half.id, now=NOON)
     scheduler.tasks["notify_ends"].run()
     scheduler.tasks["notify_ends"].run()
     assert sent(sessions) == [
@@ -126,8 +131,8 @@ def test_an_array_notifies_once_when_all_of_its_tasks_have_ended(
         ("alice@acme.example", "Array sweep ended"),
     ]
     with sessions() as session:
-        found = session.scalars(select(Notification).order_by(Notification.address)).first()
-        text = render(found or Notification()).text
+        notification = session.scalars(select(Notification).order_by(Notification.address)).first()
+        text = render(notification or Notification()).text
     assert "4 tasks: 3 succeeded, 1 failed. The first that failed is sweep[3]:" in text
     assert f"/jobs?array_id={attempts[0].job_id}" in text
 

@@ -53,8 +53,8 @@ def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not
 
     with transaction(sessions) as session:
         alerts = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING)).all()
-        found = {(alert.rule.pack_key, alert.tags["appliance"]) for alert in alerts}
-    assert found == {("appliance-down", made["down"]), ("appliance-quarantined", made["up"])}
+        firing = {(alert.rule.pack_key, alert.tags["appliance"]) for alert in alerts}
+    assert firing == {("appliance-down", made["down"]), ("appliance-quarantined", made["up"])}
     latest = store.latest(
         LatestQuery(
             measurement="appliance_status",
@@ -63,7 +63,7 @@ def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not
             tenants=(cast.acme.id,),
         )
     )
-    assert {one.tags["appliance"]: one.values for one in latest} == {
+    assert {series.tags["appliance"]: series.values for series in latest} == {
         made["up"]: {"reachable": 1.0, "quarantined": 1.0, "clock_offset_seconds": 2.5},
         made["down"]: {"reachable": 0.0, "quarantined": 0.0},
     }
@@ -112,9 +112,9 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
     with transaction(sessions) as session:
         firing = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING))
         alerts = [
-            (one.rule.pack_key, one.tags["service"], one.severity)
-            for one in firing
-            if "service" in one.tags
+            (alert.rule.pack_key, alert.tags["service"], alert.severity)
+            for alert in firing
+            if "service" in alert.tags
         ]
     assert alerts == [("service-unhealthy", "fails", Severity.CRITICAL)]
     latest = store.latest(
@@ -126,7 +126,7 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
             group_by=("service",),
         )
     )
-    assert {one.tags["service"]: one.values for one in latest} == {
+    assert {series.tags["service"]: series.values for series in latest} == {
         "well": {"healthy": 1.0, "restarts": 2.0},
         "unchecked": {"healthy": 1.0, "restarts": 2.0},
         "starts": {"restarts": 2.0},
@@ -156,8 +156,8 @@ def test_a_tenant_that_uses_up_its_budget_of_messages_about_alerts_is_warned(
         )
     with transaction(sessions) as session:
         [alert] = session.scalars(select(Alert).where(Alert.state == AlertState.FIRING)).all()
-        found = (alert.rule.pack_key, alert.tenant_id, alert.severity, alert.value)
-    assert found == ("message-budget", cast.acme.id, Severity.WARNING, 90.0)
+        summary = (alert.rule.pack_key, alert.tenant_id, alert.severity, alert.value)
+    assert summary == ("message-budget", cast.acme.id, Severity.WARNING, 90.0)
     [latest] = store.latest(
         LatestQuery(
             measurement="outgoing_messages",

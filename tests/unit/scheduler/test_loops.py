@@ -1,4 +1,4 @@
-"""What the scheduler does with samples as they grow old: sealed with roll-ups, then deleted."""
+"""The scheduler seals old samples with roll-ups, then deletes them."""
 
 from collections.abc import Collection, Iterator
 from contextlib import closing
@@ -108,8 +108,8 @@ def test_old_samples_are_gone_and_queries_by_five_minutes_and_hour_still_answer(
 
     scheduler.tasks["expire_samples"].run()
 
-    kept = {age: samples_of(store, age, clock.now) for age in AGES}
-    assert kept == {"young": 12, "fine": 0, "coarse": 0, "too old": 0}
+    sample_counts = {age: samples_of(store, age, clock.now) for age in AGES}
+    assert sample_counts == {"young": 12, "fine": 0, "coarse": 0, "too old": 0}
     by_minutes = {age: means_of(store, age, clock.now, step=FIVE_MINUTES) for age in AGES}
     assert by_minutes["young"] == by_minutes["fine"] == [125.0, 425.0]
     by_hour = {age: means_of(store, age, clock.now, step=HOUR) for age in AGES}

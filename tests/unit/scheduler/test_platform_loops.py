@@ -100,7 +100,7 @@ def test_admins_are_mailed_once_about_storage_that_is_nearly_full(
     for _ in range(2):
         scheduler.tasks["measure_usage"].run()
     with sessions() as session:
-        addresses = [one.address for one in session.scalars(select(Notification))]
+        addresses = [notification.address for notification in session.scalars(select(Notification))]
     assert addresses == [cast.alice.email] * mails
 
 
