@@ -35,7 +35,7 @@ COPY_SECONDS = 300
 COPY_BYTES = 64 * 1024
 PAGE_SIZE = 100
 _MIN_ID_LENGTH = 4
-# What a copy of a job takes from it.
+# The fields that a copy of a job takes from it.
 _COPIED = (
     JobFields.__annotations__.keys() - {"env", "secrets", "secrets_from", "appliance_id"}
 ) & set(Job.__struct_fields__)
@@ -86,36 +86,36 @@ class Client:
     def dry_run(self, image: str, **fields: Unpack[JobFields]) -> dict[str, Any]:
         """Return where a job would go and when, and why not elsewhere, without submitting it."""
         body = {**fields, "image": image, "name": fields.get("name") or "dry-run"}
-        found: dict[str, Any] = self.post("/jobs/dry-run", body)
-        return found
+        placement: dict[str, Any] = self.post("/jobs/dry-run", body)
+        return placement
 
     def apply(
         self, jobs: Sequence[Mapping[str, Any]], *, is_dry_run: bool = False
     ) -> list[dict[str, Any]]:
         """Submit the jobs of a file, all or none; a dry run returns where they would go."""
         body = {"jobs": list(jobs), "is_dry_run": is_dry_run}
-        found: list[dict[str, Any]] = self.post("/jobs/apply", body)["items"]
-        return found
+        rows: list[dict[str, Any]] = self.post("/jobs/apply", body)["items"]
+        return rows
 
     def template(self, name_or_id: str) -> dict[str, Any]:
         """Return a job template; `job` has the fields of a new job."""
-        found: dict[str, Any] = self.get(f"/job-templates/{quote(name_or_id, safe='')}")
-        return found
+        template: dict[str, Any] = self.get(f"/job-templates/{quote(name_or_id, safe='')}")
+        return template
 
     def pending(self, name_or_id: str) -> dict[str, Any]:
         """Return why a job waits, what must free up, and when it is expected to start."""
-        found: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/pending")
-        return found
+        explanation: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/pending")
+        return explanation
 
     def jobs(self, *, limit: int | None = None, **filters: str | None) -> Iterator[Job]:
         """Yield the jobs, newest first; `filters` as those of `GET /jobs`, such as `state`."""
         after: str | None = None
-        left = limit
-        while left is None or left > 0:
-            size = PAGE_SIZE if left is None else min(left, PAGE_SIZE)
+        remaining = limit
+        while remaining is None or remaining > 0:
+            size = PAGE_SIZE if remaining is None else min(remaining, PAGE_SIZE)
             page = self.get("/jobs", after=after, page_size=size, **filters)
             yield from map(_job, page["items"])
-            left = None if left is None else left - len(page["items"])
+            remaining = None if remaining is None else remaining - len(page["items"])
             after = page["next"]
             if after is None:
                 return
@@ -130,15 +130,15 @@ class Client:
             return _job(self.get(f"/jobs/{uuid.UUID(name_or_id)}"))
         except ValueError:
             pass
-        found = self.get("/jobs", search=name_or_id, page_size=PAGE_SIZE)["items"]
-        matches = [item for item in found if item["name"] == name_or_id][:1]
+        candidates = self.get("/jobs", search=name_or_id, page_size=PAGE_SIZE)["items"]
+        matches = [item for item in candidates if item["name"] == name_or_id][:1]
         if not matches and len(name_or_id) >= _MIN_ID_LENGTH:
             text = name_or_id.lower()
             matches = [
-                one for one in found if one["id"].startswith(text) or one["id"].endswith(text)
+                job for job in candidates if job["id"].startswith(text) or job["id"].endswith(text)
             ]
         if len(matches) > 1:
-            listed = ", ".join(f"{one['id']} ({one['name']})" for one in matches[:5])
+            listed = ", ".join(f"{job['id']} ({job['name']})" for job in matches[:5])
             raise InvalidInputError(f"{name_or_id!r} is ambiguous: {listed}. Use more of the ID.")
         if not matches:
             raise InvalidInputError(
@@ -179,8 +179,8 @@ class Client:
 
     def update_progress(self, name_or_id: str) -> dict[str, Any]:
         """Return the latest update of a service."""
-        found: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/update")
-        return found
+        progress: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/update")
+        return progress
 
     def set_priority(self, name_or_id: str, priority: int) -> Job:
         """Change the priority of a job that waits."""

@@ -29,7 +29,7 @@ KEY_HEADER = "Idempotency-Key"
 NOT_FOUND = "not_found"
 # Errors after which the same request may succeed in a moment.
 _TEMPORARY = frozenset({"idempotency_key_in_flight", DatabaseUnavailableError.default_code})
-# What a proxy answers while there is no portal behind it; the portal's own errors are JSON.
+# A proxy returns these while no portal is behind it; the portal's own errors are JSON.
 _PROXY_STATUSES = frozenset({502, 503, 504})
 
 
@@ -82,8 +82,8 @@ class Connection:
                 if not is_temporary or time.monotonic() + pause_seconds > until:
                     raise
                 if not is_repeated:
-                    left = f"{self._retry_seconds:.0f} s"
-                    log.warning("%s Trying again for up to %s.", error.message, left)
+                    duration = f"{self._retry_seconds:.0f} s"
+                    log.warning("%s Trying again for up to %s.", error.message, duration)
                 is_repeated = True
                 time.sleep(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, LONGEST_PAUSE_SECONDS)
@@ -160,12 +160,13 @@ def _flat(errors: Mapping[str, Any]) -> dict[str, list[str]]:
     for key, value in errors.items():
         if isinstance(value, Mapping) and any(inner.isdigit() for inner in value):
             for number, nested in value.items():
-                found = _flat(nested) if isinstance(nested, Mapping) else {"": nested}
+                item_errors = _flat(nested) if isinstance(nested, Mapping) else {"": nested}
                 flat |= {
-                    f"{key}.{number}.{name}".rstrip("."): texts for name, texts in found.items()
+                    f"{key}.{number}.{name}".rstrip("."): texts
+                    for name, texts in item_errors.items()
                 }
         elif isinstance(value, Mapping):
             flat |= _flat(value)
         else:
-            flat[key] = [str(one) for one in (value if isinstance(value, list) else [value])]
+            flat[key] = [str(text) for text in (value if isinstance(value, list) else [value])]
     return flat

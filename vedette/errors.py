@@ -1,4 +1,4 @@
-"""What a call of the portal may raise, besides `core.errors.UnavailableError`."""
+"""Errors of calls to the portal, besides `core.errors.UnavailableError`."""
 
 from core.errors import UnavailableError, VedetteError
 

@@ -13,7 +13,7 @@ SHORT_ID_LENGTH = 8
 
 
 class JobFields(TypedDict, total=False):
-    """What a new job may have besides its image."""
+    """The optional fields of a new job."""
 
     name: str
     command: Sequence[str]
@@ -116,8 +116,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     def title(self) -> str:
         """Its name, with its index in an array; in a collapsed list that of the array."""
         if self.array_states:
-            what = "instances" if self.kind == "service" else "tasks"
-            return f"{self.name}[{self.array_size} {what}]"
+            noun = "instances" if self.kind == "service" else "tasks"
+            return f"{self.name}[{self.array_size} {noun}]"
         return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
 
     @property
@@ -127,7 +127,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its state is final."""
+        """Return whether its state is final."""
         return self.state in FINAL_STATES
 
     @property
