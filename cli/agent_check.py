@@ -105,7 +105,7 @@ def once(
     readings = read_once(plans, context, clock=utc_now, wait=lambda: time.sleep(wait))
     points = [point for reading in readings for point in reading.points]
     click.echo(_formatted(points, output_format), nl=False)
-    reports = [_report(plan.name, one) for plan, one in zip(plans, readings, strict=True)]
+    reports = [_report(plan.name, reading) for plan, reading in zip(plans, readings, strict=True)]
     if not all(reports):
         sys.exit(1)
 

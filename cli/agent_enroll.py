@@ -43,7 +43,7 @@ data_dir_option = click.option(
     "--client-certificate", type=click.Path(path_type=Path), help="Client certificate (PEM)."
 )
 @click.option("--client-key", type=click.Path(path_type=Path), help="Private key of it (PEM).")
-@click.option("--again", is_flag=True, help="Replace the existing identity.")
+@click.option("--again", "is_repeated", is_flag=True, help="Replace the existing identity.")
 @data_dir_option
 def enroll(
     portal_url: str,
@@ -54,7 +54,7 @@ def enroll(
     ca_sha256: str,
     client_certificate: Path | None,
     client_key: Path | None,
-    again: bool,
+    is_repeated: bool,
     data_dir: Path,
 ) -> None:
     """Enroll this appliance at PORTAL_URL with a one-time TOKEN.
@@ -64,7 +64,7 @@ def enroll(
     portal shows when it uses its own CA), the CA certificate is downloaded, compared with the
     fingerprint, and trusted from then on.
     """
-    if not again and load_identity(data_dir) is not None:
+    if not is_repeated and load_identity(data_dir) is not None:
         raise EnrollmentError(
             "This appliance is already enrolled. To replace its identity, add --again."
         )
@@ -126,15 +126,15 @@ def write_config(
     path.write_text("".join(lines), encoding="utf-8")
 
 
-def _tls_files(given: TLSFiles, data_dir: Path) -> TLSFiles:
+def _tls_files(files: TLSFiles, data_dir: Path) -> TLSFiles:
     """Return the files named on the command line, else those of the agent's configuration."""
     path = data_dir / CONFIG_NAME
-    if not given.paths and path.exists():
+    if not files.paths and path.exists():
         config = load_agent_config(path)
         return TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
-    if faults := tls_errors(given):
+    if faults := tls_errors(files):
         raise ConfigurationError(faults, source="The command line")
-    return given
+    return files
 
 
 def _read_token() -> str:

@@ -79,18 +79,19 @@ def drain(name: str, wait: str | None, *, follow: bool) -> None:
         path = f"/appliances/{appliance_id(client, name)}/drain"
         done = client.post(path, {"wait_seconds": seconds})
         click.echo(f"{done['name']} is drained.")
-        left = None
+        jobs_left = None
         while follow:
-            found = client.get(path)
-            if found["jobs_left"] != left:
-                left = found["jobs_left"]
-                named = ", ".join(job["name"] for job in found["jobs"][:3])
-                more = f" and {left - 3} more" if left > 3 else ""  # noqa: PLR2004
-                what = f"still running: {named}{more}" if left else "no job runs"
-                click.echo(f"{found['job_count'] - left} of {found['job_count']} ended; {what}")
-            if not found["is_drained"]:
+            progress = client.get(path)
+            if progress["jobs_left"] != jobs_left:
+                jobs_left = progress["jobs_left"]
+                named = ", ".join(job["name"] for job in progress["jobs"][:3])
+                others = f" and {jobs_left - 3} more" if jobs_left > 3 else ""  # noqa: PLR2004
+                status = f"still running: {named}{others}" if jobs_left else "no job runs"
+                job_count = progress["job_count"]
+                click.echo(f"{job_count - jobs_left} of {job_count} ended; {status}")
+            if not progress["is_drained"]:
                 raise click.ClickException(f"{name} was undrained meanwhile.")
-            if found["is_done"]:
+            if progress["is_done"]:
                 break
             time.sleep(_FOLLOW_SECONDS)
 
@@ -116,28 +117,28 @@ def storage(name: str, output: str, *, clean: bool) -> None:
     """List the images of NAME and why each is deleted or stays."""
     with Client() as client:
         path = f"/appliances/{appliance_id(client, name)}/storage"
-        found = client.post(f"{path}/clean") if clean else client.get(path)
-        while found["requested_at"] and clean:
+        report = client.post(f"{path}/clean") if clean else client.get(path)
+        while report["requested_at"] and clean:
             time.sleep(_FOLLOW_SECONDS)
-            found = client.get(path)
+            report = client.get(path)
     if output != "table":
-        print_object(found, output)
+        print_object(report, output)
         return
-    if found["reported_at"] is None:
+    if report["reported_at"] is None:
         click.echo(f"{name} reports no container storage.")
         return
-    images = found["images"]
+    images = report["images"]
     columns = {
-        "IMAGE": [(one["names"] or [one["id"]])[0] for one in images],
-        "SIZE": [format_size(one["size_bytes"]) for one in images],
-        "LAST USED": [local_seconds(one["used_at"]) for one in images],
-        "NEXT CLEAN-UP": [_VERDICTS.get(one["verdict"], "keep") for one in images],
-        "REASON": [one["verdict"].replace("_", " ") for one in images],
+        "IMAGE": [(image["names"] or [image["id"]])[0] for image in images],
+        "SIZE": [format_size(image["size_bytes"]) for image in images],
+        "LAST USED": [local_seconds(image["used_at"]) for image in images],
+        "NEXT CLEAN-UP": [_VERDICTS.get(image["verdict"], "keep") for image in images],
+        "REASON": [image["verdict"].replace("_", " ") for image in images],
     }
     print_items(images, output, columns=columns)
-    if total := found["disk_total_bytes"]:
-        click.echo(f"{format_size(found['disk_free_bytes'])} of {format_size(total)} free")
-    if done := found["cleanup"]:
+    if total := report["disk_total_bytes"]:
+        click.echo(f"{format_size(report['disk_free_bytes'])} of {format_size(total)} free")
+    if done := report["cleanup"]:
         click.echo(
             f"Last clean-up {local_seconds(done['finished_at'])}: {done['images']} images, "
             f"{done['containers']} containers, {format_size(done['freed_bytes'])} freed"

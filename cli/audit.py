@@ -25,24 +25,25 @@ def audit() -> None:
 @audit.command()
 @click.option(
     "--known",
+    "earlier",
     type=click.File("r"),
     help="Earlier output of this command; fails unless the log still has those entries.",
 )
-def verify(known: TextIO | None) -> None:
+def verify(earlier: TextIO | None) -> None:
     """Verify all chains; print the number and hash of the last entry of each.
 
     Store the output on another host and pass it as --known next time. Someone who can write to
     the database could replace the whole log; only a hash stored out of their reach reveals it.
     """
-    heads = [] if known is None else [Head.parse(line) for line in known if line.strip()]
+    heads = [] if earlier is None else [Head.parse(line) for line in earlier if line.strip()]
     with open_database(load_server_settings()) as (_engine, sessions), sessions() as session:
         verdicts = verify_all(session, known=heads, progress=_progress)
     for verdict in verdicts:
         click.echo(str(verdict.head))
-    broken = [one for one in verdicts if one.problem]
-    for one in broken:
-        click.secho(f"{one.head.chain}: {one.problem}", fg="red", err=True)
-    entries = sum(one.head.number for one in verdicts)
+    broken = [verdict for verdict in verdicts if verdict.problem]
+    for verdict in broken:
+        click.secho(f"{verdict.head.chain}: {verdict.problem}", fg="red", err=True)
+    entries = sum(verdict.head.number for verdict in verdicts)
     intact = len(verdicts) - len(broken)
     click.echo(f"{intact} of {len(verdicts)} chains are intact; {entries:,} entries.", err=True)
     sys.exit(1 if broken else 0)
@@ -53,7 +54,7 @@ def verify(known: TextIO | None) -> None:
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice([one.value for one in AuditFormat]),
+    type=click.Choice([audit_format.value for audit_format in AuditFormat]),
     help="Defaults to csv if PATH ends in .csv, else jsonl.",
 )
 @click.option("--chain", default=EVERY_CHAIN, help="Tenant ID or `platform`. Defaults to all.")

@@ -54,7 +54,9 @@ def show(output: Path | None) -> None:
     with open_session(settings) as session:
         signing = signing_authority(session, SecretBox.of(settings), now=now)
         trusted = trusted_authorities(session, now=now)
-        text = "".join(_described(one, is_signing=one.id == signing.id) for one in trusted)
+        text = "".join(
+            _described(authority, is_signing=authority.id == signing.id) for authority in trusted
+        )
     _output(text, output)
 
 

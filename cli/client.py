@@ -1,4 +1,4 @@
-"""What commands share that call the portal: lists, files, and output formats."""
+"""Helpers of the commands that call the portal: lists, files, and output formats."""
 
 import json
 import uuid
@@ -64,8 +64,8 @@ def one_named(
     """
     matches = [item for item in items if name_or_id in {item["name"], item["id"]}]
     if len(matches) != 1:
-        found = f"{len(matches)} {noun}s have" if matches else f"No {noun} has"
-        raise InvalidInputError(f"{found} the name or ID {name_or_id!r}. See: {command}")
+        subject = f"{len(matches)} {noun}s have" if matches else f"No {noun} has"
+        raise InvalidInputError(f"{subject} the name or ID {name_or_id!r}. See: {command}")
     return matches[0]
 
 
@@ -73,9 +73,9 @@ def save_named(
     client: Client, path: str, body: dict[str, Any], own: Iterable[dict[str, Any]]
 ) -> None:
     """Replace the one of the user's `own` items that has the name of the body, or add one."""
-    found = next((one["id"] for one in own if one["name"] == body["name"]), None)
-    if found:
-        client.put(f"{path}/{found}", body)
+    item_id = next((item["id"] for item in own if item["name"] == body["name"]), None)
+    if item_id:
+        client.put(f"{path}/{item_id}", body)
     else:
         client.post(path, body)
 
@@ -88,10 +88,10 @@ def load_mapping(file: TextIO) -> Mapping[str, Any]:
     """
     name = getattr(file, "name", "<stdin>")
     try:
-        found = yaml.safe_load(file)
+        document = yaml.safe_load(file)
     except yaml.YAMLError as error:
         raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
-    return found if isinstance(found, Mapping) else {}
+    return document if isinstance(document, Mapping) else {}
 
 
 def load_list(file: TextIO, key: str) -> list[Any]:
@@ -101,11 +101,11 @@ def load_list(file: TextIO, key: str) -> list[Any]:
         InvalidInputError: the file is another one.
     """
     name = getattr(file, "name", "<stdin>")
-    found = load_mapping(file)
-    entries = found.get(key)
+    document = load_mapping(file)
+    entries = document.get(key)
     if not isinstance(entries, list):
         raise InvalidInputError(f"{name} has no list {key!r}. Expected: {key}: [...]")
-    unknown = sorted(str(other) for other in found if other != key)
+    unknown = sorted(str(other) for other in document if other != key)
     if unknown:
         raise InvalidInputError(f"{name}: unknown key {unknown[0]!r}. Expected only {key!r}.")
     return entries
@@ -128,11 +128,11 @@ def print_items(
         print_object(items, output)
 
 
-def print_object(found: object, output: str) -> None:
+def print_object(item: object, output: str) -> None:
     """Print an object as JSON or YAML."""
     text = (
-        yaml.safe_dump(found, sort_keys=False, allow_unicode=True)
+        yaml.safe_dump(item, sort_keys=False, allow_unicode=True)
         if output == "yaml"
-        else json.dumps(found, indent=2, ensure_ascii=False) + "\n"
+        else json.dumps(item, indent=2, ensure_ascii=False) + "\n"
     )
     click.echo(text, nl=False)

@@ -29,7 +29,7 @@ from core.errors import InvalidInputError
 from vedette.client import Client
 
 _COLORS = {"create": "green", "update": "yellow", "keep": None}
-# What a file has of a dashboard and of a panel; values that are defaults are left out.
+# The keys of a dashboard and of a panel in a file; values that are defaults are left out.
 _KEYS = ("name", "description", "is_shared", "panels")
 _PANEL_KEYS = (
     *("title", "chart", "measurement", "fields", "aggregate"),
@@ -47,17 +47,17 @@ def dashboards() -> None:
 def list_dashboards(output: str) -> None:
     """List your dashboards, and those that your tenant shares."""
     with Client() as client:
-        found = list(all_items(client, "/dashboards"))
-    if output == "table" and not found:
+        dashboards = list(all_items(client, "/dashboards"))
+    if output == "table" and not dashboards:
         click.echo("No dashboards yet. Create some: vedette dashboards apply -f FILE", err=True)
         return
     columns = {
-        "NAME": [one["name"] for one in found],
-        "PANELS": [str(len(one["panels"])) for one in found],
-        "SHARED": ["yes" if one["is_shared"] else "no" for one in found],
-        "AUTHOR": [one["user_email"] or "-" for one in found],
+        "NAME": [dashboard["name"] for dashboard in dashboards],
+        "PANELS": [str(len(dashboard["panels"])) for dashboard in dashboards],
+        "SHARED": ["yes" if dashboard["is_shared"] else "no" for dashboard in dashboards],
+        "AUTHOR": [dashboard["user_email"] or "-" for dashboard in dashboards],
     }
-    print_items(found, output, columns=columns)
+    print_items(dashboards, output, columns=columns)
 
 
 @dashboards.command()
@@ -78,12 +78,16 @@ def apply(file: TextIO, *, dry_run: bool) -> None:
 def export(names: tuple[str, ...], file: TextIO) -> None:
     """Write the dashboards with these NAMES, or all that you may change, as a file for `apply`."""
     with Client() as client:
-        found = list(all_items(client, "/dashboards"))
-    missing = sorted(set(names) - {one["name"] for one in found})
+        dashboards = list(all_items(client, "/dashboards"))
+    missing = sorted(set(names) - {dashboard["name"] for dashboard in dashboards})
     if missing:
         raise InvalidInputError(f"There is no dashboard {missing[0]!r}. See: vedette dashboards ls")
-    chosen = [one for one in found if (one["name"] in names if names else one["is_changeable"])]
-    document = {"dashboards": [_entry(one, _KEYS) for one in chosen]}
+    chosen = [
+        dashboard
+        for dashboard in dashboards
+        if (dashboard["name"] in names if names else dashboard["is_changeable"])
+    ]
+    document = {"dashboards": [_entry(dashboard, _KEYS) for dashboard in chosen]}
     file.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100))
 
 
@@ -93,8 +97,8 @@ def remove(name: str) -> None:
     """Delete a dashboard by its name or ID."""
     with Client() as client:
         items = all_items(client, "/dashboards")
-        found = one_named(items, name, noun="dashboard", command="vedette dashboards ls")
-        client.delete(f"/dashboards/{found['id']}")
+        dashboard = one_named(items, name, noun="dashboard", command="vedette dashboards ls")
+        client.delete(f"/dashboards/{dashboard['id']}")
     click.echo(f"{name} deleted")
 
 
@@ -115,18 +119,18 @@ def view() -> None:
 def list_views(output: str) -> None:
     """List your views, and those that your tenant shares."""
     with Client() as client:
-        found = client.get("/saved-views")["items"]
-    if output == "table" and not found:
+        views = client.get("/saved-views")["items"]
+    if output == "table" and not views:
         click.echo("No views yet. Save one: vedette dashboards view save NAME ADDRESS", err=True)
         return
     columns = {
-        "NAME": [one["name"] for one in found],
-        "ADDRESS": [one["address"] for one in found],
-        "SHARED": ["yes" if one["is_shared"] else "no" for one in found],
-        "START PAGE": ["yes" if one["is_own"] and one["is_default"] else "no" for one in found],
-        "AUTHOR": [one["user_email"] or "-" for one in found],
+        "NAME": [view["name"] for view in views],
+        "ADDRESS": [view["address"] for view in views],
+        "SHARED": ["yes" if view["is_shared"] else "no" for view in views],
+        "START PAGE": ["yes" if view["is_own"] and view["is_default"] else "no" for view in views],
+        "AUTHOR": [view["user_email"] or "-" for view in views],
     }
-    print_items(found, output, columns=columns)
+    print_items(views, output, columns=columns)
 
 
 @view.command("save")
@@ -139,7 +143,7 @@ def save_view(name: str, address: str, *, shared: bool, start_page: bool) -> Non
     body = {"name": name, "address": address, "is_shared": shared, "is_default": start_page}
     with Client() as client:
         views = client.get("/saved-views")["items"]
-        save_named(client, "/saved-views", body, (one for one in views if one["is_own"]))
+        save_named(client, "/saved-views", body, (view for view in views if view["is_own"]))
     click.echo(f"{name} saved")
 
 
@@ -149,13 +153,13 @@ def remove_view(name: str) -> None:
     """Delete a view by its name or ID."""
     with Client() as client:
         views = client.get("/saved-views")["items"]
-        found = one_named(views, name, noun="view", command="vedette dashboards view ls")
-        client.delete(f"/saved-views/{found['id']}")
+        view = one_named(views, name, noun="view", command="vedette dashboards view ls")
+        client.delete(f"/saved-views/{view['id']}")
     click.echo(f"{name} deleted")
 
 
-def _entry(found: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
-    entry = {key: found[key] for key in keys if found[key]}
-    if "panels" in found:
-        entry["panels"] = [_entry(panel, _PANEL_KEYS) for panel in found["panels"]]
+def _entry(item: dict[str, Any], keys: tuple[str, ...]) -> dict[str, Any]:
+    entry = {key: item[key] for key in keys if item[key]}
+    if "panels" in item:
+        entry["panels"] = [_entry(panel, _PANEL_KEYS) for panel in item["panels"]]
     return entry

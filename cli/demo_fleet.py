@@ -41,7 +41,7 @@ START_MARKER = "started"
 HISTORY_HOURS = 24.0
 # The agent's first samples come as much later.
 STARTING = timedelta(seconds=15)
-# As much of the history is sent at once.
+# The part of the history that is sent in one request.
 HISTORY_PART = timedelta(hours=1)
 # That of the history, too: in a mean over both, each hour counts alike.
 INTERVAL_SECONDS = 10.0

@@ -99,8 +99,8 @@ class DemoUser:
     def _is_simulated(self, client: Client, appliance_id: str) -> bool:
         """Return whether an appliance is simulated, by the OS name that it reports."""
         if appliance_id not in self._simulated:
-            found = client.get(f"/appliances/{appliance_id}")["inventory"]["os"]
-            self._simulated[appliance_id] = found.endswith("(simulated)")
+            os_name = client.get(f"/appliances/{appliance_id}")["inventory"]["os"]
+            self._simulated[appliance_id] = os_name.endswith("(simulated)")
         return self._simulated[appliance_id]
 
     def _next_job(self) -> dict[str, Any]:

@@ -51,8 +51,8 @@ def retry(name: str, secrets: tuple[str, ...]) -> None:
     """Submit a JOB of yours again, with its secrets."""
     with Client() as client:
         source = client.job(name)
-        given = dict(secret(text, {**os.environ, **source.env}) for text in secrets)
-        submitted = client.retry(source.id, secrets=given)
+        values = dict(secret(text, {**os.environ, **source.env}) for text in secrets)
+        submitted = client.retry(source.id, secrets=values)
     click.echo(f"{submitted.id} {submitted.state}")
 
 
@@ -82,11 +82,11 @@ def scale(name: str, instances: int) -> None:
 def why(name: str, output: str) -> None:
     """Show why a JOB waits, what must free up, and when it is expected to start."""
     with Client() as client:
-        found = client.pending(name)
+        explanation = client.pending(name)
     if output == "table":
-        print_pending(found)
+        print_pending(explanation)
     else:
-        print_object(found, output)
+        print_object(explanation, output)
 
 
 @job.command("make-secret")
@@ -95,8 +95,8 @@ def why(name: str, output: str) -> None:
 def hide_variables(name: str, variables: tuple[str, ...]) -> None:
     """Turn environment VARIABLES of a JOB into secrets."""
     with Client() as client:
-        found = client.job(name)
-        changed = client.post(f"/jobs/{found.id}/make-secret", {"names": list(variables)})
+        job = client.job(name)
+        changed = client.post(f"/jobs/{job.id}/make-secret", {"names": list(variables)})
     click.echo(f"{changed['id']} secrets: {', '.join(changed['secret_names'])}")
 
 
@@ -112,9 +112,9 @@ def list_jobs(
     """List the newest jobs of your tenant; an array is one line."""
     collapsed = "false" if tasks or state else "true"
     with Client() as client:
-        found = list(client.jobs(limit=limit, state=state, search=search, is_collapsed=collapsed))
-    if output != "table" or found:
-        print_items(list(map(_fields, found)), output, columns=_columns(found))
+        jobs = list(client.jobs(limit=limit, state=state, search=search, is_collapsed=collapsed))
+    if output != "table" or jobs:
+        print_items(list(map(_fields, jobs)), output, columns=_columns(jobs))
     elif state or search:
         click.echo("No jobs match.", err=True)
     else:
@@ -131,14 +131,14 @@ job.add_command(list_jobs, "list")
 def show(name: str, output: str) -> None:
     """Show the state, resources and events of a JOB: a name, an ID, or the end of one."""
     with Client() as client:
-        found = client.job(name)
-        events = client.get(f"/jobs/{found.id}/events")["items"]
+        job = client.job(name)
+        events = client.get(f"/jobs/{job.id}/events")["items"]
     if output == "name":
-        click.echo(found.name)
+        click.echo(job.name)
     elif output != "table":
-        print_object(_fields(found) | {"events": events}, output)
+        print_object(_fields(job) | {"events": events}, output)
     else:
-        for key, value in _fields(found).items():
+        for key, value in _fields(job).items():
             if value not in (None, "", [], {}):
                 click.echo(f"{key.replace('_', ' '):<22} {_text(value)}")
         for event in events:
@@ -183,8 +183,8 @@ def wait(names: tuple[str, ...], timeout: int | None) -> None:
     status = 0
     with Client() as client:
         for name in names:
-            left = None if until is None else max(0.0, until - time.monotonic())
-            ended = client.wait(name, timeout_seconds=left)
+            remaining_seconds = None if until is None else max(0.0, until - time.monotonic())
+            ended = client.wait(name, timeout_seconds=remaining_seconds)
             click.echo(f"{ended.id} {ended.state}")
             status = status or ended.exit_status
     sys.exit(status)
@@ -197,17 +197,17 @@ def top(*, once: bool, limit: int) -> None:
     """Show what running jobs use of their CPUs, memory and GPUs, until Ctrl-C."""
     with Client() as client:
         while True:
-            found = list(client.jobs(limit=limit, state="running"))
-            usage = [client.get(f"/jobs/{one.id}/usage")["series"] for one in found]
+            jobs = list(client.jobs(limit=limit, state="running"))
+            usage = [client.get(f"/jobs/{job.id}/usage")["series"] for job in jobs]
             if not once:
                 click.clear()
-            if found:
-                columns = _columns(found) | {
+            if jobs:
+                columns = _columns(jobs) | {
                     title: [_latest(series, field) for series in usage]
                     for title, field in TOP_COLUMNS.items()
                 }
                 shown = {title: columns[title] for title in ("ID", "NAME", "GPUS", *TOP_COLUMNS)}
-                print_items(list(map(_fields, found)), "table", columns=shown)
+                print_items(list(map(_fields, jobs)), "table", columns=shown)
             else:
                 click.echo("No jobs are running.", err=True)
             if once:
@@ -216,8 +216,8 @@ def top(*, once: bool, limit: int) -> None:
 
 
 def _fields(job: Job) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(job)
-    return found
+    fields: dict[str, Any] = msgspec.to_builtins(job)
+    return fields
 
 
 def _columns(jobs: Sequence[Job]) -> dict[str, list[str]]:
@@ -246,7 +246,7 @@ def _duration(job: Job) -> str:
 
 def _latest(series: Sequence[Mapping[str, Any]], field: str) -> str:
     """Return the newest value of a field, over several GPUs their mean or sum."""
-    values = [one["values"][-1] for one in series if one["field"] == field and one["values"]]
+    values = [line["values"][-1] for line in series if line["field"] == field and line["values"]]
     if not values:
         return "-"
     total = sum(values)
@@ -255,5 +255,5 @@ def _latest(series: Sequence[Mapping[str, Any]], field: str) -> str:
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}={one}" for key, one in value.items() if one not in (None, ""))
+        return ", ".join(f"{key}={item}" for key, item in value.items() if item not in (None, ""))
     return " ".join(map(_text, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""What the commands for jobs share: notations of options, secrets, explanations of placement."""
+"""Helpers of the commands for jobs: options, secrets, explanations of placement."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -34,24 +34,24 @@ DURATION = Notation("duration", lambda text: int(parse_duration(text)))
 SIZE = Notation("size", parse_size)
 
 
-def print_pending(found: Mapping[str, Any]) -> None:
+def print_pending(explanation: Mapping[str, Any]) -> None:
     """Print why a job waits, or where it would go."""
-    click.echo(found["reason"] or "The job is not waiting.")
-    if found["position"] is not None and found["is_pending"]:
-        click.echo(f"Position:       {found['position']} of {found['queue_length']}")
-        if found["needs"]:
-            click.echo(f"Needs:          {found['needs']}")
-        start_at = found["expected_start_at"]
+    click.echo(explanation["reason"] or "The job is not waiting.")
+    if explanation["position"] is not None and explanation["is_pending"]:
+        click.echo(f"Position:       {explanation['position']} of {explanation['queue_length']}")
+        if explanation["needs"]:
+            click.echo(f"Needs:          {explanation['needs']}")
+        start_at = explanation["expected_start_at"]
         start = local_minutes(start_at) if start_at else "unknown without time limits"
         click.echo(f"Expected start: {start}")
-    if found.get("assumption"):
-        click.echo(found["assumption"])
-    for one in found["rejections"]:
-        for example in one["examples"]:
+    if explanation.get("assumption"):
+        click.echo(explanation["assumption"])
+    for rejection in explanation["rejections"]:
+        for example in rejection["examples"]:
             click.echo(f"  {example['appliance']}: {example['fact']}")
-        more = one["count"] - len(one["examples"])
-        if more:
-            click.echo(f"  {more} more: {one['code'].replace('_', ' ')}")
+        hidden_count = rejection["count"] - len(rejection["examples"])
+        if hidden_count:
+            click.echo(f"  {hidden_count} more: {rejection['code'].replace('_', ' ')}")
 
 
 def secret(text: str, values: Mapping[str, str]) -> tuple[str, str]:

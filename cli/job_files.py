@@ -39,20 +39,20 @@ file_option = click.option(
 def apply(file: TextIO, *, secrets: tuple[str, ...], dry_run: bool, output: str) -> None:
     """Submit the jobs of a file, separated by ---. On any error none is submitted."""
     jobs = load_jobs(file)
-    given = dict(secret(text, os.environ) for text in secrets)
-    if given:
-        jobs = [{**one, "secrets": {**(one.get("secrets") or {}), **given}} for one in jobs]
+    secret_values = dict(secret(text, os.environ) for text in secrets)
+    if secret_values:
+        jobs = [{**job, "secrets": {**(job.get("secrets") or {}), **secret_values}} for job in jobs]
     with Client() as client:
         applied = client.apply(jobs, is_dry_run=dry_run)
     if output != "table":
         print_object(applied, output)
         return
-    for one in applied:
+    for row in applied:
         if dry_run:
-            click.secho(one["name"], bold=True)
-            print_pending(one["placement"])
+            click.secho(row["name"], bold=True)
+            print_pending(row["placement"])
         else:
-            click.echo(f"{one['job_id']} {one['name']}")
+            click.echo(f"{row['job_id']} {row['name']}")
 
 
 @click.command()
@@ -66,14 +66,14 @@ def load_jobs(file: TextIO) -> list[Mapping[str, Any]]:
     """Return the jobs of a file, which the portal checks."""
     name = getattr(file, "name", "<stdin>")
     try:
-        found = [one for one in yaml.safe_load_all(file) if one is not None]
+        documents = [document for document in yaml.safe_load_all(file) if document is not None]
     except (yaml.YAMLError, ValueError) as error:
         raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
-    for number, one in enumerate(found, start=1):
-        if not isinstance(one, Mapping) or not all(isinstance(key, str) for key in one):
+    for number, document in enumerate(documents, start=1):
+        if not isinstance(document, Mapping) or not all(isinstance(key, str) for key in document):
             raise InvalidInputError(
                 f"{name}: job {number} is not a mapping. Expected 'name: ...' and 'image: ...'."
             )
-    if not found:
+    if not documents:
         raise InvalidInputError(f"{name} has no jobs. Expected 'name: ...' and 'image: ...'.")
-    return found
+    return documents

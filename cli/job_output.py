@@ -8,7 +8,7 @@ from cli.job_common import SIZE
 from vedette.client import Client
 from vedette.jobs import Job, LogLine
 
-# What `attach` shows of the log before.
+# The size of the log's end that `attach` shows first.
 ATTACH_BYTES = 4096
 
 

@@ -235,8 +235,8 @@ def update(
             changed = client.roll_back(job)
         else:
             service = client.job(job)
-            given = _merged(service, _given(_fields(client, **options)))
-            changed = client.update(service.id, **given)
+            changes = _merged(service, _given(_fields(client, **options)))
+            changed = client.update(service.id, **changes)
         if not is_followed:
             click.echo(f"{changed.id} {changed.state}")
             return
@@ -258,31 +258,33 @@ def clone(*, job: str, **options: Any) -> None:  # noqa: ANN401 - those of `_fie
     """
     with Client() as client:
         source = client.job(job)
-        given = _merged(source, _given(_fields(client, **options)))
-        submitted = client.clone(source.id, image=given.pop("image", None), **given)
+        changes = _merged(source, _given(_fields(client, **options)))
+        submitted = client.clone(source.id, image=changes.pop("image", None), **changes)
     click.echo(f"{submitted.id} {submitted.state}")
 
 
 def _merged(job: Job, fields: JobFields) -> dict[str, Any]:
     """Return fields whose variables and labels are added to those of a job."""
-    given: dict[str, Any] = {**fields}
+    merged: dict[str, Any] = {**fields}
     for name in ("env", "labels", "required_labels"):
-        given |= {name: {**getattr(job, name), **given[name]}} if name in given else {}
-    return given
+        merged |= {name: {**getattr(job, name), **merged[name]}} if name in merged else {}
+    return merged
 
 
 def _wait_for_update(client: Client, job_id: str) -> int:
     """Print the progress of an update until its end; return the exit status."""
     shown = ""
     while True:
-        found = client.update_progress(job_id)
-        text = f"{found['state']}: {found['updated']} of {found['total']} instances updated"
+        progress = client.update_progress(job_id)
+        text = (
+            f"{progress['state']}: {progress['updated']} of {progress['total']} instances updated"
+        )
         if text != shown:
             click.secho(text, err=True)
         shown = text
-        if found["state"] != "rolling":
-            click.echo(found["message"], err=True, nl=bool(found["message"]))
-            return 0 if found["state"] == "done" else 1
+        if progress["state"] != "rolling":
+            click.echo(progress["message"], err=True, nl=bool(progress["message"]))
+            return 0 if progress["state"] == "done" else 1
         time.sleep(POLL_SECONDS)
 
 
@@ -306,8 +308,8 @@ def _fields(
     if appliance:
         options["appliance_id"] = appliance_id(client, appliance)
     # Without a name and classes of failures, the defaults apply.
-    given = {name: value for name, value in options.items() if value not in (None, ())}
-    return cast("JobFields", msgspec.to_builtins(given))
+    entered = {name: value for name, value in options.items() if value not in (None, ())}
+    return cast("JobFields", msgspec.to_builtins(entered))
 
 
 def _health_check(check: HealthCheck | None, options: dict[str, int]) -> HealthCheck | None:
@@ -317,9 +319,9 @@ def _health_check(check: HealthCheck | None, options: dict[str, int]) -> HealthC
         InvalidInputError: they are on the command line without a check.
     """
     source = click.get_current_context().get_parameter_source
-    given = [name for name in options if source(name) is ParameterSource.COMMANDLINE]
-    if check is None and given:
-        raise InvalidInputError(f"--{given[0].replace('_', '-')} needs --health.")
+    entered = [name for name in options if source(name) is ParameterSource.COMMANDLINE]
+    if check is None and entered:
+        raise InvalidInputError(f"--{entered[0].replace('_', '-')} needs --health.")
     if check is None:
         return None
     renamed = {_HEALTH_OPTIONS[name]: value for name, value in options.items()}
@@ -329,9 +331,9 @@ def _health_check(check: HealthCheck | None, options: dict[str, int]) -> HealthC
 def _given(fields: JobFields) -> JobFields:
     """Return the fields whose options are on the command line."""
     source = click.get_current_context().get_parameter_source
-    given = {
+    entered = {
         name: value
         for name, value in fields.items()
         if source(_OPTION_OF.get(name, name)) is ParameterSource.COMMANDLINE
     }
-    return cast("JobFields", given)
+    return cast("JobFields", entered)

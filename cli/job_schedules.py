@@ -27,15 +27,17 @@ def schedule() -> None:
 def list_schedules(output: str) -> None:
     """List the schedules of your tenant."""
     with Client() as client:
-        found = _all(client)
+        schedules = _all(client)
     columns = {
-        "NAME": [one["name"] for one in found],
-        "SCHEDULE": [one["schedule"] for one in found],
-        "TIME ZONE": [one["time_zone"] for one in found],
-        "NEXT RUN": [_local(one["next_run_at"], one["time_zone"]) for one in found],
-        "ENABLED": ["yes" if one["is_enabled"] else "no" for one in found],
+        "NAME": [schedule["name"] for schedule in schedules],
+        "SCHEDULE": [schedule["schedule"] for schedule in schedules],
+        "TIME ZONE": [schedule["time_zone"] for schedule in schedules],
+        "NEXT RUN": [
+            _local(schedule["next_run_at"], schedule["time_zone"]) for schedule in schedules
+        ],
+        "ENABLED": ["yes" if schedule["is_enabled"] else "no" for schedule in schedules],
     }
-    print_items(found, output, columns=columns)
+    print_items(schedules, output, columns=columns)
 
 
 @schedule.command()
@@ -65,10 +67,12 @@ def save(name: str, file: TextIO, times: str, secrets: tuple[str, ...], **option
         job["secrets"] = dict(secret(text, os.environ) for text in secrets)
     body = {"name": name, "schedule": times, "job": job, **options}
     with Client() as client:
-        found = next((one["id"] for one in _all(client) if one["name"] == name), None)
+        schedule_id = next(
+            (schedule["id"] for schedule in _all(client) if schedule["name"] == name), None
+        )
         saved = (
-            client.put(f"/job-schedules/{found}", body)
-            if found
+            client.put(f"/job-schedules/{schedule_id}", body)
+            if schedule_id
             else client.post("/job-schedules", body)
         )
     _print_saved(saved)
@@ -100,16 +104,16 @@ def edit(name: str, file: TextIO | None, new_name: str | None, **options: str | 
 def show(name: str, output: str) -> None:
     """Show a schedule with its next runs."""
     with Client() as client:
-        found = client.get(f"/job-schedules/{_id(client, name)}")
+        schedule = client.get(f"/job-schedules/{_id(client, name)}")
     if output in {"json", "yaml"}:
-        print_object(found, output)
+        print_object(schedule, output)
     elif output == "name":
-        click.echo(found["name"])
+        click.echo(schedule["name"])
     else:
         for key in ("name", "schedule", "time_zone", "overlap", "missed", "user_email"):
-            click.echo(f"{key.replace('_', ' '):<12} {found[key] or '-'}")
-        for at in found["next_runs_at"]:
-            click.echo(f"{'next run':<12} {_local(at, found['time_zone'])}")
+            click.echo(f"{key.replace('_', ' '):<12} {schedule[key] or '-'}")
+        for at in schedule["next_runs_at"]:
+            click.echo(f"{'next run':<12} {_local(at, schedule['time_zone'])}")
 
 
 @schedule.command()
@@ -119,18 +123,18 @@ def runs(name: str, output: str) -> None:
     """List the latest runs of a schedule with their outcomes."""
     with Client() as client:
         saved = _named(client, name)
-        found = client.get(f"/job-schedules/{saved['id']}/runs", page_size=PAGE_SIZE)["items"]
+        runs = client.get(f"/job-schedules/{saved['id']}/runs", page_size=PAGE_SIZE)["items"]
     if output in {"json", "yaml"}:
-        print_object(found, output)
+        print_object(runs, output)
         return
     columns = {
-        "DUE": [_local(one["due_at"], saved["time_zone"]) for one in found],
-        "OUTCOME": [one["outcome"] for one in found],
-        "JOB": [(one["job_id"] or "-")[-8:] for one in found],
-        "STATE": [one.get("job_state") or "-" for one in found],
-        "MESSAGE": [one["message"] for one in found],
+        "DUE": [_local(run["due_at"], saved["time_zone"]) for run in runs],
+        "OUTCOME": [run["outcome"] for run in runs],
+        "JOB": [(run["job_id"] or "-")[-8:] for run in runs],
+        "STATE": [run.get("job_state") or "-" for run in runs],
+        "MESSAGE": [run["message"] for run in runs],
     }
-    print_items(found, "table", columns=columns)
+    print_items(runs, "table", columns=columns)
 
 
 @schedule.command()
@@ -179,12 +183,14 @@ def _switch(name: str, action: str) -> None:
 
 
 def _all(client: Client) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
+    schedules: list[dict[str, Any]] = []
     while True:
-        page = client.get("/job-schedules", page=len(found) // PAGE_SIZE + 1, page_size=PAGE_SIZE)
-        found += page["items"]
-        if len(found) >= page["total"] or not page["items"]:
-            return found
+        page = client.get(
+            "/job-schedules", page=len(schedules) // PAGE_SIZE + 1, page_size=PAGE_SIZE
+        )
+        schedules += page["items"]
+        if len(schedules) >= page["total"] or not page["items"]:
+            return schedules
 
 
 def _print_saved(saved: Mapping[str, Any]) -> None:
@@ -209,7 +215,7 @@ def _id(client: Client, name: str) -> str:
 
 
 def _named(client: Client, name: str) -> dict[str, Any]:
-    for one in _all(client):
-        if name in {one["name"], one["id"]}:
-            return one
+    for schedule in _all(client):
+        if name in {schedule["name"], schedule["id"]}:
+            return schedule
     raise InvalidInputError(f"No schedule named {name!r}. See: vedette job schedule ls")

@@ -21,14 +21,14 @@ def template() -> None:
 def list_templates(output: str) -> None:
     """List the templates of your tenant, and those that ship."""
     with Client() as client:
-        found = client.get("/job-templates")["items"]
+        templates = client.get("/job-templates")["items"]
     columns = {
-        "NAME": [one["name"] for one in found],
-        "IMAGE": [one["job"]["image"] for one in found],
-        "GPUS": [str(one["job"]["gpus"]) for one in found],
-        "SAVED BY": [one["user_email"] or "-" for one in found],
+        "NAME": [template["name"] for template in templates],
+        "IMAGE": [template["job"]["image"] for template in templates],
+        "GPUS": [str(template["job"]["gpus"]) for template in templates],
+        "SAVED BY": [template["user_email"] or "-" for template in templates],
     }
-    print_items(found, output, columns=columns)
+    print_items(templates, output, columns=columns)
 
 
 @template.command()
@@ -52,7 +52,7 @@ def save(name: str, file: TextIO, description: str) -> None:
     body = {"name": name, "description": description, "job": jobs[0]}
     with Client() as client:
         templates = client.get("/job-templates")["items"]
-        own = (one for one in templates if not one["is_shipped"])
+        own = (template for template in templates if not template["is_shipped"])
         save_named(client, "/job-templates", body, own)
     click.echo(f"{name} saved")
 

@@ -18,19 +18,19 @@ def notification() -> None:
 def list_notifications(alert_id: str | None, output: str) -> None:
     """List the newest notifications."""
     with Client() as client:
-        found = client.get("/notifications", alert_id=alert_id, page_size=100)["items"]
-    if output == "table" and not found:
+        notifications = client.get("/notifications", alert_id=alert_id, page_size=100)["items"]
+    if output == "table" and not notifications:
         click.echo("No notifications yet.", err=True)
         return
     columns = {
-        "ID": [one["id"] for one in found],
-        "STATE": [one["state"] for one in found],
-        "RECEIVER": [one["receiver_name"] for one in found],
-        "CREATED": [local_minutes(one["created_at"]) for one in found],
-        "ATTEMPTS": [str(one["tries"]) for one in found],
-        "LAST ERROR": [one["last_error"] for one in found],
+        "ID": [notification["id"] for notification in notifications],
+        "STATE": [notification["state"] for notification in notifications],
+        "RECEIVER": [notification["receiver_name"] for notification in notifications],
+        "CREATED": [local_minutes(notification["created_at"]) for notification in notifications],
+        "ATTEMPTS": [str(notification["tries"]) for notification in notifications],
+        "LAST ERROR": [notification["last_error"] for notification in notifications],
     }
-    print_items(found, output, columns=columns)
+    print_items(notifications, output, columns=columns)
 
 
 @notification.command()
@@ -38,5 +38,5 @@ def list_notifications(alert_id: str | None, output: str) -> None:
 def redeliver(notification_id: str) -> None:
     """Send a notification again that was sent or has failed."""
     with Client() as client:
-        found = client.post(f"/notifications/{notification_id}/redeliver", {})
-    click.echo(f"Queued for {found['receiver_name']}")
+        notification = client.post(f"/notifications/{notification_id}/redeliver", {})
+    click.echo(f"Queued for {notification['receiver_name']}")

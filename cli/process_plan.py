@@ -80,13 +80,16 @@ class ProcessPlan:
 
     def fleet(self) -> Child:
         """Start the simulated fleet."""
-        for home in (self._fleet_home, *(home_of(self._fleet_home, one) for one in FLEET)):
+        for home in (
+            self._fleet_home,
+            *(home_of(self._fleet_home, appliance) for appliance in FLEET),
+        ):
             self._trust_ca(home)
         authority = self._fleet_home / PORTAL_AUTHORITY_NAME
         # The demo users call the REST API with requests.
-        more = {"REQUESTS_CA_BUNDLE": str(authority)} if authority.exists() else {}
+        variables = {"REQUESTS_CA_BUNDLE": str(authority)} if authority.exists() else {}
         arguments = ("demo-fleet", "--portal-url", self._url, "--data-dir", str(self._fleet_home))
-        return self._start("fleet", *arguments, **more)
+        return self._start("fleet", *arguments, **variables)
 
     @property
     def _url(self) -> str:
@@ -117,10 +120,10 @@ class ProcessPlan:
         path.touch(mode=0o600)
         path.write_text(json.dumps(tokens), encoding="utf-8")
 
-    def _start(self, name: str, *arguments: str, **more: str) -> Child:
+    def _start(self, name: str, *arguments: str, **variables: str) -> Child:
         logs = self._settings.data_dir / "logs"
         logs.mkdir(exist_ok=True)
-        environ = {**self._environ, **more}
+        environ = {**self._environ, **variables}
         child = Child(name, arguments, environ=environ, log_path=logs / f"{name}.log")
         child.start()
         return child

@@ -90,9 +90,9 @@ def collect_garbage(program: str, config_path: Path, *, now: datetime) -> None:
     """Free the space of deleted images; the registry must not run meanwhile."""
     remove_empty(config_path, before=now - EMPTY_FOR)
     argv = [program, "garbage-collect", str(config_path)]
-    found = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
-    if found.returncode:
-        log.warning("garbage collection of images failed: %s", found.stderr[-500:].strip())
+    result = subprocess.run(argv, capture_output=True, text=True, check=False)  # noqa: S603 - fixed
+    if result.returncode:
+        log.warning("garbage collection of images failed: %s", result.stderr[-500:].strip())
 
 
 def remove_empty(config_path: Path, *, before: datetime) -> None:
@@ -105,11 +105,11 @@ def remove_empty(config_path: Path, *, before: datetime) -> None:
     root = Path(values["storage"]["filesystem"]["rootdirectory"], REPOSITORIES)
     for tags in sorted(root.rglob("_manifests/tags"), reverse=True):
         repository = tags.parent.parent
-        folders = (repository, *(one for part in repository.glob("_*") for one in part.rglob("")))
-        changed_at = max(one.stat().st_mtime for one in folders)
+        folders = (repository, *(path for part in repository.glob("_*") for path in part.rglob("")))
+        changed_at = max(folder.stat().st_mtime for folder in folders)
         if changed_at < before.timestamp() and not any(tags.iterdir()):
-            for one in repository.glob("_*"):
-                shutil.rmtree(one)
+            for part in repository.glob("_*"):
+                shutil.rmtree(part)
             for folder in (repository, *repository.parents):
                 if folder == root or any(folder.iterdir()):
                     break

@@ -21,7 +21,7 @@ from core.errors import InvalidInputError
 from vedette.client import Client
 
 _COLORS = {"create": "green", "update": "yellow", "keep": None}
-# What a file has of a report; empty values are left out.
+# The keys of a report in a file; empty values are left out.
 _KEYS = (
     *("name", "kind", "by", "period", "time_zone", "appliances"),
     *("price_per_kilowatt_hour", "target_percent", "schedule", "file_format", "recipients"),
@@ -38,19 +38,19 @@ def reports() -> None:
 def list_reports(output: str) -> None:
     """List the saved reports of your tenant."""
     with Client() as client:
-        found = list(all_items(client, "/saved-reports"))
-    if output == "table" and not found:
+        reports = list(all_items(client, "/saved-reports"))
+    if output == "table" and not reports:
         click.echo("No saved reports yet. Save some: vedette reports apply -f FILE", err=True)
         return
     columns = {
-        "NAME": [one["name"] for one in found],
-        "REPORT": [f"{one['kind']} by {one['by']}" for one in found],
-        "PERIOD": [one["period"] for one in found],
-        "NEXT EMAIL": [local_minutes(one["next_run_at"]) for one in found],
-        "LAST ERROR": [one["last_error"] or "-" for one in found],
-        "AUTHOR": [one["user_email"] for one in found],
+        "NAME": [report["name"] for report in reports],
+        "REPORT": [f"{report['kind']} by {report['by']}" for report in reports],
+        "PERIOD": [report["period"] for report in reports],
+        "NEXT EMAIL": [local_minutes(report["next_run_at"]) for report in reports],
+        "LAST ERROR": [report["last_error"] or "-" for report in reports],
+        "AUTHOR": [report["user_email"] for report in reports],
     }
-    print_items(found, output, columns=columns)
+    print_items(reports, output, columns=columns)
 
 
 @reports.command()
@@ -71,12 +71,12 @@ def apply(file: TextIO, *, dry_run: bool) -> None:
 def export(names: tuple[str, ...], file: TextIO) -> None:
     """Write the saved reports with these NAMES, or all, as a file for `apply`."""
     with Client() as client:
-        found = {one["name"]: one for one in all_items(client, "/saved-reports")}
-    missing = sorted(set(names) - found.keys())
+        reports = {report["name"]: report for report in all_items(client, "/saved-reports")}
+    missing = sorted(set(names) - reports.keys())
     if missing:
         message = f"There is no saved report {missing[0]!r}. See: vedette reports ls"
         raise InvalidInputError(message)
-    document = {"reports": [_entry(found[name]) for name in names or found]}
+    document = {"reports": [_entry(reports[name]) for name in names or reports]}
     file.write(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100))
 
 
@@ -128,9 +128,9 @@ def remove(name: str) -> None:
 def _ident(client: Client, name: str) -> str:
     command = "vedette reports ls"
     reports = all_items(client, "/saved-reports")
-    found = one_named(reports, name, noun="saved report", command=command)
-    return str(found["id"])
+    report = one_named(reports, name, noun="saved report", command=command)
+    return str(report["id"])
 
 
-def _entry(found: dict[str, Any]) -> dict[str, Any]:
-    return {key: found[key] for key in found if key in _KEYS and found[key]}
+def _entry(report: dict[str, Any]) -> dict[str, Any]:
+    return {key: report[key] for key in report if key in _KEYS and report[key]}

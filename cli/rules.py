@@ -31,7 +31,7 @@ from vedette.client import Client
 if TYPE_CHECKING:
     from alerting.rules.unit_tests import Failure
 
-_KEYS = tuple(one.name for one in fields(RuleEntry))
+_KEYS = tuple(field.name for field in fields(RuleEntry))
 _PLATFORM_KEYS = ("name", "expression", "tenant_ids", "receivers", "is_enabled", "annotation")
 _OPTIONAL = ("annotation", "actions", "tenant_ids")
 _COLORS = {"create": "green", "update": "yellow", "delete": "red", "keep": None}
@@ -55,16 +55,16 @@ def rules() -> None:
 def list_rules(output: str, *, is_platform: bool) -> None:
     """List the alert rules of your tenant."""
     with Client() as client:
-        found = list(all_items(client, _path(is_platform=is_platform)))
-    if output == "table" and not found:
+        rules = list(all_items(client, _path(is_platform=is_platform)))
+    if output == "table" and not rules:
         click.echo("No rules yet. Create some with: vedette rules apply -f rules.yaml", err=True)
         return
     columns = {
-        "NAME": [one["name"] for one in found],
-        "ENABLED": ["yes" if one["is_enabled"] else "no" for one in found],
-        "EXPRESSION": [one["expression"] for one in found],
+        "NAME": [rule["name"] for rule in rules],
+        "ENABLED": ["yes" if rule["is_enabled"] else "no" for rule in rules],
+        "EXPRESSION": [rule["expression"] for rule in rules],
     }
-    print_items(found, output, columns=columns)
+    print_items(rules, output, columns=columns)
 
 
 @rules.command()
@@ -106,16 +106,20 @@ def export(file: TextIO, *, is_platform: bool) -> None:
         if is_platform:
             rules = list(all_items(client, _path(is_platform=True)))
             entries = [
-                {key: one[key] for key in _PLATFORM_KEYS if _is_given(one, key)} for one in rules
+                {key: rule[key] for key in _PLATFORM_KEYS if _is_given(rule, key)} for rule in rules
             ]
             _dump(entries, file)
             return
-        names = {one["id"]: one["name"] for one in all_items(client, "/receivers")}
+        names = {receiver["id"]: receiver["name"] for receiver in all_items(client, "/receivers")}
         entries = [
             {
                 "name": rule["name"],
                 "expression": rule["expression"],
-                "receivers": sorted(names[one] for one in rule["receiver_ids"] if one in names),
+                "receivers": sorted(
+                    names[receiver_id]
+                    for receiver_id in rule["receiver_ids"]
+                    if receiver_id in names
+                ),
                 "is_enabled": rule["is_enabled"],
             }
             | {key: rule[key] for key in _OPTIONAL if rule.get(key)}
@@ -134,12 +138,14 @@ def convert(file: TextIO) -> None:
     """
     groups = load_list(file, "groups")
     with Client() as client:
-        found = [
-            client.get(f"/metrics/{quote(one['name'], safe='')}")
-            for one in client.get("/metrics")["items"]
+        measurements = [
+            client.get(f"/metrics/{quote(listed['name'], safe='')}")
+            for listed in client.get("/metrics")["items"]
         ]
     metrics = [
-        Metric(one["name"], field["name"], one["tags"]) for one in found for field in one["fields"]
+        Metric(measurement["name"], field["name"], measurement["tags"])
+        for measurement in measurements
+        for field in measurement["fields"]
     ]
     entries, left_out = convert_rules(groups, metrics)
     for text in left_out:
@@ -157,10 +163,10 @@ def run_tests(files: Sequence[Path]) -> None:
         failed = failed or bool(failures)
         click.echo(f"{path}: {'FAILED' if failures else 'SUCCESS'}")
         for name, failure in failures:
-            expected, found = (_text(list(side)) for side in (failure.expected, failure.found))
+            expected, actual = (_text(list(side)) for side in (failure.expected, failure.found))
             click.secho(f"  {name}{failure.where}", fg="red")
             for line in difflib.unified_diff(
-                expected.splitlines(), found.splitlines(), "expected", "found", n=10, lineterm=""
+                expected.splitlines(), actual.splitlines(), "expected", "found", n=10, lineterm=""
             ):
                 click.echo(f"    {line}")
     sys.exit(1 if failed else 0)
@@ -175,10 +181,10 @@ def _failures(path: Path) -> "Iterator[tuple[str, Failure]]":
     with naming(str(path)):
         rules: dict[str, RuleRequest] = {}
         for name in document.get("rule_files") or []:
-            found = sorted(path.parent.glob(str(name)))
-            if not found:
+            rule_paths = sorted(path.parent.glob(str(name)))
+            if not rule_paths:
                 raise InvalidInputError(f"rule_files: no file matches {str(name)!r}.")
-            for rule_path in found:
+            for rule_path in rule_paths:
                 with naming(f"rule file {rule_path}"):
                     rules |= _read_rules(rule_path)
         with naming("evaluation_interval"):
@@ -244,5 +250,5 @@ def _dump(entries: list[dict[str, Any]], file: TextIO) -> None:
     file.write(_text({"rules": entries}))
 
 
-def _text(found: object) -> str:
-    return str(yaml.safe_dump(found, sort_keys=False, allow_unicode=True, width=1000))
+def _text(document: object) -> str:
+    return str(yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000))

@@ -99,8 +99,8 @@ class _Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        for one in (one for server in self.servers for one in server.sockets):
-            with socket.fromfd(one.fileno(), one.family, one.type) as same:
+        for listener in (listener for server in self.servers for listener in server.sockets):
+            with socket.fromfd(listener.fileno(), listener.family, listener.type) as same:
                 same.listen(WAITING_CONNECTIONS)
 
 

@@ -55,18 +55,22 @@ def add(matchers: tuple[str, ...], duration: str, start: str | None, comment: st
 def list_silences(state: str, output: str) -> None:
     """List silences, by default the active ones."""
     with Client() as client:
-        found = list(all_items(client, "/silences", state=state))
-    if output == "table" and not found:
+        silences = list(all_items(client, "/silences", state=state))
+    if output == "table" and not silences:
         click.echo(f"No {state} silences.", err=True)
         return
     columns = {
-        "ID": [one["id"] for one in found],
-        "ENDS": [local_minutes(one["ends_at"]) for one in found],
-        "CREATOR": [one["creator_email"] or "-" for one in found],
-        "MATCHERS": [", ".join(one["matchers"]) for one in found],
-        "COMMENT": [one["comment"] for one in found],
+        "ID": [silence["id"] for silence in silences],
+        "ENDS": [local_minutes(silence["ends_at"]) for silence in silences],
+        "CREATOR": [silence["creator_email"] or "-" for silence in silences],
+        "MATCHERS": [", ".join(silence["matchers"]) for silence in silences],
+        "COMMENT": [silence["comment"] for silence in silences],
     }
-    named = [one | {"name": one["id"]} for one in found] if output == "name" else found
+    named = (
+        [silence | {"name": silence["id"]} for silence in silences]
+        if output == "name"
+        else silences
+    )
     print_items(named, output, columns=columns)
 
 
@@ -119,19 +123,19 @@ def add_window(
 def list_windows(output: str) -> None:
     """List maintenance windows."""
     with Client() as client:
-        found = list(all_items(client, "/maintenance-windows"))
-    if output == "table" and not found:
+        windows = list(all_items(client, "/maintenance-windows"))
+    if output == "table" and not windows:
         click.echo("No maintenance windows.", err=True)
         return
     columns = {
-        "ID": [one["id"] for one in found],
-        "NAME": [one["name"] for one in found],
-        "SCHEDULE": [f"{one['schedule']} {one['time_zone']}" for one in found],
-        "DURATION": [format_duration(one["duration_seconds"]) for one in found],
-        "NEXT": [local_minutes(one["next_at"]) for one in found],
-        "MATCHERS": [", ".join(one["matchers"]) for one in found],
+        "ID": [window["id"] for window in windows],
+        "NAME": [window["name"] for window in windows],
+        "SCHEDULE": [f"{window['schedule']} {window['time_zone']}" for window in windows],
+        "DURATION": [format_duration(window["duration_seconds"]) for window in windows],
+        "NEXT": [local_minutes(window["next_at"]) for window in windows],
+        "MATCHERS": [", ".join(window["matchers"]) for window in windows],
     }
-    print_items(found, output, columns=columns)
+    print_items(windows, output, columns=columns)
 
 
 @window.command("rm")
@@ -146,10 +150,10 @@ def remove_windows(window_ids: tuple[str, ...]) -> None:
 
 def _instant(text: str) -> datetime:
     try:
-        found = datetime.fromisoformat(text)
+        start = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidInputError(
             f"--start {text!r} is not a time. Write it like 2026-03-01T22:00:00Z."
         ) from None
     # A time without an offset is local, as those that commands print.
-    return found.astimezone(UTC)
+    return start.astimezone(UTC)

@@ -86,8 +86,11 @@ def simulate(
         label="Simulating",
         file=sys.stderr,
     ) as outcomes:
-        found = list(outcomes)
-    results = [_summary(name, [one for one in found if one.policy == name]) for name in names]
+        completed = list(outcomes)
+    results = [
+        _summary(name, [outcome for outcome in completed if outcome.policy == name])
+        for name in names
+    ]
     if form == "json":
         click.echo(json.dumps({"demand_percent": demand_percent, "policies": results}, indent=2))
         return
@@ -124,9 +127,9 @@ def _run(policy: str, seed: int, demand_ratio: float) -> Outcome:
 
 
 def _summary(policy: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    shares = [100 * one.allocated_ratio for one in outcomes]
-    refused = [100 * one.refused / one.arrived for one in outcomes]
-    by_seed = sorted(outcomes, key=lambda one: one.seed)
+    shares = [100 * outcome.allocated_ratio for outcome in outcomes]
+    refused = [100 * outcome.refused / outcome.arrived for outcome in outcomes]
+    by_seed = sorted(outcomes, key=lambda outcome: outcome.seed)
     return {
         "policy": policy,
         "seeds": len(outcomes),
@@ -134,5 +137,5 @@ def _summary(policy: str, outcomes: Sequence[Outcome]) -> dict[str, Any]:
         "allocated_percent_min": round(min(shares), 3),
         "allocated_percent_max": round(max(shares), 3),
         "refused_percent_mean": round(statistics.mean(refused), 3),
-        "allocated_percent": [round(100 * one.allocated_ratio, 3) for one in by_seed],
+        "allocated_percent": [round(100 * outcome.allocated_ratio, 3) for outcome in by_seed],
     }

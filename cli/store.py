@@ -62,8 +62,8 @@ store.add_command(migrate)
 def stats(url: str | None) -> None:
     """Show the measurements of a store with their number of points and time range."""
     url = url or load_server_settings().resolved_timeseries_url
-    with opened(url, option="--url") as found:
-        rows = [_HEADER, *_stats(found)]
+    with opened(url, option="--url") as store:
+        rows = [_HEADER, *_stats(store)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
@@ -86,7 +86,7 @@ def stats(url: str | None) -> None:
 @click.option(
     "--format",
     "format_name",
-    type=click.Choice([one.value for one in ExportFormat]),
+    type=click.Choice([export_format.value for export_format in ExportFormat]),
     required=True,
     help="File format.",
 )
@@ -132,12 +132,12 @@ def export(
             click.echo(f"{name}: {rows:,} rows in {target or 'stdout'}", err=target is None)
 
 
-def _stats(found: Store) -> Iterator[tuple[str, ...]]:
+def _stats(store: Store) -> Iterator[tuple[str, ...]]:
     end_ns = to_ns(utc_now() + timedelta(days=1))
-    for name in found.measurements(tenants=None):
+    for name in store.measurements(tenants=None):
         query = ScanQuery(measurement=name, start_ns=BEGINNING_NS, end_ns=end_ns, tenants=None)
-        counts = len(found.fields(name, tenants=None)), len(found.tags(name, tenants=None))
-        yield name, *map(str, counts), *_extent_cells(found.extent(query))
+        counts = len(store.fields(name, tenants=None)), len(store.tags(name, tenants=None))
+        yield name, *map(str, counts), *_extent_cells(store.extent(query))
 
 
 def _extent_cells(extent: Extent | None) -> tuple[str, str, str]:

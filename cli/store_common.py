@@ -42,10 +42,10 @@ class Instant(click.ParamType[datetime]):
         if isinstance(value, datetime):
             return value
         try:
-            found = datetime.fromisoformat(str(value))
+            instant = datetime.fromisoformat(str(value))
         except ValueError:
             self.fail(f"{value!r} is not a date like 2026-03-01 or 2026-03-01T12:00Z", param, ctx)
-        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 since_option = click.option("--since", type=Instant(), help="Start date or instant (UTC).")
@@ -93,7 +93,7 @@ def opened(url: str, *, option: str, must_exist: bool = True) -> Iterator[Store]
         store.close()
 
 
-def tenant_ids(given: Sequence[str], *, store: Store) -> tuple[str, ...] | None:
+def tenant_ids(names: Sequence[str], *, store: Store) -> tuple[str, ...] | None:
     """Return the IDs of tenants given by slug or ID; None if none is given, which means all.
 
     An ID that is not in the database is accepted if the store has samples of it.
@@ -101,12 +101,12 @@ def tenant_ids(given: Sequence[str], *, store: Store) -> tuple[str, ...] | None:
     Raises:
         InvalidInputError: a tenant is unknown to the database and the store.
     """
-    if not given:
+    if not names:
         return None
     ids: set[str] = set()
-    unknown = set(given)
+    unknown = set(names)
     with suppress(NotFoundError), open_session() as session:  # a host without a server has none
-        tenants = {name: find_tenant(session, name) or session.get(Tenant, name) for name in given}
+        tenants = {name: find_tenant(session, name) or session.get(Tenant, name) for name in names}
         ids = {tenant.id for tenant in tenants.values() if tenant is not None}
         unknown = {name for name, tenant in tenants.items() if tenant is None}
     for name in sorted(unknown - _tenants_of(store) if unknown else ()):
@@ -154,9 +154,9 @@ class ProgressLine:
         if now < self._due:
             return
         rate = (done - self._first) / (now - self._started)
-        left = format_duration((total - done) / rate) if rate else "?"
+        remaining = format_duration((total - done) / rate) if rate else "?"
         percent = min(100, 100 * done // total) if total else 0
-        text = f"{subject}: {done:,} points, {percent} %, {rate:,.0f}/s, {left} left"
+        text = f"{subject}: {done:,} points, {percent} %, {rate:,.0f}/s, {remaining} left"
         click.echo(
             f"\r\033[K{text}" if self._is_terminal else text, err=True, nl=not self._is_terminal
         )
@@ -171,7 +171,7 @@ class ProgressLine:
 
 
 class Interrupt:
-    """Whether Ctrl-C or SIGTERM was received, and which."""
+    """Records whether Ctrl-C or SIGTERM was received, and which."""
 
     def __init__(self) -> None:
         self._event = threading.Event()

@@ -151,7 +151,7 @@ def _copy(
 def _verify(
     source: Store, destination: Store, selection: Selection, *, interrupt: Interrupt
 ) -> None:
-    found = []
+    mismatches = []
     checked, due = 0, time.monotonic() + _REPORT_SECONDS
 
     def show(chunk: ScanQuery) -> None:
@@ -163,18 +163,20 @@ def _verify(
 
     compared = differences(source, destination, selection, on_chunk=show, pause=interrupt.wait)
     for difference in compared:
-        found.append(difference)
+        mismatches.append(difference)
         if interrupt.is_set():
             return
-    if found:
+    if mismatches:
         lines = [
-            f"  {_chunk_text(one.chunk)} {one.field}: {one.source_count:,} in the source, "
-            f"{one.destination_count:,} in the destination"
-            for one in found[:_MAX_LISTED]
+            f"  {_chunk_text(mismatch.chunk)} {mismatch.field}: {mismatch.source_count:,} in the "
+            f"source, {mismatch.destination_count:,} in the destination"
+            for mismatch in mismatches[:_MAX_LISTED]
         ]
-        more = [f"  and {len(found) - len(lines)} more"] if len(found) > len(lines) else []
+        others = (
+            [f"  and {len(mismatches) - len(lines)} more"] if len(mismatches) > len(lines) else []
+        )
         raise MigrationFaultError(
-            "\n".join(["The stores don't have the same number of values:", *lines, *more])
+            "\n".join(["The stores don't have the same number of values:", *lines, *others])
         )
     omitted = omitted_fields(source, destination, selection)
     if omitted:

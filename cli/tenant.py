@@ -121,9 +121,9 @@ def remove(slug: str, name: str) -> None:
     The running server does the work; `vedette tenant list --removed` shows its progress.
     """
     with open_session() as session:
-        found = _find(session, slug)
+        tenant = _find(session, slug)
         removal = request_removal(
-            session, OPERATOR, found.id, name=name, by="command line", now=utc_now()
+            session, OPERATOR, tenant.id, name=name, by="command line", now=utc_now()
         )
         path = load_server_settings().exports_dir / removal.file_name
     click.echo(f"Removal requested. The server exports the tenant to {path}, then deletes it.")
@@ -147,7 +147,7 @@ def remove(slug: str, name: str) -> None:
 def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
     """Show the quotas of tenant SLUG. Options replace all of them."""
     with open_session() as session:
-        found = _find(session, slug)
+        tenant = _find(session, slug)
         if unlimited or any(value is not None for value in options.values()):
             limits = Limits(
                 max_appliances=options["appliances"],
@@ -163,8 +163,8 @@ def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
                 max_schedules=options["schedules"],
                 max_dashboards=options["dashboards"],
             )
-            set_limits(session, OPERATOR, found.id, limits)
-        limits = limits_of(session, found.id)
+            set_limits(session, OPERATOR, tenant.id, limits)
+        limits = limits_of(session, tenant.id)
     for name in Limits.__dataclass_fields__:
         value = limits.most(name.removeprefix("max_"))
         is_default = value is not None and getattr(limits, name) is None
@@ -174,26 +174,26 @@ def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
 
 def _set_state(slug: str, state: TenantState) -> None:
     with open_session() as session:
-        found = _find(session, slug)
-        set_tenant_state(session, OPERATOR, found.id, state, now=utc_now())
+        tenant = _find(session, slug)
+        set_tenant_state(session, OPERATOR, tenant.id, state, now=utc_now())
     click.echo(f"{slug} is {state.value}.")
 
 
 def _tenants(session: Session) -> Iterator[str]:
     counts = tenant_counts(session)
-    for one in _all_pages(partial(tenants_page, session, OPERATOR)):
-        count = counts[one.id]
+    for listed in _all_pages(partial(tenants_page, session, OPERATOR)):
+        count = counts[listed.id]
         yield (
-            f"{one.slug:<24} {one.state.value:<10} {count.users:>5} users "
-            f"{count.appliances:>6} appliances {count.jobs:>7} jobs  {one.name}"
+            f"{listed.slug:<24} {listed.state.value:<10} {count.users:>5} users "
+            f"{count.appliances:>6} appliances {count.jobs:>7} jobs  {listed.name}"
         )
 
 
 def _removals(session: Session) -> Iterator[str]:
-    for one in _all_pages(partial(list_removals, session, OPERATOR)):
-        steps = f"{one.done}/{one.total}" if one.total else ""
-        rest = one.error or one.file_name
-        yield f"{one.tenant_slug:<24} {one.state.value:<17} {steps:>7}  {rest}"
+    for removal in _all_pages(partial(list_removals, session, OPERATOR)):
+        steps = f"{removal.done}/{removal.total}" if removal.total else ""
+        outcome = removal.error or removal.file_name
+        yield f"{removal.tenant_slug:<24} {removal.state.value:<17} {steps:>7}  {outcome}"
 
 
 def _all_pages(page_of: Callable[..., Page[Any]]) -> Iterator[Any]:
@@ -204,7 +204,7 @@ def _all_pages(page_of: Callable[..., Page[Any]]) -> Iterator[Any]:
 
 
 def _find(session: Session, slug: str) -> Tenant:
-    found = find_tenant(session, slug)
-    if found is None:
+    tenant = find_tenant(session, slug)
+    if tenant is None:
         raise NotFoundError(f"There is no tenant {slug!r}. See: vedette tenant list")
-    return found
+    return tenant

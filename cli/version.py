@@ -86,18 +86,20 @@ def sbom() -> dict[str, Any]:
     purl = f"pkg:pypi/{DISTRIBUTION}@{release}"
     javascript = [
         {
-            **_entry(one.name, one.version, f"pkg:npm/{one.name.replace('@', '%40')}"),
-            "licenses": [{"license": {"id": one.license}}],
+            **_entry(
+                component.name, component.version, f"pkg:npm/{component.name.replace('@', '%40')}"
+            ),
+            "licenses": [{"license": {"id": component.license}}],
             "components": [
                 {
                     "type": "file",
                     "name": path,
                     "hashes": [{"alg": "SHA-256", "content": digest}],
                 }
-                for path, digest in one.files.items()
+                for path, digest in component.files.items()
             ],
         }
-        for one in vendored()
+        for component in vendored()
     ]
     python = [
         _entry(name, number, f"pkg:pypi/{name.lower().replace('_', '-')}")
@@ -114,7 +116,9 @@ def sbom() -> dict[str, Any]:
             | {"type": "application"}
         },
         "components": components,
-        "dependencies": [{"ref": purl, "dependsOn": [one["bom-ref"] for one in components]}],
+        "dependencies": [
+            {"ref": purl, "dependsOn": [component["bom-ref"] for component in components]}
+        ],
     }
 
 

@@ -33,7 +33,7 @@ MAX_HEAD_BYTES = 64 * 1024
 CHUNK_OVERHEAD = 8
 # Requests that are sent before earlier ones are answered. Browsers and agents send none.
 MAX_PIPELINED = 16
-# What follows an early response, such as the rest of a body that is too large, is read this long.
+# The rest of a request, such as a body that is too large, is read this long after the response.
 LINGER_SECONDS = 5.0
 _LONGEST_SWEEP_SECONDS = 1.0
 _SLICE_SECONDS = 0.001
@@ -124,20 +124,22 @@ class Connections:
         address = ip_address(host.partition("%")[0])
         return "" if is_within(address, self.limits.proxies) else network_of(host)
 
-    def _sweep(self, rest: "list[BoundedProtocol] | None" = None) -> None:
+    def _sweep(self, unchecked: "list[BoundedProtocol] | None" = None) -> None:
         """Check all connections, in slices: those of an attack may all be due at once."""
         loop = get_running_loop()
         now = loop.time()
-        rest = list(self._networks) if rest is None else rest
-        while rest and loop.time() - now < _SLICE_SECONDS:
-            connection = rest.pop()
+        unchecked = list(self._networks) if unchecked is None else unchecked
+        while unchecked and loop.time() - now < _SLICE_SECONDS:
+            connection = unchecked.pop()
             if connection in self._networks:
                 connection.check(now)
-        if rest:
-            self._timer = loop.call_later(0, self._sweep, rest)
+        if unchecked:
+            self._timer = loop.call_later(0, self._sweep, unchecked)
         else:
-            again = bool(self._networks)
-            self._timer = loop.call_later(self._sweep_seconds, self._sweep) if again else None
+            has_connections = bool(self._networks)
+            self._timer = (
+                loop.call_later(self._sweep_seconds, self._sweep) if has_connections else None
+            )
 
     def _warn(self, problem: str) -> None:
         now = time.monotonic()
@@ -147,7 +149,7 @@ class Connections:
 
 
 class _Phase(Enum):
-    """What the server receives of a connection."""
+    """The data that the server receives of a connection."""
 
     IDLE = auto()
     HEAD = auto()
@@ -286,7 +288,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if now >= self._write_due:
             self.abort()
         elif self.transport.is_closing():
-            # What is left in the buffer must go out, too.
+            # The data in the buffer must go out, too.
             self._phase = _IDLE
             self._due = min(self._due, now + self._limits.write_seconds)
             if now >= self._due:

@@ -227,10 +227,10 @@ class _WholeResponder(WSGIResponder):
     async def sender(self, send: Any) -> None:  # noqa: ANN401 - a2wsgi's
         await super().sender(send)
         if self._parts:
-            start, *rest = self._parts
+            start, *chunks = self._parts
             await send(start)
             await send(
-                {"type": "http.response.body", "body": b"".join(one["body"] for one in rest)}
+                {"type": "http.response.body", "body": b"".join(chunk["body"] for chunk in chunks)}
             )
 
 

@@ -21,7 +21,7 @@ def trust_proxies(app: ASGIApp, trusted: tuple[Network, ...]) -> ASGIApp:
     the last of its addresses that is not a trusted proxy is the client.
     """
     # uvicorn has its own types for ASGI.
-    inner = ProxyHeadersMiddleware(app, [str(one) for one in trusted]) if trusted else app  # type: ignore[arg-type]
+    inner = ProxyHeadersMiddleware(app, [str(network) for network in trusted]) if trusted else app  # type: ignore[arg-type]
     has_warned = False
 
     # Not a coroutine of its own, which each request would pay for.

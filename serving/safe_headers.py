@@ -2,7 +2,7 @@
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-# What a browser that is led here may do with an answer: nothing.
+# A browser that is led here may do nothing with a response.
 HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -24,8 +24,8 @@ def with_safe_headers(app: ASGIApp) -> ASGIApp:
             kind = message["type"]
             if kind in _STARTS:
                 headers = message.get("headers", ())
-                given = {name.lower() for name, _ in headers}
-                extra = (pair for pair in HEADERS if pair[0] not in given)
+                names = {name.lower() for name, _ in headers}
+                extra = (pair for pair in HEADERS if pair[0] not in names)
                 message = {**message, "headers": [*headers, *extra]}
             elif kind == "websocket.accept":
                 is_accepted = True

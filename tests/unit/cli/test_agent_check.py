@@ -36,8 +36,8 @@ def findings(
     """Return what is found, by what was looked at."""
     fields: dict[str, object] = {"executor": "none", "buffer_max_bytes": 2**20, **settings}
     config = AgentConfig(portal_urls=list(urls), data_dir=home, **fields)  # type: ignore[arg-type] # as named
-    found = check_appliance(config, clock=utc_now if now is None else lambda: now)
-    return {finding.name: finding for finding in found}
+    results = check_appliance(config, clock=utc_now if now is None else lambda: now)
+    return {finding.name: finding for finding in results}
 
 
 def write_config(home: Path, url: str, *lines: str) -> Path:
@@ -51,10 +51,10 @@ def vedette_check(*arguments: str) -> Result:
     return run_vedette("agent", "check", *arguments)
 
 
-def test_an_appliance_in_order_is_said_to_be(home: Path, portal: RecordingPortal) -> None:
-    found = findings(home, portal.url)
-    assert {finding.verdict for finding in found.values()} == {Verdict.OK}
-    assert set(found) == {
+def test_a_healthy_appliance_passes_all_checks(home: Path, portal: RecordingPortal) -> None:
+    results = findings(home, portal.url)
+    assert {finding.verdict for finding in results.values()} == {Verdict.OK}
+    assert set(results) == {
         "data folder",
         "disk space",
         "identity",
@@ -62,7 +62,7 @@ def test_an_appliance_in_order_is_said_to_be(home: Path, portal: RecordingPortal
         f"clock against {portal.url}",
         f"identity at {portal.url}",
     }
-    assert " ms" in found[f"portal {portal.url}"].message
+    assert " ms" in results[f"portal {portal.url}"].message
 
 
 def test_a_portal_that_does_not_listen_fails(home: Path) -> None:
@@ -75,9 +75,9 @@ def test_a_portal_that_does_not_listen_fails(home: Path) -> None:
 
 def test_each_address_is_checked(home: Path, portal: RecordingPortal) -> None:
     gone = f"http://127.0.0.1:{free_port()}"
-    found = findings(home, gone, portal.url)
-    assert found[f"portal {gone}"].verdict is Verdict.FAIL
-    assert found[f"portal {portal.url}"].verdict is Verdict.OK
+    results = findings(home, gone, portal.url)
+    assert results[f"portal {gone}"].verdict is Verdict.FAIL
+    assert results[f"portal {portal.url}"].verdict is Verdict.OK
 
 
 def test_a_name_that_does_not_resolve_fails(home: Path) -> None:
@@ -107,10 +107,10 @@ def test_an_identity_that_the_portal_does_not_take_fails(
 def test_an_appliance_that_is_not_enrolled_fails_with_the_command(
     tmp_path: Path, portal: RecordingPortal
 ) -> None:
-    found = findings(tmp_path, portal.url)
-    assert found["identity"].verdict is Verdict.FAIL
-    assert "vedette agent enroll" in found["identity"].advice
-    assert f"identity at {portal.url}" not in found
+    results = findings(tmp_path, portal.url)
+    assert results["identity"].verdict is Verdict.FAIL
+    assert "vedette agent enroll" in results["identity"].advice
+    assert f"identity at {portal.url}" not in results
 
 
 def test_a_secret_that_others_can_read_fails(home: Path, portal: RecordingPortal) -> None:
@@ -142,8 +142,8 @@ def test_a_buffer_larger_than_the_disk_is_a_warning(home: Path, portal: Recordin
 def test_a_missing_docker_engine_fails_only_if_configured(
     home: Path, portal: RecordingPortal, executor: str, verdict: Verdict
 ) -> None:
-    found = findings(home, portal.url, executor=executor, docker_url=f"unix://{home}/docker.sock")
-    assert found["Docker"].verdict is verdict
+    results = findings(home, portal.url, executor=executor, docker_url=f"unix://{home}/docker.sock")
+    assert results["Docker"].verdict is verdict
 
 
 def test_a_socket_that_answers_is_in_order(home: Path, portal: RecordingPortal) -> None:
@@ -151,8 +151,8 @@ def test_a_socket_that_answers_is_in_order(home: Path, portal: RecordingPortal) 
     with socket.socket(socket.AF_UNIX) as engine:
         engine.bind(str(path))
         engine.listen()
-        found = findings(home, portal.url, executor="docker", docker_url=f"unix://{path}")
-    assert found["Docker"].verdict is Verdict.OK
+        results = findings(home, portal.url, executor="docker", docker_url=f"unix://{path}")
+    assert results["Docker"].verdict is Verdict.OK
 
 
 def test_the_command_prints_a_line_for_each_check(home: Path, portal: RecordingPortal) -> None:
@@ -178,7 +178,7 @@ def test_all_configuration_errors_are_lines_of_the_check(home: Path) -> None:
     assert "did you mean interval_seconds?" in result.stdout
 
 
-def test_offline_only_the_file_is_looked_at(home: Path) -> None:
+def test_offline_only_the_file_is_checked(home: Path) -> None:
     path = write_config(home, "http://portal.invalid")
     result = vedette_check("--offline", str(path))
     assert result.returncode == 0, result.stderr

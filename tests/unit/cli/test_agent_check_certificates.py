@@ -1,4 +1,4 @@
-"""What `vedette agent check` says of the client certificate and of a server's credentials."""
+"""`vedette agent check` reports on the client certificate and a server's credentials."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_an_agent_without_one_yet_is_in_order(tmp_path: Path) -> None:
     assert (finding.verdict, finding.message[:8]) == (Verdict.OK, "none yet")
 
 
-def test_it_says_that_the_portals_is_shown_and_until_when(tmp_path: Path, pair: Pair) -> None:
+def test_the_portals_certificate_is_named_with_its_end(tmp_path: Path, pair: Pair) -> None:
     give(tmp_path, pair)
     finding = findings(tmp_path)[CERTIFICATE]
     assert finding.verdict is Verdict.OK
@@ -60,9 +60,7 @@ def test_it_says_that_the_portals_is_shown_and_until_when(tmp_path: Path, pair: 
     assert finding.message.endswith(" hours)")
 
 
-def test_it_says_that_a_configured_one_is_shown_in_place_of_the_portals(
-    tmp_path: Path, pair: Pair
-) -> None:
+def test_a_configured_certificate_replaces_the_portals(tmp_path: Path, pair: Pair) -> None:
     (tmp_path / CERTIFICATE_NAME).write_bytes(pair.certificate.read_bytes())
     finding = findings(tmp_path, own=pair.certificate)[CERTIFICATE]
     assert finding.verdict is Verdict.OK

@@ -89,14 +89,14 @@ def test_accepting_gpus_names_those_that_the_agent_will_forget(tmp_path: Path) -
     save_identity(
         tmp_path, Identity(appliance_id="appliance-1", tenant_id="acme", agent_token=AGENT_TOKEN)
     )
-    known = KnownGPUs(tmp_path)
+    remembered = KnownGPUs(tmp_path)
     gone, here = (
         KnownGPU(uuid=f"GPU-{index}", index=index, model="NVIDIA H100", has_nvlinks=False)
         for index in range(2)
     )
-    known.update([gone, here])
-    known.update([here])
-    known.save()
+    remembered.update([gone, here])
+    remembered.update([here])
+    remembered.save()
 
     result = vedette_agent("accept-gpus", "--data-dir", str(tmp_path))
 

@@ -20,10 +20,10 @@ def test_samples_are_shown_with_their_units(tmp_path: Path) -> None:
     assert result.returncode == 0, result.stderr
     heading, *rows = [line.split() for line in result.stdout.splitlines()]
     assert heading == ["measurement", "tags", "field", "value"]
-    found = {(row[0], row[1]): row[-1] for row in rows}
-    assert found["uptime", "uptime_seconds"][-1] in "smhd"
-    assert found["memory", "used_percent"] == "%"
-    assert {measurement for measurement, _ in found} == {"uptime", "memory"}
+    values = {(row[0], row[1]): row[-1] for row in rows}
+    assert values["uptime", "uptime_seconds"][-1] in "smhd"
+    assert values["memory", "used_percent"] == "%"
+    assert {measurement for measurement, _ in values} == {"uptime", "memory"}
 
 
 def test_rates_are_shown_because_plugins_are_read_twice(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_json_output(tmp_path: Path) -> None:
     assert point["fields"]["uptime_seconds"] > 0
 
 
-def test_an_unavailable_plugin_says_why(tmp_path: Path) -> None:
+def test_an_unavailable_plugin_is_explained(tmp_path: Path) -> None:
     result = once(tmp_path, "--plugin", "exec")
     assert result.returncode == 0
     assert "plugin exec is not available on this host: no programs are configured" in result.stderr

@@ -61,13 +61,13 @@ def test_changes_by_the_command_line_are_audited_and_verified(
         (entry,) = session.scalars(select(AuditEntry).filter_by(chain="platform"))
     assert (entry.action, entry.actor_name) == ("tenant.created", "command line")
     assert f"platform 1 {entry.hash}" in answer.stdout.splitlines()
-    kept = tmp_path / "kept"
-    kept.write_text(answer.stdout)
+    heads = tmp_path / "kept"
+    heads.write_text(answer.stdout)
     assert run("tenant", "add", "Globex").exit_code == 0
-    assert run("audit", "verify", "--known", str(kept)).exit_code == 0
+    assert run("audit", "verify", "--known", str(heads)).exit_code == 0
     with sessions.begin() as session:
         session.execute(delete(AuditEntry).filter_by(chain="platform", number=1))
-    answer = run("audit", "verify", "--known", str(kept))
+    answer = run("audit", "verify", "--known", str(heads))
     assert answer.exit_code == 1
     assert "platform: Entry 1 is missing." in answer.stderr
 

@@ -36,7 +36,7 @@ def test_the_first_call_makes_the_authority_and_the_next_shows_the_same() -> Non
     assert "signing" in first
 
 
-def test_a_rotation_shows_both_and_says_from_when_the_new_one_signs() -> None:
+def test_a_rotation_shows_both_and_when_the_new_one_signs() -> None:
     run("show")
     assert "signs from" in run("rotate").output
     shown = run("show").output

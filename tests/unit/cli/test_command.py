@@ -40,7 +40,7 @@ def test_commands_other_than_server_load_no_web_framework() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
-def test_a_server_loads_what_pages_and_files_need_when_they_are_asked_for() -> None:
+def test_a_server_loads_modules_for_pages_and_files_on_demand() -> None:
     """Also while agents post: a tag that all rows lack needs no `pyarrow.compute`."""
     code = (
         "import sys, cli.server\n"
@@ -101,7 +101,7 @@ def test_only_one_vedette_up_uses_a_data_directory(tmp_path: Path) -> None:
         pass
 
 
-def test_a_call_without_login_says_how_to_sign_in(tmp_path: Path) -> None:
+def test_a_command_without_a_login_explains_how_to_sign_in(tmp_path: Path) -> None:
     result = run_vedette("job", "list", environ={"XDG_CONFIG_HOME": str(tmp_path)})
 
     assert result.returncode == 1

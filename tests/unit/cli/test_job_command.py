@@ -47,8 +47,8 @@ def submit(sessions: SessionFactory, cast: Cast, clock: FrozenClock, name: str) 
 
 def end(sessions: SessionFactory, job_id: str, state: JobState, *, exit_code: int | None) -> None:
     with sessions.begin() as session:
-        found = session.get_one(Job, job_id)
-        found.state, found.exit_code, found.message = state, exit_code, "It ended."
+        row = session.get_one(Job, job_id)
+        row.state, row.exit_code, row.message = state, exit_code, "It ended."
 
 
 def test_a_wrong_size_is_reported_with_its_option() -> None:
@@ -68,7 +68,7 @@ def test_jobs_are_listed_in_every_format(
     assert header.split()[:3] == ["ID", "NAME", "STATE"]
     assert [row.split()[:2] for row in rows] == [[ids[1][-8:], "second"], [ids[0][-8:], "first"]]
     for output, load in (("json", json.loads), ("yaml", yaml.safe_load)):
-        assert [one["id"] for one in load(job("ls", "-o", output).stdout)] == ids[::-1]
+        assert [item["id"] for item in load(job("ls", "-o", output).stdout)] == ids[::-1]
     assert job("ls", "-o", "name", "--limit", "1").stdout == "second\n"
     assert job("ls", "-o", "name", "--search", "fir").stdout == "first\n"
     none = job("ls", "--state", "lost")
@@ -81,14 +81,14 @@ def test_a_job_is_found_by_name_and_by_either_end_of_its_id(
 ) -> None:
     ids = [submit(sessions, cast, clock, name) for name in ("train", "eval", "train")]
 
-    for text, found in (
+    for text, job_id in (
         ("eval", ids[1]),
         ("train", ids[2]),
         (ids[0], ids[0]),
         (ids[0][-8:], ids[0]),
         (ids[0][-12:].upper(), ids[0]),
     ):
-        assert json.loads(job("show", text, "-o", "json").stdout)["id"] == found
+        assert json.loads(job("show", text, "-o", "json").stdout)["id"] == job_id
     several = job("show", ids[0][:6])
     assert several.returncode == 1
     assert "ambiguous" in several.stderr
@@ -105,16 +105,16 @@ def test_a_job_is_submitted_again_and_several_are_stopped(
     command = ("python", "-c", "print(1)", "--env", "C=3")
     first = job("run", *options, *command).stdout.split()[0]
     assert json.loads(job("show", first, "-o", "json").stdout)["command"] == list(command)
-    again = job("retry", "train", "--secret", "A=2").stdout.split()[0]
+    retried = job("retry", "train", "--secret", "A=2").stdout.split()[0]
 
-    shown = json.loads(job("show", again, "-o", "json").stdout)
+    shown = json.loads(job("show", retried, "-o", "json").stdout)
     assert (shown["image"], shown["env"]) == ("acme/train:1", {})
     assert sorted(shown["secret_names"]) == ["A", "KEY"]
     copy = job("clone", "train", "--gpus", "2", "--env", "B=2", "--name", "wide").stdout.split()[0]
     wide = json.loads(job("show", copy, "-o", "json").stdout)
     assert (wide["name"], wide["gpus"], wide["command"]) == ("wide", 2, list(command))
     assert (wide["env"], sorted(wide["secret_names"])) == ({"B": "2"}, ["A", "KEY"])
-    assert job("stop", first, again).stdout.count("stop requested") == 2
+    assert job("stop", first, retried).stdout.count("stop requested") == 2
     assert job("stop", copy).returncode == 0
     assert job("cancel", submit(sessions, cast, clock, "other")).returncode == 0
     assert job("ls", "--state", "stopped", "-o", "name").stdout.split() == [
@@ -125,7 +125,7 @@ def test_a_job_is_submitted_again_and_several_are_stopped(
     ]
 
 
-def test_an_array_is_one_line_and_stops_as_a_whole(job: Vedette) -> None:
+def test_an_array_is_one_line_and_all_of_its_tasks_stop(job: Vedette) -> None:
     options = ("--image", "acme/train:1", "--array", "0-3%2", "--idle-limit", "5", "30m")
     assert "idle_gpu_percent" in job("run", *options).stderr  # no GPUs
     first = job("run", *options, "--gpus", "1").stdout.split()[0]
@@ -182,7 +182,7 @@ def test_the_client_returns_results_and_raises_failures(
         assert client.result(made.id).exit_code == 0
         for number in range(3):
             submit(sessions, cast, clock, f"job {number}")
-        assert [one.name for one in client.jobs(limit=2)] == ["job 2", "job 1"]
+        assert [listed.name for listed in client.jobs(limit=2)] == ["job 2", "job 1"]
         assert len(list(client.jobs())) == 4
 
 

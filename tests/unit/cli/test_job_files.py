@@ -131,9 +131,13 @@ def test_templates_are_listed_saved_and_used(job: Vedette) -> None:
 
     made = job("run", "--template", "tune", "--memory", "2GiB", "--", "python", "tune.py")
     assert made.stderr == ""
-    found = json.loads(job("show", made.stdout.split()[0], "-o", "json").stdout)
-    assert (found["name"], found["gpus"], found["labels"]) == ("tune", 1, {"project": "llm"})
-    assert (found["memory_bytes"], found["command"]) == (2 * 1024**3, ["python", "tune.py"])
+    submitted = json.loads(job("show", made.stdout.split()[0], "-o", "json").stdout)
+    assert (submitted["name"], submitted["gpus"], submitted["labels"]) == (
+        "tune",
+        1,
+        {"project": "llm"},
+    )
+    assert (submitted["memory_bytes"], submitted["command"]) == (2 * 1024**3, ["python", "tune.py"])
     assert job("template", "rm", "tune").returncode == 0
     assert "tune" in job("run", "--template", "tune").stderr
     assert "--image" in job("run").stderr
@@ -159,8 +163,8 @@ def test_a_schedule_is_saved_run_and_deleted(job: Vedette) -> None:
     text = "name: eval\nimage: acme/eval:1\n"
     saved = job("schedule", "save", "nightly", "--at", "0 2 * * *", "-f", "-", stdin=text)
     assert "nightly saved, next run" in saved.stdout
-    again = job("schedule", "save", "nightly", "--at", "0 3 * * *", "-f", "-", stdin=text)
-    assert again.stdout.endswith(" 03:00 UTC (UTC)\n")
+    replaced = job("schedule", "save", "nightly", "--at", "0 3 * * *", "-f", "-", stdin=text)
+    assert replaced.stdout.endswith(" 03:00 UTC (UTC)\n")
     assert job("schedule", "run", "nightly").stdout.startswith("submitted")
     assert "submitted" in job("schedule", "runs", "nightly").stdout
     assert job("schedule", "edit", "nightly").returncode == 1

@@ -118,9 +118,12 @@ def test_alerts_are_silenced_and_silences_listed_and_expired(vedette: Vedette) -
     added = silence("add", "rule=GPU too hot", "appliance=~dgx-.*", "--comment", "Fans")
     ident = added.stdout.strip()
     listed = json.loads(silence("ls", "-o", "json").stdout)
-    found = next(one for one in listed if one["id"] == ident)
-    assert found["matchers"] == ["rule=GPU too hot", "appliance=~dgx-.*"]
-    assert (found["creator_email"], found["comment"]) == ("bob@acme.example", "Fans")
+    added_silence = next(item for item in listed if item["id"] == ident)
+    assert added_silence["matchers"] == ["rule=GPU too hot", "appliance=~dgx-.*"]
+    assert (added_silence["creator_email"], added_silence["comment"]) == (
+        "bob@acme.example",
+        "Fans",
+    )
     assert silence("expire", ident).stdout == f"{ident} expired\n"
     assert silence("ls", "--state", "expired", "-o", "name").stdout == f"{ident}\n"
     assert "ended already" in silence("expire", ident).stderr
@@ -129,7 +132,7 @@ def test_alerts_are_silenced_and_silences_listed_and_expired(vedette: Vedette) -
     assert "--start" in silence("add", "gpu=1", "--start", "soon").stderr
 
 
-def test_rules_of_the_platform_are_kept_in_a_file(
+def test_platform_rules_are_applied_from_a_file(
     vedette: Vedette, cast: Cast, sessions: SessionFactory, clock: FrozenClock, tmp_path: Path
 ) -> None:
     with sessions.begin() as session:
@@ -183,9 +186,9 @@ def test_maintenance_windows_are_added_listed_and_removed(vedette: Vedette) -> N
 
 def test_prometheus_rules_become_a_file_to_apply(vedette: Vedette) -> None:
     rule = {"alert": "Hot", "expr": "max_over_time(gpu_x[5m]) > 1"}
-    found = vedette("import", "-f", "-", stdin=yaml.safe_dump({"groups": [{"rules": [rule]}]}))
-    assert found.stdout == "rules: []\n"
-    assert "Hot: not converted: the portal has no metric 'gpu_x'" in found.stderr
+    converted = vedette("import", "-f", "-", stdin=yaml.safe_dump({"groups": [{"rules": [rule]}]}))
+    assert converted.stdout == "rules: []\n"
+    assert "Hot: not converted: the portal has no metric 'gpu_x'" in converted.stderr
 
 
 def test_rules_are_tested_without_a_portal(tmp_path: Path) -> None:
@@ -239,11 +242,11 @@ def test_an_error_of_a_test_names_file_test_and_series(
     rules_file(tmp_path, rule)
     tests = tmp_path / "tests.yml"
     tests.write_text(yaml.safe_dump(document), encoding="utf-8")
-    found = run_vedette("rules", "test", str(tests), environ={})
-    assert found.returncode == 1
-    assert "Traceback" not in found.stderr
+    result = run_vedette("rules", "test", str(tests), environ={})
+    assert result.returncode == 1
+    assert "Traceback" not in result.stderr
     for text in (str(tests), *parts):
-        assert text in found.stderr
+        assert text in result.stderr
 
 
 def test_a_test_that_fails_is_named_with_its_file(tmp_path: Path) -> None:

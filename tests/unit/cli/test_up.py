@@ -1,4 +1,4 @@
-"""What `vedette up` tells whoever started it."""
+"""The output of `vedette up`."""
 
 from pathlib import Path
 

@@ -36,21 +36,21 @@ def run(*arguments: str) -> str:
 
 
 def test_the_manifest_has_every_vendored_file_with_its_hash() -> None:
-    listed = {path: digest for one in vendored() for path, digest in one.files.items()}
+    listed = {path: digest for component in vendored() for path, digest in component.files.items()}
     files = {path for path in FOLDER.rglob("*") if path.is_file()} | MINIFIED
     missing = {str(path.relative_to(ROOT)) for path in files} - listed.keys()
     assert missing == set()
     for path, digest in listed.items():
         assert hashlib.sha256((ROOT / path).read_bytes()).hexdigest() == digest, path
-    assert all(any("LICENSE" in path for path in one.files) for one in vendored())
+    assert all(any("LICENSE" in path for path in component.files) for component in vendored())
 
 
 @pytest.mark.parametrize("name", STATED)
 def test_versions_are_those_that_the_files_state(name: str) -> None:
     path, pattern = STATED[name]
-    found = re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))
-    assert found is not None
-    assert {one.name: one.version for one in vendored()}[name] == found[1]
+    stated = re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))
+    assert stated is not None
+    assert {component.name: component.version for component in vendored()}[name] == stated[1]
 
 
 def test_components_are_listed_with_license_and_hash() -> None:
@@ -64,7 +64,7 @@ def test_components_are_listed_with_license_and_hash() -> None:
 def test_the_bill_of_materials_has_all_components() -> None:
     document = json.loads(run("--sbom"))
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
-    purls = {one["purl"] for one in document["components"]}
+    purls = {component["purl"] for component in document["components"]}
     assert {"pkg:npm/%40xterm/xterm@6.0.0", "pkg:npm/bootstrap@5.3.8"} <= purls
     assert any(purl.startswith("pkg:pypi/sqlalchemy@") for purl in purls)
     assert not any("pytest" in purl for purl in purls)

@@ -145,8 +145,10 @@ class Site:
         """Sign a user in, and return a ticket as the portal makes them."""
         with self.sessions.begin() as session:
             start_session(session, user, now=NOON, lifetime=timedelta(days=1))
-            found = session.scalars(select(LoginSession).where(LoginSession.user_id == user.id))
-            session_id = found.all()[-1].id
+            login_sessions = session.scalars(
+                select(LoginSession).where(LoginSession.user_id == user.id)
+            )
+            session_id = login_sessions.all()[-1].id
         return self.proofs().sign("ticket", Proof(self.job.id, PORT, session_id))
 
     def cookie_of(self, user: User) -> str:
@@ -166,7 +168,7 @@ class Site:
             sock=socket.create_connection((address.hostname or "", address.port or 0)),
             origin=Origin(origin or f"http://{self.host}:{address.port}"),
             additional_headers={"Cookie": cookie},
-            subprotocols=[Subprotocol(one) for one in subprotocols] or None,
+            subprotocols=[Subprotocol(subprotocol) for subprotocol in subprotocols] or None,
             proxy=None,
         )
 
@@ -219,15 +221,17 @@ def test_websockets_and_large_downloads_share_the_tunnel(site: Site, cast: Cast)
         assert (first.subprotocol, second.subprotocol) == ("chat", None)
         download.start()
         for number in range(20):
-            for one in (first, second):
-                one.send(str(number))
-            assert [one.recv(timeout=60) for one in (first, second)] == [f"echo {number}"] * 2
+            for websocket in (first, second):
+                websocket.send(str(number))
+            assert [websocket.recv(timeout=60) for websocket in (first, second)] == [
+                f"echo {number}"
+            ] * 2
     download.join()
     assert sizes == [32 * MEBIBYTE]
     assert len(slow.content) == 32 * MEBIBYTE
 
 
-def test_only_those_who_control_the_job_enter_it(site: Site, cast: Cast) -> None:
+def test_only_users_who_control_the_job_open_it(site: Site, cast: Cast) -> None:
     opened = site.get("/tree")
     assert opened.status_code == 303
     assert opened.headers["Location"].endswith(f"/jobs/{site.job.id}/open?port={PORT}")
@@ -267,10 +271,12 @@ def test_rights_are_read_once_in_a_while_and_their_loss_ends_what_is_open(
     assert site.get("/", cookie=cookie).status_code == 303
 
 
-def test_websockets_of_other_sites_and_strangers_are_refused(site: Site, cast: Cast) -> None:
+def test_websockets_of_other_sites_and_without_a_session_are_rejected(
+    site: Site, cast: Cast
+) -> None:
     cookie = site.cookie_of(cast.alice)
     port = urlsplit(site.url).port
-    for given, origin in (
+    for given_cookie, origin in (
         (cookie, "https://evil.example"),
         (cookie, "null"),
         (cookie, f"https://{site.host}:{port}"),
@@ -279,7 +285,7 @@ def test_websockets_of_other_sites_and_strangers_are_refused(site: Site, cast: C
         ("vedette-job=x", ""),
     ):
         with pytest.raises(InvalidStatus):
-            site.websocket(given, origin=origin)
+            site.websocket(given_cookie, origin=origin)
     assert site.asked == []
 
 
@@ -320,8 +326,8 @@ def test_requests_of_other_jobs_and_sites_do_not_reach_the_job(site: Site, cast:
 def test_a_ticket_works_once_and_a_port_has_one_origin(site: Site, cast: Cast) -> None:
     address = f"/.vedette/enter?ticket={site.ticket_of(cast.alice)}"
     assert site.get(address).status_code == 307
-    again = site.get(address)
-    assert (again.status_code, "Set-Cookie" in again.headers) == (303, False)
+    second = site.get(address)
+    assert (second.status_code, "Set-Cookie" in second.headers) == (303, False)
     cookie = site.cookie_of(cast.alice)
     for label in (f"0{PORT}", f"+{PORT}", f"{PORT}.", ""):
         host = site.host.replace(f"-{PORT}", f"-{label}")
@@ -347,7 +353,7 @@ def test_a_job_that_ended_a_closed_port_and_a_lost_agent_have_a_clear_page(
     assert "succeeded" in ended.text
 
 
-def test_a_lost_tunnel_is_asked_for_through_the_desired_state(
+def test_a_lost_tunnel_is_requested_by_the_desired_state(
     site: Site, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cookie = site.cookie_of(cast.alice)
@@ -359,14 +365,14 @@ def test_a_lost_tunnel_is_asked_for_through_the_desired_state(
     eventually(lambda: "not connected" in site.get("/", cookie=cookie).text)
     assert requests.get(address, headers=agent, timeout=60).json()["wants_tunnel"]
     site.stop.clear()
-    again = threading.Thread(target=site.serve_tunnel)
-    again.start()
+    reconnected = threading.Thread(target=site.serve_tunnel)
+    reconnected.start()
     eventually(lambda: site.get("/", cookie=cookie).status_code == 200)
     site.stop.set()
-    again.join()
+    reconnected.join()
 
 
-def test_strangers_open_no_tunnel(site: Site) -> None:
+def test_only_the_jobs_agent_opens_a_tunnel(site: Site) -> None:
     with pytest.raises(OSError, match="refuses the tunnel"):
         serve_tunnel(
             site.url,

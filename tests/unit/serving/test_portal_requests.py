@@ -27,20 +27,20 @@ App = Callable[[Any, Any], Iterable[bytes]]
 
 async def received(app: App, on_message: OnMessage = lambda _: None) -> list[Message]:
     """Return the ASGI messages of a WSGI application's response."""
-    found: list[Message] = []
+    messages: list[Message] = []
 
     async def receive() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Message) -> None:
-        found.append(message)
+        messages.append(message)
         on_message(message)
 
     await PortalThreads(app, workers=1)(SCOPE, receive, send)
-    return found
+    return messages
 
 
-def test_a_response_of_known_size_leaves_its_thread_at_once() -> None:
+def test_a_response_of_known_size_frees_its_thread_immediately() -> None:
     def app(_environ: object, start_response: Any) -> list[bytes]:  # noqa: ANN401 - WSGI's
         start_response("200 OK", [("Content-Length", "6")])
         return [b"abc", b"def"]
@@ -64,8 +64,8 @@ def test_other_responses_leave_it_in_parts() -> None:
             if message.get("body") == b"first":
                 is_sent.set()  # noqa: B023 - awaited in the same round
 
-        found = asyncio.run(received(app, on_message))
-        assert [one.get("body") for one in found] == [None, b"first", b"second", b""]
+        messages = asyncio.run(received(app, on_message))
+        assert [message.get("body") for message in messages] == [None, b"first", b"second", b""]
 
 
 def test_a_download_that_fails_midway_is_an_error_for_its_client() -> None:

@@ -34,7 +34,7 @@ def request_of(credential: str) -> Scope:
 
 @pytest.fixture
 def shares() -> PortalShares:
-    """What is known after alice, bob (both of acme) and charlie (of globex) have sent a request."""
+    """The shares after requests of alice, bob (both of acme) and charlie (of globex)."""
     shares = PortalShares(THREADS)
     for name, tenant in (("alice", "acme"), ("bob", "acme"), ("charlie", "globex")):
         shares.remember({**request_of(name), SIGNED_IN: (name, tenant)})
@@ -52,7 +52,7 @@ def started(shares: PortalShares, *credentials: str) -> list[str]:
             names.append(credential)
 
         turns = ExitStack()
-        tasks = [asyncio.create_task(start(one)) for one in credentials]
+        tasks = [asyncio.create_task(start(credential)) for credential in credentials]
         await asyncio.wait(tasks, timeout=0)
         for _ in range(10):
             await asyncio.sleep(0)
@@ -81,7 +81,7 @@ def test_a_tenant_has_half_whatever_the_number_of_its_users(shares: PortalShares
     assert names[-1] == "charlie"
 
 
-def test_a_user_who_has_computed_for_long_has_one_thread(
+def test_a_user_of_much_computing_time_has_one_thread(
     shares: PortalShares, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock()
@@ -111,7 +111,7 @@ def test_few_credentials_are_remembered(
     assert len(started(shares, *["alice"] * 2, *["guess"] * 20)) == 4
 
 
-def test_the_portal_says_who_has_sent_a_request(
+def test_the_portal_reports_the_sender_of_a_request(
     url: str, sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     remembered: list[object] = []

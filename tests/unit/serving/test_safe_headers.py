@@ -92,19 +92,19 @@ def requests_of_all_routes(
 ) -> set[tuple[str, str]]:
     """Return a method and a path of each route of the agent API and the portal."""
     access = create_access_app(settings=settings, sessions=sessions, store=store)
-    found = {
+    requests = {
         (method, route.path)
         for route in access.routes
         if isinstance(route, Route)
         for method in route.methods or ()
     }
     url_map: Map = create_portal(settings, sessions=sessions, store=store).url_map
-    found |= {
+    requests |= {
         (method, PARAMETER.sub("0", rule.rule))
         for rule in url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
-    return found | {("GET", "/api/v1/jobs/0/follow"), ("GET", "/api/v1/jobs/0/files")}
+    return requests | {("GET", "/api/v1/jobs/0/follow"), ("GET", "/api/v1/jobs/0/files")}
 
 
 def test_every_route_has_the_headers_and_no_server(
@@ -122,8 +122,8 @@ def test_every_route_has_the_headers_and_no_server(
                 continue
             response = listener.get(method, path, headers)
             statuses.add(response.status)
-            if found := missing(response, path):
-                faults[f"{method} {path} {response.status}"] = found
+            if missing_headers := missing(response, path):
+                faults[f"{method} {path} {response.status}"] = missing_headers
     assert faults == {}
     assert {200, 204, 302, 400, 401, 404} <= statuses
 
