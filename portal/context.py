@@ -94,8 +94,8 @@ def install(app: Flask, portal: Portal) -> None:
 
 def portal() -> Portal:
     """Return the services of the running portal."""
-    found: Portal = current_app.extensions[EXTENSION]
-    return found
+    services: Portal = current_app.extensions[EXTENSION]
+    return services
 
 
 @contextmanager
@@ -145,16 +145,16 @@ def public_url() -> str:
     return portal().settings.resolved_public_url
 
 
-def set_principal(found: Principal | None) -> None:
+def set_principal(sender: Principal | None) -> None:
     """Set who sends this request."""
-    g.principal = found
-    WRITER.set(found.tenant.id if found and found.tenant else "")
+    g.principal = sender
+    WRITER.set(sender.tenant.id if sender and sender.tenant else "")
 
 
 def principal() -> Principal | None:
     """Return who sends this request, or None without authentication."""
-    found: Principal | None = g.get("principal")
-    return found
+    sender: Principal | None = g.get("principal")
+    return sender
 
 
 def current_principal() -> Principal:
@@ -163,10 +163,10 @@ def current_principal() -> Principal:
     Raises:
         UnauthenticatedError: nobody is signed in, which only public routes see.
     """
-    found = principal()
-    if found is None:
+    sender = principal()
+    if sender is None:
         raise UnauthenticatedError("Sign in first.")
-    return found
+    return sender
 
 
 def current_user() -> User:
@@ -179,16 +179,18 @@ def current_scope() -> Scope:
     return current_principal().scope
 
 
-def actor_of(found: Principal | None) -> Actor:
+def actor_of(sender: Principal | None) -> Actor:
     """Return a principal as the audit log's actor; in a support session that is the operator."""
-    if found is None:
+    if sender is None:
         return _actor(None, via="browser")
-    if found.support_session is not None:
-        return _actor(found.support_session.operator, via=f"support session as {found.user.email}")
-    via = found.via.value
-    if found.credential_name:
-        via = f"{via} {found.credential_name}"
-    return _actor(found.user, via=via)
+    if sender.support_session is not None:
+        return _actor(
+            sender.support_session.operator, via=f"support session as {sender.user.email}"
+        )
+    via = sender.via.value
+    if sender.credential_name:
+        via = f"{via} {sender.credential_name}"
+    return _actor(sender.user, via=via)
 
 
 def actor_signing_in(user: User, *, via: str = "browser") -> Actor:

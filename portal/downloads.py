@@ -43,12 +43,12 @@ class RunningDownloads:
             if self._running.total() >= self._most:
                 raise _too_many("The portal serves as many downloads as it can")
             self._running[tenant_id] += 1
-        left = [tenant_id]
+        counted = [tenant_id]
 
         def end() -> None:
             with self._lock:
-                while left:
-                    self._running[left.pop()] -= 1
+                while counted:
+                    self._running[counted.pop()] -= 1
 
         return end
 
@@ -72,14 +72,14 @@ def stream_file(pieces: Iterable[AnyStr], *, media_type: str, file_name: str = "
     running: RunningDownloads = current_app.extensions[_EXTENSION]
     end = running.begin(current_scope().tenant_id)
     asgi_scope = request.environ.get("asgi.scope", {})
-    rest = iter(pieces)
+    chunks = iter(pieces)
     try:
-        first = list(islice(rest, 1))
+        first = list(islice(chunks, 1))
     except BaseException:
         end()
         raise
     response = Response(
-        _while_connected(chain(first, rest), asgi_scope, end), content_type=media_type
+        _while_connected(chain(first, chunks), asgi_scope, end), content_type=media_type
     )
     # An iterator that never started is closed without its end.
     response.call_on_close(end)
@@ -100,8 +100,8 @@ def _while_connected(
         end()
 
 
-def _too_many(what: str) -> OverloadedError:
+def _too_many(problem: str) -> OverloadedError:
     return OverloadedError(
-        f"{what}. Wait until one ends, then try again.",
+        f"{problem}. Wait until one ends, then try again.",
         retry_after_seconds=RETRY_AFTER_SECONDS,
     )

@@ -237,7 +237,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     current = current_principal()
     with database() as session:
         page = list_sessions(session, current.user.id, now=now(), **query)
-    return envelope(page, [_shaped(one, current.credential_id) for one in page.items])
+    return envelope(page, [_shaped(login, current.credential_id) for login in page.items])
 
 
 @sessions.operation("GET", "/<session_id>", answer=SessionSchema)
@@ -275,6 +275,6 @@ def end_all() -> None:
         record_for_user(session, current_user(), action="session.all_ended", now=now())
 
 
-def _shaped(one: LoginSession, current_id: str | None) -> dict[str, Any]:
-    device, is_current = device_name(one.user_agent), one.id == current_id
-    return values_of(SessionSchema, one, device=device, is_current=is_current)
+def _shaped(login: LoginSession, current_id: str | None) -> dict[str, Any]:
+    device, is_current = device_name(login.user_agent), login.id == current_id
+    return values_of(SessionSchema, login, device=device, is_current=is_current)

@@ -116,7 +116,7 @@ class SilenceIDSchema(Schema):
 
 
 class StatusSchema(Schema):
-    """What answers."""
+    """The status of the server, in Alertmanager's fields."""
 
     cluster = fields.Dict()
     versionInfo = fields.Dict()
@@ -130,7 +130,7 @@ class StatusSchema(Schema):
 def list_alerts(query: dict[str, Any]) -> list[dict[str, Any]]:
     """List firing alerts."""
     with database() as session:
-        found = export_alerts(
+        alerts = export_alerts(
             session,
             current_scope(),
             filters=query["filter"],
@@ -139,11 +139,11 @@ def list_alerts(query: dict[str, Any]) -> list[dict[str, Any]]:
             public_url=public_url(),
         )
     return [
-        one
-        for one in found
-        if (query["active"] or one["status"]["state"] != "active")
-        and (query["silenced"] or not one["status"]["silencedBy"])
-        and (query["inhibited"] or not one["status"]["inhibitedBy"])
+        alert
+        for alert in alerts
+        if (query["active"] or alert["status"]["state"] != "active")
+        and (query["silenced"] or not alert["status"]["silencedBy"])
+        and (query["inhibited"] or not alert["status"]["inhibitedBy"])
     ]
 
 

@@ -91,7 +91,7 @@ class TransitionSchema(Schema):
 
 
 class AlertActionSchema(Schema):
-    """What the rule did, or did not, because the alert fired."""
+    """An action of the rule because the alert fired, done or not."""
 
     id = fields.String()
     kind = fields.Enum(ActionKind, by_value=True)
@@ -133,8 +133,8 @@ def list_all_transitions(query: dict[str, Any]) -> dict[str, Any]:
     to_state = query.pop("to_state")
     wanted = HistoryFilter(to_states=(to_state,) if to_state else NOTABLE, **query)
     with database() as session:
-        found = list_history(session, current_scope(), wanted, page=page, page_size=page_size)
-        return envelope(found)
+        history = list_history(session, current_scope(), wanted, page=page, page_size=page_size)
+        return envelope(history)
 
 
 @alerts.operation("GET", query=AlertQuery, answer=page_of(AlertSchema))

@@ -54,8 +54,10 @@ class _MemorySize(fields.Integer):
 def _schema_of(struct: type[msgspec.Struct]) -> type[Schema]:
     """Return the schema of a struct of the protocol, with the same fields."""
     name = struct.__name__.removesuffix("Info")
-    found = {field.name: _field(field.name, field.type) for field in msgspec.structs.fields(struct)}
-    return Schema.from_dict(found, name=f"{name}Schema")
+    schema_fields = {
+        field.name: _field(field.name, field.type) for field in msgspec.structs.fields(struct)
+    }
+    return Schema.from_dict(schema_fields, name=f"{name}Schema")
 
 
 def _field(name: str, kind: Any) -> fields.Field[Any]:  # noqa: ANN401 - a type

@@ -208,9 +208,9 @@ def bulk(body: dict[str, Any]) -> dict[str, Any]:
 def show(appliance_id: str) -> Appliance:
     """Return an appliance with its inventory and health; other responses leave them out."""
     with database() as session:
-        found = get_appliance(session, current_scope(), appliance_id)
-    appliances.set_etag(found, _ETAG)
-    return found
+        appliance = get_appliance(session, current_scope(), appliance_id)
+    appliances.set_etag(appliance, _ETAG)
+    return appliance
 
 
 @appliances.operation(
@@ -233,8 +233,8 @@ def change(appliance_id: str, body: dict[str, Any]) -> Appliance:
 def events(appliance_id: str, query: dict[str, Any]) -> dict[str, Any]:
     """List the events of an appliance, newest first."""
     with database() as session:
-        found: Page[ApplianceEvent] = list_events(session, current_scope(), appliance_id, **query)
-        return envelope(found)
+        page: Page[ApplianceEvent] = list_events(session, current_scope(), appliance_id, **query)
+        return envelope(page)
 
 
 @appliances.operation(
@@ -256,12 +256,12 @@ def show_drain(appliance_id: str) -> dict[str, Any]:
     """Return how far the draining of the appliance is."""
     with database() as session:
         appliance = get_appliance(session, current_scope(), appliance_id)
-        found = drains.drain_progress(session, appliance)
-        if found is None:
+        progress = drains.drain_progress(session, appliance)
+        if progress is None:
             return {"is_drained": False, "job_count": 0, "jobs_left": 0, "jobs": []}
-        jobs = [{"id": job.id, "name": job.name, "state": job.state} for job in found.jobs]
+        jobs = [{"id": job.id, "name": job.name, "state": job.state} for job in progress.jobs]
     names = ("drained_at", "deadline_at", "is_done", "job_count", "jobs_left")
-    return {"is_drained": True, "jobs": jobs, **{name: getattr(found, name) for name in names}}
+    return {"is_drained": True, "jobs": jobs, **{name: getattr(progress, name) for name in names}}
 
 
 @appliances.operation("POST", "/<appliance_id>/undrain", answer=BriefApplianceSchema)

@@ -82,11 +82,11 @@ class VedetteAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
     def _openapi_json(self) -> Response:
         with self._making_document:
             if not self._document:
-                for one in self._resources:
-                    one.register_views_in_doc(
-                        self, self._app, self.spec, name=one.name, parameters=None
+                for resource in self._resources:
+                    resource.register_views_in_doc(
+                        self, self._app, self.spec, name=resource.name, parameters=None
                     )
-                    self.spec.tag({"name": one.name, "description": one.description})
+                    self.spec.tag({"name": resource.name, "description": resource.description})
                 self._document = json.dumps(self.spec.to_dict(), indent=2).encode()
         return Response(self._document, mimetype="application/json")
 
@@ -204,7 +204,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
                 view = self.arguments(_shared(accepted), arg_name="body", example=example)(view)
             if method == "POST":
                 view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
-            for error in (one for one in errors if one not in own):
+            for error in (code for code in errors if code not in own):
                 view = self.alt_response(error, HTTPStatus(error).name)(view)
             view = _requiring(_knowing(view, _names_of(query)), need)
             view = self._described(view, function, need)
@@ -254,12 +254,12 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
 
     def _described(self, view: View, function: View, need: Need) -> View:
         text = inspect.getdoc(function) or ""
-        summary, _, rest = text.partition("\n")
+        summary, _, details = text.partition("\n")
         resource_name = "".join(word[:1].upper() + word[1:] for word in self.name.split())
         described: View = self.doc(
             operationId=f"{resource_name[:1].lower()}{resource_name[1:]}.{function.__name__}",
             summary=summary,
-            description=f"{rest.strip()}\n\n{_description_of(need)}".strip(),
+            description=f"{details.strip()}\n\n{_description_of(need)}".strip(),
         )(view)
         return described
 
@@ -284,9 +284,9 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
     def _prepare_etag_doc(
         self, doc: dict[str, Any], info: dict[str, Any], **options: object
     ) -> dict[str, Any]:
-        found: dict[str, Any] = super()._prepare_etag_doc(doc, info, **options)
-        found.get("responses", {}).pop(428, None)
-        return found
+        operation: dict[str, Any] = super()._prepare_etag_doc(doc, info, **options)
+        operation.get("responses", {}).pop(428, None)
+        return operation
 
 
 def _shared(schema: type[Schema] | Schema | None) -> Schema | None:
@@ -296,18 +296,18 @@ def _shared(schema: type[Schema] | Schema | None) -> Schema | None:
 
 def _names_of(schema: type[Schema] | Schema | None) -> frozenset[str]:
     """Return the names of the parameters that a schema of a query string declares."""
-    found = _shared(schema)
+    instance = _shared(schema)
     return frozenset(
-        field.data_key or name for name, field in (found.fields if found else {}).items()
+        field.data_key or name for name, field in (instance.fields if instance else {}).items()
     )
 
 
 @cache
 def _instance(schema: type[Schema]) -> Schema:
-    found = schema()
+    instance = schema()
     # flask-smorest copies what it documents in each of its decorators: 2,500 schemas, 10 MiB.
-    found.__deepcopy__ = lambda _memo: found  # type: ignore[attr-defined]
-    return found
+    instance.__deepcopy__ = lambda _memo: instance  # type: ignore[attr-defined]
+    return instance
 
 
 def _requiring(view: View, need: Need) -> View:

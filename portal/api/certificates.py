@@ -49,7 +49,7 @@ class CertificateSchema(Schema):
     serial = fields.String()
     fingerprint = fields.String(metadata={"description": "SHA-256, in hex."})
     state = fields.Function(
-        lambda one: state_of(one, now=now()).value,
+        lambda certificate: state_of(certificate, now=now()).value,
         metadata={"type": "string", "description": "Such as `active`, `overdue` or `revoked`."},
     )
     not_before = instant()

@@ -110,7 +110,7 @@ class StoppedContainerSchema(Schema):
 
 
 class CleanupSchema(Schema):
-    """What the last clean-up deleted."""
+    """The result of the last clean-up."""
 
     finished_at = instant()
     images = fields.Integer()
@@ -174,12 +174,14 @@ def replace(body: dict[str, Any], tenant_id: str) -> dict[str, Any]:
             return _policies(read_policies(session, current_scope(), tenant_id))
 
         cleanup_policies.check_if_match(session, Tenant, tenant_id, read, CleanupPoliciesSchema)
-        policies = {one.pop("site"): CleanupPolicy(**one) for one in body["policies"]}
+        policies = {policy.pop("site"): CleanupPolicy(**policy) for policy in body["policies"]}
         return _policies(set_policies(session, current_scope(), tenant_id, policies))
 
 
-def _policies(found: dict[str, CleanupPolicy]) -> dict[str, Any]:
-    return {"policies": [{"site": site, **asdict(one)} for site, one in sorted(found.items())]}
+def _policies(policies: dict[str, CleanupPolicy]) -> dict[str, Any]:
+    return {
+        "policies": [{"site": site, **asdict(policy)} for site, policy in sorted(policies.items())]
+    }
 
 
 def _shaped(view: StorageView) -> dict[str, Any]:
@@ -191,23 +193,23 @@ def _shaped(view: StorageView) -> dict[str, Any]:
         "disk_free_bytes": report.disk_free_bytes if report else 0,
         "images": [
             {
-                "id": one.image_id,
-                "names": one.names,
-                "size_bytes": one.size_bytes,
-                "used_at": from_ns(one.used_at_ns) if one.used_at_ns else None,
-                "verdict": view.plan.images[one.image_id],
+                "id": image.image_id,
+                "names": image.names,
+                "size_bytes": image.size_bytes,
+                "used_at": from_ns(image.used_at_ns) if image.used_at_ns else None,
+                "verdict": view.plan.images[image.image_id],
             }
-            for one in (report.images if report else ())
+            for image in (report.images if report else ())
         ],
         "containers": [
             {
-                "id": one.container_id,
-                "name": one.name,
-                "image": one.image,
-                "finished_at": from_ns(one.finished_at_ns),
-                "verdict": view.plan.containers[one.container_id],
+                "id": container.container_id,
+                "name": container.name,
+                "image": container.image,
+                "finished_at": from_ns(container.finished_at_ns),
+                "verdict": view.plan.containers[container.container_id],
             }
-            for one in (report.containers if report else ())
+            for container in (report.containers if report else ())
         ],
         "policy": {"site": view.policy_site, **asdict(view.policy)},
         "cleanup": None

@@ -53,11 +53,11 @@ class DashboardSchema(Schema):
     description = fields.String()
     is_shared = fields.Boolean()
     user_email = fields.Function(
-        lambda one: one.user.email if one.user else None,
+        lambda dashboard: dashboard.user.email if dashboard.user else None,
         metadata={"type": ["string", "null"]},
     )
     is_changeable = fields.Function(
-        lambda one: ITEMS.may_change(current_scope(), one), metadata={"type": "boolean"}
+        lambda dashboard: ITEMS.may_change(current_scope(), dashboard), metadata={"type": "boolean"}
     )
     panels = fields.List(fields.Nested(PanelSchema), attribute="panel_list")
     created_at = instant()
@@ -72,7 +72,7 @@ class DashboardQuery(PageQuery):
 
 
 class DashboardChangeSchema(Schema):
-    """What applying a file does, or did, to a dashboard."""
+    """The change of a dashboard when a file is applied."""
 
     name = fields.String()
     action = fields.Enum(ChangeAction, by_value=True)
@@ -101,7 +101,7 @@ def create(body: dict[str, Any]) -> CustomDashboard:
 )
 def apply(body: dict[str, Any]) -> dict[str, Any]:
     """Create and update dashboards by name to match a file: all of it or nothing."""
-    requests = [dashboard_request(one) for one in body["dashboards"]]
+    requests = [dashboard_request(dashboard) for dashboard in body["dashboards"]]
     return whole_list(applied(requests, is_dry_run=body["is_dry_run"]))
 
 

@@ -165,5 +165,5 @@ def reenroll(appliance_id: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_secret(token: EnrollmentToken, secret: str) -> dict[str, Any]:
-    command = enroll_command(secret, again=token.appliance_id is not None)
+    command = enroll_command(secret, is_repeated=token.appliance_id is not None)
     return values_of(EnrollmentTokenSchema, token) | {"token": secret, "command": command}

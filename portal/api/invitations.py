@@ -82,7 +82,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List the open invitations of your tenant, newest first; operators see all."""
     with database() as session:
         page = list_invitations(session, current_scope(), **query)
-    return envelope(page, [_shaped(one) for one in page.items])
+    return envelope(page, [_shaped(invitation) for invitation in page.items])
 
 
 @invitations.operation(

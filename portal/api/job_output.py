@@ -88,7 +88,7 @@ class UsageSchema(Schema):
 
 
 class EfficiencySchema(Schema):
-    """What a job held and used over all of its attempts; null where nothing was measured."""
+    """Resources that a job held and used over all of its attempts; null if not measured."""
 
     gpus = fields.Integer()
     gpus_used = fields.Integer(

@@ -86,7 +86,7 @@ def dry_run(body: dict[str, Any]) -> dict[str, Any]:
 @job_placement.operation("POST", "/apply", body=ApplicationSchema, answer=page_of(AppliedJobSchema))
 def apply(body: dict[str, Any]) -> dict[str, Any]:
     """Submit the jobs of a file: all or none; a dry run returns where they would go, and when."""
-    requests = [job_request(one) for one in body["jobs"]]
+    requests = [job_request(job) for job in body["jobs"]]
     scope, box = current_scope(), portal().secrets
     if not body["is_dry_run"]:
         with database() as session:
@@ -97,10 +97,10 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
         tried = rehearse_jobs(session, scope, requests, box=box, now=now())
     # Planning a long queue takes a while: nobody's writes wait for it.
     with database() as session:
-        found = explain_new(session, scope, tried, now=now())
+        explanations = explain_new(session, scope, tried, now=now())
     return whole_list(
         [
-            {"job_id": None, "name": job.name, "placement": _explained(found[job.id], "")}
+            {"job_id": None, "name": job.name, "placement": _explained(explanations[job.id], "")}
             for job in tried
         ]
     )
@@ -150,26 +150,26 @@ def pending(job_id: str) -> dict[str, Any]:
     """Return why a job waits, what would have to free up, and when it is expected to start."""
     with database() as session:
         job = get_job(session, current_scope(), job_id)
-        found = explain_job(session, current_scope(), job_id, now=now())
-        return _explained(found, job.message, is_pending=job.state in WAITING)
+        explanation = explain_job(session, current_scope(), job_id, now=now())
+        return _explained(explanation, job.message, is_pending=job.state in WAITING)
 
 
 def _explained(
-    found: Explanation | None, message: str, *, is_pending: bool = False
+    explanation: Explanation | None, message: str, *, is_pending: bool = False
 ) -> dict[str, Any]:
-    if found is None:
+    if explanation is None:
         nothing = dict.fromkeys(("appliance_id", "position", "queue_length", "expected_start_at"))
         shown = {"is_pending": is_pending, "reason": message}
         return {**shown, "needs": "", "rejections": [], "assumption": "", **nothing}
-    decision = found.decision
+    decision = explanation.decision
     return {
         "is_pending": decision.action is not Action.ASSIGN,
         "reason": decision.reason,
         "appliance_id": decision.appliance_id,
-        "position": found.position,
-        "queue_length": found.queue_length,
-        "needs": found.needs,
-        "expected_start_at": found.expected_start_at,
+        "position": explanation.position,
+        "queue_length": explanation.queue_length,
+        "needs": explanation.needs,
+        "expected_start_at": explanation.expected_start_at,
         "rejections": decision.rejections,
-        "assumption": found.assumption,
+        "assumption": explanation.assumption,
     }

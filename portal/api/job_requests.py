@@ -137,7 +137,7 @@ class HealthCheckSchema(StrictSchema):
     """A check of a service; it is restarted after `max_failures` in a row."""
 
     kind = fields.String(
-        required=True, validate=validate.OneOf([one.value for one in HealthCheckKind])
+        required=True, validate=validate.OneOf([kind.value for kind in HealthCheckKind])
     )
     port = _whole("The container's port, for http and tcp.", maximum=MAX_PORT)
     path = _text("For http: a status of 200 to 399 is healthy.", load_default="/")
@@ -209,8 +209,8 @@ class JobRequestSchema(StrictSchema):
     )
     max_retries = _whole("Further attempts after failures.", maximum=MAX_RETRIES)
     retry_on = fields.List(
-        fields.String(metadata={"enum": [one.value for one in FailureClass]}),
-        load_default=lambda: [one.value for one in FailureClass],
+        fields.String(metadata={"enum": [failure_class.value for failure_class in FailureClass]}),
+        load_default=lambda: [failure_class.value for failure_class in FailureClass],
         metadata={"description": "Failures to retry."},
     )
     time_limit_seconds = QuantityField(
@@ -258,7 +258,7 @@ class JobRequestSchema(StrictSchema):
         allow_none=True,
         metadata={
             "description": "One that the tenant allows; null is its default.",
-            "enum": [*(one.value for one in ContainerPolicy), None],
+            "enum": [*(policy.value for policy in ContainerPolicy), None],
         },
     )
     appliance_id = _text(
@@ -280,14 +280,14 @@ class JobRequestSchema(StrictSchema):
         """
         if self.partial or options["partial"]:
             return  # the service knows the other fields
-        given = original.keys() if isinstance(original, Mapping) else set()
-        is_whole = data.keys() == self.fields.keys() and given <= data.keys()
+        sent_names = original.keys() if isinstance(original, Mapping) else set()
+        is_whole = data.keys() == self.fields.keys() and sent_names <= data.keys()
         if is_whole and not self.is_one_of_many:
             return
         placeholders = {"name": "-", "image": "-"}
         # Of parts with errors, marshmallow gives what is valid of them.
-        found = request_errors(job_request(placeholders | whole_parts(data)))
-        errors = {name: texts for name, texts in found.items() if name in data}
+        errors_by_field = request_errors(job_request(placeholders | whole_parts(data)))
+        errors = {name: texts for name, texts in errors_by_field.items() if name in data}
         if errors:
             raise ValidationError(errors)
 

@@ -43,7 +43,7 @@ class ScheduleSchema(Schema):
 
     id = fields.String()
     name = fields.String()
-    user_email = fields.Function(lambda one: one.user.email if one.user else None)
+    user_email = fields.Function(lambda schedule: schedule.user.email if schedule.user else None)
     schedule = fields.String()
     time_zone = fields.String()
     overlap = fields.Enum(Overlap, by_value=True)
@@ -52,8 +52,8 @@ class ScheduleSchema(Schema):
     next_run_at = instant()
     secret_names = fields.List(fields.String())
     job = fields.Function(
-        lambda one: JobRequestSchema(exclude=("secrets", "secrets_from")).dump(
-            load_request(one.request)
+        lambda schedule: JobRequestSchema(exclude=("secrets", "secrets_from")).dump(
+            load_request(schedule.request)
         ),
         metadata={"type": "object"},
     )
@@ -63,7 +63,7 @@ class ScheduleDetailSchema(ScheduleSchema):
     """A schedule with its next times."""
 
     next_runs_at = fields.Function(
-        lambda one: [at.isoformat() for at in next_runs(one)],
+        lambda schedule: [at.isoformat() for at in next_runs(schedule)],
         metadata={
             "type": "array",
             "items": {"type": "string", "format": "date-time"},

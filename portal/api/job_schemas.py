@@ -39,7 +39,9 @@ class DependencySchema(Schema):
 
     job_id = fields.String()
     name = fields.String()
-    condition = fields.String(metadata={"enum": [one.value for one in DependencyCondition]})
+    condition = fields.String(
+        metadata={"enum": [condition.value for condition in DependencyCondition]}
+    )
 
 
 class JobSchema(Schema):

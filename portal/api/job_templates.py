@@ -39,9 +39,11 @@ class TemplateSchema(Schema):
     name = fields.String()
     description = fields.String()
     is_shipped = fields.Boolean(metadata={"description": "Ships with the portal; read-only."})
-    user_email = fields.Function(lambda one: one.user.email if one.user else None)
+    user_email = fields.Function(lambda template: template.user.email if template.user else None)
     job = fields.Function(
-        lambda one: JobRequestSchema(exclude=("secrets", "secrets_from")).dump(request_of(one)),
+        lambda template: JobRequestSchema(exclude=("secrets", "secrets_from")).dump(
+            request_of(template)
+        ),
         metadata={"type": "object"},
     )
 

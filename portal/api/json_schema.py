@@ -11,13 +11,13 @@ def file_schema(schema: type[Schema] | Schema, *, title: str, description: str) 
     """Return the JSON Schema (2020-12) of a file, so that editors complete and check it."""
     spec = APISpec(title, "1", "3.1.0", plugins=[MarshmallowPlugin()])
     spec.components.schema("File", schema=schema)
-    found = _with_local_references(spec.to_dict()["components"]["schemas"])
+    definitions = _with_local_references(spec.to_dict()["components"]["schemas"])
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": title,
         "description": description,
-        **found.pop("File"),
-        "$defs": found,
+        **definitions.pop("File"),
+        "$defs": definitions,
     }
 
 
@@ -29,4 +29,4 @@ def _with_local_references(node: Any) -> Any:  # noqa: ANN401 - JSON
             else _with_local_references(value)
             for key, value in node.items()
         }
-    return [_with_local_references(one) for one in node] if isinstance(node, list) else node
+    return [_with_local_references(item) for item in node] if isinstance(node, list) else node

@@ -64,7 +64,7 @@ class ExpiringCertificateSchema(Schema):
 
 
 class MaintenanceSchema(Schema):
-    """What needs attention."""
+    """Problems that need attention."""
 
     ended_jobs = fields.Integer(
         attribute="jobs.ended",
@@ -143,9 +143,9 @@ def notifications(query: dict[str, Any]) -> dict[str, Any]:
 def notification(notification_id: str) -> Notification:
     """Return a notification of any tenant (operator)."""
     with database() as session:
-        found = get_undelivered(session, current_scope(), notification_id)
-    maintenance.set_etag(found, _ETAG)
-    return found
+        undelivered = get_undelivered(session, current_scope(), notification_id)
+    maintenance.set_etag(undelivered, _ETAG)
+    return undelivered
 
 
 @maintenance.operation(

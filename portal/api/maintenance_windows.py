@@ -54,7 +54,7 @@ class WindowSchema(schema_of(WindowRequest)):  # type: ignore[misc] # as above
     created_at = instant()
 
 
-# What the scheduler changes.
+# The fields that the scheduler changes.
 _ETAG = WindowSchema(exclude=("next_at",))
 
 

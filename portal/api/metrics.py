@@ -64,13 +64,17 @@ def list_measurements() -> dict[str, Any]:
 def show_measurement(measurement: str) -> dict[str, Any]:
     """Return the fields, units and tags of a measurement in your tenant."""
     store, tenants = portal().store, current_scope().tenants
-    found = [
+    field_rows = [
         {"name": name, "type": kind, "unit": unit_of(name).symbol}
         for name, kind in store.fields(measurement, tenants=tenants).items()
     ]
-    if not found:
+    if not field_rows:
         raise NotFoundError.of("measurement", measurement)
-    return {"name": measurement, "fields": found, "tags": store.tags(measurement, tenants=tenants)}
+    return {
+        "name": measurement,
+        "fields": field_rows,
+        "tags": store.tags(measurement, tenants=tenants),
+    }
 
 
 class TagValueSchema(Schema):
@@ -81,7 +85,7 @@ class TagValueSchema(Schema):
 
 
 class SearchQuery(PageQuery):
-    """What to search for."""
+    """The text to search for."""
 
     search = fields.String(
         load_default="",
@@ -119,9 +123,9 @@ def list_tag_values(query: dict[str, Any], measurement: str, tag: str) -> dict[s
     if tag == APPLIANCE_TAG:
         with database() as session:
             names = appliance_names(session, scope.tenants)
-    found = [{"value": value, "name": names.get(value, value)} for value in values]
+    rows = [{"value": value, "name": names.get(value, value)} for value in values]
     wanted = query["search"].lower()
-    return _page([one for one in found if wanted in one["name"].lower()], query)
+    return _page([row for row in rows if wanted in row["name"].lower()], query)
 
 
 metric_fields = APIBlueprint("Metric fields", "/metric-fields", "Search of metrics.")
@@ -131,16 +135,16 @@ metric_fields = APIBlueprint("Metric fields", "/metric-fields", "Search of metri
 def search(query: dict[str, Any]) -> dict[str, Any]:
     """Search the metrics that plugins declare, and all others that your tenant has samples of."""
     store, tenants = portal().store, current_scope().tenants
-    known: list[CatalogMetric] = portal().minute.get(
+    catalog: list[CatalogMetric] = portal().minute.get(
         ("metric catalog", tenants), lambda: list_metrics(store, tenants=tenants)
     )
-    return _page(search_metrics(known, query["search"]), query)
+    return _page(search_metrics(catalog, query["search"]), query)
 
 
-def _page(found: Sequence[object], query: dict[str, Any]) -> dict[str, Any]:
+def _page(rows: Sequence[object], query: dict[str, Any]) -> dict[str, Any]:
     number, size = query["page"], query["page_size"]
-    shown = list(found[(number - 1) * size : number * size])
-    return {"items": shown, "total": len(found), "page": number, "page_size": size}
+    shown = list(rows[(number - 1) * size : number * size])
+    return {"items": shown, "total": len(rows), "page": number, "page_size": size}
 
 
 MAX_SPAN = timedelta(days=31)
@@ -199,8 +203,8 @@ def export_samples(query: dict[str, Any]) -> Response:
 
 def file_name(measurement: str, since: datetime, until: datetime, file_format: ExportFormat) -> str:
     """Return a portable file name from the measurement and the time range."""
-    what = _UNSAFE_IN_NAMES.sub("_", measurement)[:_MAX_NAME_LENGTH].strip("._-") or "samples"
-    return f"{what}_{since:%Y%m%dT%H%M%SZ}_{until:%Y%m%dT%H%M%SZ}.{file_format}"
+    stem = _UNSAFE_IN_NAMES.sub("_", measurement)[:_MAX_NAME_LENGTH].strip("._-") or "samples"
+    return f"{stem}_{since:%Y%m%dT%H%M%SZ}_{until:%Y%m%dT%H%M%SZ}.{file_format}"
 
 
 def _span(since: datetime | None, until: datetime | None) -> tuple[datetime, datetime]:

@@ -116,18 +116,18 @@ def replace(body: dict[str, Any]) -> dict[str, Any]:
 def preview(body: dict[str, Any]) -> dict[str, Any]:
     """Return where an alert with these labels would go by the saved tree."""
     with database() as session:
-        found = preview_policy(session, current_scope(), body["labels"], now=now())
+        destinations = preview_policy(session, current_scope(), body["labels"], now=now())
     return {
         "destinations": [
             {
-                "receiver_id": one.receiver_id,
-                "receiver_name": one.receiver_name,
-                "matchers": one.route.matchers,
-                "group_by": one.route.group_by,
-                "escalate_to": one.route.escalate_to,
-                "muted_until": one.muted_until,
+                "receiver_id": destination.receiver_id,
+                "receiver_name": destination.receiver_name,
+                "matchers": destination.route.matchers,
+                "group_by": destination.route.group_by,
+                "escalate_to": destination.route.escalate_to,
+                "muted_until": destination.muted_until,
             }
-            for one in found
+            for destination in destinations
         ]
     }
 

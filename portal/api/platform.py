@@ -139,11 +139,11 @@ def release_guard() -> dict[str, Any]:
         return _shaped_outage(None, with_counts=True)
 
 
-def _shaped_outage(found: FleetOutage | None, *, with_counts: bool) -> dict[str, Any]:
-    shown = found if with_counts else None
+def _shaped_outage(current: FleetOutage | None, *, with_counts: bool) -> dict[str, Any]:
+    shown = current if with_counts else None
     return {
-        "is_active": found is not None,
-        "began_at": found and found.began_at,
+        "is_active": current is not None,
+        "began_at": current and current.began_at,
         "unreachable_count": shown and shown.unreachable_count,
         "fleet_count": shown and shown.fleet_count,
     }

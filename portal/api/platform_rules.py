@@ -83,7 +83,7 @@ class PlatformRuleFileSchema(StrictSchema):
 
 
 class PlatformRuleChangeSchema(Schema):
-    """What applying a file does, or did, to a rule of the platform."""
+    """The change of a platform rule when a file is applied."""
 
     name = fields.String()
     action = fields.Enum(ChangeAction, by_value=True)

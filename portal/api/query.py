@@ -182,7 +182,7 @@ def query_samples(query: dict[str, Any]) -> Any:  # noqa: ANN401 - a response, o
     """Aggregate samples by time window and by group."""
     scope = current_scope()
     scope.require(Permission.VIEW)
-    found = _range_query(query, tenants=scope.tenants)
+    range_query = _range_query(query, tenants=scope.tenants)
     key = scope.tenant_id or ""
     with portal().queries.running(key) as is_admitted:
         if not is_admitted:
@@ -192,25 +192,27 @@ def query_samples(query: dict[str, Any]) -> Any:  # noqa: ANN401 - a response, o
                 retry_after_seconds=1,
             )
         groups, total = query_groups(
-            portal().store, found, page=query["page"], page_size=query["page_size"]
+            portal().store, range_query, page=query["page"], page_size=query["page_size"]
         )
     is_last = query["page"] * query["page_size"] >= total
-    next_page = None if is_last else _next_page(query, found)
+    next_page = None if is_last else _next_page(query, range_query)
     headers = {} if next_page is None else {"Link": f'<{next_page}>; rel="next"'}
     if _format(query) is QueryFormat.CSV:
         return Response(
-            to_csv(found, groups), content_type="text/csv; charset=utf-8", headers=headers
+            to_csv(range_query, groups), content_type="text/csv; charset=utf-8", headers=headers
         )
-    return _body(query, found, groups) | {"total": total, "next": next_page}, headers
+    return _body(query, range_query, groups) | {"total": total, "next": next_page}, headers
 
 
-def _body(query: dict[str, Any], found: RangeQuery, groups: list[Group]) -> dict[str, Any]:
+def _body(query: dict[str, Any], range_query: RangeQuery, groups: list[Group]) -> dict[str, Any]:
     return {
-        "measurement": found.measurement,
-        "aggregate": found.aggregate,
-        "since": from_ns(found.start_ns),
-        "until": from_ns(found.end_ns),
-        "step_seconds": None if found.step_ns is None else found.step_ns / NS_PER_SECOND,
+        "measurement": range_query.measurement,
+        "aggregate": range_query.aggregate,
+        "since": from_ns(range_query.start_ns),
+        "until": from_ns(range_query.end_ns),
+        "step_seconds": None
+        if range_query.step_ns is None
+        else range_query.step_ns / NS_PER_SECOND,
         "items": [
             {
                 "tags": group.tags,
@@ -265,11 +267,11 @@ def _format(query: dict[str, Any]) -> QueryFormat:
     return _MEDIA_TYPES.get(wanted or "", QueryFormat.JSON)
 
 
-def _next_page(query: dict[str, Any], found: RangeQuery) -> str:
+def _next_page(query: dict[str, Any], range_query: RangeQuery) -> str:
     """Return the address of the next page, whose times don't move with the clock."""
     changed = {
-        "since": rfc3339(found.start_ns),
-        "until": rfc3339(found.end_ns),
+        "since": rfc3339(range_query.start_ns),
+        "until": rfc3339(range_query.end_ns),
         "page": str(query["page"] + 1),
     }
     same = [pair for pair in request.args.items(multi=True) if pair[0] not in changed]

@@ -54,18 +54,18 @@ def merging(
 
     @wraps(replace)
     def change(body: dict[str, Any], **path: str) -> Any:  # noqa: ANN401 - a view's own
-        # What was sent: the loaded values are those of Python.
-        given: dict[str, Any] = decode_json(request.get_data(cache=True)) if body else {}
+        # Merge the JSON as sent: the loaded values are Python's.
+        sent: dict[str, Any] = decode_json(request.get_data(cache=True)) if body else {}
         shown = answer.dump(show(**path))
         present = {name: shown[name] for name in names & shown.keys()}
-        for name in nested.keys() & given.keys() & present.keys():
-            if isinstance(given[name], Mapping) and isinstance(present[name], Mapping):
-                given[name] = {**present[name], **given[name]}
+        for name in nested.keys() & sent.keys() & present.keys():
+            if isinstance(sent[name], Mapping) and isinstance(present[name], Mapping):
+                sent[name] = {**present[name], **sent[name]}
         for name, others in getattr(body_schema, "alternatives", {}).items():
-            for left_out in others if name in given else (name,):
+            for left_out in others if name in sent else (name,):
                 present.pop(left_out, None)
         try:
-            merged = loader.load({**present, **given})
+            merged = loader.load({**present, **sent})
         except ValidationError as error:
             raise InvalidInputError(
                 "Some fields are invalid together. See 'errors'.",
@@ -85,17 +85,17 @@ def example_of(schema: type[Schema]) -> dict[str, Any] | None:
     example = EXAMPLES.get(schema.__name__) or EXAMPLES.get(origin.__name__)
     if example is None or not schema.__name__.endswith("ReplacementSchema"):
         return example
-    whole: dict[str, Any] = origin().dump(origin().load(example))
-    return whole
+    body: dict[str, Any] = origin().dump(origin().load(example))
+    return body
 
 
 def _required_fields(schema: type[Schema]) -> dict[str, fields.Field[Any]]:
-    found = {}
+    required_fields = {}
     for name, field in schema._declared_fields.items():  # noqa: SLF001 - marshmallow has no other
         if field.load_default is not missing:
-            found[name] = copy(field)
-            found[name].required, found[name].load_default = True, missing
-    return found
+            required_fields[name] = copy(field)
+            required_fields[name].required, required_fields[name].load_default = True, missing
+    return required_fields
 
 
 def _variant(schema: type[Schema], suffix: str, members: Mapping[str, Any]) -> type[Schema]:

@@ -25,7 +25,7 @@ reports = APIBlueprint(
 
 
 class ReportQuery(StrictSchema):
-    """What to report."""
+    """The kind, grouping and period of a report."""
 
     kind = fields.Enum(ReportKind, by_value=True, required=True)
     by = fields.Enum(
@@ -70,7 +70,7 @@ class ReportQuery(StrictSchema):
 
 
 class FileQuery(ReportQuery):
-    """What to report, and the format of the file."""
+    """The kind, grouping and period of a report, and the format of the file."""
 
     format = fields.Enum(FileFormat, by_value=True, load_default=FileFormat.CSV)
 

@@ -15,7 +15,7 @@ from core.errors import InvalidInputError
 from portal.api.schemas import StrictSchema, instant, schema_of
 
 MAX_RULES = 1000
-# What evaluations change of a rule.
+# The fields of a rule that evaluations change.
 EVALUATED = (
     *("evaluated_at", "evaluation_error", "query_seconds", "series"),
     *("skipped_evaluations", "skipped_at"),
@@ -23,7 +23,7 @@ EVALUATED = (
 
 
 class RuleActionSchema(StrictSchema):
-    """What a rule does when one of its alerts fires."""
+    """An action of a rule when one of its alerts fires."""
 
     kind = fields.String(required=True, validate=validate.OneOf([*ActionKind]))
     is_dry_run = fields.Boolean(
@@ -123,13 +123,13 @@ class RuleRequestSchema(schema_of(RuleRequest), StrictSchema):  # type: ignore[m
         if not isinstance(original, dict) or self.partial:
             return
         if "expression" in original:
-            found = [name for name in EXPRESSED if name in original]
+            wrong_names = [name for name in EXPRESSED if name in original]
             message = "Leave it out: the expression has it."
         else:
-            found = [name for name in ("measurement", "field") if name not in original]
+            wrong_names = [name for name in ("measurement", "field") if name not in original]
             message = "Missing data for required field."
-        if found:
-            raise ValidationError({name: [message] for name in found})
+        if wrong_names:
+            raise ValidationError({name: [message] for name in wrong_names})
 
 
 class PreviewGroupSchema(Schema):
@@ -150,7 +150,7 @@ class FiringsSchema(Schema):
     """How often and how long one series group would have fired."""
 
     tags = fields.Dict(keys=fields.String(), values=fields.String())
-    count = fields.Function(lambda one: len(one.periods), metadata={"type": "integer"})
+    count = fields.Function(lambda firings: len(firings.periods), metadata={"type": "integer"})
     firing_seconds = fields.Float()
     longest_seconds = fields.Float()
     last_fired_at = instant()
@@ -207,7 +207,7 @@ class RuleFileSchema(StrictSchema):
 
 
 class RuleChangeSchema(Schema):
-    """What applying a file does, or did, to a rule."""
+    """The change of a rule when a file is applied."""
 
     name = fields.String()
     action = fields.Enum(ChangeAction, by_value=True)

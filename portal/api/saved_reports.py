@@ -112,7 +112,7 @@ class SavedReportFileSchema(StrictSchema):
 
 
 class SavedReportChangeSchema(Schema):
-    """What applying a file does, or did, to a saved report."""
+    """The change of a saved report when a file is applied."""
 
     name = fields.String()
     action = fields.Enum(ChangeAction, by_value=True)
@@ -131,7 +131,7 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     """List the saved reports of the tenant."""
     with database() as session:
         page = list_saved(session, current_scope(), **query)
-        return envelope(page.of([_shown(session, one) for one in page.items]))
+        return envelope(page.of([_shown(session, saved) for saved in page.items]))
 
 
 @saved_reports.operation(
@@ -149,7 +149,7 @@ def create(body: dict[str, Any]) -> dict[str, Any]:
 )
 def apply(body: dict[str, Any]) -> dict[str, Any]:
     """Create and update saved reports by name to match a file: all of it or nothing."""
-    requests = [SavedReportRequest(**one) for one in body["reports"]]
+    requests = [SavedReportRequest(**report) for report in body["reports"]]
     with database() as session:
         trial = session.begin_nested()
         changes = apply_saved(session, current_scope(), requests, now=now())
@@ -239,6 +239,6 @@ def _read(session: Session, saved_report_id: str) -> dict[str, Any]:
 def _shown(session: Session, saved: SavedReport) -> dict[str, Any]:
     """Return a saved report with the addresses of its recipients."""
     members = active_members(session, saved.tenant_id)
-    values = {one.key: getattr(saved, one.key) for one in SavedReport.__table__.columns}
-    emails = [members[one].email for one in saved.recipients if one in members]
+    values = {column.key: getattr(saved, column.key) for column in SavedReport.__table__.columns}
+    emails = [members[user_id].email for user_id in saved.recipients if user_id in members]
     return {**values, "user": saved.user, "recipients": emails}

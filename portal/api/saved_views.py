@@ -32,10 +32,10 @@ class SavedViewSchema(Schema):
     is_shared = fields.Boolean()
     is_default = fields.Boolean(metadata={"description": "The start page of its user."})
     is_own = fields.Function(
-        lambda one: one.user_id == current_scope().user_id, metadata={"type": "boolean"}
+        lambda view: view.user_id == current_scope().user_id, metadata={"type": "boolean"}
     )
     user_email = fields.Function(
-        lambda one: one.user.email if one.user else None,
+        lambda view: view.user.email if view.user else None,
         metadata={"type": ["string", "null"]},
     )
     created_at = instant()

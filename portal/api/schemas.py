@@ -97,19 +97,21 @@ def schema_of(kind: type) -> type[Schema]:
     The metadata of its fields is theirs in the API; `choices` are the values that are allowed.
     """
     hints = get_type_hints(kind)
-    found = {one.name: _field_of(hints[one.name], one) for one in dataclasses.fields(kind)}
-    return Schema.from_dict(found, name=f"{kind.__name__}FieldsSchema")
+    schema_fields = {
+        field.name: _field_of(hints[field.name], field) for field in dataclasses.fields(kind)
+    }
+    return Schema.from_dict(schema_fields, name=f"{kind.__name__}FieldsSchema")
 
 
-def _field_of(hint: Any, one: dataclasses.Field[Any]) -> fields.Field[Any]:  # noqa: ANN401 - any type
-    metadata = dict(one.metadata)
+def _field_of(hint: Any, field: dataclasses.Field[Any]) -> fields.Field[Any]:  # noqa: ANN401 - any type
+    metadata = dict(field.metadata)
     options: dict[str, Any] = {"metadata": metadata}
     if "choices" in metadata:
         options["validate"] = validate.OneOf(metadata.pop("choices"))
-    if one.default is not dataclasses.MISSING:
-        options["load_default"] = one.default
-    elif one.default_factory is not dataclasses.MISSING:
-        options["load_default"] = one.default_factory
+    if field.default is not dataclasses.MISSING:
+        options["load_default"] = field.default
+    elif field.default_factory is not dataclasses.MISSING:
+        options["load_default"] = field.default_factory
     kinds = get_args(hint)
     if get_origin(hint) is Mapping:
         values = fields.List(fields.String())
@@ -123,9 +125,11 @@ def _field_of(hint: Any, one: dataclasses.Field[Any]) -> fields.Field[Any]:  # n
     return Schema.TYPE_MAPPING[hint](**options)
 
 
-def values_of(schema: type[Schema], item: object, **more: object) -> dict[str, Any]:
+def values_of(schema: type[Schema], item: object, **replaced: object) -> dict[str, Any]:
     """Return the attributes of an object that a schema shows, with other values for some."""
-    return {name: getattr(item, name) for name in schema().fields if name not in more} | more
+    return {
+        name: getattr(item, name) for name in schema().fields if name not in replaced
+    } | replaced
 
 
 @cache

@@ -69,8 +69,8 @@ def show() -> dict[str, Any]:
     """Return the status of your second factor."""
     with database() as session:
         user = session.get_one(User, own_account().id)
-        left = recovery_codes_left(session, user.id)
-    return {"on_since": user.totp_confirmed_at, "recovery_codes_left": left}
+        codes_left = recovery_codes_left(session, user.id)
+    return {"on_since": user.totp_confirmed_at, "recovery_codes_left": codes_left}
 
 
 @second_factor.operation("POST", "/begin", answer=SetupSchema)

@@ -23,8 +23,8 @@ def add_streams(spec: APISpec) -> None:
         spec.path(rule=rule, operations=operations[rule.rule], parameters=[])
 
 
-def _query(name: str, description: str, schema: dict[str, Any], **more: bool) -> dict[str, Any]:
-    return {"in": "query", "name": name, "description": description, "schema": schema, **more}
+def _query(name: str, description: str, schema: dict[str, Any], **settings: bool) -> dict[str, Any]:
+    return {"in": "query", "name": name, "description": description, "schema": schema, **settings}
 
 
 def _errors(*statuses: int) -> dict[str, Any]:

@@ -60,12 +60,12 @@ class TenantsQuery(PageQuery):
     sort = sort_field(TENANT_SORTS, default="name")
 
 
-def _limit(most: int) -> fields.Integer:
+def _limit(maximum: int) -> fields.Integer:
     return fields.Integer(
         strict=True,
         load_default=None,
         allow_none=True,
-        validate=validate.Range(0, most),
+        validate=validate.Range(0, maximum),
         metadata={"description": "Null means no limit."},
     )
 
@@ -185,7 +185,7 @@ def _set_state(session: Session, tenant_id: str, state: TenantState) -> dict[str
 
 
 def _shaped(tenant: Tenant, counts: dict[str, TenantCounts]) -> dict[str, Any]:
-    found = counts.get(tenant.id, TenantCounts())
+    own = counts.get(tenant.id, TenantCounts())
     return values_of(
-        TenantSchema, tenant, users=found.users, appliances=found.appliances, jobs=found.jobs
+        TenantSchema, tenant, users=own.users, appliances=own.appliances, jobs=own.jobs
     )

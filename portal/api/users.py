@@ -69,7 +69,7 @@ class TenantQuery(StrictSchema):
 
 
 class RemovalQuery(TenantQuery):
-    """What to remove the user from."""
+    """The tenant to remove the user from."""
 
     operators = fields.Boolean(
         load_default=False,

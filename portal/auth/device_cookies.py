@@ -35,13 +35,13 @@ def known_device(user: User | None) -> str | None:
     """Return this browser's device id, if the user has signed in with it before."""
     if user is None:
         return None
-    return next((device for one in _tokens() if (device := _read(one, user))), None)
+    return next((device for token in _tokens() if (device := _read(token, user))), None)
 
 
 def remember_device(user: User) -> None:
     """Set the cookie in the response: the user has signed in with this browser."""
     tokens = _tokens()
-    others = [one for one in tokens if _read(one, user) is None]
+    others = [stored for stored in tokens if _read(stored, user) is None]
     device = known_device(user) or new_secret("device")
     token = _signer(user).dumps([device, int(now().timestamp())])
     value = _SEPARATOR.join([token, *others][:MAX_USERS])

@@ -56,13 +56,13 @@ class Discovery:
         """
         if self._metadata is None or self._metadata.is_expired(self._clock()):
             issuer = self._issuer.rstrip("/")
-            found = _fetch(f"{issuer}/.well-known/openid-configuration")
-            if str(found.get("issuer", "")).rstrip("/") != issuer:
+            configuration = _fetch(f"{issuer}/.well-known/openid-configuration")
+            if str(configuration.get("issuer", "")).rstrip("/") != issuer:
                 raise UnavailableError(
-                    f"The identity provider's issuer is {found.get('issuer')!r}, but oidc_issuer "
-                    f"is {self._issuer!r}. Set oidc_issuer to the provider's issuer."
+                    f"The identity provider's issuer is {configuration.get('issuer')!r}, but "
+                    f"oidc_issuer is {self._issuer!r}. Set oidc_issuer to the provider's issuer."
                 )
-            self._metadata = _Cached(found, self._clock())
+            self._metadata = _Cached(configuration, self._clock())
         return self._metadata.value
 
     def key_set(self, *, refresh: bool = False) -> KeySet:
@@ -98,10 +98,10 @@ def _fetch(url: str) -> dict[str, Any]:
     with provider_errors(url):
         response = requests.get(url, timeout=TIMEOUT_SECONDS)
         response.raise_for_status()
-        found = response.json()
-        if not isinstance(found, dict):
-            raise InvalidJSONError(f"expected a JSON object, not {type(found).__name__}")
-        return found
+        document = response.json()
+        if not isinstance(document, dict):
+            raise InvalidJSONError(f"expected a JSON object, not {type(document).__name__}")
+        return document
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class _Cached:
 def _usable_keys(document: Mapping[str, Any]) -> Iterator[Key]:
     """Return the published keys of supported types; there may be others."""
     published = document.get("keys")
-    for one in published if isinstance(published, list) else []:
+    for jwk in published if isinstance(published, list) else []:
         try:
-            yield import_key(one)
+            yield import_key(jwk)
         except (JoseError, ValueError, TypeError, KeyError) as error:
             log.warning("Ignoring an unsupported key of the identity provider: %s", error)

@@ -86,10 +86,10 @@ def request_principal() -> Principal | None:
 def principal_of_token(secret: str) -> Principal | None:
     """Return the user of an API token, and note its use."""
     with database() as db:
-        found = token_principal(db, secret, now=now())
-    if found is not None:
-        _note(found)
-    return found
+        sender = token_principal(db, secret, now=now())
+    if sender is not None:
+        _note(sender)
+    return sender
 
 
 def safe_next(target: str | None) -> str:
@@ -120,14 +120,14 @@ def _authenticate() -> ResponseReturnValue | None:
 
 
 def _principal_of_header(credentials: Authorization) -> Principal:
-    found = None
+    sender = None
     if credentials.type == "bearer" and credentials.token:
-        found = principal_of_token(credentials.token)
-        if found is None:
+        sender = principal_of_token(credentials.token)
+        if sender is None:
             raise UnauthenticatedError(
                 "The API token is invalid, revoked or expired. Create a new one in the settings."
             )
-        if found.scope.token_scopes and not request.path.startswith(API_PATH):
+        if sender.scope.token_scopes and not request.path.startswith(API_PATH):
             raise ForbiddenError(
                 f"API tokens that are limited to scopes only work for {API_PATH}.",
                 code="token_scope",
@@ -137,10 +137,10 @@ def _principal_of_header(credentials: Authorization) -> Principal:
         user = check_password(email=email, password=password)
         require_can_sign_in(user)
         require_otp_header(user)
-        found = principal_of(user, via=Via.PASSWORD)
-    if found is None:
+        sender = principal_of(user, via=Via.PASSWORD)
+    if sender is None:
         raise UnauthenticatedError("Send an API token as 'Authorization: Bearer vdt_...'.")
-    return found
+    return sender
 
 
 def _principal_of_cookie() -> Principal | None:
@@ -148,18 +148,18 @@ def _principal_of_cookie() -> Principal | None:
     if secret is None:
         return None
     with database() as db:
-        found = session_principal(db, secret, now=now())
-    if found is not None:
-        _note(found, browser_zone=zone_key(request.cookies.get(ZONE_COOKIE, "")))
-    return found
+        sender = session_principal(db, secret, now=now())
+    if sender is not None:
+        _note(sender, browser_zone=zone_key(request.cookies.get(ZONE_COOKIE, "")))
+    return sender
 
 
-def _note(found: Principal, *, browser_zone: str = "") -> None:
+def _note(sender: Principal, *, browser_zone: str = "") -> None:
     asgi_scope = request.environ.get("asgi.scope")
     if asgi_scope is not None:
-        asgi_scope[SIGNED_IN] = (found.user.id, found.tenant.id if found.tenant else "")
+        asgi_scope[SIGNED_IN] = (sender.user.id, sender.tenant.id if sender.tenant else "")
     address = request.remote_addr or ""
-    portal().sightings.note(found, at=now(), address=address, browser_zone=browser_zone)
+    portal().sightings.note(sender, at=now(), address=address, browser_zone=browser_zone)
 
 
 def _require_sign_in() -> ResponseReturnValue:

@@ -39,5 +39,5 @@ def install_oidc(app: Flask, parts: Portal) -> None:
 
 def provider() -> "Provider | None":
     """Return the identity provider of the running portal, if there is one."""
-    found: Provider | None = current_app.extensions.get(EXTENSION)
-    return found
+    configured: Provider | None = current_app.extensions.get(EXTENSION)
+    return configured

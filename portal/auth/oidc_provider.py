@@ -152,14 +152,14 @@ class Provider:
         headers = {"Authorization": f"Bearer {token['access_token']}"}
         answer = client.get(endpoint, withhold_token=True, headers=headers)
         answer.raise_for_status()
-        found: dict[str, Any] = answer.json()
-        if found.get("sub") != claims["sub"]:
+        userinfo: dict[str, Any] = answer.json()
+        if userinfo.get("sub") != claims["sub"]:
             raise RefusedIdentityError(
                 "The identity provider returned another user's data. Sign in again."
             )
         # An address and its verification must come from the same source.
         left_out = {"email", "email_verified"} if "email" in claims else set()
-        return {name: value for name, value in found.items() if name not in {*claims, *left_out}}
+        return {name: value for name, value in userinfo.items() if name not in {*claims, *left_out}}
 
 
 def identity_of(claims: Mapping[str, Any], settings: ServerSettings) -> Identity:
@@ -199,7 +199,7 @@ def _groups(claims: Mapping[str, Any], name: str) -> frozenset[str]:
         )
     if isinstance(value, str):
         value = [value]
-    return frozenset(str(one) for one in value) if isinstance(value, list) else frozenset()
+    return frozenset(str(group) for group in value) if isinstance(value, list) else frozenset()
 
 
 def _setting_errors(settings: ServerSettings) -> list[str]:

@@ -273,14 +273,14 @@ def _discarded_if_busy(attempt: CountedAttempt) -> Iterator[None]:
 
 def _verify(*, email: str, password: str) -> _Verified:
     with database() as db:
-        found = find_user(db, email)
-        attempt = _count(db, email, found)
+        candidate = find_user(db, email)
+        attempt = _count(db, email, candidate)
     try:
         with _discarded_if_busy(attempt):
-            user = verify_credentials(found, password)
+            user = verify_credentials(candidate, password)
     except UnauthenticatedError:
         with database() as db:
-            record_failed_sign_in(db, found, email, now=now())
+            record_failed_sign_in(db, candidate, email, now=now())
         raise
     return _Verified(user, attempt, upgraded_hash(user, password))
 

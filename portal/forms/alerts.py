@@ -140,7 +140,7 @@ class WindowForm(Form):
 
 
 class ActionsField(Field):  # type: ignore[misc] # WTForms ships no types
-    """What a rule does when an alert fires: some inputs for each kind of action."""
+    """The actions of a rule when an alert fires: inputs for each kind of action."""
 
     def process(
         self,
@@ -159,7 +159,7 @@ class ActionsField(Field):  # type: ignore[misc] # WTForms ships no types
 
     def rows(self) -> list[dict[str, Any]]:
         """Return what to show of each kind."""
-        chosen = {one["kind"]: one for one in self.data or ()}
+        chosen = {action["kind"]: action for action in self.data or ()}
         return [
             {
                 "kind": kind.value,
@@ -175,7 +175,7 @@ class ActionsField(Field):  # type: ignore[misc] # WTForms ships no types
         ]
 
     def _read(self, kind: ActionKind, typed: MultiDict[str, str]) -> dict[str, Any]:
-        found: dict[str, Any] = {
+        action: dict[str, Any] = {
             "kind": kind.value,
             "is_dry_run": typed[f"{kind.value}-mode"] == "dry_run",
             "severity": Severity(typed.get(f"{kind.value}-severity", "warning")).value,
@@ -185,13 +185,15 @@ class ActionsField(Field):  # type: ignore[misc] # WTForms ships no types
             self.process_errors.append(
                 f"{_ACTION_TITLES[kind]}: enter how often at most, from 1 to {MAX_PER_HOUR:,}."
             )
-        found["max_per_hour"] = int(count) if count.isdecimal() else 0
+        action["max_per_hour"] = int(count) if count.isdecimal() else 0
         if kind is ActionKind.LABEL:
-            pairs = [one.partition("=") for one in typed.get("label-labels", "").split(",")]
-            found["labels"] = {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
+            pairs = [pair.partition("=") for pair in typed.get("label-labels", "").split(",")]
+            action["labels"] = {
+                key.strip(): value.strip() for key, _, value in pairs if key.strip()
+            }
         if kind is ActionKind.WEBHOOK:
-            found["receiver"] = typed.get("webhook-receiver", "")
-        return found
+            action["receiver"] = typed.get("webhook-receiver", "")
+        return action
 
 
 def _mode(action: Mapping[str, Any] | None) -> str:
@@ -237,9 +239,9 @@ class RuleForm(Form):
 
     def offer(self, receivers: Iterable[Receiver]) -> None:
         """Set the receivers to choose from."""
-        found = list(receivers)
-        self.receiver_ids.choices = [(r.id, f"{r.name} ({r.kind.value})") for r in found]
-        self.webhooks = [r.name for r in found if r.kind is ReceiverKind.WEBHOOK]
+        offered = list(receivers)
+        self.receiver_ids.choices = [(r.id, f"{r.name} ({r.kind.value})") for r in offered]
+        self.webhooks = [r.name for r in offered if r.kind is ReceiverKind.WEBHOOK]
 
     def validate_expression(self, field: StringField) -> None:
         """Show where a changed expression is invalid."""
@@ -289,7 +291,7 @@ def with_expression(typed: MultiDict[str, str]) -> MultiDict[str, str]:
 
 
 def is_changed(text: str | None, shown: str | None) -> bool:
-    """Whether an expression was typed, or changed since it was shown."""
+    """Return whether an expression was typed, or changed since it was shown."""
     return bool((text or "").strip()) and (text or "").strip() != (shown or "").strip()
 
 

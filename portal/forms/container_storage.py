@@ -26,7 +26,7 @@ class CleanupPolicyForm(Form):
 
     @property
     def is_removal(self) -> bool:
-        """Whether the site's own policy is to be removed."""
+        """Return whether the site's own policy is to be removed."""
         return bool(self.site.data) and self.action.data == "remove"
 
     def policy(self) -> CleanupPolicy:

@@ -53,8 +53,8 @@ def parse_threshold(line: str) -> PanelThreshold:
 
 def threshold_text(threshold: PanelThreshold) -> str:
     """Return a threshold as `parse_threshold` reads it."""
-    one = threshold
-    return f"{one.comparison} {one.value:.10g} {one.severity} {one.label}".strip()
+    words = (threshold.comparison, f"{threshold.value:.10g}", threshold.severity, threshold.label)
+    return " ".join(words).strip()
 
 
 class DashboardForm(Form):
@@ -115,10 +115,10 @@ class PanelForm(Form):
     def validate_metric(self, field: StringField) -> None:
         """Require one metric, such as `gpu.power_watts`."""
         try:
-            found = parse_metric(field.data)
+            metric = parse_metric(field.data)
         except InvalidInputError as error:
             raise ValidationError(error.message) from error
-        if found.get("operator"):
+        if metric.get("operator"):
             raise ValidationError("A panel has no arithmetic. Select one metric.")
 
     def series(self) -> RuleRequest:
@@ -136,12 +136,12 @@ class PanelForm(Form):
 
     def panel(self) -> Panel:
         """Return the panel."""
-        found = parse_metric(self.metric.data)
-        fields = dict.fromkeys((found["field"], *self.more_fields.data))
+        metric = parse_metric(self.metric.data)
+        fields = dict.fromkeys((metric["field"], *self.more_fields.data))
         return Panel(
             title=self.title.data.strip(),
             chart=ChartKind(self.chart.data),
-            measurement=found["measurement"],
+            measurement=metric["measurement"],
             fields=list(fields),
             aggregate=Aggregate(self.aggregate.data),
             group_by=self.group_by.data,

@@ -73,7 +73,7 @@ MISSED_CHOICES = [
     SelectChoice(Missed.SKIP.value, "Skip them"),
     SelectChoice(Missed.RUN_ONCE.value, "Run once afterwards"),
 ]
-# What an appliance must have.
+# Requirements of the appliance.
 SHAPE = ("gpus", "gpu_memory", "cpus", "memory", "gpu_models", "required_labels")
 # The folded parts of the form.
 OPTIONS = {
@@ -121,7 +121,9 @@ class JobForm(Form):
     priority = IntegerField("Priority", [Optional()], default=0)
     is_preemptible = BooleanField("Preemptible", default=False)
     max_retries = IntegerField("Retries", [Optional()], default=0)
-    retry_on = CheckboxListField("Retry on", default=[one.value for one in FailureClass])
+    retry_on = CheckboxListField(
+        "Retry on", default=[failure_class.value for failure_class in FailureClass]
+    )
     time_limit = DurationField("Time limit", default=0)
     notify = CheckboxListField("Notify when the job ends", default=[])
     idle_gpu_percent = IntegerField("Idle GPU utilization (%)", [Optional()], default=0)
@@ -161,7 +163,9 @@ class JobForm(Form):
         ]
         if not self.is_submitted() and self.container_policy.data not in policies.allowed:
             self.container_policy.data = policies.default.value
-        self.retry_on.choices = [(one.value, text) for one, text in DESCRIPTIONS.items()]
+        self.retry_on.choices = [
+            (failure_class.value, text) for failure_class, text in DESCRIPTIONS.items()
+        ]
         self._chosen = appliance
         if appliance and not self.is_submitted():
             self.appliance.data = appliance.name
@@ -174,18 +178,18 @@ class JobForm(Form):
     def ask_for_secrets_again(self) -> None:
         """Add an error to the secrets of a form with errors: they are not shown again with it."""
         if self.errors or self.form_errors:
-            again = ["Enter the secrets again."] if self.secrets.data else []
-            self.secrets.errors = [*self.secrets.errors, *again]
+            secrets_errors = ["Enter the secrets again."] if self.secrets.data else []
+            self.secrets.errors = [*self.secrets.errors, *secrets_errors]
 
     def request(self, **fixed: object) -> JobRequest:
         """Return the job request, with fixed fields; an unknown appliance is rejected with it."""
         values: dict[str, Any] = {}
-        for one in fields(JobRequest):
-            field = self._fields.get(RENAMED.get(one.name, one.name))
+        for request_field in fields(JobRequest):
+            field = self._fields.get(RENAMED.get(request_field.name, request_field.name))
             value = field.data if field else None
             value = value.strip() if isinstance(value, str) else value
             # An empty field has its default.
-            values |= {} if value in (None, "") else {one.name: value}
+            values |= {} if value in (None, "") else {request_field.name: value}
         values |= {
             "secrets_from": self.secrets_from.data or None,
             "cpus": float(self.cpus.data),
@@ -215,8 +219,8 @@ def changes_of(form: JobForm, present: JobRequest) -> dict[str, Any]:
     """Return the fields of a service that a form changes."""
     wanted = form.request(name=present.name, kind=present.kind)
     names = UPDATABLE - {"secrets"}
-    given = {name: getattr(wanted, name) for name in names}
-    changes = {name: value for name, value in given.items() if value != getattr(present, name)}
+    requested = {name: getattr(wanted, name) for name in names}
+    changes = {name: value for name, value in requested.items() if value != getattr(present, name)}
     return changes | ({"secrets": wanted.secrets} if wanted.secrets else {})
 
 

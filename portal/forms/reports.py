@@ -36,7 +36,7 @@ class SavedReportForm(Form):
     by = SelectField("Group by", choices=[])
     period = SelectField(
         "Period",
-        choices=[SelectChoice(one.value, label) for one, label in PERIODS.items()],
+        choices=[SelectChoice(period.value, label) for period, label in PERIODS.items()],
         default=ReportPeriod.LAST_30_DAYS.value,
     )
     appliances = StringField("Appliances", default="")
@@ -46,7 +46,9 @@ class SavedReportForm(Form):
     time_zone = StringField("Time zone", default=current_zone_name)
     file_format = SelectField(
         "Format",
-        choices=[SelectChoice(one.value, one.value.upper()) for one in FileFormat],
+        choices=[
+            SelectChoice(file_format.value, file_format.value.upper()) for file_format in FileFormat
+        ],
         default=FileFormat.PDF.value,
     )
     recipients = CheckboxListField("Recipients")
@@ -54,18 +56,20 @@ class SavedReportForm(Form):
     @property
     def report_kind(self) -> ReportKind:
         """The kind of report; the first for an unknown one."""
-        known = {one.value: one for one in ReportKind}
-        return known.get(self.kind.data, ReportKind.GPU_TIME)
+        kinds = {kind.value: kind for kind in ReportKind}
+        return kinds.get(self.kind.data, ReportKind.GPU_TIME)
 
     def offer(self, members: Iterable[User]) -> None:
         """Set the groupings of the kind, and the recipients to choose from."""
         self.by.choices = [
-            SelectChoice(one.value, lower(LABELS[one]))
-            for one in GROUPINGS[self.report_kind]
-            if one is not ReportBy.TENANT
+            SelectChoice(grouping.value, lower(LABELS[grouping]))
+            for grouping in GROUPINGS[self.report_kind]
+            if grouping is not ReportBy.TENANT
         ]
-        self.recipients.choices = [(one.email, one.email) for one in members]
-        if not self.is_submitted() and self.by.data not in {one.value for one in self.by.choices}:
+        self.recipients.choices = [(member.email, member.email) for member in members]
+        if not self.is_submitted() and self.by.data not in {
+            choice.value for choice in self.by.choices
+        }:
             self.by.data = self.by.choices[0].value
 
     def request(self) -> SavedReportRequest:

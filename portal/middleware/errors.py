@@ -65,22 +65,22 @@ def error_payload(
 
 def flatten_errors(messages: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return nested validation messages (by location and field) as errors by dotted field."""
-    found: dict[str, list[str]] = {}
+    errors_by_field: dict[str, list[str]] = {}
     for location, errors in messages.items():
         if isinstance(errors, Mapping):
-            _flatten(errors, "", found)
+            _flatten(errors, "", errors_by_field)
         else:
-            found.setdefault(str(location), []).extend(str(error) for error in errors)
-    return found
+            errors_by_field.setdefault(str(location), []).extend(str(error) for error in errors)
+    return errors_by_field
 
 
-def _flatten(node: Mapping[Any, Any], prefix: str, found: dict[str, list[str]]) -> None:
+def _flatten(node: Mapping[Any, Any], prefix: str, errors_by_field: dict[str, list[str]]) -> None:
     for key, value in node.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping):
-            _flatten(value, f"{name}.", found)
+            _flatten(value, f"{name}.", errors_by_field)
         else:
-            found.setdefault(name, []).extend(str(error) for error in value)
+            errors_by_field.setdefault(name, []).extend(str(error) for error in value)
 
 
 def _on_vedette_error(error: VedetteError) -> Response:

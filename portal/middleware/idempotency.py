@@ -80,7 +80,7 @@ def idempotent(view: Callable[..., Any]) -> Callable[..., Any]:
         try:
             response: Response = make_response(view(*args, **kwargs))
         except Exception:
-            # What was done before the failure stays done.
+            # Changes from before the failure remain.
             _delete_if(*_is_claimed(row))
             raise
         finally:
@@ -102,27 +102,27 @@ def _claim(key: str, request_hash: str) -> IdempotencyKey:
         created = _insert(key, request_hash)
         if created is not None:
             return created
-        found = _find(key)
-        if found is None:
+        row = _find(key)
+        if row is None:
             continue
-        if found.created_at <= now() - KEY_LIFETIME:
-            _delete_if(IdempotencyKey.id == found.id)
+        if row.created_at <= now() - KEY_LIFETIME:
+            _delete_if(IdempotencyKey.id == row.id)
             continue
-        if found.request_hash != request_hash:
+        if row.request_hash != request_hash:
             raise KeyReusedError(
                 f"The {KEY_HEADER} {key!r} was used for another request. Use a new key."
             )
-        if found.answer is not None:
-            return found
-        if found.created_at > now() - CLAIM_TIMEOUT:
+        if row.answer is not None:
+            return row
+        if row.created_at > now() - CLAIM_TIMEOUT:
             break
-        if found.status is not None:
+        if row.status is not None:
             raise AnswerLostError(
                 f"The first request with the {KEY_HEADER} {key!r} created its object, but the "
                 "response was lost. Find the object in its list, or use a new key to create "
                 "another."
             )
-        taken = _take_over(found)
+        taken = _take_over(row)
         if taken is not None:
             return taken
     raise KeyInFlightError(

@@ -67,8 +67,8 @@ def parameter_errors() -> list[str]:
     if not isinstance(args, ReadParameters) or request.path.startswith(_CHECKED_ELSEWHERE):
         return []
     # Only a look at a value counts as reading it.
-    given = [name for name in list(args) if not is_added_by_others(name)]
-    unknown = unknown_parameters(given, sorted(args.read))
+    names = [name for name in list(args) if not is_added_by_others(name)]
+    unknown = unknown_parameters(names, sorted(args.read))
     return [*value_errors(), *(text for texts in unknown.values() for text in texts)]
 
 

@@ -38,8 +38,8 @@ def install_rate_limit(app: Flask, kind: str, key: Callable[[], str | None]) -> 
 
     def check() -> None:
         is_free = request.endpoint in FREE_ENDPOINTS or request.path.startswith(DASH_FILES)
-        found = None if is_free else key()
-        wait_seconds = 0.0 if found is None else limit.hit(found)
+        limited_key = None if is_free else key()
+        wait_seconds = 0.0 if limited_key is None else limit.hit(limited_key)
         if wait_seconds:
             raise TooManyRequestsError(
                 f"This {kind} sends more than {per_second:g} requests per second. Wait a moment, "

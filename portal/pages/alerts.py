@@ -71,7 +71,7 @@ def index() -> ResponseReturnValue:
         page = list_alerts(
             session, scope, states=VIEWS[view], page=number, page_size=size, **wanted
         )
-        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+        tenants = tenant_names(session, (alert.tenant_id for alert in page.items))
         silences = silences_by_alert(session, scope, page.items, now=now())
         flapping = flapping_alerts(session, [alert.id for alert in page.items], now=now())
         rules = _rules(session)
@@ -106,7 +106,7 @@ def history() -> ResponseReturnValue:
             until=day("until", days=1),
         )
         page = list_history(session, scope, wanted, page=page_number(), page_size=PAGE_SIZE)
-        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+        tenants = tenant_names(session, (transition.tenant_id for transition in page.items))
         rules = _rules(session)
     return render_template(
         "alerts/history.html",
@@ -149,16 +149,16 @@ def show(alert_id: str) -> ResponseReturnValue:
             else []
         )
         timeline: list[tuple[datetime, AlertTransition | AlertAction]] = [
-            *((one.created_at, one) for one in actions),
-            *((one.at, one) for one in page.items),
+            *((action.created_at, action) for action in actions),
+            *((transition.at, transition) for transition in page.items),
         ]
-        timeline.sort(key=lambda one: one[0], reverse=True)
+        timeline.sort(key=lambda entry: entry[0], reverse=True)
     return render_template(
         "alerts/show.html",
         alert=alert,
         annotation=payload["annotation"],
         page=page,
-        timeline=[one for _, one in timeline],
+        timeline=[entry for _, entry in timeline],
         names=names,
         silences=silences,
         flapping=flapping,
@@ -224,8 +224,8 @@ def _filters(names: Mapping[str, str]) -> dict[str, Any]:
 
 def _rules(session: Session) -> list[tuple[str, str]]:
     """Return ID and name of the rules to filter by."""
-    found = list_rules(session, current_scope(), page=1, page_size=MAX_CHOICES)
-    return [(rule.id, rule.name) for rule in found.items]
+    rules = list_rules(session, current_scope(), page=1, page_size=MAX_CHOICES)
+    return [(rule.id, rule.name) for rule in rules.items]
 
 
 def _grouped(
@@ -234,12 +234,12 @@ def _grouped(
     """Return alerts by severity and appliance, critical first; "" has those without one."""
     groups: dict[Severity, dict[str, list[Alert]]] = {}
     for severity in reversed(Severity):
-        found: dict[str, list[Alert]] = {}
+        by_appliance: dict[str, list[Alert]] = {}
         for alert in alerts:
             if alert.severity is severity:
-                found.setdefault(alert.tags.get(APPLIANCE_TAG, ""), []).append(alert)
-        if found:
-            by_name = sorted(found.items(), key=lambda one: names.get(one[0], one[0]))
+                by_appliance.setdefault(alert.tags.get(APPLIANCE_TAG, ""), []).append(alert)
+        if by_appliance:
+            by_name = sorted(by_appliance.items(), key=lambda pair: names.get(pair[0], pair[0]))
             groups[severity] = dict(by_name)
     return groups
 
@@ -257,8 +257,8 @@ def _jobs(session: Session, alert: Alert) -> Sequence[Attempt]:
     if not appliance_id:
         return []
     start, end = _period(alert)
-    found = attempts_between(
+    attempts = attempts_between(
         session, current_scope(), appliance_id, start=start, end=end, limit=MAX_JOBS
     )
     own = alert.tags.get("job")
-    return [one for one in found if own in {None, one.job_id}]
+    return [attempt for attempt in attempts if own in {None, attempt.job_id}]

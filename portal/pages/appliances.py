@@ -232,40 +232,40 @@ def drain(appliance_id: str) -> ResponseReturnValue:
 @changing(back="appliances.show")
 def undrain(session: Session, appliance_id: str) -> str:
     """Place jobs on an appliance again."""
-    found = undrain_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{found.name} undrained"
+    appliance = undrain_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{appliance.name} undrained"
 
 
 @pages.post("/appliances/<appliance_id>/release")
 @changing(back="appliances.show")
 def release(session: Session, appliance_id: str) -> str:
     """Release an appliance from quarantine."""
-    found = release_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{found.name} released from quarantine"
+    appliance = release_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{appliance.name} released from quarantine"
 
 
 @pages.post("/appliances/<appliance_id>/retire")
 @changing(back="appliances.show")
 def retire(session: Session, appliance_id: str) -> str:
     """Retire an appliance."""
-    found = retire_idle_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{found.name} retired. Its agent is rejected and its history is kept."
+    appliance = retire_idle_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{appliance.name} retired. Its agent is rejected and its history is kept."
 
 
 @pages.post("/appliances/<appliance_id>/reinstate")
 @changing(back="appliances.show")
 def reinstate(session: Session, appliance_id: str) -> str:
     """Reinstate a retired appliance."""
-    found = reinstate_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{found.name} reinstated. Its agent reconnects automatically if it is running."
+    appliance = reinstate_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{appliance.name} reinstated. Its agent reconnects automatically if it is running."
 
 
 @pages.post("/appliances/<appliance_id>/revoke")
 @changing(back="appliances.index")
 def revoke(session: Session, appliance_id: str) -> str:
     """Revoke an appliance's identity."""
-    found = revoke_appliance(session, current_scope(), appliance_id, now=now())
-    return f"{found.name} revoked. Its agent is rejected."
+    appliance = revoke_appliance(session, current_scope(), appliance_id, now=now())
+    return f"{appliance.name} revoked. Its agent is rejected."
 
 
 def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, Any]:

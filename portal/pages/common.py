@@ -73,4 +73,6 @@ def plural(count: int, noun: str) -> str:
 def _url_of(endpoint: str) -> str:
     accepts = current_app.url_map.is_endpoint_expecting
     parameters = (request.view_args or {}).items()
-    return url_for(endpoint, **{name: one for name, one in parameters if accepts(endpoint, name)})
+    return url_for(
+        endpoint, **{name: value for name, value in parameters if accepts(endpoint, name)}
+    )

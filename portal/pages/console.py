@@ -20,9 +20,9 @@ TOP = 10
 @pages.get("")
 def index() -> ResponseReturnValue:
     """Show platform usage and the tenants that use most."""
-    found = figures()
+    usage = figures()
     return render_template(
-        "console/index.html", found=found, top=found.tenants[:TOP], charts=PLATFORM_PATH
+        "console/index.html", usage=usage, top=usage.tenants[:TOP], charts=PLATFORM_PATH
     )
 
 
@@ -59,10 +59,12 @@ def discard(session: Session, removal_id: str) -> str:
 def maintenance() -> ResponseReturnValue:
     """Show undelivered notifications, stuck jobs, expiring certificates and storage."""
     with database() as session:
-        found = maintenance_summary(
+        summary = maintenance_summary(
             session, current_scope(), portal().settings, page=page_number(), now=now()
         )
-    return render_template("console/maintenance.html", found=found, jobs_kept_days=JOBS_KEPT_DAYS)
+    return render_template(
+        "console/maintenance.html", summary=summary, jobs_kept_days=JOBS_KEPT_DAYS
+    )
 
 
 @pages.post("/maintenance/jobs/clean")

@@ -24,12 +24,12 @@ def show(appliance_id: str) -> ResponseReturnValue:
     with database() as session:
         view = read_storage(session, current_scope(), appliance_id, now=now())
     images = view.report.images if view.report else []
-    deleted = [one for one in images if view.plan.images[one.image_id].is_deleted]
+    deleted = [image for image in images if view.plan.images[image.image_id].is_deleted]
     return render_template(
         "appliances/storage.html",
         appliance=view.appliance,
         view=view,
-        images=sorted(images, key=lambda one: (one not in deleted, -one.size_bytes)),
+        images=sorted(images, key=lambda image: (image not in deleted, -image.size_bytes)),
         deleted=deleted,
         from_ns=from_ns,
     )
@@ -51,12 +51,12 @@ def policies() -> ResponseReturnValue:
     scope.require(Permission.MANAGE_APPLIANCES)
     tenant_id, site = scope.require_tenant(), request.args.get("site", "")
     with database() as session:
-        found = read_policies(session, scope, tenant_id)
-        sites = sorted({*filter_choices(session, scope).sites, *found, site} - {""})
-    form = CleanupPolicyForm(data={"site": site, **asdict(found.get(site, found[""]))})
-    form.site.choices = [("", "All other sites"), *((one, one) for one in sites)]
+        present = read_policies(session, scope, tenant_id)
+        sites = sorted({*filter_choices(session, scope).sites, *present, site} - {""})
+    form = CleanupPolicyForm(data={"site": site, **asdict(present.get(site, present[""]))})
+    form.site.choices = [("", "All other sites"), *((name, name) for name in sites)]
     if form.validate_on_submit():
-        changed = found | {form.site.data: form.policy()}
+        changed = present | {form.site.data: form.policy()}
         if form.is_removal:
             del changed[form.site.data]
         with form.showing_errors():
@@ -65,5 +65,5 @@ def policies() -> ResponseReturnValue:
             flash("Clean-up policies saved", "success")
             return redirect(url_for(".policies"))
     return render_template(
-        "appliances/cleanup_policies.html", form=form, policies=sorted(found.items()), site=site
+        "appliances/cleanup_policies.html", form=form, policies=sorted(present.items()), site=site
     ), form.status

@@ -69,8 +69,13 @@ def index() -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         page = list_dashboards(session, scope, sort="name", page=page_number(), page_size=PAGE_SIZE)
-        rows = [(one, custom_path(one.id), ITEMS.may_change(scope, one)) for one in page.items]
-        tenants = tenant_names(session, {one.tenant_id for one in page.items if one.tenant_id})
+        rows = [
+            (dashboard, custom_path(dashboard.id), ITEMS.may_change(scope, dashboard))
+            for dashboard in page.items
+        ]
+        tenants = tenant_names(
+            session, {dashboard.tenant_id for dashboard in page.items if dashboard.tenant_id}
+        )
     return render_template("dashboards/index.html", page=page, rows=rows, tenants=tenants)
 
 
@@ -118,11 +123,13 @@ def export() -> ResponseReturnValue:
     scope, ident = current_scope(), request.args.get("id")
     with database() as session:
         if ident:
-            found = [get_dashboard(session, scope, ident)]
+            dashboards = [get_dashboard(session, scope, ident)]
         else:
             everything = list_dashboards(session, scope, sort="name", page_size=500).items
-            found = [one for one in everything if ITEMS.may_change(scope, one)]
-        text = to_yaml([request_of(one) for one in found])
+            dashboards = [
+                dashboard for dashboard in everything if ITEMS.may_change(scope, dashboard)
+            ]
+        text = to_yaml([request_of(dashboard) for dashboard in dashboards])
     return stream_file(iter([text.encode()]), media_type=MEDIA_TYPE, file_name="dashboards.yaml")
 
 
@@ -133,7 +140,7 @@ def edit(dashboard_id: str) -> ResponseReturnValue:
     dashboard = _changeable(dashboard_id)
     form = DashboardForm(data=settings_of(request_of(dashboard)))
     if form.validate_on_submit() and _saved(
-        form, dashboard_id, lambda found: replace(found, **form.values())
+        form, dashboard_id, lambda present: replace(present, **form.values())
     ):
         return redirect(custom_path(dashboard_id))
     text = render_template("dashboards/settings.html", form=form, dashboard=dashboard)
@@ -199,13 +206,13 @@ def _edit_panel(dashboard: CustomDashboard, number: int | None) -> ResponseRetur
     if form.validate_on_submit():
         at = len(panels) if number is None else number
 
-        def changed(found: DashboardRequest) -> DashboardRequest:
-            if before is not None and list(found.panels[at : at + 1]) != [before]:
+        def changed(present: DashboardRequest) -> DashboardRequest:
+            if before is not None and list(present.panels[at : at + 1]) != [before]:
                 message = "This panel was changed or moved meanwhile. Open it again to edit it."
                 raise InvalidInputError(message)
-            end = at if number is not None else len(found.panels)
+            end = at if number is not None else len(present.panels)
             return replace(
-                found, panels=[*found.panels[:end], form.panel(), *found.panels[end + 1 :]]
+                present, panels=[*present.panels[:end], form.panel(), *present.panels[end + 1 :]]
             )
 
         if _saved(form, dashboard.id, changed, checked=form.panel()):
@@ -255,4 +262,4 @@ def _requests(text: str) -> list[DashboardRequest]:
     errors = schema.validate(document)
     if errors:
         raise InvalidInputError("The file is invalid.", errors=flatten_errors({"file": errors}))
-    return [dashboard_request(one) for one in schema.load(document)["dashboards"]]
+    return [dashboard_request(dashboard) for dashboard in schema.load(document)["dashboards"]]

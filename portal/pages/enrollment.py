@@ -123,9 +123,11 @@ def certificates(appliance_id: str) -> ResponseReturnValue:
 def revoke_certificate(certificate_id: str) -> ResponseReturnValue:
     """Revoke a certificate."""
     with database() as session:
-        found = admission.revoke_certificate(session, current_scope(), certificate_id, now=now())
+        certificate = admission.revoke_certificate(
+            session, current_scope(), certificate_id, now=now()
+        )
     flash("Certificate revoked", "success")
-    return redirect(url_for(".certificates", appliance_id=found.appliance_id))
+    return redirect(url_for(".certificates", appliance_id=certificate.appliance_id))
 
 
 @pages.post("/appliances/<appliance_id>/allow-renewal")
@@ -153,5 +155,5 @@ def _render_token(token: EnrollmentToken, secret: str, *, name: str = "") -> str
         token=token,
         appliance_name=name,
         install=f"pip install vedette-{version('vedette')}-py3-none-any.whl",
-        command=enroll_command(secret, again=token.appliance_id is not None),
+        command=enroll_command(secret, is_repeated=token.appliance_id is not None),
     )

@@ -53,7 +53,9 @@ def index() -> ResponseReturnValue:
         total = usage_sum(session, scope, period, live=live)
         gpus, attempts = allocated_now(session, scope)
         recorded_at = recorded_until(session)
-    titles = {one: title for one, title in TITLES.items() if one is not UsageBy.TENANT}
+    titles = {
+        grouping: title for grouping, title in TITLES.items() if grouping is not UsageBy.TENANT
+    }
     return render_template(
         "jobs/gpu_usage.html",
         page=page,

@@ -185,7 +185,7 @@ def _welcome(invitation: Invitation, target: str) -> ResponseReturnValue:
 
 
 def _render(
-    token: str, invitation: Invitation, form: NewAccountForm, known: ExistingAccountForm
+    token: str, invitation: Invitation, form: NewAccountForm, existing: ExistingAccountForm
 ) -> str:
     return render_template(
         "auth/accept.html",
@@ -193,6 +193,6 @@ def _render(
         invitation=invitation,
         organization=invitation_target(invitation),
         form=form,
-        known=known,
+        existing=existing,
         password_help=PASSWORD_HELP,
     )

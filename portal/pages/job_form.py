@@ -112,7 +112,7 @@ def update(job_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         job = changeable_service(session, scope, job_id)
-        newest = max(service_instances(session, job), key=lambda one: one.revision)
+        newest = max(service_instances(session, job), key=lambda instance: instance.revision)
         present = request_like(newest)
         form = JobForm(data=values_of_request(present))
         form.fix()
@@ -161,9 +161,9 @@ def edit_schedule(schedule_id: str) -> ResponseReturnValue:
 
 def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
     wanted = (form.appliance.data or "").strip()
-    found = tenant_views(session, tenant_id, only=[wanted]) if wanted else []
+    appliances = tenant_views(session, tenant_id, only=[wanted]) if wanted else []
     form.offer(
-        found[0] if found else None,
+        appliances[0] if appliances else None,
         read_policies(session, current_scope(), tenant_id),
         receivers=receiver_names(session, tenant_id),
     )

@@ -62,16 +62,16 @@ def run(session: Session, schedule_id: str) -> str:
 @changing(back="job_schedules.show")
 def enable(session: Session, schedule_id: str) -> str:
     """Enable a schedule."""
-    found = enable_schedule(session, current_scope(), schedule_id, is_enabled=True, now=now())
-    return f"Schedule {found.name} enabled"
+    schedule = enable_schedule(session, current_scope(), schedule_id, is_enabled=True, now=now())
+    return f"Schedule {schedule.name} enabled"
 
 
 @pages.post("/jobs/schedules/<schedule_id>/disable")
 @changing(back="job_schedules.show")
 def disable(session: Session, schedule_id: str) -> str:
     """Disable a schedule."""
-    found = enable_schedule(session, current_scope(), schedule_id, is_enabled=False, now=now())
-    return f"Schedule {found.name} disabled"
+    schedule = enable_schedule(session, current_scope(), schedule_id, is_enabled=False, now=now())
+    return f"Schedule {schedule.name} disabled"
 
 
 @pages.post("/jobs/schedules/<schedule_id>/delete")

@@ -17,14 +17,14 @@ def index() -> ResponseReturnValue:
     """List the job templates."""
     scope = current_scope()
     with database() as session:
-        found = list_templates(session, scope)
+        templates = list_templates(session, scope)
     rows = [
         (
-            one,
-            request_of(one),
-            not isinstance(one, ShippedTemplate) and ITEMS.may_change(scope, one),
+            template,
+            request_of(template),
+            not isinstance(template, ShippedTemplate) and ITEMS.may_change(scope, template),
         )
-        for one in found
+        for template in templates
     ]
     return render_template("jobs/templates.html", rows=rows)
 

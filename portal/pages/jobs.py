@@ -38,7 +38,7 @@ from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("jobs", __name__)
 MAX_NUMBER_LENGTH = 4
-# What the address of the list filters by.
+# The filters in the address of the list.
 FILTERS = ("state", "search", "user", "appliance_id", "label", "array_id", "since", "until")
 
 

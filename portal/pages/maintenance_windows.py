@@ -63,7 +63,7 @@ def _save(form: WindowForm, window: MaintenanceWindow | None) -> ResponseReturnV
             return redirect(url_for(".index"))
     with database() as session:
         page = list_windows(session, scope, page=page_number(), page_size=PAGE_SIZE)
-        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+        tenants = tenant_names(session, (listed.tenant_id for listed in page.items))
     text = render_template(
         "maintenance_windows.html",
         page=page,

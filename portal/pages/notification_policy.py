@@ -27,7 +27,7 @@ def index() -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         root = read_policy(session, scope)
-        receivers = [one.name for one in list_receivers(session, scope)]
+        receivers = [receiver.name for receiver in list_receivers(session, scope)]
         rules = read_inhibit_rules(session, scope)
         intervals = read_time_intervals(session, scope)
     form = PolicyForm(
@@ -50,18 +50,18 @@ def index() -> ResponseReturnValue:
                 )
             flash("Notification policy saved", "success")
             return redirect(url_for(".index"))
-    found: list[Destination] | None = None
+    destinations: list[Destination] | None = None
     labels = request.args.get("labels", "")
     if labels:
         with database() as session:
-            found = preview_policy(session, scope, _labels(labels), now=now())
+            destinations = preview_policy(session, scope, _labels(labels), now=now())
     text = render_template(
         "notification_policy.html",
         form=form,
         root=root,
         receivers=receivers,
         labels=labels,
-        found=found,
+        destinations=destinations,
     )
     return text, form.status
 

@@ -60,10 +60,10 @@ def callback() -> ResponseReturnValue:
 
 
 def _provider() -> "Provider":
-    found = provider()
-    if found is None:
+    configured = provider()
+    if configured is None:
         raise NotFoundError("No identity provider is configured for this portal.")
-    return found
+    return configured
 
 
 def _attempt_of_state(state: str) -> dict[str, str]:
@@ -75,8 +75,8 @@ def _attempt_of_state(state: str) -> dict[str, str]:
         )
     if not timedelta(0) <= now() - datetime.fromtimestamp(attempt["at"], UTC) < SIGN_IN_TIMEOUT:
         raise RefusedIdentityError("The sign-in timed out. Sign in again.")
-    found: dict[str, str] = attempt
-    return found
+    claims: dict[str, str] = attempt
+    return claims
 
 
 def _code() -> str:

@@ -86,9 +86,11 @@ def remove(session: Session, platform_rule_id: str) -> str:
 def _edit(form: PlatformRuleForm, rule: PlatformRule | None) -> ResponseReturnValue:
     active = select(Tenant).where(Tenant.state == TenantState.ACTIVE).order_by(Tenant.name)
     with database() as session:
-        form.tenant_ids.choices = [(one.id, one.name) for one in session.scalars(active)]
+        form.tenant_ids.choices = [(tenant.id, tenant.name) for tenant in session.scalars(active)]
         receivers = list_receivers(session, current_scope(), is_platform=True)
-        form.receivers.choices = [(one.name, f"{one.name} ({one.kind.value})") for one in receivers]
+        form.receivers.choices = [
+            (receiver.name, f"{receiver.name} ({receiver.kind.value})") for receiver in receivers
+        ]
     if form.validate_on_submit():
         with form.showing_errors():
             with database() as session:

@@ -143,7 +143,10 @@ def _render(form: ReceiverForm, *, made: Receiver | None = None, secret: str = "
         page = list_notifications(
             session, scope, is_platform=is_platform, page=page_number(), page_size=PAGE_SIZE
         )
-        owners = [*(one.tenant_id for one in receivers), *(one.tenant_id for one in page.items)]
+        owners = [
+            *(receiver.tenant_id for receiver in receivers),
+            *(receiver.tenant_id for receiver in page.items),
+        ]
         tenants = tenant_names(session, filter(None, owners))
     return render_template(
         "receivers.html",

@@ -90,11 +90,11 @@ def _authenticated() -> tuple[User, list[tuple[Tenant | None, Scope]]]:
         raise NotFoundError("This portal has no registry. Ask its operator to set registry_url.")
     email, password = credentials.username or "", credentials.password or ""
     if password.startswith(f"{API_TOKEN_PREFIX}_"):
-        found = principal_of_token(password)
-        if found is None:
+        principal = principal_of_token(password)
+        if principal is None:
             raise UnauthenticatedError("The API token is invalid, revoked or expired.")
-        set_principal(found)
-        return found.user, [(found.tenant, found.scope)]
+        set_principal(principal)
+        return principal.user, [(principal.tenant, principal.scope)]
     user = check_password(email=email, password=password)
     require_can_sign_in(user)
     if is_on(user):
@@ -102,7 +102,10 @@ def _authenticated() -> tuple[User, list[tuple[Tenant | None, Scope]]]:
             "This account has a second factor: use an API token as the password."
         )
     set_principal(_principal(user))
-    own = [(one.tenant, Scope.of_membership(one)) for one in active_memberships(user)]
+    own = [
+        (membership.tenant, Scope.of_membership(membership))
+        for membership in active_memberships(user)
+    ]
     return user, [*own, *([(None, Scope.of(user))] if user.is_operator else [])]
 
 

@@ -71,13 +71,13 @@ def _request() -> Request:
         by=by if by in GROUPINGS[kind] else None,
         since=day("since"),
         until=day("until", days=1),
-        price=_number("price", default=0.0, most=MAX_PRICE),
-        target=_number("target", default=DEFAULT_TARGET, most=100.0),
+        price=_number("price", default=0.0, maximum=MAX_PRICE),
+        target=_number("target", default=DEFAULT_TARGET, maximum=100.0),
         appliances=request.args.get("appliances", "").strip()[:MAX_FILTER_LENGTH],
     )
 
 
-def _number(name: str, *, default: float, most: float) -> float:
+def _number(name: str, *, default: float, maximum: float) -> float:
     text = request.args.get(name, "").strip()
     if not text:
         return default
@@ -85,7 +85,7 @@ def _number(name: str, *, default: float, most: float) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= most:
-        message = f"{text[:50]!r} is not a number from 0 to {most:g}."
+    if not 0 <= value <= maximum:
+        message = f"{text[:50]!r} is not a number from 0 to {maximum:g}."
         raise InvalidInputError(message, errors={name: [message]})
     return value

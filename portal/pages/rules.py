@@ -59,7 +59,7 @@ def index() -> ResponseReturnValue:
     scope, settings = current_scope(), portal().settings
     with database() as session:
         page = list_rules(session, scope, page=page_number(), page_size=PAGE_SIZE)
-        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+        tenants = tenant_names(session, (rule.tenant_id for rule in page.items))
         expects_pack = (
             settings.rule_pack
             and scope.tenant_id is not None
@@ -103,8 +103,10 @@ def chart() -> ResponseReturnValue:
         text = " ".join(errors) or "Select a metric to see its series here."
         return render_template("rules/chart.html", note=text)
     wanted = form.request()
-    found = rule_errors(replace(wanted, name="-"))
-    errors = [text for name, texts in found.items() if name not in _UNNEEDED for text in texts]
+    errors_by_field = rule_errors(replace(wanted, name="-"))
+    errors = [
+        text for name, texts in errors_by_field.items() if name not in _UNNEEDED for text in texts
+    ]
     if errors:
         return render_template("rules/chart.html", note=" ".join(errors))
     with database() as session:

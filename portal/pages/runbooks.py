@@ -26,21 +26,21 @@ def index() -> ResponseReturnValue:
 @pages.get("/runbooks/<key>")
 def show(key: str) -> ResponseReturnValue:
     """Show a runbook, with the current tenant's rule."""
-    found = rule_pack().get(key)
-    if found is None:
+    runbook = rule_pack().get(key)
+    if runbook is None:
         raise NotFoundError.of("runbook", key)
     scope = current_scope()
     with database() as session:
         statement = scope.select(select(Rule).where(Rule.pack_key == key), Rule)
         own = session.scalars(statement.limit(1)).first() if scope.tenants else None
-    return render_template("runbooks/show.html", runbook=found, rule=own, marked=marked)
+    return render_template("runbooks/show.html", runbook=runbook, rule=own, marked=marked)
 
 
 def marked(text: str) -> Markup:
     """Return a text with its code in backquotes and its names in asterisks as HTML."""
     parts, end = [], 0
-    for found in _MARKS.finditer(text):
-        tag, inner = ("code", found[1]) if found[1] else ("em", found[2])
-        parts += [escape(text[end : found.start()]), Markup(f"<{tag}>%s</{tag}>") % inner]  # noqa: S704 - the tag is a constant
-        end = found.end()
+    for match in _MARKS.finditer(text):
+        tag, inner = ("code", match[1]) if match[1] else ("em", match[2])
+        parts += [escape(text[end : match.start()]), Markup(f"<{tag}>%s</{tag}>") % inner]  # noqa: S704 - the tag is a constant
+        end = match.end()
     return Markup("").join([*parts, escape(text[end:])])

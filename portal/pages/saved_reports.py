@@ -77,7 +77,7 @@ def show(saved_report_id: str) -> ResponseReturnValue:
         first_day=period.since.astimezone(zone).date(),
         last_day=(period.until - timedelta(microseconds=1)).astimezone(zone).date(),
         saved=saved,
-        emails=[members[one].email for one in saved.recipients if one in members],
+        emails=[members[user_id].email for user_id in saved.recipients if user_id in members],
         periods=PERIODS,
         may_change=ITEMS.may_change(current_scope(), saved),
         can_send=can_send(portal().settings),
@@ -93,7 +93,7 @@ def edit(saved_report_id: str) -> ResponseReturnValue:
     with database() as session:
         saved = ITEMS.changeable(session, scope, saved_report_id)
         members = active_members(session, saved.tenant_id)
-    emails = [members[one].email for one in saved.recipients if one in members]
+    emails = [members[user_id].email for user_id in saved.recipients if user_id in members]
     form = SavedReportForm(data=values_of(saved, emails))
     form.offer(members.values())
     if form.validate_on_submit():

@@ -131,12 +131,12 @@ def _render(
     with database() as session:
         user = session.get_one(User, own_account().id)
         setup = pending_setup(user, box=portal().secrets)
-        left = recovery_codes_left(session, user.id)
+        codes_left = recovery_codes_left(session, user.id)
     return render_template(
         "account/second_factor.html",
         owner=user,
         setup=setup,
-        left=left,
+        codes_left=codes_left,
         codes=codes or [],
         code_form=code_form or CodeForm(formdata=None),
         renew_form=renew_form or _proof_form(user, "renew", formdata=None),

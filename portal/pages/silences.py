@@ -53,7 +53,7 @@ def index() -> ResponseReturnValue:
         page = list_silences(
             session, scope, state=state, now=now(), page=page_number(), page_size=PAGE_SIZE
         )
-        tenants = tenant_names(session, (one.tenant_id for one in page.items))
+        tenants = tenant_names(session, (silence.tenant_id for silence in page.items))
     text = render_template(
         "silences.html", page=page, view=state.value, states=STATES, form=form, tenants=tenants
     )

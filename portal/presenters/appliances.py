@@ -129,7 +129,7 @@ def finding_rows(health: ApplianceHealth | None) -> list[FindingRow]:
     """Return all findings, most severe first, the appliance's before its GPUs'."""
     if health is None:
         return []
-    own = [one for one in health.findings if one.reason not in _SUMMARIES]
+    own = [finding for finding in health.findings if finding.reason not in _SUMMARIES]
     rows = [*_rows(None, own)]
     for gpu in health.gpus:
         rows += _rows(gpu.index, gpu.findings)
@@ -145,14 +145,14 @@ def gpu_findings(attempt: Attempt | None) -> list[FindingRow]:
     return finding_rows(ApplianceHealth(state=health.state, gpus=used))
 
 
-def enroll_command(secret: str, *, again: bool = False) -> str:
+def enroll_command(secret: str, *, is_repeated: bool = False) -> str:
     """Return the command that enrolls a host; it pins the portal's CA if it is private."""
     settings = portal().settings
     command = f"vedette agent enroll {settings.resolved_public_url} {secret}"
     authority = advertised_ca(settings)
     if authority is not None:
         command = f"{command} --ca-sha256 {authority.sha256}"
-    return f"{command} --again" if again else command
+    return f"{command} --again" if is_repeated else command
 
 
 def _rows(gpu: int | None, findings: Iterable[HealthFinding]) -> Iterator[FindingRow]:

@@ -130,9 +130,9 @@ def applied(requests: list[DashboardRequest], *, is_dry_run: bool) -> list[Dashb
 
 def dashboard_request(body: dict[str, Any]) -> DashboardRequest:
     """Return the request of a loaded body."""
-    return DashboardRequest(**{**body, "panels": [_panel(one) for one in body["panels"]]})
+    return DashboardRequest(**{**body, "panels": [_panel(panel) for panel in body["panels"]]})
 
 
 def _panel(body: dict[str, Any]) -> Panel:
-    thresholds = [PanelThreshold(**one) for one in body["thresholds"]]
+    thresholds = [PanelThreshold(**threshold) for threshold in body["thresholds"]]
     return Panel(**{**body, "thresholds": thresholds})

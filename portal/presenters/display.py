@@ -180,11 +180,11 @@ def _other_tenants(current: Principal | None) -> list[tuple[str, str]]:
     """Return ID and name of the other tenants; an empty ID is the operator view."""
     if current is None or current.support_session is not None:
         return []
-    found = [(one.id, one.name) for one in available_tenants(current.user)]
+    tenants = [(tenant.id, tenant.name) for tenant in available_tenants(current.user)]
     if current.user.is_operator:
-        found.insert(0, ("", "All tenants"))
+        tenants.insert(0, ("", "All tenants"))
     present = "" if current.tenant is None else current.tenant.id
-    return [one for one in found if one[0] != present]
+    return [tenant for tenant in tenants if tenant[0] != present]
 
 
 def _common() -> dict[str, Any]:

@@ -75,13 +75,13 @@ def gpu_names(attempt: Attempt | None) -> list[str]:
     """Return the attempt's GPUs by model, such as `0, 1 (H100 80GB)`; unknown GPUs by UUID."""
     if attempt is None:
         return []
-    known = {gpu.uuid: gpu for gpu in read_inventory(attempt.appliance).gpus}
+    gpus = {gpu.uuid: gpu for gpu in read_inventory(attempt.appliance).gpus}
     indices: dict[str, list[int]] = {}
     for uuid in attempt.gpu_uuids:
-        if uuid in known:
-            indices.setdefault(known[uuid].model, []).append(known[uuid].index)
+        if uuid in gpus:
+            indices.setdefault(gpus[uuid].model, []).append(gpus[uuid].index)
     names = [f"{', '.join(map(str, sorted(at)))} ({model})" for model, at in indices.items()]
-    return names + [uuid for uuid in attempt.gpu_uuids if uuid not in known]
+    return names + [uuid for uuid in attempt.gpu_uuids if uuid not in gpus]
 
 
 def log_page(
@@ -166,8 +166,8 @@ def job_usage(
             )
         )
 
-    found = [*read("attempt", CONTAINER_FIELDS, ()), *read("gpu", GPU_FIELDS, ("gpu",))]
-    return {"step_seconds": step_seconds, "series": [_shaped(series) for series in found]}
+    series_list = [*read("attempt", CONTAINER_FIELDS, ()), *read("gpu", GPU_FIELDS, ("gpu",))]
+    return {"step_seconds": step_seconds, "series": [_shaped(series) for series in series_list]}
 
 
 def efficiency_of(job_id: str) -> Efficiency:

@@ -52,19 +52,19 @@ class Use:
 
     @property
     def percent(self) -> float | None:
-        """Usage in percent of the limit."""
+        """Return the usage in percent of the limit."""
         if self.most is None or self.used is None:
             return None
         return 100 * ratio_of(self.used, self.most)
 
     @property
     def is_near(self) -> bool:
-        """Whether usage is close to the limit."""
+        """Return whether usage is close to the limit."""
         return self.percent is not None and self.percent >= 100 * WARN_RATIO
 
     @property
     def is_reached(self) -> bool:
-        """Whether the limit is reached."""
+        """Return whether the limit is reached."""
         return self.percent is not None and self.percent >= 100  # noqa: PLR2004 - percent
 
 
@@ -216,25 +216,25 @@ def expiring_certificates(
     session: Session, *, now: datetime
 ) -> Sequence[Row[str, str, str, datetime]]:
     """Return certificates in use that expire soon because their agents did not renew them."""
-    one = ApplianceCertificate
+    certificates = ApplianceCertificate
     statement = (
         select(
             Appliance.id.label("appliance_id"),
             Appliance.name.label("appliance_name"),
             Tenant.name.label("tenant_name"),
-            one.not_after,
+            certificates.not_after,
         )
-        .join(Appliance, Appliance.id == one.appliance_id)
-        .join(Tenant, Tenant.id == one.tenant_id)
+        .join(Appliance, Appliance.id == certificates.appliance_id)
+        .join(Tenant, Tenant.id == certificates.tenant_id)
         .where(
-            one.revoked_at.is_(None),
-            one.replaced_at.is_(None),
-            one.not_after > now,
-            one.not_after < now + EXPIRES_SOON,
+            certificates.revoked_at.is_(None),
+            certificates.replaced_at.is_(None),
+            certificates.not_after > now,
+            certificates.not_after < now + EXPIRES_SOON,
             Appliance.revoked_at.is_(None),
             Appliance.retired_at.is_(None),
         )
-        .order_by(one.not_after)
+        .order_by(certificates.not_after)
         .limit(LISTED)
     )
     return session.execute(statement).all()

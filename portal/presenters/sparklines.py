@@ -53,7 +53,9 @@ def sparklines(jobs: Sequence[Job]) -> dict[str, Sparkline]:
         tenants=scope.tenants,
         filters={
             "job": tuple(job.id for job in recent),
-            APPLIANCE_TAG: tuple({one.appliance_id for job in recent for one in job.attempts}),
+            APPLIANCE_TAG: tuple(
+                {attempt.appliance_id for job in recent for attempt in job.attempts}
+            ),
         },
         group_by=("job",),
     )
@@ -61,10 +63,16 @@ def sparklines(jobs: Sequence[Job]) -> dict[str, Sparkline]:
         if not is_admitted:
             return {}
         try:
-            found = {series.tags["job"]: series for series in portal().store.query_range(query)}
+            series_by_job = {
+                series.tags["job"]: series for series in portal().store.query_range(query)
+            }
         except UnavailableError:
             return {}
-    return {job.id: _drawn(job, found[job.id], start_at, at) for job in recent if job.id in found}
+    return {
+        job.id: _drawn(job, series_by_job[job.id], start_at, at)
+        for job in recent
+        if job.id in series_by_job
+    }
 
 
 def _drawn(job: Job, series: Series, start_at: datetime, at: datetime) -> Sparkline:

@@ -43,9 +43,9 @@ class Browser:
         return self.client.get(path, headers=headers)
 
     def csrf_token(self, path: str = "/login") -> str:
-        found = _CSRF.search(self.client.get(path, follow_redirects=True).text)
-        assert found is not None
-        return found[1]
+        match = _CSRF.search(self.client.get(path, follow_redirects=True).text)
+        assert match is not None
+        return match[1]
 
     def token(self) -> str:
         """Return the CSRF token that the pages of this session have, without rendering one."""
@@ -105,7 +105,7 @@ def prepared_database(
     prepared_database: Template,
     world_database: tuple[Template, World],
 ) -> Template:
-    """What this test's database is a copy of."""
+    """The database that this test's database is a copy of."""
     return world_database[0] if "world" in request.fixturenames else prepared_database
 
 

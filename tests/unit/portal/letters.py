@@ -1,4 +1,4 @@
-"""What a portal sent by email, and pages compared with each other."""
+"""Helpers that read the emails of a portal and compare pages."""
 
 import re
 import threading
@@ -19,7 +19,7 @@ def wait_for_letters() -> None:
 
 def text_of(letter: Message) -> str:
     """Return a letter's plain text."""
-    part = next(one for one in letter.walk() if one.get_content_type() == "text/plain")
+    part = next(part for part in letter.walk() if part.get_content_type() == "text/plain")
     payload = part.get_payload(decode=True)
     assert isinstance(payload, bytes)
     return payload.decode()
@@ -27,9 +27,9 @@ def text_of(letter: Message) -> str:
 
 def link_in(text: str) -> str:
     """Return the path of the portal's link in a letter or on a page."""
-    found = _LINK.search(text)
-    assert found is not None, text
-    return found[1].rstrip('"')
+    match = _LINK.search(text)
+    assert match is not None, text
+    return match[1].rstrip('"')
 
 
 def without_tokens(page: str) -> str:

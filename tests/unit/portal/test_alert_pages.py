@@ -39,8 +39,8 @@ GIB = 1024.0**3
 def rule_named(browser: Browser, name: str) -> dict[str, object]:
     answer = browser.get("/api/v1/rules").json
     assert answer is not None
-    found: dict[str, object] = next(rule for rule in answer["items"] if rule["name"] == name)
-    return found
+    rule_body: dict[str, object] = next(rule for rule in answer["items"] if rule["name"] == name)
+    return rule_body
 
 
 def test_a_rule_is_saved_as_typed_and_shown_as_saved(bob: Browser, world: World) -> None:
@@ -78,14 +78,14 @@ def test_saving_a_rule_unchanged_changes_nothing(bob: Browser) -> None:
             "window_seconds",
         )
     }
-    again = {name: found[1] for name, found in typed.items() if found}
-    assert len(again) == len(typed)
-    assert bob.post(f"/rules/{before['id']}", {**FORM, **again}).status_code == 302
+    retyped = {name: match[1] for name, match in typed.items() if match}
+    assert len(retyped) == len(typed)
+    assert bob.post(f"/rules/{before['id']}", {**FORM, **retyped}).status_code == 302
     assert rule_named(bob, "Disk low") == before
 
 
 @pytest.mark.usefixtures("cast")
-def test_a_faulty_rule_says_what_is_wrong_beside_the_fields(bob: Browser) -> None:
+def test_errors_of_a_rule_are_reported_beside_the_fields(bob: Browser) -> None:
     wrong = {**FORM, "metric": "temperature", "window_seconds": "soon", "warning_threshold": "hot"}
     answer = bob.post("/rules/new", wrong)
     assert answer.status_code == 422
@@ -194,9 +194,9 @@ def test_the_key_of_a_webhook_is_shown_once(bob: Browser) -> None:
     }
     made = bob.post("/receivers", form)
     assert 'aria-label="Signing key"' in made.text
-    again = bob.get("/receivers").text
-    assert "hooks.acme.example" in again
-    assert 'aria-label="Signing key"' not in again
+    page = bob.get("/receivers").text
+    assert "hooks.acme.example" in page
+    assert 'aria-label="Signing key"' not in page
 
 
 @pytest.mark.usefixtures("cast")
@@ -366,7 +366,7 @@ def test_a_backtest_is_shown_without_saving_the_rule(bob: Browser) -> None:
 
     lines = bob.post("/rules/backtest", {**FORM, "backtest_days": "30"}).text.splitlines()
     *parts, result = map(json.loads, lines)
-    assert [one["done"] for one in parts] == [tenths / 10 for tenths in range(10)]
+    assert [part["done"] for part in parts] == [tenths / 10 for tenths in range(10)]
     assert "Backtest of 30 days" in result["html"]
     wrong = bob.post("/rules/backtest", {**FORM, "metric": "x"})
     assert (wrong.status_code, set(wrong.json["errors"])) == (422, {"metric"})  # type: ignore[index]
@@ -428,7 +428,9 @@ def test_actions_of_a_rule_are_saved_as_chosen_and_listed_on_the_alerts_page(
     assert "Drain: The rule has used up its budget" in page
     listed = bob.get(f"/api/v1/alerts/{world.ids['alert_id']}/actions").json
     assert listed is not None
-    assert [(one["kind"], one["state"]) for one in listed["items"]] == [("drain", "over_budget")]
+    assert [(action["kind"], action["state"]) for action in listed["items"]] == [
+        ("drain", "over_budget")
+    ]
 
 
 def test_a_maintenance_window_is_added_changed_and_deleted(bob: Browser, world: World) -> None:

@@ -33,32 +33,32 @@ def ask(browser: Browser, ids: list[str], action: str, **values: object) -> Test
 def items(answer: TestResponse) -> list[dict[str, object]]:
     assert answer.status_code == 200, answer.text
     assert answer.json is not None
-    found: list[dict[str, object]] = answer.json["items"]
-    return found
+    rows: list[dict[str, object]] = answer.json["items"]
+    return rows
 
 
 def test_the_response_has_the_order_of_the_request(alice: Browser, busy: str, idle: str) -> None:
-    found = items(ask(alice, [idle, busy, idle], "drain"))
-    assert [(one["id"], one["status"]) for one in found] == [(idle, "drained"), (busy, "drained")]
-    assert {one["drained_at"] for one in items(ask(alice, [idle, busy], "undrain"))} == {None}
+    drained = items(ask(alice, [idle, busy, idle], "drain"))
+    assert [(row["id"], row["status"]) for row in drained] == [(idle, "drained"), (busy, "drained")]
+    assert {row["drained_at"] for row in items(ask(alice, [idle, busy], "undrain"))} == {None}
 
 
 def test_labels_are_set_and_removed_together(alice: Browser, idle: str) -> None:
-    (found,) = items(ask(alice, [idle], "label", labels={"rack": "c1", "tier": None, "row": "3"}))
-    assert found["labels"] == {"rack": "c1", "row": "3"}
+    (row,) = items(ask(alice, [idle], "label", labels={"rack": "c1", "tier": None, "row": "3"}))
+    assert row["labels"] == {"rack": "c1", "row": "3"}
 
 
 def test_a_move_leaves_omitted_fields_unchanged(alice: Browser, idle: str) -> None:
     items(ask(alice, [idle], "move", site="Oslo", region="north"))
-    (found,) = items(ask(alice, [idle], "move", site="Bergen"))
-    assert (found["site"], found["region"]) == ("Bergen", "north")
+    (row,) = items(ask(alice, [idle], "move", site="Bergen"))
+    assert (row["site"], row["region"]) == ("Bergen", "north")
 
 
 def test_appliances_are_retired_and_reinstated(alice: Browser, idle: str) -> None:
-    (found,) = items(ask(alice, [idle], "retire"))
-    assert found["status"] == "retired"
-    (found,) = items(ask(alice, [idle], "reinstate"))
-    assert found["retired_at"] is None
+    (row,) = items(ask(alice, [idle], "retire"))
+    assert row["status"] == "retired"
+    (row,) = items(ask(alice, [idle], "reinstate"))
+    assert row["retired_at"] is None
 
 
 def test_one_refusal_changes_none_and_is_reported_by_id(

@@ -117,7 +117,7 @@ SAME: dict[str, set[str]] = {
     "users.remove": {"Users.remove"},
     "users.switch": {"Users.activate", "Users.deactivate"},
 }
-# What is about the browser itself, or proves who sits before it: no program does that.
+# Pages about the browser itself or the user's sign-in, which have no operation.
 OF_BROWSERS = {
     "invitations.accept",
     "invitations.join",
@@ -143,11 +143,11 @@ def test_every_form_of_a_page_has_an_operation(app: Flask) -> None:
 
 
 def test_the_named_operations_exist() -> None:
-    known = {name for resource in RESOURCES for name in resource.needs}
-    assert set().union(*SAME.values()) <= known
+    operations = {name for resource in RESOURCES for name in resource.needs}
+    assert set().union(*SAME.values()) <= operations
 
 
-# What a page shows, and the operations that tell a program the same.
+# Pages and the operations that return the same data.
 SHOWN: dict[str, set[str]] = {
     "alerts.chart": {"Query.query_samples"},
     "alerts.history": {"Alerts.list_all_transitions"},
@@ -269,5 +269,5 @@ def test_everything_that_a_page_shows_has_an_operation(app: Flask) -> None:
         if method == "GET" and not str(route).startswith(("/api/v1/", "/dashboards/"))
     }
     assert shown - {"api-docs.openapi_json"} == SHOWN.keys() | OF_PEOPLE
-    known = {name for resource in RESOURCES for name in resource.needs}
-    assert set().union(*SHOWN.values()) <= known
+    operations = {name for resource in RESOURCES for name in resource.needs}
+    assert set().union(*SHOWN.values()) <= operations

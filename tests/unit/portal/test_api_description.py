@@ -34,7 +34,11 @@ def operations(described: dict[str, Any]) -> Iterator[Operation]:
 def test_every_operation_id_is_unique(described: dict[str, Any]) -> None:
     names = [operation["operationId"] for _, operation in operations(described)]
     streams = 3
-    assert len(set(names)) == len(names) == streams + sum(len(one.needs) for one in RESOURCES)
+    assert (
+        len(set(names))
+        == len(names)
+        == streams + sum(len(resource.needs) for resource in RESOURCES)
+    )
     assert all(name.isascii() and " " not in name for name in names)
 
 
@@ -58,7 +62,7 @@ def test_every_operation_documents_its_errors(described: dict[str, Any]) -> None
             answer = described["components"]["responses"].get(shared, answers[status])
             schema = answer["content"]["application/json"]["schema"]
             shapes = schema.get("oneOf", [schema])
-            assert any(one.get("$ref", "").endswith("/Error") for one in shapes), label
+            assert any(shape.get("$ref", "").endswith("/Error") for shape in shapes), label
 
 
 def test_every_body_has_an_example(described: dict[str, Any]) -> None:
@@ -68,8 +72,8 @@ def test_every_body_has_an_example(described: dict[str, Any]) -> None:
 
 
 def _bodies(operation: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
-    return found
+    content: dict[str, Any] = operation.get("requestBody", {}).get("content", {})
+    return content
 
 
 def test_every_example_is_valid() -> None:
@@ -108,7 +112,7 @@ def test_enums_are_documented(described: dict[str, Any]) -> None:
 
 def test_the_documentation_lists_the_scopes() -> None:
     rows = [
-        f"| `{name}` | {', '.join(one.value for one in Permission if one in allowed)} |"
+        f"| `{name}` | {', '.join(need.value for need in Permission if need in allowed)} |"
         for name, allowed in TOKEN_SCOPES.items()
     ]
     assert "\n".join(rows) in API_GUIDE.read_text()

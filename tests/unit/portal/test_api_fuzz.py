@@ -99,8 +99,8 @@ def _operations(app: Flask) -> Iterator[Any]:
         projects=ProjectsConfig(default=ProjectConfig(generation=generation))
     )
     schema = schemathesis.openapi.from_wsgi("/api/v1/openapi.json", app, config=config)
-    for found in schema.get_all_operations():
-        operation: Any = found
+    for result in schema.get_all_operations():
+        operation: Any = result
         ready = operation.ok()
         if ready.path not in STREAMS:  # not served by this application
             yield ready

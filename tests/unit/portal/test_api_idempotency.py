@@ -28,17 +28,17 @@ def create(browser: Browser, key: str, body: object = None, path: str = PATH) ->
 
 
 def test_the_same_request_returns_the_same_response(bob: Browser) -> None:
-    first, again = create(bob, "one"), create(bob, "one")
-    assert (first.status_code, again.status_code) == (201, 201)
-    assert again.json == first.json
-    assert again.headers["Idempotency-Replayed"] == "true"
+    first, second = create(bob, "one"), create(bob, "one")
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert second.json == first.json
+    assert second.headers["Idempotency-Replayed"] == "true"
     assert bob.get(PATH).json["total"] == 1  # type: ignore[index] # JSON
 
 
 def test_a_file_of_jobs_and_a_run_of_a_schedule_are_submitted_once(bob: Browser) -> None:
     jobs = {"jobs": [{"name": "a", "image": "acme/a"}, {"name": "b", "image": "acme/b"}]}
-    first, again = (create(bob, "one", jobs, "/api/v1/jobs/apply") for _ in range(2))
-    assert (first.status_code, again.get_json()) == (200, first.get_json())
+    first, second = (create(bob, "one", jobs, "/api/v1/jobs/apply") for _ in range(2))
+    assert (first.status_code, second.get_json()) == (200, first.get_json())
     plan = {"name": "nightly", "schedule": "@daily", "job": {"name": "c", "image": "acme/c"}}
     schedule = create(bob, "two", plan, "/api/v1/job-schedules").get_json()["id"]
     for _ in range(2):
@@ -143,10 +143,10 @@ def test_stored_responses_are_encrypted(bob: Browser, sessions: SessionFactory) 
     made = create(bob, "one").json
     assert made is not None
     with sessions() as session:
-        kept = session.scalars(select(IdempotencyKey)).one().answer
-    assert kept
-    assert made["secret"] not in kept
-    assert made["id"] not in kept
+        stored = session.scalars(select(IdempotencyKey)).one().answer
+    assert stored
+    assert made["secret"] not in stored
+    assert made["id"] not in stored
 
 
 @pytest.mark.parametrize("key", ["x" * 256, "two words"])

@@ -50,10 +50,10 @@ def name_of(parameter: dict[str, Any], described: dict[str, Any]) -> str:
 def test_every_change_is_described_with_if_match_and_412(
     described: dict[str, Any],
 ) -> None:
-    found = list(changes(described))
-    assert len(found) >= 9
-    for method, path, operation in found:
-        headers = {name_of(one, described) for one in operation.get("parameters", [])}
+    operations = list(changes(described))
+    assert len(operations) >= 9
+    for method, path, operation in operations:
+        headers = {name_of(parameter, described) for parameter in operation.get("parameters", [])}
         assert "If-Match" in headers, (method, path)
         assert "412" in operation["responses"], (method, path)
 

@@ -46,12 +46,12 @@ def test_a_leading_hyphen_sorts_in_descending_order(bob: Browser, sort: str, exp
 
 
 def test_pages_of_equal_values_do_not_overlap(bob: Browser) -> None:
-    found, query = "", ""
+    names, query = "", ""
     for _ in range(4):
         page = bob.get(f"/api/v1/jobs?sort=gpus&page_size=1{query}").get_json()
-        found += page["items"][0]["image"][-1]
+        names += page["items"][0]["image"][-1]
         query = f"&after={page['next']}"
-    assert (sorted(found), page["next"]) == (["0", "1", "2", "3"], None)
+    assert (sorted(names), page["next"]) == (["0", "1", "2", "3"], None)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_every_documented_list_has_a_sort_parameter(app: Flask) -> None:
                 continue
             answer = operation["responses"].get("200", {}).get("content", {})
             schema = answer.get("application/json", {}).get("schema", {}).get("$ref", "")
-            names = {one.get("name") for one in operation.get("parameters", [])}
+            names = {parameter.get("name") for parameter in operation.get("parameters", [])}
             if schema.endswith("Page") and "AuditPage" not in schema and "sort" not in names:
                 unsorted.add(path)
     assert unsorted == UNSORTED.keys()

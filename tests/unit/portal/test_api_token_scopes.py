@@ -14,10 +14,12 @@ from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.portal.routes import address, visits
 from tests.unit.portal.world import World
 
-NEEDS: dict[str, Need] = {name: need for one in RESOURCES for name, need in one.needs.items()}
+NEEDS: dict[str, Need] = {
+    name: need for resource in RESOURCES for name, need in resource.needs.items()
+}
 # Operations that change nothing though they are no GET.
 READING = {"Rules.backtest", "Notification policy.preview", "Rules.preview"}
-# What anybody may do, by whatever token: see themselves.
+# Operations that every token allows: those that show the user.
 ANYBODYS = {"Me.show_me"}
 # Reads whose service asks for more than to look, of some who ask.
 ASKING_MORE = {"Users.show"}
@@ -97,7 +99,11 @@ def test_a_token_can_do_what_its_scopes_allow(
     for user in (cast.alice, cast.olivia):
         role, tried = scope_of(user).role, set()
         for number, (endpoint, path) in enumerate(reads):
-            scopes = [one for one in headers[user.name] if NEEDS[endpoint] in TOKEN_SCOPES[one]]
+            scopes = [
+                token_scope
+                for token_scope in headers[user.name]
+                if NEEDS[endpoint] in TOKEN_SCOPES[token_scope]
+            ]
             if NEEDS[endpoint] in PERMISSIONS[role]:
                 scope = scopes[number % len(scopes)]
                 answer = client.get(path, headers=headers[user.name][scope])
@@ -107,7 +113,7 @@ def test_a_token_can_do_what_its_scopes_allow(
 
 
 def _is_open_to(route: Route, scope: str) -> bool:
-    """Whether an endpoint is public, or asks for nothing that the scope does not name."""
+    """Return whether an endpoint is public or needs only permissions of the scope."""
     endpoint = str(route.endpoint)
     if endpoint in PUBLIC_ENDPOINTS | REGISTRY_ENDPOINTS | {"home.api_reference"}:
         return True

@@ -22,8 +22,8 @@ def add(sessions: SessionFactory, cast: Cast, count: int, *, start: int = 0) -> 
     with sessions.begin() as session:
         for number in range(start, start + count):
             name = f"dgx-{number:03}"
-            found = make_appliance(session, cast.acme, name, inventory=inventory(name, GPUS))
-            found.health = HEALTH
+            appliance = make_appliance(session, cast.acme, name, inventory=inventory(name, GPUS))
+            appliance.health = HEALTH
 
 
 def reading(engine: Engine, browser: Browser, path: str) -> tuple[list[str], bytes]:
@@ -31,7 +31,7 @@ def reading(engine: Engine, browser: Browser, path: str) -> tuple[list[str], byt
     with statements(engine) as sent:
         answer = browser.get(path)
     assert answer.status_code == 200
-    return [one for one in sent if one != COMMIT], answer.data
+    return [statement for statement in sent if statement != COMMIT], answer.data
 
 
 @pytest.mark.parametrize("path", LISTS)
@@ -47,17 +47,17 @@ def test_a_list_reads_no_inventory_in_as_many_statements_for_any_number(
     add(sessions, cast, 1)
     with sessions.begin() as session:
         run_job(session, cast, now=clock.now)
-    few, _ = reading(engine, bob, path)
+    short_list, _ = reading(engine, bob, path)
     add(sessions, cast, APPLIANCES, start=1)
     with sessions.begin() as session:
         for _ in range(3):
             run_job(session, cast, now=clock.now)
-    many, _ = reading(engine, bob, path)
-    assert len(many) == len(few)
-    for one in many:
-        assert "appliances.inventory" not in one
-        assert "appliances.health " not in one
-        assert "appliances.health," not in one
+    long_list, _ = reading(engine, bob, path)
+    assert len(long_list) == len(short_list)
+    for statement in long_list:
+        assert "appliances.inventory" not in statement
+        assert "appliances.health " not in statement
+        assert "appliances.health," not in statement
 
 
 @pytest.mark.parametrize("user", ["bob", "olivia"])
@@ -85,7 +85,7 @@ def test_one_appliance_is_read_with_its_inventory_in_one_statement(
     with sessions() as session:
         ident = session.query(Appliance.id).scalar()
     sent, _ = reading(engine, bob, f"/api/v1/appliances/{ident}")
-    assert sum("FROM appliances" in one for one in sent) == 1
+    assert sum("FROM appliances" in statement for statement in sent) == 1
     answer = bob.get(f"/api/v1/appliances/{ident}").json
     assert answer is not None
     assert len(answer["inventory"]["gpus"]) == GPUS

@@ -28,8 +28,8 @@ def dgx(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> str:
 
 def api(browser: Browser, path: str, method: str = "GET", json: object = None) -> dict[str, Any]:
     answer = browser.call(method, f"/api/v1/{path}", json=json)
-    found: dict[str, Any] = answer.json or {}
-    return found
+    body: dict[str, Any] = answer.json or {}
+    return body
 
 
 def ticked(text: str) -> set[str]:
@@ -59,7 +59,7 @@ def test_what_narrows_the_list_is_shown_and_can_be_taken_away(alice: Browser, dg
     assert 'class="vd-empty"' in alice.get("/appliances?site=Oslo").text
 
 
-def test_headers_sort_and_say_so(alice: Browser, dgx: str) -> None:
+def test_headers_sort_and_show_the_order(alice: Browser, dgx: str) -> None:
     text = alice.get("/appliances?sort=last_seen_at").text
     assert dgx in text
     assert re.search(r'aria-sort="ascending"><a [^>]*sort=-last_seen_at', text)
@@ -87,11 +87,11 @@ def test_the_number_of_queries_does_not_grow_with_the_fleet(
 
     with sessions.begin() as session:
         make_appliance(session, cast.acme, "gpu-00", now=clock.now)
-    few = asked()
+    count = asked()
     with sessions.begin() as session:
         for number in range(1, 60):
             make_appliance(session, cast.acme, f"gpu-{number:02}", now=clock.now)
-    assert asked() == few
+    assert asked() == count
 
 
 def test_a_viewer_of_the_list_has_no_ticks_and_no_bulk_actions(bob: Browser, dgx: str) -> None:
@@ -156,7 +156,7 @@ def test_a_label_is_put_on_and_taken_off(
         ({"action": "explode"}, "Not a valid choice"),
     ],
 )
-def test_a_wrong_bulk_action_changes_nothing_and_says_why(
+def test_an_invalid_bulk_action_changes_nothing_and_explains_why(
     alice: Browser, dgx: str, form: dict[str, object], fault: str
 ) -> None:
     alice.post("/appliances/bulk", {"appliance_id": [dgx], **form})
@@ -210,7 +210,7 @@ def test_an_idle_appliance_is_retired_and_taken_back(alice: Browser, dgx: str) -
     assert api(alice, f"appliances/{dgx}")["status"] == "lost"
 
 
-def test_a_busy_appliance_is_not_retired_and_the_page_says_which_job_runs(
+def test_a_busy_appliance_is_not_retired_and_the_page_names_the_job(
     alice: Browser, world: World
 ) -> None:
     path = f"/appliances/{world.ids['appliance_id']}"
@@ -227,7 +227,7 @@ def test_events_are_listed_by_page_and_api(
     for verb in ("drain", "undrain"):
         alice.post(f"/appliances/{dgx}/{verb}")
         clock.advance(60)
-    kinds = [one["kind"] for one in api(bob, f"appliances/{dgx}/events")["items"]]
+    kinds = [event["kind"] for event in api(bob, f"appliances/{dgx}/events")["items"]]
     assert kinds == ["undrained", "drained"]
     assert api(bob, f"appliances/{dgx}/events?kind=drained&page_size=1")["total"] == 1
     assert "Undrained" in bob.get(f"/appliances/{dgx}/events").text
@@ -248,11 +248,11 @@ def test_a_clock_that_is_off_is_shown_on_list_and_page(
 def test_the_api_narrows_sorts_and_leaves_out_what_is_large(
     bob: Browser, world: World, dgx: str
 ) -> None:
-    found = api(bob, "appliances?status=online&sort=-name&label=rack")
-    assert [one["id"] for one in found["items"]] == [dgx]
-    assert (found["items"][0]["gpu_count"], found["items"][0]["status"]) == (2, "online")
-    assert found["items"][0].keys().isdisjoint({"inventory", "health"})
-    names = [one["name"] for one in api(bob, "appliances?sort=-name")["items"]]
+    page = api(bob, "appliances?status=online&sort=-name&label=rack")
+    assert [appliance["id"] for appliance in page["items"]] == [dgx]
+    assert (page["items"][0]["gpu_count"], page["items"][0]["status"]) == (2, "online")
+    assert page["items"][0].keys().isdisjoint({"inventory", "health"})
+    names = [appliance["name"] for appliance in api(bob, "appliances?sort=-name")["items"]]
     assert (names, world.ids["appliance_id"] != dgx) == (["dgx-02", "dgx-01"], True)
     assert api(bob, "appliances?sort=secret")["status"] == 422
 

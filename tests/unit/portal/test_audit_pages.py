@@ -75,7 +75,7 @@ def test_older_entries_are_a_link_away_and_filters_stay_in_the_address(
 
 
 @pytest.mark.parametrize(
-    ("filters", "found"),
+    ("filters", "count"),
     [
         ("action=rule", 3),
         ("action=rule.renamed", 3),
@@ -88,16 +88,16 @@ def test_older_entries_are_a_link_away_and_filters_stay_in_the_address(
     ],
 )
 def test_filters_narrow_the_list(
-    log: SessionFactory, alice: Browser, filters: str, found: int
+    log: SessionFactory, alice: Browser, filters: str, count: int
 ) -> None:
     del log
     answer = alice.get(f"/api/v1/audit?page_size=500&{filters}").json
     assert answer is not None
-    assert len(answer["items"]) == found
+    assert len(answer["items"]) == count
     assert answer["total"] is None
 
 
-def test_pages_go_on_where_the_last_one_ended(
+def test_a_page_continues_after_the_last_one(
     log: SessionFactory, alice: Browser, cast: Cast
 ) -> None:
     with log() as session:
@@ -116,23 +116,23 @@ def test_pages_go_on_where_the_last_one_ended(
     assert everything <= set(seen)
 
 
-def test_where_no_index_helps_a_page_looks_at_so_many_entries_and_says_how_to_go_on(
+def test_a_page_without_an_index_scans_a_limited_number_of_entries_and_links_to_the_next(
     log: SessionFactory, alice: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del log
     monkeypatch.setattr("tenants.auditing.log.SCAN_LIMIT", 50)
     assert 'rel="next"' in alice.get("/audit?text=thing+3").text
-    found: list[str] = []
+    names: list[str] = []
     pages, before = 0, ""
     while pages == 0 or before:
         answer = alice.get(f"/api/v1/audit?text=thing+3&before={before}").json
         assert answer is not None
-        found += [item["target_name"] for item in answer["items"]]
+        names += [item["target_name"] for item in answer["items"]]
         pages, before = pages + 1, answer["next"] or ""
-    assert found == [f"thing {number}" for number in (*range(39, 29, -1), 3)]
+    assert names == [f"thing {number}" for number in (*range(39, 29, -1), 3)]
     assert pages == 3
     exported = alice.get("/audit/export?format=jsonl&text=thing+3").text
-    assert len(exported.splitlines()) == len(found)
+    assert len(exported.splitlines()) == len(names)
 
 
 def test_olivia_reads_the_platforms_log_any_tenants_and_all(
@@ -178,7 +178,7 @@ def test_members_may_not_read_it(log: SessionFactory, bob: Browser) -> None:
     assert 'href="/audit"' not in bob.get("/jobs").text
 
 
-def test_a_log_without_entries_says_so(
+def test_a_log_without_entries_shows_an_empty_state(
     sessions: SessionFactory, cast: Cast, olivia: Browser
 ) -> None:
     del sessions
@@ -192,7 +192,7 @@ def test_a_time_that_is_none_is_said(alice: Browser) -> None:
     assert "2026-03-02T12:00" in answer.text
 
 
-def test_an_export_holds_everything_and_is_itself_an_entry(
+def test_an_export_has_all_entries_and_is_itself_an_entry(
     log: SessionFactory, alice: Browser, cast: Cast
 ) -> None:
     answer = alice.get("/audit/export?format=csv&action=job")
@@ -251,7 +251,7 @@ def test_a_page_costs_the_same_queries_however_long_the_log_is(
     assert counts[2] <= counts[0] + 2
 
 
-def test_changes_in_the_browser_are_told_with_the_browsers_address(
+def test_changes_in_the_browser_are_logged_with_its_address(
     sessions: SessionFactory, alice: Browser, cast: Cast
 ) -> None:
     form: dict[str, object] = {
@@ -271,21 +271,21 @@ def test_changes_in_the_browser_are_told_with_the_browsers_address(
     assert secret not in alice.get("/audit").text
 
 
-def test_signing_in_and_out_and_failing_to_is_told(
+def test_sign_ins_failed_sign_ins_and_sign_outs_are_logged(
     sessions: SessionFactory, nobody: Browser, cast: Cast
 ) -> None:
     nobody.sign_in(cast.alice.email, "wrong password")
     nobody.sign_in(cast.alice.email)
     nobody.post("/logout")
     with sessions() as session:
-        found = session.scalars(
+        entries = session.scalars(
             select(AuditEntry).filter_by(chain=cast.acme.id).order_by(AuditEntry.number)
         ).all()
-    told = [(entry.action, entry.target_name) for entry in found]
+    told = [(entry.action, entry.target_name) for entry in entries]
     email = "alice@acme.example"
     assert told == [
         ("session.failed", email),
         ("session.started", email),
         ("session.ended", email),
     ]
-    assert {entry.address for entry in found} == {"127.0.0.1"}
+    assert {entry.address for entry in entries} == {"127.0.0.1"}

@@ -1,4 +1,4 @@
-"""What an entry changed is told as people read it."""
+"""Changes of an audit entry are shown in readable form."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ from tenants.models import AuditEntry
         (0, "0"),
     ],
 )
-def test_a_value_is_told_as_people_read_it(value: Any, text: str) -> None:  # noqa: ANN401 - as JSON
+def test_a_value_is_shown_in_readable_form(value: Any, text: str) -> None:  # noqa: ANN401 - as JSON
     cookie = {"Cookie": f"{ZONE_COOKIE}=Asia/Kolkata"}
     with Flask("test").test_request_context(headers=cookie):
         (told,) = differences(AuditEntry(before=None, after={"closed_at": value}))

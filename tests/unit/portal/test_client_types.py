@@ -10,8 +10,10 @@ from vedette.jobs import Job, JobFields
 
 @pytest.fixture
 def schemas(nobody: Browser) -> dict[str, Any]:
-    found: dict[str, Any] = nobody.get("/api/v1/openapi.json").get_json()["components"]["schemas"]
-    return found
+    described: dict[str, Any] = nobody.get("/api/v1/openapi.json").get_json()["components"][
+        "schemas"
+    ]
+    return described
 
 
 def test_a_job_has_fields_of_the_document_alone(schemas: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ def test_an_admin_sets_them_by_rest_and_the_audit_log_has_it(
 
     assert before is not None
     assert (before["allowed"], before["default"]) == (["restricted"], "restricted")
-    assert [one["name"] for one in before["available"]] == ["restricted", "standard"]
+    assert [policy["name"] for policy in before["available"]] == ["restricted", "standard"]
     assert answer.json is not None
     assert {name: answer.json[name] for name in BOTH} == BOTH
     with sessions() as session:
@@ -73,12 +73,12 @@ def test_a_job_is_submitted_with_its_policy_on_the_form_and_by_rest(
     alice.call("PUT", path, json=BOTH)
 
     form = bob.post("/jobs/new", {**FORM, "gpus": "0", "gpu_memory": ""})
-    rest = bob.call("POST", "/api/v1/jobs", json={"name": "a", "image": "b"})
+    answer = bob.call("POST", "/api/v1/jobs", json={"name": "a", "image": "b"})
 
     assert form.status_code == 302
-    assert rest.json is not None
+    assert answer.json is not None
     policies = []
-    for address in (form.headers["Location"], f"/jobs/{rest.json['id']}"):
+    for address in (form.headers["Location"], f"/jobs/{answer.json['id']}"):
         job = bob.get(f"/api/v1{address}").json
         assert job is not None
         policies.append(job["container_policy"])
@@ -89,12 +89,12 @@ def test_a_job_is_submitted_with_its_policy_on_the_form_and_by_rest(
 @pytest.mark.usefixtures("cast")
 def test_a_policy_that_is_not_allowed_is_refused_beside_its_field(bob: Browser) -> None:
     body = {"name": "a", "image": "b", "container_policy": "standard"}
-    rest = bob.call("POST", "/api/v1/jobs", json=body)
+    answer = bob.call("POST", "/api/v1/jobs", json=body)
     form = bob.post("/jobs/new", {**FORM, "container_policy": "standard"})
 
-    assert rest.status_code == form.status_code == 422
-    assert rest.json is not None
-    assert list(rest.json["errors"]) == ["container_policy"]
+    assert answer.status_code == form.status_code == 422
+    assert answer.json is not None
+    assert list(answer.json["errors"]) == ["container_policy"]
     assert 'id="container_policy-error"' in form.text
 
 

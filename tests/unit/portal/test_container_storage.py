@@ -34,7 +34,7 @@ def test_a_clean_up_is_seen_and_started(
     text = bob.get(path).text
     assert [word in text for word in ("acme/old:1", "left-over", "conflict: in use")] == [True] * 3
     assert f'action="{path}/clean"' not in text
-    assert [one["verdict"] for one in api(bob, path)["images"]] == ["age", "not_of_jobs"]
+    assert [image["verdict"] for image in api(bob, path)["images"]] == ["age", "not_of_jobs"]
     assert f'action="{path}/clean"' in alice.get(path).text
     alice.post(f"{path}/clean")
     assert api(bob, path)["requested_at"] is not None
@@ -58,10 +58,10 @@ def test_a_policy_is_set_for_a_site_and_removed(
         }
     alice.post(f"{path}?site=fra1", form | {"site": "fra1", "action": "remove"})
     by_rest = api(alice, f"/tenants/{cast.acme.id}/cleanup-policies")
-    assert [one["site"] for one in by_rest["policies"]] == [""]
+    assert [policy["site"] for policy in by_rest["policies"]] == [""]
 
 
 def api(browser: Browser, path: str) -> dict[str, Any]:
-    found = browser.get(f"/api/v1{path}").json
-    assert isinstance(found, dict)
-    return found
+    body = browser.get(f"/api/v1{path}").json
+    assert isinstance(body, dict)
+    return body

@@ -32,12 +32,12 @@ def _samples(store: Store, cast: Cast) -> None:
 def create(browser: Browser, name: str, **fields: object) -> dict[str, Any]:
     answer = browser.call("POST", DASHBOARDS, {"name": name, "panels": [POWER], **fields})
     assert answer.status_code == 201, answer.text
-    found: dict[str, Any] = answer.get_json()
-    return found
+    dashboard: dict[str, Any] = answer.get_json()
+    return dashboard
 
 
 def names(browser: Browser, path: str = DASHBOARDS) -> list[str]:
-    return [one["name"] for one in browser.get(path).get_json()["items"]]
+    return [item["name"] for item in browser.get(path).get_json()["items"]]
 
 
 def test_private_dashboards_are_their_authors_and_shared_ones_the_tenants(
@@ -118,8 +118,8 @@ def test_panels_are_added_and_changed_in_the_browser(bob: Browser) -> None:
     }
     assert bob.get(f"{path}/panels/1").status_code == 404
     copied = bob.post(f"/custom-dashboards/new?copy={ident}", {"name": "Heat, too"})
-    again = copied.headers["Location"].rpartition("/")[2]
-    assert bob.get(f"{DASHBOARDS}/{again}").get_json()["panels"] == [panel]
+    copy_id = copied.headers["Location"].rpartition("/")[2]
+    assert bob.get(f"{DASHBOARDS}/{copy_id}").get_json()["panels"] == [panel]
     assert bob.post("/custom-dashboards/new", {"name": "Heat"}).status_code == 409
     bob.post(f"{path}/delete")
     assert names(bob) == ["Heat, too"]
@@ -195,9 +195,12 @@ def test_a_file_is_exported_and_imported(alice: Browser, bob: Browser) -> None:
     changed = file.replace(b"chart: line", b"chart: band").replace(b"of it", b"of them")
     answer = alice.post("/custom-dashboards/import", {"file": (BytesIO(changed), "d.yaml")})
     assert answer.status_code == 302
-    (found,) = bob.get(DASHBOARDS).get_json()["items"]
-    assert (found["description"], found["user_email"]) == ("All of them", "bob@acme.example")
-    assert found["panels"][0]["chart"] == "band"
+    (dashboard,) = bob.get(DASHBOARDS).get_json()["items"]
+    assert (dashboard["description"], dashboard["user_email"]) == (
+        "All of them",
+        "bob@acme.example",
+    )
+    assert dashboard["panels"][0]["chart"] == "band"
 
     wrong = {
         "dashboards": [
@@ -278,12 +281,12 @@ def test_a_default_view_is_its_users_start_page(alice: Browser, bob: Browser) ->
     second = {"name": "Week", "address": "/reports?kind=jobs", "is_default": True}
     for view in (first, second):
         assert bob.call("POST", VIEWS, {**view, "is_shared": True}).status_code == 201
-    found = {one["name"]: one for one in bob.get(VIEWS).get_json()["items"]}
-    assert [found[name]["is_default"] for name in ("Day", "Week")] == [False, True]
+    views = {view["name"]: view for view in bob.get(VIEWS).get_json()["items"]}
+    assert [views[name]["is_default"] for name in ("Day", "Week")] == [False, True]
     assert bob.get("/").headers["Location"] == "/reports?kind=jobs"
     assert alice.get("/").headers["Location"] == "/dashboards/"
     # The admin may rename a shared view, which stays the default of its user.
-    address = f"{VIEWS}/{found['Week']['id']}"
+    address = f"{VIEWS}/{views['Week']['id']}"
     renamed = {"name": "7 days", "address": second["address"], "is_shared": True}
     assert alice.call("PATCH", address, renamed).get_json()["is_default"] is True
     for wrong in ("https://evil.example/dashboards/", "//evil.example/dashboards/", "/login"):

@@ -51,7 +51,7 @@ def test_a_token_is_revoked_in_the_browser(alice: Browser, sessions: SessionFact
     assert "revoked" in alice.get("/appliances/tokens").text
 
 
-def test_without_tokens_the_page_says_what_they_are_for(alice: Browser) -> None:
+def test_without_tokens_the_page_explains_their_purpose(alice: Browser) -> None:
     assert 'class="vd-empty"' in alice.get("/appliances/tokens").text
 
 
@@ -66,14 +66,14 @@ def test_programs_make_list_and_revoke_tokens(alice: Browser) -> None:
     assert made is not None
     assert made["command"] == f"vedette agent enroll {HOST} {made['token']}"
     assert (made["uses"], made["uses_left"], made["appliance_id"]) == (2, 2, None)
-    found = alice.get(f"{path}?is_usable=true").json
-    assert found is not None
-    assert [one["id"] for one in found["items"]] == [made["id"]]
-    assert "token" not in found["items"][0]
+    listed = alice.get(f"{path}?is_usable=true").json
+    assert listed is not None
+    assert [token["id"] for token in listed["items"]] == [made["id"]]
+    assert "token" not in listed["items"][0]
     assert alice.call("POST", f"{path}/{made['id']}/revoke").status_code == 200
-    left = alice.get(f"{path}?is_usable=true").json
-    assert left is not None
-    assert left["total"] == 0
+    usable = alice.get(f"{path}?is_usable=true").json
+    assert usable is not None
+    assert usable["total"] == 0
 
 
 def test_an_appliance_is_enrolled_again_by_a_command_of_its_own(
@@ -89,7 +89,7 @@ def test_an_appliance_is_enrolled_again_by_a_command_of_its_own(
 
 
 @pytest.mark.usefixtures("certificate")
-def test_the_appliances_page_says_how_its_agent_proves_who_it_is(
+def test_the_appliances_page_shows_how_its_agent_authenticates(
     alice: Browser, dgx: Appliance
 ) -> None:
     page = alice.get(f"/appliances/{dgx.id}").text
@@ -104,7 +104,7 @@ def test_a_certificate_is_revoked_in_the_browser(
     assert alice.post(f"/certificates/{certificate.id}/revoke").status_code == 302
     listed = alice.get(f"/api/v1/appliances/{dgx.id}/certificates").json
     assert listed is not None
-    assert [one["state"] for one in listed["items"]] == ["revoked"]
+    assert [certificate["state"] for certificate in listed["items"]] == ["revoked"]
 
 
 def test_a_viewer_sees_certificates_and_revokes_none(
@@ -124,9 +124,9 @@ def test_certificates_that_were_not_renewed_are_listed_for_tenant_and_operator(
     for browser in (alice, olivia):
         browser.sign_in("alice@acme.example" if browser is alice else "olivia@vedette.example")
         assert "overdue" in browser.get("/certificates").text
-        found = browser.get("/api/v1/certificates?within_hours=24").json
-        assert found is not None
-        assert found["total"] == 1
+        listed = browser.get("/api/v1/certificates?within_hours=24").json
+        assert listed is not None
+        assert listed["total"] == 1
 
 
 def test_a_fence_is_explained_and_lifted_in_the_browser(

@@ -21,8 +21,8 @@ def guess(browser: Browser, email: str, times: int = FREE_TRIES) -> str:
 
 def told(sessions: SessionFactory, action: str) -> list[AuditEntry]:
     with sessions() as session:
-        found = select(AuditEntry).where(AuditEntry.action == action).order_by(AuditEntry.id)
-        return list(session.scalars(found))
+        query = select(AuditEntry).where(AuditEntry.action == action).order_by(AuditEntry.id)
+        return list(session.scalars(query))
 
 
 def test_after_five_wrong_passwords_the_right_one_has_to_wait(
@@ -88,9 +88,9 @@ def test_failed_sign_ins_are_logged_in_the_tenants_log(
 ) -> None:
     nobody.sign_in(cast.bob.email, "wrong")
     nobody.sign_in("nobody@acme.example", "wrong")
-    known, unknown = told(sessions, "session.failed")
-    assert (known.chain, known.target_id) == (cast.acme.id, cast.bob.id)
-    assert (unknown.chain, unknown.target_name) == ("platform", "nobody@acme.example")
+    of_bob, of_nobody = told(sessions, "session.failed")
+    assert (of_bob.chain, of_bob.target_id) == (cast.acme.id, cast.bob.id)
+    assert (of_nobody.chain, of_nobody.target_name) == ("platform", "nobody@acme.example")
 
 
 def test_a_password_in_the_wrong_field_is_not_logged(

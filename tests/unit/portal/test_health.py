@@ -77,7 +77,7 @@ def test_the_page_names_every_finding_with_what_to_do_the_worst_first(
     bob: Browser, ill: str
 ) -> None:
     text = bob.get(f"/appliances/{ill}").text
-    places = [text.index(one["detail"]) for one in (LOST, FULL, SLOW)]
+    places = [text.index(finding["detail"]) for finding in (LOST, FULL, SLOW)]
     assert places == sorted(places)
     assert str(escape(ADVICE[HealthReason.LOST].action)) in text
     # It only counts what the findings of the GPUs say.
@@ -92,7 +92,7 @@ def test_the_page_names_every_finding_with_what_to_do_the_worst_first(
         ({"state": "healthy"}, "GPUs, driver and disks are healthy"),
     ],
 )
-def test_a_page_without_findings_says_why(
+def test_a_page_without_findings_explains_why(
     *,
     bob: Browser,
     world: World,
@@ -117,7 +117,7 @@ def test_a_job_is_shown_what_is_wrong_with_its_gpus_and_not_with_others(
     assert FULL["detail"] not in text
 
 
-def test_the_api_tells_health_whole_and_null_where_it_is_unknown(
+def test_the_api_returns_all_health_and_null_if_unknown(
     *, bob: Browser, ill: str, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
@@ -155,7 +155,7 @@ def test_the_schema_lists_every_state_and_reason(bob: Browser) -> None:
     )
 
 
-def test_a_stranger_does_not_see_it(charlie: Browser, ill: str, session: Session) -> None:
+def test_another_tenants_user_does_not_see_it(charlie: Browser, ill: str, session: Session) -> None:
     assert session.get_one(Appliance, ill).health == HEALTH
     assert charlie.get(f"/appliances/{ill}").status_code == 404
     assert charlie.get("/api/v1/appliances?health=degraded").json == {

@@ -135,7 +135,7 @@ def test_no_text_of_a_grammar_is_an_error_of_the_server(alice: Browser, examples
         return alice.post("/custom-dashboards/import", {"text": text}).status_code
 
     def get(path: str, query: str) -> int:
-        # As long as the request lines that nginx accepts.
+        # nginx accepts request lines of this length.
         return alice.get(f"{path}?{quote(query[:MAX_TEXT_LENGTH], safe='=&%')}").status_code
 
     requests: list[tuple[grammars.Texts, Callable[[str], int]]] = [

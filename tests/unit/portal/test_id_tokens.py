@@ -263,9 +263,13 @@ def test_missing_claims_are_read_from_userinfo(puppet: PuppetProvider, provider:
         "groups": "a",
         "name": "Not Dana",
     }
-    found = finish(provider)
-    assert (found.email, found.is_email_verified, found.name) == ("d@acme.example", True, "Dana")
-    assert found.groups == {"a"}
+    identity = finish(provider)
+    assert (identity.email, identity.is_email_verified, identity.name) == (
+        "d@acme.example",
+        True,
+        "Dana",
+    )
+    assert identity.groups == {"a"}
 
 
 def test_userinfo_of_another_subject_is_refused(puppet: PuppetProvider, provider: Provider) -> None:
@@ -280,8 +284,8 @@ def test_email_and_email_verified_come_from_the_same_source(
     """`email_verified` of the one must not vouch for the `email` of the other."""
     puppet.sign(claims(puppet, email_verified=None, groups=None))
     puppet.userinfo = {"sub": "dana-1", "email": "d@x.example", "email_verified": True}
-    found = finish(provider)
-    assert (found.email, found.is_email_verified) == ("dana@acme.example", False)
+    identity = finish(provider)
+    assert (identity.email, identity.is_email_verified) == ("dana@acme.example", False)
 
 
 def test_groups_may_be_nested_in_another_claim(

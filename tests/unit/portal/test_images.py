@@ -47,7 +47,7 @@ def test_a_tenant_sees_its_images_and_the_shared_ones(image: Image, bob: Browser
     assert "base/cuda" in page
     assert "globex" not in page
     items = bob.get("/api/v1/images?sort=repository").get_json()["items"]
-    assert [(one["reference"], one["jobs"]) for one in items] == [
+    assert [(item["reference"], item["jobs"]) for item in items] == [
         (f"{HOST}/acme/train:1", 1),
         (f"{HOST}/base/cuda:12", 0),
     ]
@@ -81,7 +81,7 @@ def test_members_do_not_delete_shared_images(
 
 
 @pytest.mark.usefixtures("cast")
-def test_wrong_credentials_are_told_as_the_registry_does(nobody: Browser) -> None:
+def test_wrong_credentials_are_reported_in_the_registrys_format(nobody: Browser) -> None:
     client = nobody.client
     for password in (None, "wrong", "vdt_wrong"):
         auth = None if password is None else ("bob@acme.example", password)

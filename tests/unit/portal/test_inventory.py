@@ -30,10 +30,10 @@ def bare_gpu(index: int, **details: Any) -> GPUInfo:  # noqa: ANN401 - the struc
 def dgx(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> str:
     """An appliance of acme that names everything."""
     with sessions.begin() as session:
-        found = make_appliance(
+        appliance = make_appliance(
             session, cast.acme, "dgx-01", now=clock.now, inventory=msgspec.to_builtins(WHOLE)
         )
-        return str(found.id)
+        return str(appliance.id)
 
 
 def test_the_page_shows_host_gpus_disks_and_cards(bob: Browser, dgx: str) -> None:
@@ -58,12 +58,12 @@ def test_the_api_gives_the_inventory_in_full(bob: Browser, dgx: str) -> None:
     assert answer["inventory"] == msgspec.to_builtins(WHOLE)
 
 
-def test_an_appliance_that_never_told_has_a_page(
+def test_an_appliance_without_inventory_has_a_page(
     bob: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
-        found = make_appliance(session, cast.acme, "new", now=clock.now, inventory={})
-        appliance_id = found.id
+        appliance = make_appliance(session, cast.acme, "new", now=clock.now, inventory={})
+        appliance_id = appliance.id
     assert "None reported" in bob.get(f"/appliances/{appliance_id}").text
 
 
@@ -75,7 +75,7 @@ def test_a_narrow_pcie_link_and_a_link_that_is_down_stand_out() -> None:
     assert (row.nvlinks, row.is_nvlink_down) == ("1 of 2", True)
 
 
-def test_what_a_driver_does_not_say_is_a_dash() -> None:
+def test_a_value_that_the_driver_does_not_report_is_a_dash() -> None:
     (row,) = hardware_of(appliance_with(Inventory(hostname="dgx", gpus=[bare_gpu(0)]))).gpus
     assert {row.architecture, row.cores, row.bus, row.pcie, row.nvlinks, row.serial} == {NONE}
     assert not row.is_pcie_narrow

@@ -82,7 +82,7 @@ def test_a_known_person_joins_by_their_password(
     assert cast.acme.name in nobody.get("/jobs").text
 
 
-def test_a_known_person_who_is_signed_in_joins_and_looks_at_the_new_tenant(
+def test_a_signed_in_user_joins_and_switches_to_the_new_tenant(
     alice: Browser, charlie: Browser, cast: Cast, mail: MailServer
 ) -> None:
     invite(alice, cast.charlie.email)
@@ -111,7 +111,7 @@ def test_a_former_member_without_a_tenant_comes_back_by_their_password(
     assert nobody.get("/jobs").status_code == 200
 
 
-def test_the_page_of_a_link_tells_nobody_whether_there_is_an_account(
+def test_the_page_of_a_link_does_not_reveal_whether_an_account_exists(
     alice: Browser, nobody: Browser, cast: Cast, mail: MailServer
 ) -> None:
     seen = set()
@@ -181,8 +181,8 @@ def test_a_member_and_somebody_invited_are_named_beside_the_field(
 ) -> None:
     assert invite(alice, cast.bob.email) == 409
     assert invite(alice) == 302
-    again = alice.post("/users", {"email": DORA, "role": "viewer"})
-    assert "invited" in again.text
+    answer = alice.post("/users", {"email": DORA, "role": "viewer"})
+    assert "invited" in answer.text
 
 
 @pytest.mark.usefixtures("cast")

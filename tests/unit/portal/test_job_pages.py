@@ -61,7 +61,7 @@ def test_the_form_submits_what_was_typed(bob: Browser, appliance_id: str) -> Non
 
 
 @pytest.mark.usefixtures("appliance_id")
-def test_a_faulty_form_keeps_its_input_and_says_what_is_wrong(bob: Browser) -> None:
+def test_an_invalid_form_keeps_its_input_and_shows_the_errors(bob: Browser) -> None:
     answer = bob.post("/jobs/new", {**FORM, "name": "", "memory": "lots", "env": "EPOCHS"})
     assert answer.status_code == 422
     assert 'id="name-error"' in answer.text
@@ -96,7 +96,7 @@ def test_the_list_filters_by_state_and_text(bob: Browser, job: Job) -> None:
     assert 'class="vd-empty"' in bob.get("/jobs?search=nothing").text
 
 
-def test_the_page_says_where_the_job_runs_and_why(bob: Browser, job: Job) -> None:
+def test_the_page_shows_where_the_job_runs_and_why(bob: Browser, job: Job) -> None:
     text = bob.get(f"/jobs/{job.id}").text
     assert "Placement" in text
     assert "dgx-01 was the first free appliance." in text
@@ -104,8 +104,8 @@ def test_the_page_says_where_the_job_runs_and_why(bob: Browser, job: Job) -> Non
 
 
 def test_the_log_is_searched_in_upper_and_lower_case(bob: Browser, job: Job) -> None:
-    found = [bob.get(f"/api/v1/jobs/{job.id}/log?search={text}").json for text in ("STEP 2", "no")]
-    assert [[line["text"] for line in page["lines"]] for page in found if page] == [["step 2"], []]
+    pages = [bob.get(f"/api/v1/jobs/{job.id}/log?search={text}").json for text in ("STEP 2", "no")]
+    assert [[line["text"] for line in page["lines"]] for page in pages if page] == [["step 2"], []]
 
 
 def test_the_log_is_read_piece_by_piece(bob: Browser, job: Job) -> None:
@@ -121,9 +121,9 @@ def test_the_log_is_read_piece_by_piece(bob: Browser, job: Job) -> None:
         ],
         "is_complete": False,
     }
-    rest = bob.get(f"/api/v1/jobs/{job.id}/log?offset=10").json
-    assert rest is not None
-    assert rest["text"] == "step 2\n"
+    second_piece = bob.get(f"/api/v1/jobs/{job.id}/log?offset=10").json
+    assert second_piece is not None
+    assert second_piece["text"] == "step 2\n"
 
 
 def test_the_whole_log_is_downloaded_as_text(bob: Browser, job: Job) -> None:
@@ -133,7 +133,7 @@ def test_the_whole_log_is_downloaded_as_text(bob: Browser, job: Job) -> None:
     assert answer.text == "step 1 é\nstep 2\n"
 
 
-def test_bob_stops_his_job_and_the_page_says_so(bob: Browser, job: Job) -> None:
+def test_bob_stops_his_job_and_the_page_shows_it(bob: Browser, job: Job) -> None:
     bob.post(f"/jobs/{job.id}/stop")
     assert "Stop requested" in bob.get(f"/jobs/{job.id}").text
 
@@ -147,8 +147,8 @@ def test_an_ended_job_is_retried_and_copied_from_its_row(
     with sessions.begin() as session:
         session.get_one(Job, job.id).state = JobState.FAILED
     assert retry in bob.get("/jobs").text
-    again = bob.post(f"/jobs/{job.id}/retry").headers["Location"]
-    assert again != f"/jobs/{job.id}"
+    retried = bob.post(f"/jobs/{job.id}/retry").headers["Location"]
+    assert retried != f"/jobs/{job.id}"
     assert "Retry" in bob.get(f"/jobs/{job.id}").text
 
 
@@ -165,8 +165,8 @@ def test_usage_shows_the_container_and_its_gpus(
     clock.advance(1)
     usage = bob.get(f"/api/v1/jobs/{job.id}/usage").json
     assert usage is not None
-    found = {(one["field"], one["gpu"]): one["values"] for one in usage["series"]}
-    assert found == {
+    values = {(series["field"], series["gpu"]): series["values"] for series in usage["series"]}
+    assert values == {
         ("cpu_percent", ""): [150.0],
         ("memory_bytes", ""): [2.0],
         ("utilization_percent", "0"): [97.0],
@@ -182,17 +182,19 @@ def test_the_form_checks_the_placement_without_submitting(bob: Browser) -> None:
     assert bob.get("/api/v1/jobs").json["total"] == 0  # type: ignore[index] # an object
 
 
-def test_a_waiting_job_says_why_on_its_page_and_by_rest(bob: Browser, appliance_id: str) -> None:
+def test_a_waiting_job_is_explained_on_its_page_and_by_rest(
+    bob: Browser, appliance_id: str
+) -> None:
     for name in ("first", "second"):
         job = bob.call("POST", "/api/v1/jobs", json={"name": name, "image": "a", "cpus": 60}).json
     assert job is not None
     page = bob.get(f"/jobs/{job['id']}").text
     assert "2 of 2" in page
     assert "unknown without time limits" in page
-    found = bob.get(f"/api/v1/jobs/{job['id']}/pending").json
-    assert found is not None
-    assert found["is_pending"]
-    [rejection] = found["rejections"]
+    explanation = bob.get(f"/api/v1/jobs/{job['id']}/pending").json
+    assert explanation is not None
+    assert explanation["is_pending"]
+    [rejection] = explanation["rejections"]
     assert (rejection["code"], rejection["count"]) == ("cpus_busy", 1)
     assert rejection["examples"][0]["appliance_id"] == appliance_id
 
@@ -233,38 +235,38 @@ def test_the_form_offers_appliances_with_their_free_gpus_and_takes_their_names(
     assert charlie.get(search).json == {"items": [], "total": 0, "page": 1, "page_size": 50}
     answer = bob.post("/jobs/new", {**FORM, "appliance": "dgx-01"})
     location = answer.headers["Location"]
-    found = bob.get(f"/api/v1{location}").json
-    assert found is not None
-    assert found["requested_appliance_id"] == appliance_id
-    assert 'value="dgx-01"' in bob.get(f"/jobs/new?copy={found['id']}").text
+    submitted = bob.get(f"/api/v1{location}").json
+    assert submitted is not None
+    assert submitted["requested_appliance_id"] == appliance_id
+    assert 'value="dgx-01"' in bob.get(f"/jobs/new?copy={submitted['id']}").text
     wrong = bob.post("/jobs/new", {**FORM, "appliance": "dgx-99"})
     assert wrong.status_code == 422
     assert 'id="appliance-error"' in wrong.text
-    assert job.id != found["id"]
+    assert job.id != submitted["id"]
 
 
 def test_the_options_of_a_new_job_are_folded_until_they_are_used(bob: Browser) -> None:
     def opened(page: str) -> list[str]:
         groups = re.findall(r'vd-options" data-group="(\w+)"([^>]*)>', page)
         assert len(groups) == 6
-        return [name for name, rest in groups if rest.endswith(" open")]
+        return [name for name, attributes in groups if attributes.endswith(" open")]
 
     assert opened(bob.get("/jobs/new").text) == []
-    given = {"retry_on": ["exit"], "name": "", "ports": "web=8888"}
-    wrong = bob.post("/jobs/new", {**FORM, **given})
+    fields = {"retry_on": ["exit"], "name": "", "ports": "web=8888"}
+    wrong = bob.post("/jobs/new", {**FORM, **fields})
     assert (wrong.status_code, opened(wrong.text)) == (422, ["storage", "limits"])
 
 
 def test_a_service_is_submitted_scaled_and_updated_in_the_browser(bob: Browser) -> None:
-    given: dict[str, object] = {
+    fields: dict[str, object] = {
         "kind": "service",
         "instances": "2",
         "health_check": "http:8000/health",
         "gpus": "0",
     }
-    given |= {"gpu_memory": "", "health_interval": "20s", "labels": "team=vision"}
-    page = bob.post("/jobs/new", {**FORM, **given}).headers["Location"]
-    assert bob.post("/jobs/new", {**FORM, **given, "health_check": "8000"}).status_code == 422
+    fields |= {"gpu_memory": "", "health_interval": "20s", "labels": "team=vision"}
+    page = bob.post("/jobs/new", {**FORM, **fields}).headers["Location"]
+    assert bob.post("/jobs/new", {**FORM, **fields, "health_check": "8000"}).status_code == 422
     job = bob.get(f"/api/v1{page}").json
     assert job is not None
     assert job["health_check"]["interval_seconds"] == 20
@@ -274,7 +276,7 @@ def test_a_service_is_submitted_scaled_and_updated_in_the_browser(bob: Browser) 
     form = bob.get(f"{page}/update").text
     assert 'value="http:8000/health"' in form
     assert 'name="schedule"' not in form
-    changes = {**FORM, **given, "image": "registry.example/train:2", "labels": ""}
+    changes = {**FORM, **fields, "image": "registry.example/train:2", "labels": ""}
     assert bob.post(f"{page}/update", {**changes, "cpus": "-1"}).status_code == 422
     assert bob.post(f"{page}/update", changes).headers["Location"] == page
     update = bob.get(f"/api/v1{page}/update").json

@@ -156,10 +156,10 @@ def test_the_export_of_a_tenant_has_no_secrets(
     path = tmp_path / "acme.zip"
     Archive(sessions, store, cast.acme.id).write(path, progress=lambda _done, _total: None)
     with ZipFile(path) as archive:
-        whole = b"".join(archive.read(name) for name in archive.namelist())
-    assert b"HF_TOKEN" in whole
-    assert b"secret_env" not in whole
-    assert VALUE.encode() not in whole
+        content = b"".join(archive.read(name) for name in archive.namelist())
+    assert b"HF_TOKEN" in content
+    assert b"secret_env" not in content
+    assert VALUE.encode() not in content
 
 
 def test_the_stored_hash_of_a_request_is_no_help_in_guessing(

@@ -14,13 +14,13 @@ def test_a_template_is_used_saved_and_deleted(bob: Browser, alice: Browser) -> N
 
     saved = bob.post("/jobs/new", {**FORM, "name": "tune", "save": "1", "secrets": "A=hidden"})
     assert saved.headers["Location"] == "/jobs/templates"
-    again = bob.post("/jobs/new", {**FORM, "name": "tune", "save": "1"})
-    assert again.status_code == 409
-    assert 'id="name-error"' in again.text
+    duplicate = bob.post("/jobs/new", {**FORM, "name": "tune", "save": "1"})
+    assert duplicate.status_code == 409
+    assert 'id="name-error"' in duplicate.text
     (template,) = [
-        one
-        for one in alice.get("/api/v1/job-templates").get_json()["items"]
-        if not one["is_shipped"]
+        item
+        for item in alice.get("/api/v1/job-templates").get_json()["items"]
+        if not item["is_shipped"]
     ]
     assert (template["name"], template["user_email"]) == ("tune", "bob@acme.example")
     assert template["job"]["env"] == {"EPOCHS": "10", "DATA": "/data"}

@@ -25,9 +25,9 @@ def bob_of_both(
 
 
 def me(browser: Browser) -> tuple[str | None, str]:
-    found = browser.get("/api/v1/me").json
-    assert found is not None
-    return found["tenant_id"], found["role"]
+    me = browser.get("/api/v1/me").json
+    assert me is not None
+    return me["tenant_id"], me["role"]
 
 
 def test_alice_changes_bobs_role(alice: Browser, bob: Browser, cast: Cast) -> None:
@@ -47,7 +47,9 @@ def test_the_last_admin_is_not_demoted_by_the_operator(olivia: Browser, cast: Ca
     assert "is the last admin of Acme" in page
 
 
-def test_a_removed_member_is_out_at_once(alice: Browser, bob: Browser, cast: Cast) -> None:
+def test_a_removed_member_loses_access_immediately(
+    alice: Browser, bob: Browser, cast: Cast
+) -> None:
     alice.post(f"/users/{cast.bob.id}/remove")
     assert bob.get("/jobs").status_code == 302
     assert cast.bob.email not in alice.get("/api/v1/users").text
@@ -113,7 +115,7 @@ def test_bob_switches_between_his_tenants(bob_of_both: Browser, cast: Cast) -> N
     assert me(bob_of_both) == (cast.acme.id, "member")
 
 
-def test_each_browser_looks_where_it_was_told(
+def test_each_browser_shows_the_tenant_that_it_switched_to(
     bob_of_both: Browser, sign_in: SignIn, cast: Cast
 ) -> None:
     other = sign_in(cast.bob)
@@ -121,7 +123,7 @@ def test_each_browser_looks_where_it_was_told(
     assert me(other) == (cast.acme.id, "member")
 
 
-def test_who_has_one_tenant_is_offered_no_other(bob: Browser, cast: Cast) -> None:
+def test_a_user_with_one_tenant_is_offered_no_other(bob: Browser, cast: Cast) -> None:
     assert "/switch-tenant" not in bob.get("/jobs").text
     assert bob.post("/switch-tenant", {"tenant_id": cast.globex.id}).status_code == 404
     assert bob.post("/switch-tenant", {"tenant_id": ""}).status_code == 404

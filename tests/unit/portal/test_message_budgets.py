@@ -73,7 +73,7 @@ def test_the_usage_page_and_the_api_show_the_budgets(
     tenant_id = cast.acme.id
     for browser, own in ((alice, 1), (olivia, 0)):
         uses = browser.call("GET", f"/api/v1/tenants/{tenant_id}/usage").get_json()["uses"]
-        found = {use["name"]: (use["used"], use["most"]) for use in uses}
-        assert found["Messages this hour"] == (1, 500)
-        assert found["Alert messages this hour"] == (0, 3000)
-        assert ("Your messages this hour" in found) is bool(own)
+        usage = {use["name"]: (use["used"], use["most"]) for use in uses}
+        assert usage["Messages this hour"] == (1, 500)
+        assert usage["Alert messages this hour"] == (0, 3000)
+        assert ("Your messages this hour" in usage) is bool(own)

@@ -48,7 +48,7 @@ def names_of(browser: Browser, path: str, name: str = "name") -> list[str]:
     answer = browser.get(f"/api/v1/{path}").json
     assert answer is not None
     assert answer["total"] >= len(answer["items"])
-    return [one[name] for one in answer["items"]]
+    return [item[name] for item in answer["items"]]
 
 
 def test_a_search_finds_own_and_declared_metrics_by_their_words(

@@ -8,7 +8,7 @@ from tests.unit.portal.letters import link_in
 
 
 @pytest.mark.usefixtures("cast")
-def test_who_forgot_a_password_is_told_whom_to_ask(nobody: Browser) -> None:
+def test_a_forgotten_password_is_reset_by_the_operator(nobody: Browser) -> None:
     text = nobody.get("/password/forgot").text
     assert "can't send email" in text
     assert "vedette tenant password-link" in text

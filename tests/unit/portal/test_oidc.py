@@ -134,8 +134,8 @@ def test_a_second_sign_in_finds_the_same_user(
     for _ in range(2):
         assert go().status_code == 302
     with sessions() as session:
-        found = session.scalars(select(User).where(User.email == "dana@acme.example")).all()
-    assert len(found) == 1
+        users = session.scalars(select(User).where(User.email == "dana@acme.example")).all()
+    assert len(users) == 1
     assert is_in(nobody)
 
 
@@ -146,8 +146,8 @@ def test_the_authorization_request_has_state_nonce_and_pkce(nobody: Browser) -> 
     assert asked["scope"] == "openid email profile"
     assert asked["code_challenge_method"] == "S256"
     assert min(len(asked[name]) for name in ("state", "nonce", "code_challenge")) >= 43
-    again = query_of(nobody.get(START).headers["Location"])
-    assert all(asked[name] != again[name] for name in ("state", "nonce", "code_challenge"))
+    asked_later = query_of(nobody.get(START).headers["Location"])
+    assert all(asked[name] != asked_later[name] for name in ("state", "nonce", "code_challenge"))
 
 
 @pytest.mark.parametrize("target", ["https://evil.example/", "//evil.example", "/\\evil.example"])

@@ -58,7 +58,7 @@ def test_the_answer_is_the_same_whether_the_address_is_known_or_not(
 ) -> None:
     answers = {ask(nobody, email) for email in (cast.bob.email, "nobody@acme.example")}
     assert len(answers) == 1
-    assert [one["To"] for one in mail.messages] == [cast.bob.email]
+    assert [message["To"] for message in mail.messages] == [cast.bob.email]
 
 
 def test_requests_for_links_by_others_do_not_use_up_those_of_a_known_browser(
@@ -92,7 +92,7 @@ def test_the_link_signs_every_browser_out(
     assert bob.get("/jobs").status_code == 302
 
 
-def test_the_link_works_once_and_looking_at_it_is_no_use(
+def test_the_link_works_once_and_opening_it_does_not_use_it_up(
     nobody: Browser, cast: Cast, mail: MailServer
 ) -> None:
     ask(nobody, cast.bob.email)

@@ -11,7 +11,7 @@ from tests.unit.portal.world import World
 NEW_PASSWORD = "staple battery horse"
 
 
-def test_a_suspended_tenant_is_locked_out_at_once(
+def test_a_suspended_tenant_is_blocked_immediately(
     olivia: Browser, alice: Browser, cast: Cast
 ) -> None:
     olivia.post(f"/tenants/{cast.acme.id}/state", {"move": "suspend"})
@@ -21,7 +21,7 @@ def test_a_suspended_tenant_is_locked_out_at_once(
 
 
 @pytest.mark.usefixtures("cast")
-def test_a_taken_slug_is_said_beside_its_field(olivia: Browser) -> None:
+def test_a_slug_in_use_is_reported_beside_its_field(olivia: Browser) -> None:
     taken = olivia.post("/tenants", {"name": "Acme", "slug": ""})
     assert taken.status_code == 409
     assert "another tenant" in taken.text
@@ -31,14 +31,12 @@ def test_bob_manages_no_users(bob: Browser) -> None:
     assert bob.get("/users").status_code == 403
 
 
-def test_a_user_who_is_locked_out_loses_the_session(
-    alice: Browser, bob: Browser, cast: Cast
-) -> None:
+def test_a_deactivated_user_loses_the_session(alice: Browser, bob: Browser, cast: Cast) -> None:
     alice.post(f"/users/{cast.bob.id}/active", {"is_active": "0", "next": "/users"})
     assert bob.get("/jobs").status_code == 302
 
 
-def test_alice_can_not_lock_herself_out(alice: Browser, cast: Cast) -> None:
+def test_alice_cannot_deactivate_herself(alice: Browser, cast: Cast) -> None:
     alice.post(f"/users/{cast.alice.id}/active", {"is_active": "0"})
     assert alice.get("/jobs").status_code == 200
 
@@ -57,7 +55,7 @@ def test_a_changed_password_keeps_this_browser_and_signs_out_the_others(
     assert nobody.get("/jobs").status_code == 302
 
 
-def test_a_wrong_current_password_is_said_beside_its_field(alice: Browser) -> None:
+def test_a_wrong_current_password_is_reported_beside_its_field(alice: Browser) -> None:
     form: dict[str, object] = {"current": "no", "new": NEW_PASSWORD, "repeated": NEW_PASSWORD}
     answer = alice.post("/settings/password", form)
     assert answer.status_code == 422
@@ -66,12 +64,12 @@ def test_a_wrong_current_password_is_said_beside_its_field(alice: Browser) -> No
 
 def test_an_api_token_is_shown_once_and_revoked(alice: Browser) -> None:
     made = alice.post("/settings/tokens", {"name": "laptop"}).text
-    found = re.search(r'value="(vdt_[^"]+)"', made)
-    assert found is not None
-    headers = {"Authorization": f"Bearer {found[1]}"}
+    secret = re.search(r'value="(vdt_[^"]+)"', made)
+    assert secret is not None
+    headers = {"Authorization": f"Bearer {secret[1]}"}
     assert alice.get("/api/v1/me", headers=headers).status_code == 200
     page = alice.get("/settings").text
-    assert found[1] not in page
+    assert secret[1] not in page
     action = re.search(r'action="(/settings/tokens/[^"]+/revoke)"', page)
     assert action is not None
     alice.post(action[1])
@@ -112,7 +110,7 @@ def test_bob_adds_no_appliance(bob: Browser) -> None:
     assert "Add appliance" not in bob.get("/appliances").text
 
 
-def test_the_appliance_page_says_which_job_holds_which_gpu(bob: Browser, world: World) -> None:
+def test_the_appliance_page_shows_the_job_of_each_gpu(bob: Browser, world: World) -> None:
     text = bob.get(f"/appliances/{world.ids['appliance_id']}").text
     assert "GPU 0" in text
     assert f'href="/jobs/{world.ids["job_id"]}"' in text

@@ -58,15 +58,15 @@ def test_the_console_shows_every_tenant_with_what_it_uses(
     assert "Acme" in page
     assert "Globex" in page
     assert "64 %" in page
-    found = olivia.get("/api/v1/platform/summary").json
-    assert found is not None
-    acme = next(one for one in found["tenants"] if one["slug"] == "acme")
+    summary = olivia.get("/api/v1/platform/summary").json
+    assert summary is not None
+    acme = next(tenant for tenant in summary["tenants"] if tenant["slug"] == "acme")
     assert (acme["appliances"], acme["gpus"], acme["active_jobs"]) == (1, 2, 1)
     assert acme["points_per_second"] == pytest.approx(1.0)
-    assert found["appliances_by_state"]["online"] == 1
+    assert summary["appliances_by_state"]["online"] == 1
 
 
-def test_the_figures_are_kept_for_a_minute(
+def test_the_figures_are_cached_for_a_minute(
     olivia: Browser, cast: Cast, sessions: SessionFactory, clock: FrozenClock
 ) -> None:
     assert cast
@@ -156,7 +156,7 @@ def test_a_quota_that_is_no_number_is_refused(olivia: Browser, cast: Cast, wrong
     assert answer.status_code == 422
 
 
-def test_quotas_are_changed_by_rest_and_told_in_the_audit_log(
+def test_quotas_are_changed_by_rest_and_audited(
     olivia: Browser, cast: Cast, sessions: SessionFactory
 ) -> None:
     answer = olivia.call("PATCH", f"/api/v1/tenants/{cast.acme.id}/quotas", json={"max_gpus": 8})
@@ -201,10 +201,10 @@ def test_an_admin_sees_use_against_quotas_and_what_is_nearly_reached(
     assert "No more appliances can enroll" in page
     assert "Close to the quota" in page
     uses = (alice.get(f"/api/v1/tenants/{cast.acme.id}/usage").json or {})["uses"]
-    assert [one["name"] for one in uses if one["is_near"]] == ["Appliances", "Storage"]
+    assert [use["name"] for use in uses if use["is_near"]] == ["Appliances", "Storage"]
 
 
-def test_an_admin_sees_names_against_the_own_quota_or_that_of_the_server(
+def test_an_admin_sees_names_against_the_quota_of_the_tenant_or_the_server(
     alice: Browser, cast: Cast, sessions: SessionFactory
 ) -> None:
     limit(sessions, cast, max_measurements=40)
@@ -214,10 +214,10 @@ def test_an_admin_sees_names_against_the_own_quota_or_that_of_the_server(
     page = alice.get("/usage").text
     uses = (alice.get(f"/api/v1/tenants/{cast.acme.id}/usage").json or {})["uses"]
 
-    found = {one["name"]: (one["used"], one["most"], one["is_near"]) for one in uses}
-    assert found["Measurements"] == (39, 40, True)
-    assert found["Fields"] == (700, 2000, False)
-    assert found["Series"] == (9, 200_000, False)
+    uses_by_name = {use["name"]: (use["used"], use["most"], use["is_near"]) for use in uses}
+    assert uses_by_name["Measurements"] == (39, 40, True)
+    assert uses_by_name["Fields"] == (700, 2000, False)
+    assert uses_by_name["Series"] == (9, 200_000, False)
     assert "39 of 40" in page
 
 
@@ -260,7 +260,7 @@ def test_a_tenant_is_closed_and_removed_with_its_export(
     assert list(settings.exports_dir.iterdir()) == []
 
 
-def test_a_removal_is_asked_for_by_rest_with_id_and_name(olivia: Browser, cast: Cast) -> None:
+def test_a_removal_is_requested_by_rest_with_id_and_name(olivia: Browser, cast: Cast) -> None:
     body = {"tenant_id": cast.acme.id, "name": "Acme"}
     refused = olivia.call("POST", "/api/v1/platform/removals", json=body)
     assert (refused.status_code, (refused.json or {})["code"]) == (409, "tenant_not_closed")
@@ -276,8 +276,8 @@ def test_failed_notifications_are_retried_and_discarded(
     assert "refused" in olivia.get("/console/maintenance").text
     assert olivia.post(f"/console/maintenance/notifications/{ident}/retry").status_code == 302
     with sessions() as session:
-        found = session.get_one(Notification, ident)
-        assert (found.state, found.tries) == (NotificationState.WAITING, 0)
+        notification = session.get_one(Notification, ident)
+        assert (notification.state, notification.tries) == (NotificationState.WAITING, 0)
     assert olivia.call("DELETE", f"/api/v1/platform/notifications/{ident}").status_code == 204
     with sessions() as session:
         assert session.get(Notification, ident) is None

@@ -41,33 +41,33 @@ def _history(store: Store, cast: Cast, clock: FrozenClock) -> None:
 
 
 def ask(browser: Browser, *pairs: tuple[str, str], **query: str) -> TestResponse:
-    given = {"measurement": "gpu", "fields": "power_watts", **query}
-    return browser.get(f"{PATH}?{urlencode([*given.items(), *pairs])}")
+    parameters = {"measurement": "gpu", "fields": "power_watts", **query}
+    return browser.get(f"{PATH}?{urlencode([*parameters.items(), *pairs])}")
 
 
 def answer(browser: Browser, *pairs: tuple[str, str], **query: str) -> dict[str, Any]:
-    found = ask(browser, *pairs, **query)
-    assert found.status_code == 200, found.text
-    assert isinstance(found.json, dict)
-    return found.json
+    response = ask(browser, *pairs, **query)
+    assert response.status_code == 200, response.text
+    assert isinstance(response.json, dict)
+    return response.json
 
 
-def errors(found: TestResponse) -> dict[str, list[str]]:
-    assert found.status_code == 422, found.text
-    assert found.json is not None
-    named: dict[str, list[str]] = found.json["errors"]
+def errors(response: TestResponse) -> dict[str, list[str]]:
+    assert response.status_code == 422, response.text
+    assert response.json is not None
+    named: dict[str, list[str]] = response.json["errors"]
     return named
 
 
 @pytest.mark.usefixtures("_history")
 def test_without_a_step_the_last_hour_is_one_value(bob: Browser, clock: FrozenClock) -> None:
-    found = answer(bob, aggregate="max", fields="power_watts,fan_percent")
+    page = answer(bob, aggregate="max", fields="power_watts,fan_percent")
 
     since = f"{clock.now - timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
-    assert found["items"] == [
+    assert page["items"] == [
         {"tags": {}, "times": [since], "values": {"power_watts": [210.0], "fan_percent": [50.0]}}
     ]
-    assert (found["total"], found["next"], found["step_seconds"]) == (1, None, None)
+    assert (page["total"], page["next"], page["step_seconds"]) == (1, None, None)
 
 
 @pytest.mark.usefixtures("_history")
@@ -77,7 +77,7 @@ def test_windows_and_groups_come_as_columns_with_null_for_what_is_missing(
     late = Point("gpu", {"gpu": "2"}, {"fan_percent": 9.0}, to_ns(clock.now) - 1)
     write(store, [late], identity={"tenant": cast.acme.id, "appliance": "of acme"})
 
-    found = answer(
+    page = answer(
         bob,
         ("filter", "gpu=1"),
         ("filter", "gpu=2"),
@@ -88,7 +88,7 @@ def test_windows_and_groups_come_as_columns_with_null_for_what_is_missing(
         group_by="gpu,job",
     )
 
-    first, second = found["items"]
+    first, second = page["items"]
     assert first["tags"] == {"gpu": "1", "job": ""}
     assert first["values"] == {"power_watts": [102.0, 101.0], "fan_percent": [50.0, 50.0]}
     assert second["values"]["fan_percent"] == [50.0, 29.5]
@@ -102,19 +102,19 @@ def test_windows_and_groups_come_as_columns_with_null_for_what_is_missing(
 def test_pages_have_each_group_once_and_absolute_times(
     bob: Browser, clock: FrozenClock, step: dict[str, str]
 ) -> None:
-    found = ask(
+    response = ask(
         bob, ("filter", "gpu=0"), ("filter", "gpu=2"), group_by="gpu", page_size="1", **step
     )
-    assert found.json is not None
-    first = found.json
+    assert response.json is not None
+    first = response.json
     clock.advance(300)
 
-    assert found.headers["Link"] == f'<{first["next"]}>; rel="next"'
+    assert response.headers["Link"] == f'<{first["next"]}>; rel="next"'
     second = bob.get(first["next"]).json
 
     assert second is not None
     assert (first["total"], second["total"]) == (2, 2)
-    assert [one["items"][0]["tags"] for one in (first, second)] == [{"gpu": "0"}, {"gpu": "2"}]
+    assert [page["items"][0]["tags"] for page in (first, second)] == [{"gpu": "0"}, {"gpu": "2"}]
     assert (second["since"], second["until"]) == (first["since"], first["until"])
     assert second["next"] is None
     assert answer(bob, group_by="gpu", page="9")["items"] == []
@@ -131,10 +131,10 @@ def test_csv_has_a_row_for_each_group_and_window_and_no_formulas(
     asked = {"measurement": "gpu", "fields": "power_watts,fan_percent", "step": "1h", **query}
     path = f"{PATH}?{urlencode({**asked, 'group_by': 'gpu,job', 'aggregate': 'min'})}"
 
-    found = bob.get(path, headers={"Accept": accept})
+    response = bob.get(path, headers={"Accept": accept})
 
-    assert found.content_type == "text/csv; charset=utf-8"
-    rows = list(csv.reader(io.StringIO(found.text, newline="")))
+    assert response.content_type == "text/csv; charset=utf-8"
+    rows = list(csv.reader(io.StringIO(response.text, newline="")))
     assert rows == [
         ["time", "gpu", "job", "power_watts", "fan_percent"],
         ["2026-03-02T11:00:00Z", "0", "'=train", "1.0", "50.0"],
@@ -143,19 +143,19 @@ def test_csv_has_a_row_for_each_group_and_window_and_no_formulas(
     ]
 
 
-def test_csv_columns_of_one_name_are_kept_apart(
+def test_csv_columns_with_the_same_name_are_distinguished(
     bob: Browser, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     odd = Point("m", {"time": "t", "x": "y"}, {"time": 1.0, "x": 2.0}, to_ns(clock.now) - 1)
     write(store, [odd], identity={"tenant": cast.acme.id, "appliance": "a"})
 
-    found = ask(bob, measurement="m", fields="time,x", group_by="time,x", format="csv")
+    response = ask(bob, measurement="m", fields="time,x", group_by="time,x", format="csv")
 
-    assert found.text.splitlines()[0] == "time,tag_time,x,field_time,field_x"
+    assert response.text.splitlines()[0] == "time,tag_time,x,field_time,field_x"
 
 
 @pytest.mark.usefixtures("_history")
-def test_each_user_sees_the_own_tenants_groups(
+def test_each_user_sees_the_groups_of_their_tenant(
     bob: Browser, charlie: Browser, olivia: Browser
 ) -> None:
     seen = {
@@ -169,21 +169,21 @@ def test_each_user_sees_the_own_tenants_groups(
 
 
 @pytest.mark.usefixtures("_history")
-def test_unknown_names_are_reported_together_with_suggestions_of_the_own_tenant(
+def test_unknown_names_are_reported_together_with_suggestions_from_the_tenant(
     bob: Browser, store: Store, cast: Cast, clock: FrozenClock
 ) -> None:
     secret = Point("gpus", {"gpv": "0"}, {"power_wats": 1.0}, to_ns(clock.now) - 1)
     write(store, [secret], identity={"tenant": cast.globex.id, "appliance": "x"})
 
-    found = errors(
+    reported = errors(
         ask(bob, ("filter", "jobb=x"), fields="power_wats,state", group_by="gpv", step="1s")
     )
     foreign = errors(ask(bob, measurement="gpus"))
 
-    assert "Did you mean 'power_watts'?" in found["fields"][0]
-    assert "Did you mean 'gpu'?" in found["group_by"][0]
-    assert "Did you mean 'job'?" in found["filter"][0]
-    assert "'state' is text" in found["aggregate"][0]
+    assert "Did you mean 'power_watts'?" in reported["fields"][0]
+    assert "Did you mean 'gpu'?" in reported["group_by"][0]
+    assert "Did you mean 'job'?" in reported["filter"][0]
+    assert "'state' is text" in reported["aggregate"][0]
     assert foreign["measurement"] == ["Unknown measurement 'gpus'. Did you mean 'gpu'?"]
     assert "appliance, gpu, job" in errors(ask(bob, group_by="zzz"))["group_by"][0]
     assert errors(ask(bob, measurement="zzz"))["measurement"][0].endswith("Use one of gpu.")
@@ -215,7 +215,7 @@ def test_an_invalid_query_reports_its_field(bob: Browser, query: str, field: str
 
 
 @pytest.mark.usefixtures("_history")
-def test_answers_are_bounded_and_the_error_says_which_step_fits(
+def test_responses_are_bounded_and_the_error_suggests_a_step(
     bob: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample_query, "MAX_VALUES", 30)
@@ -236,7 +236,7 @@ def test_a_long_range_is_read_in_parts_that_give_the_same_answer(
     end_ns = to_ns(clock.now) - 7 * 10**9
     points = [Point("gpu", {}, {"x": float(at)}, end_ns - at * 600 * 10**9) for at in range(1, 600)]
     write(store, points, identity={"tenant": "t", "appliance": "a"})
-    whole = RangeQuery(
+    query = RangeQuery(
         measurement="gpu",
         fields=("x",),
         start_ns=end_ns - 4 * 86_400 * 10**9,
@@ -246,9 +246,9 @@ def test_a_long_range_is_read_in_parts_that_give_the_same_answer(
         tenants=("t",),
     )
 
-    ((group,), total) = sample_query.query_groups(store, whole, page=1, page_size=1)
+    ((group,), total) = sample_query.query_groups(store, query, page=1, page_size=1)
 
-    (expected,) = store.query_range(whole)
+    (expected,) = store.query_range(query)
     assert total == 1
     assert (group.times_ns, group.values["x"]) == (expected.times_ns, expected.values)
     assert len(group.times_ns) > 90
@@ -299,10 +299,10 @@ def test_both_formats_are_documented(nobody: Browser) -> None:
     operation = described["paths"][PATH]["get"]
 
     assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/csv"}
-    parameters = {one["name"]: one for one in operation["parameters"]}
+    parameters = {parameter["name"]: parameter for parameter in operation["parameters"]}
     assert parameters["fields"]["explode"] is False
     assert parameters["since"]["schema"]["pattern"].startswith("^(now|-")
-    assert {one for one in parameters if parameters[one].get("required")} == {
+    assert {name for name in parameters if parameters[name].get("required")} == {
         "measurement",
         "fields",
     }

@@ -65,7 +65,7 @@ def test_all_tokens_of_a_user_share_one_limit_and_other_users_have_their_own(
     assert client.get("/api/v1/jobs", headers=headers).status_code == 200
 
 
-def test_an_address_that_tries_tokens_is_stopped_before_they_are_looked_at(
+def test_an_address_that_guesses_tokens_is_blocked_before_they_are_checked(
     by_address: Flask, cast: Cast, make_token: MakeToken
 ) -> None:
     client = by_address.test_client()
@@ -79,7 +79,7 @@ def test_an_address_that_tries_tokens_is_stopped_before_they_are_looked_at(
     assert answer.status_code == 200
 
 
-def test_people_get_the_429_as_a_page_and_static_files_stay_free(by_address: Flask) -> None:
+def test_browsers_get_the_429_as_a_page_and_static_files_are_not_limited(by_address: Flask) -> None:
     browser = Browser(by_address.test_client())
     answers = [browser.get("/login") for _ in range(BURST + 1)]
     assert answers[-1].status_code == 429

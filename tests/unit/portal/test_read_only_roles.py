@@ -22,7 +22,7 @@ from tests.unit.portal.conftest import Browser, SignIn
 from tests.unit.portal.routes import BODIES, FORMS, address, changes, visits
 from tests.unit.portal.world import World
 
-# What everybody may do to what is their own: their browsers, password, second factor and tokens.
+# Actions of all users on their own browsers, password, second factor and tokens.
 OWN = PUBLIC_ENDPOINTS | {
     "session.logout",
     "session.switch",

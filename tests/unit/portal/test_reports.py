@@ -158,7 +158,9 @@ def test_the_api_saves_shows_and_changes_reports(bob: Browser) -> None:
     assert (
         bob.call("PATCH", path, body | {"period": "yesterday"}).get_json()["period"] == "yesterday"
     )
-    assert [one["name"] for one in bob.get("/api/v1/saved-reports").get_json()["items"]] == ["Jobs"]
+    assert [report["name"] for report in bob.get("/api/v1/saved-reports").get_json()["items"]] == [
+        "Jobs"
+    ]
     wrong = bob.call("POST", "/api/v1/saved-reports", body | {"name": "X", "schedule": "* * * * *"})
     assert list(wrong.get_json()["errors"]) == ["schedule"]
     assert bob.call("DELETE", path).status_code == 204

@@ -54,8 +54,8 @@ def test_the_series_are_drawn_worst_first_with_their_levels(bob: Browser) -> Non
         for severity, y in re.findall(r'vd-plot-level vd-plot-(\w+)"[^>]* y1="([^"]+)"', drawn)
     }
     assert [len(line.split()) for line in lines] == [30, 30]
-    assert [len(one) for one in heights] == [1, 1]  # both are level
-    hot, cool = (float(one.pop()) for one in heights)
+    assert [len(ys) for ys in heights] == [1, 1]  # both are level
+    hot, cool = (float(ys.pop()) for ys in heights)
     # From the top: critical 80, 75 degrees, warning 70, 50 degrees.
     assert levels["critical"] < hot < levels["warning"] < cool
     assert hot - levels["critical"] == pytest.approx(levels["warning"] - hot, abs=0.2)

@@ -7,8 +7,8 @@ def test_each_runbook_is_listed_and_shows_its_steps(bob: Browser) -> None:
     pack = bob.get("/api/v1/rules/pack").json
     assert pack is not None
     listed = bob.get("/runbooks").text
-    for one in pack["rules"]:
-        assert f"/runbooks/{one['key']}" in listed
+    for rule in pack["rules"]:
+        assert f"/runbooks/{rule['key']}" in listed
     shown = bob.get("/runbooks/clock-skew").text
     assert "<code>timedatectl</code>" in shown
     assert "node_exporter" in shown

@@ -49,11 +49,11 @@ def rows(browser: Browser, **query: str) -> list[dict[str, str]]:
 
 @pytest.mark.usefixtures("_history")
 def test_the_default_export_is_the_last_hour_of_the_own_tenant(bob: Browser, cast: Cast) -> None:
-    found = rows(bob)
+    exported = rows(bob)
 
-    assert len(found) == 10
-    assert {row["tenant"] for row in found} == {cast.acme.id}
-    assert {row["power_watts"] for row in found} == {"300"}
+    assert len(exported) == 10
+    assert {row["tenant"] for row in exported} == {cast.acme.id}
+    assert {row["power_watts"] for row in exported} == {"300"}
 
 
 @pytest.mark.usefixtures("_history")
@@ -70,10 +70,10 @@ def test_operators_export_samples_of_all_tenants(olivia: Browser, cast: Cast) ->
 def test_an_export_honors_its_time_range(bob: Browser, clock: FrozenClock) -> None:
     since, until = clock.now - timedelta(minutes=5), clock.now - timedelta(minutes=2)
 
-    found = rows(bob, since=since.isoformat(), until=until.isoformat())
+    exported = rows(bob, since=since.isoformat(), until=until.isoformat())
 
-    assert len(found) == 3
-    assert min(row["time"] for row in found).startswith(f"{since:%Y-%m-%dT%H:%M:%S}.000")
+    assert len(exported) == 3
+    assert min(row["time"] for row in exported).startswith(f"{since:%Y-%m-%dT%H:%M:%S}.000")
 
 
 @pytest.mark.usefixtures("_history")

@@ -69,12 +69,12 @@ def test_setting_up_shows_the_key_and_turns_on_by_its_code(
 ) -> None:
     assert "Set up" in bob.get("/settings").text
     bob.post(f"{PAGE}/begin")
-    found = _SECRET.search(bob.get(PAGE).text)
-    assert found is not None
-    answer = bob.post(f"{PAGE}/confirm", {"code": pyotp.TOTP(found[1]).at(clock.now)})
+    secret = _SECRET.search(bob.get(PAGE).text)
+    assert secret is not None
+    answer = bob.post(f"{PAGE}/confirm", {"code": pyotp.TOTP(secret[1]).at(clock.now)})
     assert len(_CODE.findall(answer.text)) == 10
     assert "Enabled " in bob.get("/settings").text
-    assert found[1] not in bob.get(PAGE).text
+    assert secret[1] not in bob.get(PAGE).text
     assert not _CODE.findall(bob.get(PAGE).text)
     with sessions() as session:
         assert session.get_one(User, cast.bob.id).totp_confirmed_at == clock.now
@@ -92,7 +92,7 @@ def test_the_qr_code_is_an_image_of_its_own_that_the_policy_lets_in(bob: Browser
     assert "style=" not in answer.text
 
 
-def test_a_wrong_first_code_says_so_and_keeps_the_key(bob: Browser) -> None:
+def test_a_wrong_first_code_is_reported_and_the_key_remains(bob: Browser) -> None:
     bob.post(f"{PAGE}/begin")
     key = _SECRET.search(bob.get(PAGE).text)
     answer = bob.post(f"{PAGE}/confirm", {"code": "000000"})
@@ -107,13 +107,15 @@ def test_the_right_password_alone_opens_nothing(half_in: Browser) -> None:
         assert half_in.get(path).status_code in {302, 401}, path
 
 
-def test_password_and_code_sign_in_and_go_on(half_in: Browser, phone: Phone) -> None:
+def test_password_and_code_sign_in_and_lead_to_the_page(half_in: Browser, phone: Phone) -> None:
     answer = send_code(half_in, phone.next_code())
     assert answer.headers["Location"] == "/jobs?state=running"
     assert half_in.get("/jobs").status_code == 200
 
 
-def test_a_wrong_code_says_so_and_may_be_tried_again(half_in: Browser, phone: Phone) -> None:
+def test_a_wrong_code_is_reported_and_another_may_be_entered(
+    half_in: Browser, phone: Phone
+) -> None:
     answer = send_code(half_in, "000000")
     assert answer.status_code == 401
     assert "wrong or was already used" in answer.text
@@ -282,7 +284,7 @@ def test_the_api_sets_up_and_turns_off_as_the_pages_do(bob: Browser, clock: Froz
     assert bob.get(base).json == {"on_since": None, "recovery_codes_left": 0}
 
 
-def test_the_audit_log_tells_what_was_done_and_no_secret(
+def test_the_audit_log_has_the_changes_and_no_secret(
     bob: Browser, cast: Cast, clock: FrozenClock, sessions: SessionFactory
 ) -> None:
     bob.post(f"{PAGE}/begin")

@@ -76,9 +76,9 @@ def test_the_dashboards_have_one_inline_script_and_its_hash_is_in_the_policy(
 ) -> None:
     page = alice.get("/dashboards/").text
     inline = [
-        found["body"]
-        for found in SCRIPT.finditer(page)
-        if "src=" not in found["attributes"] and "application/json" not in found["attributes"]
+        script["body"]
+        for script in SCRIPT.finditer(page)
+        if "src=" not in script["attributes"] and "application/json" not in script["attributes"]
     ]
     assert inline == ["var renderer = new DashRenderer();"]
     hashes = [
@@ -146,7 +146,7 @@ def test_https_binds_the_cookies_to_the_host(secure_app: Flask, cast: Cast, name
     form = {"csrf_token": token[1], "email": cast.alice.email, "password": PASSWORD}
     answer = browser.client.post("/login", data=form, **options)
     cookies = answer.headers.getlist("Set-Cookie")
-    (cookie,) = [one for one in cookies if one.startswith(f"{name}=")]
+    (cookie,) = [header for header in cookies if header.startswith(f"{name}=")]
     words = {word.strip() for word in cookie.split(";")[1:]}
     assert {"Secure", "HttpOnly", "Path=/", "SameSite=Lax"} <= words
     assert not any(word.startswith("Domain") for word in words)

@@ -43,19 +43,19 @@ def test_the_api_lists_the_users_sessions(
     clock.advance(90)
     assert alice.get("/jobs").status_code == 200
     portal_in(app).sightings.write()
-    found = alice.get("/api/v1/sessions").json
-    assert found is not None
-    (item,) = found["items"]
+    listed = alice.get("/api/v1/sessions").json
+    assert listed is not None
+    (item,) = listed["items"]
     assert item["is_current"] is True
     assert item["address"] == "127.0.0.1"
     assert item["last_seen_at"] == clock.now.isoformat()
-    assert cast.bob.email not in str(found)
+    assert cast.bob.email not in str(listed)
 
 
 def test_the_api_ends_sessions(alice: Browser, sign_in: SignIn, cast: Cast) -> None:
     lost = sign_in(cast.alice)
     items = alice.get("/api/v1/sessions").json["items"]  # type: ignore[index] # JSON
-    (other,) = [one["id"] for one in items if not one["is_current"]]
+    (other,) = [item["id"] for item in items if not item["is_current"]]
     assert alice.call("DELETE", f"/api/v1/sessions/{other}").status_code == 204
     assert lost.get("/jobs").status_code == 302
     assert alice.call("DELETE", "/api/v1/sessions").status_code == 204

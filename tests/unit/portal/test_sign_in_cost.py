@@ -42,7 +42,7 @@ def statements(engine: Engine) -> Iterator[list[str]]:
 
 
 def writes(sent: list[str]) -> list[str]:
-    return [one for one in sent if one.startswith(("INSERT", "UPDATE", "DELETE"))]
+    return [statement for statement in sent if statement.startswith(("INSERT", "UPDATE", "DELETE"))]
 
 
 @pytest.fixture
@@ -70,8 +70,14 @@ def test_the_attempt_is_committed_before_the_session_starts(
 ) -> None:
     with statements(engine) as sent:
         nobody.sign_in(cast.bob.email)
-    counted = next(at for at, one in enumerate(sent) if one.startswith("INSERT INTO throttles"))
-    begun = next(at for at, one in enumerate(sent) if one.startswith("INSERT INTO login_sessions"))
+    counted = next(
+        at for at, statement in enumerate(sent) if statement.startswith("INSERT INTO throttles")
+    )
+    begun = next(
+        at
+        for at, statement in enumerate(sent)
+        if statement.startswith("INSERT INTO login_sessions")
+    )
     assert COMMIT in sent[counted:begun]
 
 
@@ -118,7 +124,7 @@ def test_after_a_minute_the_last_use_is_updated_once(
             alice.get("/jobs")
             client.get("/api/v1/jobs", headers=headers)
             sightings.write()
-    assert [one.split()[1] for one in writes(sent)] == ["login_sessions", "api_tokens"]
+    assert [statement.split()[1] for statement in writes(sent)] == ["login_sessions", "api_tokens"]
 
 
 @pytest.mark.usefixtures("full")
@@ -148,9 +154,9 @@ def test_an_outdated_hash_is_upgraded_without_a_password_change(
         session.get_one(User, cast.bob.id).password_hash = OTHER.hash(PASSWORD)
     assert nobody.sign_in(cast.bob.email).status_code == 302
     with sessions() as session:
-        kept = session.get_one(User, cast.bob.id).password_hash
-        assert kept is not None
-        assert not needs_rehash(kept)
+        stored_hash = session.get_one(User, cast.bob.id).password_hash
+        assert stored_hash is not None
+        assert not needs_rehash(stored_hash)
         assert session.scalars(select(AuditEntry.action)).all() == ["session.started"]
     nobody.post("/logout")
     for _ in range(5):

@@ -29,7 +29,7 @@ def entries(sessions: SessionFactory, action: str) -> list[AuditEntry]:
         return list(session.scalars(statement))
 
 
-def test_the_operators_page_of_a_tenant_offers_to_look_as_its_users(
+def test_the_operators_page_of_a_tenant_offers_support_sessions(
     olivia: Browser, cast: Cast
 ) -> None:
     path = f"/tenants/{cast.acme.id}/users/{cast.bob.id}/support"
@@ -37,7 +37,7 @@ def test_the_operators_page_of_a_tenant_offers_to_look_as_its_users(
     assert "30 minutes" in olivia.get(path).text
 
 
-def test_a_visit_sees_what_the_user_sees_under_a_banner_on_every_page(
+def test_a_support_session_shows_the_users_pages_with_a_banner(
     visiting: Browser, cast: Cast
 ) -> None:
     for path in ("/jobs", "/appliances", "/rules"):
@@ -48,16 +48,18 @@ def test_a_visit_sees_what_the_user_sees_under_a_banner_on_every_page(
     assert visiting.get("/api/v1/me").json["email"] == cast.bob.email  # type: ignore[index] # JSON
 
 
-def test_both_logs_tell_the_reason(visiting: Browser, sessions: SessionFactory, cast: Cast) -> None:
+def test_both_audit_logs_have_the_reason(
+    visiting: Browser, sessions: SessionFactory, cast: Cast
+) -> None:
     del visiting
-    found = entries(sessions, "support_session.started")
-    assert {entry.chain for entry in found} == {cast.acme.id, PLATFORM_CHAIN}
-    for entry in found:
+    started = entries(sessions, "support_session.started")
+    assert {entry.chain for entry in started} == {cast.acme.id, PLATFORM_CHAIN}
+    for entry in started:
         assert (entry.reason, entry.actor_name) == (REASON, cast.olivia.email)
         assert entry.target_name == cast.bob.email
 
 
-def test_the_operators_own_rights_are_gone_while_visiting(visiting: Browser) -> None:
+def test_a_support_session_has_no_operator_rights(visiting: Browser) -> None:
     for path in ("/tenants", "/api/v1/tenants?page=1", "/audit"):
         answer = visiting.get(path)
         assert answer.status_code in {200, 403, 404}, path
@@ -79,13 +81,13 @@ def test_nothing_can_be_changed(visiting: Browser, world: World) -> None:
         assert "read-only" in answer.text, path
 
 
-def test_what_is_the_users_own_is_not_shown(visiting: Browser) -> None:
+def test_the_users_personal_settings_are_not_shown(visiting: Browser) -> None:
     pages = ("settings", "settings/second-factor")
     for path in (*pages, "api/v1/tokens", "api/v1/sessions", "api/v1/me/second-factor"):
         assert visiting.get(f"/{path}").status_code == 403, path
 
 
-def test_dashboards_can_be_looked_at(visiting: Browser) -> None:
+def test_dashboards_are_shown(visiting: Browser) -> None:
     assert BANNER in visiting.get("/dashboards/").text
     answer = visiting.client.post(
         "/dashboards/_dash-update-component",
@@ -95,7 +97,7 @@ def test_dashboards_can_be_looked_at(visiting: Browser) -> None:
     assert "only looks" not in answer.text
 
 
-def test_ending_it_gives_the_own_rights_back_and_is_told(
+def test_ending_it_restores_the_operators_rights_and_is_logged(
     visiting: Browser, sessions: SessionFactory, cast: Cast
 ) -> None:
     token = visiting.csrf_token("/jobs")
@@ -107,28 +109,31 @@ def test_ending_it_gives_the_own_rights_back_and_is_told(
     assert {entry.actor_name for entry in ended} == {cast.olivia.email}
 
 
-def test_it_ends_by_itself_after_half_an_hour(visiting: Browser, clock: FrozenClock) -> None:
+def test_it_expires_after_half_an_hour(visiting: Browser, clock: FrozenClock) -> None:
     clock.advance(timedelta(minutes=30).total_seconds())
     page = visiting.get("/tenants").text
     assert "Globex" in page
     assert BANNER not in page
 
 
-def test_it_ends_when_the_user_leaves_the_tenant_even_for_another_one(
+def test_it_ends_when_the_user_moves_to_another_tenant(
     visiting: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
-        one = session.scalars(select(Membership).filter_by(user_id=cast.bob.id)).one()
+        membership = session.scalars(select(Membership).filter_by(user_id=cast.bob.id)).one()
         session.add(
             Membership(
-                user_id=cast.bob.id, tenant_id=cast.globex.id, role=one.role, created_at=clock.now
+                user_id=cast.bob.id,
+                tenant_id=cast.globex.id,
+                role=membership.role,
+                created_at=clock.now,
             )
         )
-        one.is_active = False
+        membership.is_active = False
     assert BANNER not in visiting.get("/tenants").text
 
 
-def test_a_former_operator_visits_nobody(
+def test_it_ends_when_the_operator_loses_the_role(
     visiting: Browser, sessions: SessionFactory, cast: Cast
 ) -> None:
     with sessions.begin() as session:
@@ -137,7 +142,7 @@ def test_a_former_operator_visits_nobody(
 
 
 @pytest.mark.parametrize("reason", ["", "   help    ", "x" * 501])
-def test_without_a_reason_that_says_something_there_is_no_visit(
+def test_a_support_session_requires_a_reason(
     olivia: Browser, sessions: SessionFactory, cast: Cast, reason: str
 ) -> None:
     path = f"/tenants/{cast.acme.id}/users/{cast.bob.id}/support"
@@ -146,7 +151,7 @@ def test_without_a_reason_that_says_something_there_is_no_visit(
         assert set(session.scalars(select(LoginSession.support_session_id))) == {None}
 
 
-def test_a_user_of_another_tenant_or_a_suspended_one_is_not_visited(
+def test_no_support_session_starts_as_a_user_of_another_or_a_suspended_tenant(
     olivia: Browser, sessions: SessionFactory, cast: Cast
 ) -> None:
     foreign = f"/tenants/{cast.globex.id}/users/{cast.bob.id}/support"
@@ -157,13 +162,13 @@ def test_a_user_of_another_tenant_or_a_suspended_one_is_not_visited(
     assert olivia.post(own, {"reason": REASON}).status_code == 409
 
 
-def test_a_tenants_admin_visits_nobody(alice: Browser, cast: Cast) -> None:
+def test_a_tenant_admin_starts_no_support_session(alice: Browser, cast: Cast) -> None:
     path = f"/tenants/{cast.acme.id}/users/{cast.bob.id}/support"
     assert alice.get(path).status_code == 403
     assert alice.post(path, {"reason": REASON}).status_code == 403
 
 
-def test_signing_out_on_a_visit_is_the_operators(
+def test_signing_out_in_a_support_session_signs_the_operator_out(
     visiting: Browser, sessions: SessionFactory, cast: Cast
 ) -> None:
     token = visiting.csrf_token("/jobs")

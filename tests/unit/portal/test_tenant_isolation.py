@@ -179,6 +179,6 @@ def test_lists_of_another_tenant_are_empty(charlie: Browser) -> None:
 @pytest.mark.own_app
 def test_a_route_with_an_unknown_path_parameter_fails_these_tests(app: Flask, world: World) -> None:
     app.add_url_rule("/secrets/<secret_id>", "secrets.show", lambda secret_id: secret_id)
-    route = next(one for one in app.url_map.iter_rules() if one.endpoint == "secrets.show")
+    route = next(rule for rule in app.url_map.iter_rules() if rule.endpoint == "secrets.show")
     with pytest.raises(AssertionError, match="secret_id"):
         address(app, route, world.ids)
