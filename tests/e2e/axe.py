@@ -1,4 +1,4 @@
-"""What is wrong with a page as it is shown: by axe-core, and by the width of things."""
+"""Accessibility errors of a page, found by axe-core, and elements that are too wide."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from axe_playwright_python.base import AXE_SCRIPT
 from playwright.sync_api import Page
 from playwright.sync_api import TimeoutError as NeverError
 
-# What axe calls worse than an annoyance; the rest is taste.
+# The impacts that axe ranks above an annoyance.
 FAULTS = {"serious", "critical"}
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"], "resultTypes": ["violations"]}
 # The API reference is Swagger UI's: its rows are buttons with a lock within, which can be reached.
@@ -56,12 +56,12 @@ TOO_WIDE = """() => {
 def faults_of(page: Page) -> list[str]:
     """Return what axe finds in the page, and what has not the place that it needs."""
     page.evaluate(f"() => window.axe || (() => {{ {AXE_SCRIPT} }})()")
-    found: list[dict[str, Any]] = page.evaluate(
+    violations: list[dict[str, Any]] = page.evaluate(
         "rules => axe.run(rules).then(found => found.violations)", RULES
     )
     return [
         f"{violation['id']}: {node['html'][:150]} {' '.join(node['failureSummary'].split())}"
-        for violation in found
+        for violation in violations
         if violation["impact"] in FAULTS
         for node in violation["nodes"]
         if IN_VENDORED.get(violation["id"], "\n") not in node["html"]
@@ -74,27 +74,27 @@ def faults_of_states(page: Page) -> list[str]:
     One control of each class is tried. The looks of `walking` have no transitions.
     """
     page.evaluate(f"() => window.axe || (() => {{ {AXE_SCRIPT} }})()")
-    found = []
+    faults = []
     for number in range(page.evaluate(MARK_CONTROLS)):
         control = page.locator(f"[data-tried='{number}']")
         if not control.count() or not control.is_visible():
             continue
         control.scroll_into_view_if_needed()
         control.hover(force=True)
-        found += [f"hover: {one}" for one in _unreadable(page, number)]
+        faults += [f"hover: {fault}" for fault in _unreadable(page, number)]
         control.focus()
-        found += [f"focus: {one}" for one in _unreadable(page, number)]
+        faults += [f"focus: {fault}" for fault in _unreadable(page, number)]
         page.mouse.down()
-        found += [f"active: {one}" for one in _unreadable(page, number)]
+        faults += [f"active: {fault}" for fault in _unreadable(page, number)]
         # Released elsewhere, it isn't clicked.
         page.mouse.move(1, 1)
         page.mouse.up()
-    return found
+    return faults
 
 
 def _unreadable(page: Page, number: int) -> list[str]:
-    found: list[str] = page.evaluate(CONTRAST, f"[data-tried='{number}']")
-    return found
+    unreadable: list[str] = page.evaluate(CONTRAST, f"[data-tried='{number}']")
+    return unreadable
 
 
 def _too_wide(page: Page) -> list[str]:
@@ -102,6 +102,6 @@ def _too_wide(page: Page) -> list[str]:
     try:
         page.wait_for_function(f"() => ({TOO_WIDE})().length === 0", timeout=SETTLED_MS)
     except NeverError:
-        found: list[str] = page.evaluate(TOO_WIDE)
-        return found
+        too_wide: list[str] = page.evaluate(TOO_WIDE)
+        return too_wide
     return []

@@ -92,8 +92,8 @@ class WebhookServer:
 
 def link_in_mail_to(mail: MailServer, address: str) -> str:
     """Return the link in the letter to somebody."""
-    letter = next(one for one in mail.messages if one["To"] == address)
-    text = next(one for one in letter.walk() if one.get_content_type() == "text/plain")
+    letter = next(message for message in mail.messages if message["To"] == address)
+    text = next(part for part in letter.walk() if part.get_content_type() == "text/plain")
     payload = text.get_payload(decode=True)
     assert isinstance(payload, bytes)
     link = re.search(r"http\S+", payload.decode())

@@ -59,11 +59,11 @@ def open_browser(demo: Demo, chromium: Browser) -> Iterator[OpenBrowser]:
 
 def faults_in(page: Page, looks: Sequence[Look]) -> list[str]:
     """Return what is wrong with the open page in any of the looks."""
-    found = []
+    faults = []
     for look in looks:
         put_on(page, look)
-        found += [f"{page.url} {look.width} {look.theme}: {fault}" for fault in faults_of(page)]
-    return found
+        faults += [f"{page.url} {look.width} {look.theme}: {fault}" for fault in faults_of(page)]
+    return faults
 
 
 def become_vera(page: Page, demo: Demo) -> None:
@@ -83,27 +83,27 @@ def become_vera(page: Page, demo: Demo) -> None:
     page.wait_for_url("**/dashboards/**")
 
 
-def faults_on_the_way(page: Page, looks: Sequence[Look], *, known: set[str]) -> str:
+def faults_on_the_way(page: Page, looks: Sequence[Look], *, seen_kinds: set[str]) -> str:
     """Return what is wrong with the pages that links lead to, a line for each fault.
 
     Args:
-        known: the kinds of pages that need no look; the others are added.
+        seen_kinds: the kinds of pages that need no look; the others are added.
     """
     faults = []
-    for kind in pages_from(page, "/dashboards/", without={REFERENCE} & known):
-        if kind not in known:
+    for kind in pages_from(page, "/dashboards/", without={REFERENCE} & seen_kinds):
+        if kind not in seen_kinds:
             faults += faults_in(page, looks)
-            known.add(kind)
+            seen_kinds.add(kind)
     return "\n".join(faults)
 
 
 @pytest.mark.nightly
 def test_no_page_has_a_serious_fault(open_browser: OpenBrowser) -> None:
-    known = {REFERENCE}
+    seen_kinds = {REFERENCE}
     for email, look in ((ALICE, NARROW_LIGHT), (OLIVIA, WIDE_DARK)):
         page = open_browser()
         sign_in(page, email)
-        assert faults_on_the_way(page, (look,), known=known) == ""
+        assert faults_on_the_way(page, (look,), seen_kinds=seen_kinds) == ""
 
 
 @pytest.mark.nightly
@@ -112,15 +112,15 @@ def test_no_page_has_a_serious_fault_in_any_look(open_browser: OpenBrowser, emai
     page = open_browser()
     sign_in(page, email)
     # The API reference is long, and the same for everybody: alice looks at it for all.
-    known = set() if email == ALICE else {REFERENCE}
-    assert faults_on_the_way(page, ALL_LOOKS, known=known) == ""
+    seen_kinds = set() if email == ALICE else {REFERENCE}
+    assert faults_on_the_way(page, ALL_LOOKS, seen_kinds=seen_kinds) == ""
 
 
 @pytest.mark.nightly
 def test_no_page_of_a_viewer_has_a_serious_fault(open_browser: OpenBrowser, demo: Demo) -> None:
     page = open_browser()
     become_vera(page, demo)
-    assert faults_on_the_way(page, (WIDE_LIGHT, NARROW_DARK), known={REFERENCE}) == ""
+    assert faults_on_the_way(page, (WIDE_LIGHT, NARROW_DARK), seen_kinds={REFERENCE}) == ""
 
 
 def test_the_pages_before_signing_in_have_no_serious_fault(open_browser: OpenBrowser) -> None:
@@ -134,21 +134,21 @@ def test_answers_that_no_link_leads_to_have_no_serious_fault(open_browser: OpenB
     page = open_browser()
     sign_in(page, ALICE)
     page.goto("/nothing-is-here")
-    found = faults_in(page, (WIDE_DARK, NARROW_LIGHT))
+    faults = faults_in(page, (WIDE_DARK, NARROW_LIGHT))
     page.goto("/jobs/new")
     page.get_by_role("button", name="Submit job").click()
     expect(page.locator("#name-error")).to_be_visible()
-    found += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
+    faults += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
     page.goto("/settings/second-factor")
     page.get_by_role("button", name="Set up").click()
     expect(page.get_by_role("button", name="Turn on")).to_be_visible()
-    found += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
+    faults += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
     page.goto("/appliances")
     page.get_by_role("link", name="dgx-05", exact=True).click()
     page.wait_for_url("**/appliances/*")
     page.goto(f"{page.url}/events")
-    found += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
-    assert not found, "\n".join(found)
+    faults += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.nightly
@@ -163,7 +163,7 @@ def test_a_support_visit_and_a_removal_have_no_serious_fault(open_browser: OpenB
     page.locator("[data-confirm-yes]").click()
     page.get_by_role("link", name="Remove").click()
     expect(page.get_by_role("heading", name="Remove Initech")).to_be_visible()
-    found = faults_in(page, (WIDE_DARK, NARROW_LIGHT))
+    faults = faults_in(page, (WIDE_DARK, NARROW_LIGHT))
     page.goto("/tenants")
     page.get_by_role("link", name="Acme Robotics").click()
     page.get_by_role("link", name="View as").first.click()
@@ -171,5 +171,5 @@ def test_a_support_visit_and_a_removal_have_no_serious_fault(open_browser: OpenB
     page.get_by_role("button", name="Start session").click()
     expect(page.get_by_text(REASON)).to_be_visible()
     show(page, "/jobs")
-    found += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
-    assert not found, "\n".join(found)
+    faults += faults_in(page, (WIDE_DARK, NARROW_LIGHT))
+    assert not faults, "\n".join(faults)

@@ -1,4 +1,4 @@
-"""What is written in and below charts can be read: nothing covers it, and nothing is cut."""
+"""Labels in and below charts are readable: nothing covers or cuts them."""
 
 from collections.abc import Callable
 
@@ -15,9 +15,11 @@ IS_WHOLE = "all => all.every(box => box.scrollHeight <= box.clientHeight)"
 NAME_OF_LAST_GPU = "GPU 7"
 
 
-def boxes(found: Locator) -> list[FloatRect]:
+def boxes(elements: Locator) -> list[FloatRect]:
     """Return the boxes of visible elements, from top to bottom."""
-    seen = [box for box in (one.bounding_box() for one in found.all()) if box is not None]
+    seen = [
+        box for box in (element.bounding_box() for element in elements.all()) if box is not None
+    ]
     return sorted(seen, key=lambda box: box["y"])
 
 

@@ -1,4 +1,4 @@
-"""What a user does with charts: zoom, compare, read legends, download, enlarge, filter."""
+"""Users work with charts: zoom, compare, read legends, download, enlarge, filter."""
 
 import csv
 import io

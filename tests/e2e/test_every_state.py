@@ -79,30 +79,30 @@ def tiers(page: Page) -> list[str]:
 @pytest.mark.parametrize("query", ["refresh=off", EMPTY])
 def test_every_tier_has_no_fault(watched: Watched, query: str) -> None:
     page = watched(ALICE)
-    addresses = [f"{one}?{query}" for one in tiers(page)]
-    found = list(_faults(page, addresses))
+    addresses = [f"{tier}?{query}" for tier in tiers(page)]
+    faults = list(_faults(page, addresses))
     page = watched(OLIVIA)
-    found += _faults(page, [f"/dashboards/platform?{query}"])
-    assert not found, "\n".join(found)
+    faults += _faults(page, [f"/dashboards/platform?{query}"])
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("query", ["", "&since=2000-01-01&until=2000-01-02"])
 def test_every_report_has_no_fault(watched: Watched, query: str) -> None:
     page = watched(ALICE)
-    addresses = [f"{one}{query}" for one in REPORTS]
-    found = list(_faults(page, [*addresses, "/reports/saved", "/reports/saved/new?kind=gpu-time"]))
-    assert not found, "\n".join(found)
+    addresses = [f"{report}{query}" for report in REPORTS]
+    faults = list(_faults(page, [*addresses, "/reports/saved", "/reports/saved/new?kind=gpu-time"]))
+    assert not faults, "\n".join(faults)
 
 
 def test_controls_are_readable_in_every_state(watched: Watched) -> None:
     page = watched(ALICE)
-    found = []
+    faults = []
     for address in [*tiers(page), "/reports?kind=availability", "/reports/saved/new"]:
         show(page, address)
         for look in (WIDE_LIGHT, WIDE_DARK):
             put_on(page, look)
-            found += [f"{address} {look.theme}: {one}" for one in faults_of_states(page)]
-    assert not found, "\n".join(found)
+            faults += [f"{address} {look.theme}: {fault}" for fault in faults_of_states(page)]
+    assert not faults, "\n".join(faults)
 
 
 def test_a_custom_dashboard_has_no_fault(watched: Watched) -> None:
@@ -119,11 +119,11 @@ def test_a_custom_dashboard_has_no_fault(watched: Watched) -> None:
     )
     page.get_by_role("button", name="Import dashboards").click()
     address = str(page.get_by_role("link", name="All", exact=True).get_attribute("href"))
-    found = list(_faults(page, [f"{address}?refresh=off", "/custom-dashboards"]))
+    faults = list(_faults(page, [f"{address}?refresh=off", "/custom-dashboards"]))
     put_on(page, WIDE_DARK)
     show(page, f"{address}?refresh=off")
-    found += [f"{address} dark: {one}" for one in faults_of_states(page)]
-    assert not found, "\n".join(found)
+    faults += [f"{address} dark: {fault}" for fault in faults_of_states(page)]
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.parametrize("kind", ReportKind)

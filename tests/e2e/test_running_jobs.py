@@ -136,10 +136,10 @@ def test_a_terminal_in_the_browser(site: Site, page: Page) -> None:
 
 def test_a_terminal_and_commands_in_a_shell(site: Site) -> None:
     run = site.deployment.process
-    found = run(
+    result = run(
         "job", "exec", "train", "sh", "-c", "echo out; echo err >&2; exit 7", environ=site.environ
     )
-    assert (found.stdout, found.stderr, found.returncode) == ("out\n", "err\n", 7)
+    assert (result.stdout, result.stderr, result.returncode) == ("out\n", "err\n", 7)
     dashes = site.deployment.process(
         "job", "exec", "train", "--", "echo", "--", "-n", environ=site.environ
     )
@@ -178,7 +178,7 @@ def test_files_are_copied_with_the_command(site: Site, tmp_path: Path) -> None:
     back = tmp_path / "back"
     copied = run("job", "cp", "train:/work/src", str(back), environ=environ)
     assert copied.returncode == 0, copied.stderr
-    assert {one.name for one in back.iterdir()} == {"a.py", "data.bin", "latest"}
+    assert {path.name for path in back.iterdir()} == {"a.py", "data.bin", "latest"}
     assert "Skipped src/hosts: it links to /etc/hosts" in copied.stderr
     alone = run("job", "cp", "train:/work/src/hosts", str(back), environ=environ)
     assert (alone.returncode, "was not copied" in alone.stderr) == (1, True)
@@ -191,4 +191,4 @@ def test_files_are_copied_with_the_command(site: Site, tmp_path: Path) -> None:
     missing = run("job", "cp", "train:/work/none", str(back), environ=environ)
     assert missing.returncode == 1
     assert "/work/none" in missing.stderr
-    assert {one.name for one in tmp_path.iterdir()} == {"src", "back"}
+    assert {path.name for path in tmp_path.iterdir()} == {"src", "back"}

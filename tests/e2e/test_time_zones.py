@@ -31,7 +31,7 @@ def last_change(*, is_spring: bool) -> datetime:
     """Return the last instant at which New York's clocks were changed."""
     at = utc_now().replace(minute=0, second=0, microsecond=0) - 4 * HOUR
     while True:
-        before, after = (one.astimezone(NEW_YORK).dst() for one in (at - HOUR, at))
+        before, after = (instant.astimezone(NEW_YORK).dst() for instant in (at - HOUR, at))
         if before != after and bool(after) == is_spring:
             return at
         at -= HOUR

@@ -115,7 +115,7 @@ def test_a_kernel_and_a_terminal_of_jupyterlab(
     received: list[str] = []
     page.on(
         "websocket",
-        lambda one: one.on("framereceived", lambda data: received.append(str(data))),
+        lambda websocket: websocket.on("framereceived", lambda data: received.append(str(data))),
     )
     page.locator("[data-command='launcher:create']").click()
     page.locator(".jp-LauncherCard[data-category=Other]", has_text="Terminal").last.click()
