@@ -42,10 +42,12 @@ def agent_app(cluster: Cluster) -> Starlette:
     def read(request: Request) -> JSONResponse:
         directory, _, name = request.query_params["path"].rpartition("/")
         with cluster.lock:
-            found = [task for task in cluster.tasks.values() if task.directory == directory]
-        if not found or name not in {"stdout", "stderr"}:
+            matching_tasks = [
+                task for task in cluster.tasks.values() if task.directory == directory
+            ]
+        if not matching_tasks or name not in {"stdout", "stderr"}:
             raise HTTPError(404, "")
-        content = cluster.read(found[0], name)
+        content = cluster.read(matching_tasks[0], name)
         offset = int(request.query_params.get("offset", -1))
         if offset < 0:
             return JSONResponse({"offset": len(content), "data": ""})
@@ -56,12 +58,12 @@ def agent_app(cluster: Cluster) -> Starlette:
     def statistics(_request: Request) -> JSONResponse:
         with cluster.lock:
             tasks = list(cluster.tasks.values())
-        found = [(task, cluster.statistics(task)) for task in tasks]
+        statistics_of_tasks = [(task, cluster.statistics(task)) for task in tasks]
         return JSONResponse(
             [
-                {"executor_id": task.id, "framework_id": task.framework, "statistics": one}
-                for task, one in found
-                if one is not None
+                {"executor_id": task.id, "framework_id": task.framework, "statistics": usage}
+                for task, usage in statistics_of_tasks
+                if usage is not None
             ]
         )
 
@@ -71,13 +73,13 @@ def agent_app(cluster: Cluster) -> Starlette:
             raise HTTPError(501, f"{call} is not known to the contract server")
         with cluster.lock:
             tasks = list(cluster.tasks.values())
-        found: dict[str, list[Any]] = {"launched_tasks": [], "completed_tasks": []}
+        tasks_by_state: dict[str, list[Any]] = {"launched_tasks": [], "completed_tasks": []}
         for task in tasks:
             status = {"state": task.state, "message": task.message}
-            found["completed_tasks" if task.is_final else "launched_tasks"].append(
+            tasks_by_state["completed_tasks" if task.is_final else "launched_tasks"].append(
                 {"task_id": {"value": task.id}, "state": task.state, "statuses": [status]}
             )
-        return JSONResponse({"type": call, "get_tasks": found})
+        return JSONResponse({"type": call, "get_tasks": tasks_by_state})
 
     return application(
         [

@@ -111,7 +111,7 @@ class Chronos:
             containerizer=container.get("type", "DOCKER"),
             shell=spec["command"] if spec["shell"] else "",
             args=[] if spec["shell"] else [spec["command"], *spec["arguments"]],
-            env={one["name"]: one["value"] for one in spec["environmentVariables"]},
+            env={variable["name"]: variable["value"] for variable in spec["environmentVariables"]},
             constraints=spec["constraints"],
         )  # fmt: skip
         if self.cluster.rejections(request):
@@ -172,19 +172,19 @@ def chronos_app(chronos: Chronos) -> Starlette:  # noqa: C901 - a list of endpoi
         name = request.query_params.get("name", "").lower()
         limit = int(request.query_params.get("limit", 10)) if "search" in request.url.path else None
         with chronos.lock:
-            found = [
+            answers = [
                 chronos.answer(job) for key, job in chronos.jobs.items() if name in key.lower()
             ]
-        return JSONResponse(found[:limit])
+        return JSONResponse(answers[:limit])
 
     async def job(request: Request) -> Response:
         name = request.path_params["name"]
         with chronos.lock:
-            found = chronos.job(name)
+            job = chronos.job(name)
             if request.method == "PUT":
-                found.queued.append(0)
+                job.queued.append(0)
             else:
-                for task in found.tasks:
+                for task in job.tasks:
                     chronos.cluster.kill(task)
                 del chronos.jobs[name]
         return Response(status_code=204)

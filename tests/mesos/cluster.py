@@ -31,7 +31,7 @@ def timestamp(at: datetime | None = None) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequest:
-    """What a framework wants to run; `shell` is run by /bin/sh, else `args` by the image."""
+    """A task that a framework wants to run; `shell` is run by /bin/sh, else `args` by the image."""
 
     cpus: float
     mem: float
@@ -65,12 +65,12 @@ class Task:
     is_killed: bool = False
     stdout: bytes = b""
     stderr: bytes = b""
-    # What its framework notes about it.
+    # The framework's notes about it.
     notes: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_final(self) -> bool:
-        """Whether it has ended."""
+        """Return whether it has ended."""
         return self.state in FINAL
 
 
@@ -93,10 +93,12 @@ class Cluster:
             used = [task.request for task in self.tasks.values() if not task.is_final]
         checks = {
             "UnfulfilledRole": bool(request.roles) and "*" not in request.roles,
-            "UnfulfilledConstraint": any(self._is_unmet(one) for one in request.constraints),
-            "InsufficientCpus": request.cpus > self.cpus - sum(one.cpus for one in used),
-            "InsufficientMemory": request.mem > self.mem - sum(one.mem for one in used),
-            "InsufficientGpus": request.gpus > self.gpus - sum(one.gpus for one in used),
+            "UnfulfilledConstraint": any(
+                self._is_unmet(constraint) for constraint in request.constraints
+            ),
+            "InsufficientCpus": request.cpus > self.cpus - sum(other.cpus for other in used),
+            "InsufficientMemory": request.mem > self.mem - sum(other.mem for other in used),
+            "InsufficientGpus": request.gpus > self.gpus - sum(other.gpus for other in used),
         }
         return [reason for reason, is_unmet in checks.items() if is_unmet]
 
@@ -135,9 +137,9 @@ class Cluster:
     def read(self, task: Task, name: str) -> bytes:
         """Return a file of the sandbox."""
         with self.lock:
-            container, kept = task.container, task.stdout if name == "stdout" else task.stderr
+            container, recorded = task.container, task.stdout if name == "stdout" else task.stderr
         if container is None:
-            return kept
+            return recorded
         try:
             output: bytes = container.logs(stdout=name == "stdout", stderr=name == "stderr")
         except NotFound:
@@ -167,7 +169,9 @@ class Cluster:
         """Kill all tasks and disconnect."""
         self.closing.set()
         with self.lock:
-            containers = [one.container for one in self.tasks.values() if one.container is not None]
+            containers = [
+                task.container for task in self.tasks.values() if task.container is not None
+            ]
         for container in containers:
             with contextlib.suppress(DockerException):
                 container.remove(force=True)

@@ -1,4 +1,4 @@
-"""What a Marathon of the releases 1.4 to 1.10 does: apps, deployments, tasks, queue and events.
+"""A Marathon of the releases 1.4 to 1.10: apps, deployments, tasks, queue and events.
 
 Source: Marathon's RAML of these releases, its `MarathonExceptionMapper` and `AppValidation`.
 """
@@ -187,7 +187,7 @@ class Marathon:
         """Refuse a wrong definition with 422 and all its faults."""
         faults: dict[str, str] = {}
         segments = str(spec.get("id", "")).strip("/").split("/")
-        if not all(SEGMENT.fullmatch(one) for one in segments):
+        if not all(SEGMENT.fullmatch(segment) for segment in segments):
             faults["/id"] = (
                 "must fully match regular expression "
                 "'^(([a-z0-9]|[a-z0-9][a-z0-9\\-]*[a-z0-9])\\.)*([a-z0-9]|[a-z0-9][a-z0-9\\-]*[a-z0-9])"
@@ -216,7 +216,7 @@ class Marathon:
             faults["/"] = (
                 "AppDefinition must either contain one of 'cmd' or 'args', and/or a 'container'."
             )
-        modes = {one.get("mode") for one in spec.get("networks") or []}
+        modes = {network.get("mode") for network in spec.get("networks") or []}
         if modes & {"container", "container/bridge"} and spec.get("portDefinitions"):
             faults["/portDefinitions"] = "must be empty"
         for key, value in (spec.get("upgradeStrategy") or {}).items():
@@ -225,8 +225,8 @@ class Marathon:
         for name, value in (spec.get("env") or {}).items():
             if not isinstance(value, str):
                 faults[f"/env({name})"] = "error.expected.jsstring"
-        for index, one in enumerate(spec.get("constraints") or []):
-            if one[1] not in OPERATORS:
+        for index, constraint in enumerate(spec.get("constraints") or []):
+            if constraint[1] not in OPERATORS:
                 faults[f"/constraints({index})"] = "operator must be one of the following"
         if faults:
             details = [{"path": path, "errors": [text]} for path, text in faults.items()]
@@ -242,18 +242,18 @@ class Marathon:
 
     def _step(self, app: App) -> None:
         spec = app.spec
-        current = [one for one in app.tasks if one.notes["config"] == app.config_version]
-        old = [one for one in app.tasks if one.notes["config"] != app.config_version]
+        current = [task for task in app.tasks if task.notes["config"] == app.config_version]
+        old = [task for task in app.tasks if task.notes["config"] != app.config_version]
         wanted, strategy = int(spec["instances"]), spec["upgradeStrategy"]
-        ready = [one for one in app.tasks if _is_ready(one, spec) and not one.is_killed]
+        ready = [task for task in app.tasks if _is_ready(task, spec) and not task.is_killed]
         keep = math.ceil(wanted * strategy["minimumHealthCapacity"])
         grace = float(spec.get("taskKillGracePeriodSeconds") or 3)
-        surplus = [one for one in current if not one.is_killed][wanted:]
-        replaceable = [one for one in old if not one.is_killed]
+        surplus = [task for task in current if not task.is_killed][wanted:]
+        replaceable = [task for task in old if not task.is_killed]
         if wanted:
             spare = max(0, len(ready) - keep)
-            unready = [one for one in replaceable if one not in ready]
-            replaceable = unready + [one for one in replaceable if one in ready][:spare]
+            unready = [task for task in replaceable if task not in ready]
+            replaceable = unready + [task for task in replaceable if task in ready][:spare]
         for task in surplus + replaceable:
             self.cluster.kill(task, grace_seconds=grace)
         limit = wanted + math.floor(wanted * strategy["maximumOverCapacity"]) if old else wanted
@@ -261,7 +261,7 @@ class Marathon:
         if missing > 0 and time.monotonic() >= app.launch_at:
             self._launch(app)
         is_done = len(current) == wanted == len(app.tasks)
-        if is_done and all(_is_ready(one, spec) for one in current):
+        if is_done and all(_is_ready(task, spec) for task in current):
             self._finish(app)
 
     def _launch(self, app: App) -> None:
@@ -346,19 +346,25 @@ class Marathon:
         self.deployments.append(deployment)
 
     def _lock_out(self, app_id: str, *, force: bool) -> None:
-        locking = [one for one in self.deployments if one.app_id == app_id]
+        locking = [deployment for deployment in self.deployments if deployment.app_id == app_id]
         if locking and not force:
             raise HTTPError(
-                409, {"message": LOCKED, "deployments": [{"id": one.id} for one in locking]}
+                409,
+                {
+                    "message": LOCKED,
+                    "deployments": [{"id": deployment.id} for deployment in locking],
+                },
             )
-        for one in locking:
-            self.deployments.remove(one)
-            self.emit("deployment_failed", id=one.id)
+        for deployment in locking:
+            self.deployments.remove(deployment)
+            self.emit("deployment_failed", id=deployment.id)
 
     def _finish(self, app: App) -> None:
-        for one in [one for one in self.deployments if one.app_id == app.spec["id"]]:
-            self.deployments.remove(one)
-            self.emit("deployment_success", id=one.id)
+        for deployment in [
+            deployment for deployment in self.deployments if deployment.app_id == app.spec["id"]
+        ]:
+            self.deployments.remove(deployment)
+            self.emit("deployment_success", id=deployment.id)
         if app.is_deleted:
             self.apps.pop(app.spec["id"], None)
             self.emit("app_terminated_event", appId=app.spec["id"])
@@ -367,8 +373,8 @@ class Marathon:
 
     def app_answer(self, app: App, *, embed: set[str]) -> Answer:
         """Return an app as the API shows it."""
-        running = [one for one in app.tasks if one.state == "TASK_RUNNING"]
-        healthy = [one for one in running if _is_ready(one, app.spec)]
+        running = [task for task in app.tasks if task.state == "TASK_RUNNING"]
+        healthy = [task for task in running if _is_ready(task, app.spec)]
         answer = {
             **app.spec,
             "versionInfo": {
@@ -385,10 +391,12 @@ class Marathon:
                 "tasksUnhealthy": len(running) - len(healthy),
             }  # fmt: skip
         if "deployments" in embed:
-            own = [one for one in self.deployments if one.app_id == app.spec["id"]]
-            answer["deployments"] = [{"id": one.id} for one in own]
+            own = [
+                deployment for deployment in self.deployments if deployment.app_id == app.spec["id"]
+            ]
+            answer["deployments"] = [{"id": deployment.id} for deployment in own]
         if "tasks" in embed:
-            answer["tasks"] = [self.task_answer(one) for one in app.tasks]
+            answer["tasks"] = [self.task_answer(task) for task in app.tasks]
         if "lastTaskFailure" in embed and app.last_failure is not None:
             answer["lastTaskFailure"] = app.last_failure
         return answer
@@ -420,19 +428,20 @@ class Marathon:
             missing = int(app.spec["instances"]) - len(app.tasks)
             if missing <= 0:
                 continue
-            left = max(0, math.ceil(app.launch_at - time.monotonic()))
+            seconds_left = max(0, math.ceil(app.launch_at - time.monotonic()))
             names = (
                 "UnfulfilledRole", "UnfulfilledConstraint", "NoCorrespondingReservationFound",
                 "InsufficientCpus", "InsufficientMemory", "InsufficientDisk", "InsufficientGpus",
                 "InsufficientPorts", "DeclinedScarceResources",
             )  # fmt: skip
             rejected = [
-                {"reason": one, "declined": app.declined.get(one, 0), "processed": app.processed}
-                for one in names
+                {"reason": name, "declined": app.declined.get(name, 0), "processed": app.processed}
+                for name in names
             ]
             item = {
                 "app": app.spec, "count": missing,
-                "delay": {"timeLeftSeconds": left, "overdue": left == 0}, "since": app.since,
+                "delay": {"timeLeftSeconds": seconds_left, "overdue": seconds_left == 0},
+                "since": app.since,
                 "processedOffersSummary": {
                     "processedOffersCount": app.processed,
                     "unusedOffersCount": sum(app.declined.values()),
@@ -447,7 +456,9 @@ def task_request(spec: Answer, *, release: tuple[int, ...]) -> TaskRequest:
     """Return what an app's task asks of the agent."""
     container = spec.get("container") or {}
     docker = container.get("docker") or {}
-    modes = {one.get("mode", "container") for one in spec.get("networks") or [{"mode": "host"}]}
+    modes = {
+        network.get("mode", "container") for network in spec.get("networks") or [{"mode": "host"}]
+    }
     is_host = "host" in modes if release >= (1, 5) else docker.get("network", "HOST") == "HOST"
     return TaskRequest(
         cpus=float(spec["cpus"]), mem=float(spec["mem"]), gpus=int(spec["gpus"]),
@@ -464,7 +475,7 @@ def _is_ready(task: Task, spec: Answer) -> bool:
     if not spec["healthChecks"]:
         return True
     results = task.notes.get("health") or []
-    return bool(results) and all(one["alive"] for one in results)
+    return bool(results) and all(result["alive"] for result in results)
 
 
 def together(parts: list[Deployment]) -> Deployment:

@@ -36,18 +36,18 @@ def is_selected(spec: Answer, query: Mapping[str, str]) -> bool:
 
 
 def _has_label(labels: Mapping[str, str], selector: str) -> bool:
-    found = LABEL.fullmatch(selector)
-    if found is None:
+    match = LABEL.fullmatch(selector)
+    if match is None:
         raise message(400, f"Unable to parse label selector {selector!r}")
-    values = [value.strip() for value in (found["values"] or "").split(",")]
-    has_value = labels.get(found["name"]) in values
-    match found["operator"]:
+    values = [value.strip() for value in (match["values"] or "").split(",")]
+    has_value = labels.get(match["name"]) in values
+    match match["operator"]:
         case None:
-            return found["name"] in labels
+            return match["name"] in labels
         case "==" | "in":
             return has_value
         case _:
-            return found["name"] in labels and not has_value
+            return match["name"] in labels and not has_value
 
 
 def marathon_app(marathon: Marathon) -> Starlette:  # noqa: C901, PLR0915 - a list of endpoints
@@ -58,8 +58,8 @@ def marathon_app(marathon: Marathon) -> Starlette:  # noqa: C901, PLR0915 - a li
         return JSONResponse(body, status, {"Marathon-Deployment-Id": deployment.id})
 
     def embeds(request: Request) -> set[str]:
-        given = request.query_params.getlist("embed")
-        return {one.removeprefix("apps.").removeprefix("app.") for one in given}
+        embedded = request.query_params.getlist("embed")
+        return {name.removeprefix("apps.").removeprefix("app.") for name in embedded}
 
     async def apps(request: Request) -> Response:
         if request.method == "POST":
@@ -103,23 +103,23 @@ def marathon_app(marathon: Marathon) -> Starlette:  # noqa: C901, PLR0915 - a li
 
     async def versions(request: Request) -> Response:
         with marathon.lock:
-            found = marathon.app(request.path_params["app_id"]).versions
+            by_version = marathon.app(request.path_params["app_id"]).versions
             version = request.path_params.get("version")
             if version is None:
-                return JSONResponse({"versions": sorted(found, reverse=True)})
-            if version not in found:
+                return JSONResponse({"versions": sorted(by_version, reverse=True)})
+            if version not in by_version:
                 name = request.path_params["app_id"]
                 raise message(404, f"App '/{name}' does not exist in version {version}")
-            return JSONResponse(found[version])
+            return JSONResponse(by_version[version])
 
     async def tasks(request: Request) -> Response:
         status = request.query_params.getlist("status")
         with marathon.lock:
             app_id = request.path_params.get("app_id")
             owners = marathon.apps.values() if app_id is None else [marathon.app(app_id)]
-            answers = [marathon.task_answer(one) for app in owners for one in app.tasks]
-        kept = [one for one in answers if not status or one["state"][5:].lower() in status]
-        return JSONResponse({"tasks": kept})
+            answers = [marathon.task_answer(task) for app in owners for task in app.tasks]
+        matching = [task for task in answers if not status or task["state"][5:].lower() in status]
+        return JSONResponse({"tasks": matching})
 
     async def kill_tasks(request: Request) -> Response:
         wanted = (await body_of(request)).get("ids", [])

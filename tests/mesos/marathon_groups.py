@@ -92,7 +92,9 @@ def _definitions(path: str, body: Answer) -> list[tuple[str, Any]]:
 
 
 def _named(path: str, body: Answer) -> set[str]:
-    inner = [_named(_resolved(path, str(one.get("id", ""))), one) for one in body.get("groups", [])]
+    inner = [
+        _named(_resolved(path, str(group.get("id", ""))), group) for group in body.get("groups", [])
+    ]
     return {path}.union(*inner) - {"/"}
 
 

@@ -98,24 +98,26 @@ class Metronome:
 
     def schedule(self, job: Job, body: Answer, schedule_id: str | None = None) -> Answer:
         """Add or change a schedule."""
-        given = {
+        schedule = {
             "timezone": "UTC", "startingDeadlineSeconds": 900, "concurrencyPolicy": "ALLOW",
             "enabled": True, **body,
         }  # fmt: skip
         faults = {}
         try:
-            trigger = CronTrigger.from_crontab(str(given.get("cron")), timezone=given["timezone"])
+            trigger = CronTrigger.from_crontab(
+                str(schedule.get("cron")), timezone=schedule["timezone"]
+            )
         except (ValueError, KeyError):
-            faults["/cron"] = f"Can not read cron expression {given.get('cron')!r}"
-        if given["concurrencyPolicy"] not in POLICIES:
+            faults["/cron"] = f"Can not read cron expression {schedule.get('cron')!r}"
+        if schedule["concurrencyPolicy"] not in POLICIES:
             faults["/concurrencyPolicy"] = (
-                f"'{given['concurrencyPolicy']}' is not a valid concurrency policy"
+                f"'{schedule['concurrencyPolicy']}' is not a valid concurrency policy"
             )
         refuse(faults)
-        key = schedule_id or str(given["id"])
+        key = schedule_id or str(schedule["id"])
         if schedule_id is None and job.schedules:
             raise message(409, "A schedule with this id already exists")
-        job.schedules[key] = given
+        job.schedules[key] = schedule
         job.next_at[key] = trigger.get_next_fire_time(None, datetime.now(UTC))
         return self.schedule_answer(job, key)
 
@@ -123,12 +125,14 @@ class Metronome:
         """Start what is due, and launch what waits."""
         with self.lock:
             for job in list(self.jobs.values()):
-                for key, one in job.schedules.items():
-                    if one["enabled"] and job.next_at[key] <= datetime.now(UTC):
-                        trigger = CronTrigger.from_crontab(one["cron"], timezone=one["timezone"])
+                for key, schedule in job.schedules.items():
+                    if schedule["enabled"] and job.next_at[key] <= datetime.now(UTC):
+                        trigger = CronTrigger.from_crontab(
+                            schedule["cron"], timezone=schedule["timezone"]
+                        )
                         previous = job.next_at[key]
                         job.next_at[key] = trigger.get_next_fire_time(previous, datetime.now(UTC))
-                        if one["concurrencyPolicy"] == "ALLOW" or not job.runs:
+                        if schedule["concurrencyPolicy"] == "ALLOW" or not job.runs:
                             self.start(job)
                 for run in list(job.runs.values()):
                     if run.task is None and not run.is_stopped:
@@ -240,7 +244,9 @@ def task_request(run: Answer) -> TaskRequest:
         cpus=float(run["cpus"]), mem=float(run["mem"]), gpus=int(run.get("gpus", 0)), image=image,
         containerizer="DOCKER" if docker else "MESOS", shell=run.get("cmd", ""),
         args=run.get("args", []), env=run.get("env", {}),
-        constraints=[[one["attribute"], one["operator"], one.get("value", "")] for one in rules],
+        constraints=[
+            [rule["attribute"], rule["operator"], rule.get("value", "")] for rule in rules
+        ],
     )  # fmt: skip
 
 
@@ -255,8 +261,8 @@ def metronome_app(metronome: Metronome) -> Starlette:  # noqa: C901, PLR0915 - a
         body = validated(await body_of(request)) if request.method == "POST" else None
         with metronome.lock:
             if body is None:
-                found = metronome.jobs.values()
-                return respond([metronome.job_answer(job, embed=embed) for job in found])
+                listed = metronome.jobs.values()
+                return respond([metronome.job_answer(job, embed=embed) for job in listed])
             if body["id"] in metronome.jobs:
                 raise message(409, "Job with this id already exists")
             metronome.jobs[body["id"]] = Job(body)
@@ -319,7 +325,9 @@ def metronome_app(metronome: Metronome) -> Starlette:  # noqa: C901, PLR0915 - a
                 job_id: [{"runId": run.id} for run in job.runs.values() if run.task is None]
                 for job_id, job in metronome.jobs.items()
             }
-        return respond([{"jobId": one, "runs": found} for one, found in waiting.items() if found])
+        return respond(
+            [{"jobId": job_id, "runs": runs} for job_id, runs in waiting.items() if runs]
+        )
 
     async def info(_request: Request) -> Response:
         return respond({"version": "0.6.48", "libVersion": "1.8.194"})

@@ -1,4 +1,4 @@
-"""What the contract servers share: credentials, answers, and running under uvicorn."""
+"""Shared by the contract servers: credentials, responses, and running under uvicorn."""
 
 import json
 import time
@@ -25,9 +25,9 @@ class HTTPError(Exception):
         self.status, self.body = status, body
 
 
-def message(status: int, text: str, **more: object) -> HTTPError:
+def message(status: int, text: str, **members: object) -> HTTPError:
     """Return the error `{"message": text}`."""
-    return HTTPError(status, {"message": text, **more})
+    return HTTPError(status, {"message": text, **members})
 
 
 def answer_error(_request: Request, error: Exception) -> Response:
@@ -63,8 +63,8 @@ class Secured:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 401 without the credentials."""
         headers = {name.lower(): value for name, value in scope.get("headers", [])}
-        given = headers.get(b"authorization", b"").decode()
-        if scope["type"] == "http" and self._wanted and given not in self._wanted:
+        credentials = headers.get(b"authorization", b"").decode()
+        if scope["type"] == "http" and self._wanted and credentials not in self._wanted:
             refusal = JSONResponse({"message": "Authentication required"}, status_code=401)
             await refusal(scope, receive, send)
             return
