@@ -1,4 +1,4 @@
-"""What every executor promises: on the simulated one, and with a real Docker engine behind.
+"""The contract of all executors: the simulated one, and one with a real Docker engine.
 
 One-time attempts and services are tested on the executors that run them.
 """
@@ -152,10 +152,10 @@ def test_the_log_is_read_from_any_byte(batch_bench: Bench) -> None:
     spec = batch_bench.spec()
     batch_bench.executor.start(spec)
     until_ended(batch_bench.executor, spec.attempt_id)
-    whole = whole_log(batch_bench.executor, spec.attempt_id)
-    assert b"hello" in whole
-    assert batch_bench.executor.read_log(spec.attempt_id, offset=2, limit=3) == whole[2:5]
-    assert batch_bench.executor.read_log(spec.attempt_id, offset=len(whole), limit=10) == b""
+    log = whole_log(batch_bench.executor, spec.attempt_id)
+    assert b"hello" in log
+    assert batch_bench.executor.read_log(spec.attempt_id, offset=2, limit=3) == log[2:5]
+    assert batch_bench.executor.read_log(spec.attempt_id, offset=len(log), limit=10) == b""
 
 
 def test_the_log_of_an_unknown_attempt_is_empty(bench: Bench) -> None:
@@ -210,9 +210,9 @@ def test_the_next_agent_finds_running_attempts_again(bench: Bench) -> None:
     bench.executor.start(spec)
     before = until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
     bench.executor.close()
-    again = bench.reopen()
-    assert until_state(again, spec.attempt_id, ObservedState.RUNNING) == before
-    assert b"hello" in eventually(lambda: whole_log(again, spec.attempt_id))
+    reopened = bench.reopen()
+    assert until_state(reopened, spec.attempt_id, ObservedState.RUNNING) == before
+    assert b"hello" in eventually(lambda: whole_log(reopened, spec.attempt_id))
 
 
 def test_the_next_agent_knows_that_an_attempt_was_stopped(bench: Bench) -> None:
@@ -221,5 +221,5 @@ def test_the_next_agent_knows_that_an_attempt_was_stopped(bench: Bench) -> None:
     until_state(bench.executor, spec.attempt_id, ObservedState.RUNNING)
     bench.executor.stop(spec.attempt_id, grace_seconds=0)
     bench.executor.close()
-    again = bench.reopen()
-    assert until_ended(again, spec.attempt_id).state is ObservedState.STOPPED
+    reopened = bench.reopen()
+    assert until_ended(reopened, spec.attempt_id).state is ObservedState.STOPPED

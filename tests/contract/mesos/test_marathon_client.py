@@ -77,18 +77,20 @@ def test_groups_are_created_scaled_changed_and_deleted(client: Client, service: 
     inner = {"id": "data", "apps": [{**service, "id": "db"}]}
     group = MarathonGroup.from_json({"id": "/shop", "apps": apps, "groups": [inner]})
     made = client.create_group(group)
-    [deployment] = [one for one in client.list_deployments() if one["id"] == made["deploymentId"]]
+    [deployment] = [
+        listed for listed in client.list_deployments() if listed["id"] == made["deploymentId"]
+    ]
     ids = ["/shop/api", "/shop/web", "/shop/data/db"]
     assert sorted(deployment["affectedApps"]) == sorted(ids)
     eventually(lambda: not client.list_deployments(), within_seconds=60)
     shown = client.get_group("/shop")
     assert [app["id"] for app in shown["apps"]] == ids[:2]
-    assert [one["id"] for one in shown["groups"]] == ["/shop/data"]
-    assert [one["id"] for one in client.list_groups()] == ["/shop"]
+    assert [inner_group["id"] for inner_group in shown["groups"]] == ["/shop/data"]
+    assert [listed["id"] for listed in client.list_groups()] == ["/shop"]
     with pytest.raises(ConflictError, match="already created"):
         client.create_group(group)
     client.scale_group("shop", 2)
-    assert [client.get_app(one)["instances"] for one in ids] == [2, 2, 2]
+    assert [client.get_app(app_id)["instances"] for app_id in ids] == [2, 2, 2]
     eventually(lambda: not client.list_deployments(), within_seconds=60)
     client.update_group("shop", MarathonGroup.from_json({"apps": apps[:1]}))
     eventually(lambda: [app["id"] for app in client.list_apps()] == ids[:1], within_seconds=60)

@@ -34,13 +34,13 @@ def urls(docker_engine: DockerEngine) -> Iterator[dict[str, str]]:
         "chronos": Server(chronos_app(Chronos(cluster)), free_port()).start(),
         "metronome": Server(metronome_app(Metronome(cluster)), free_port()).start(),
     }
-    found = {name: server.url for name, server in servers.items()}
-    requests.post(f"{found['marathon']}/v2/apps", json=APP, timeout=30).raise_for_status()
+    addresses = {name: server.url for name, server in servers.items()}
+    requests.post(f"{addresses['marathon']}/v2/apps", json=APP, timeout=30).raise_for_status()
     job = {"id": "kept", "run": RUN}
-    requests.post(f"{found['metronome']}/v1/jobs", json=job, timeout=30).raise_for_status()
-    url = f"{found['metronome']}/v1/jobs/kept/runs"
+    requests.post(f"{addresses['metronome']}/v1/jobs", json=job, timeout=30).raise_for_status()
+    url = f"{addresses['metronome']}/v1/jobs/kept/runs"
     requests.post(url, timeout=30).raise_for_status()
-    yield found
+    yield addresses
     cluster.close()
     for server in servers.values():
         server.stop()
@@ -103,4 +103,7 @@ def test_a_deployment_is_rolled_back_or_ended_by_force(urls: dict[str, str]) -> 
     assert (forced.status_code, forced.text) == (202, "")
     [item] = requests.get(f"{urls['marathon']}/v2/queue", timeout=30).json()["queue"]
     declined = item["processedOffersSummary"]["rejectSummaryLastOffers"]
-    assert next(one for one in declined if one["reason"] == "InsufficientCpus")["declined"] > 0
+    assert (
+        next(reason for reason in declined if reason["reason"] == "InsufficientCpus")["declined"]
+        > 0
+    )

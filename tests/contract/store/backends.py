@@ -23,7 +23,7 @@ from timeseries.victoriametrics.store import VictoriaMetricsStore
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
-    """What a backend keeps as it came; the defaults are the embedded store's.
+    """The properties of points that a backend preserves; the defaults are the embedded store's.
 
     Attributes:
         stores_text: text fields are kept; else they are left out, and so is a point of text.

@@ -32,7 +32,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 @pytest.fixture
 def capabilities(backend: Backend) -> Capabilities:
-    """What the backend under test documents of itself."""
+    """The documented capabilities of the backend under test."""
     return backend.capabilities
 
 

@@ -55,13 +55,17 @@ def write_powers(store: Store, *watts: FieldValue) -> None:
 
 def series_of_columns(columns: Iterable[SeriesColumns], tags: Sequence[str]) -> list[Series]:
     """Return columns as series in the order of `query_range`."""
-    found = []
-    for one in columns:
-        ends = np.cumsum(one.lengths)
-        for group, end, length in zip(one.groups, ends, one.lengths, strict=True):
+    series_list = []
+    for column in columns:
+        ends = np.cumsum(column.lengths)
+        for group, end, length in zip(column.groups, ends, column.lengths, strict=True):
             part = slice(end - length, end)
-            pairs = sorted(zip(one.times_ns[part].tolist(), one.values[part].tolist(), strict=True))
+            pairs = sorted(
+                zip(column.times_ns[part].tolist(), column.values[part].tolist(), strict=True)
+            )
             if pairs:
                 times, values = map(list, zip(*pairs, strict=True))
-                found.append(Series(one.field, dict(zip(tags, group, strict=True)), times, values))
-    return sorted(found, key=lambda one: (one.field, list(one.tags.values())))
+                series_list.append(
+                    Series(column.field, dict(zip(tags, group, strict=True)), times, values)
+                )
+    return sorted(series_list, key=lambda series: (series.field, list(series.tags.values())))

@@ -38,9 +38,9 @@ def test_measurements_are_sorted_and_only_those_of_the_tenants(store: Store) -> 
 def test_fields_tell_their_types(store: Store, capabilities: Capabilities) -> None:
     write(store, [gpu(0, a=1.0, b=1, c=True, d="text")], identity=ACME)
 
-    kept = {"a": "float", "b": "integer", "c": "boolean", "d": "string"}
+    types = {"a": "float", "b": "integer", "c": "boolean", "d": "string"}
     floats = {"a": "float", "b": "float", "c": "float"}
-    assert store.fields("gpu", tenants=None) == (kept if capabilities.keeps_types else floats)
+    assert store.fields("gpu", tenants=None) == (types if capabilities.keeps_types else floats)
 
 
 def test_names_that_look_alike_when_joined_are_kept_apart(store: Store) -> None:
@@ -55,10 +55,10 @@ def test_names_that_look_alike_when_joined_are_kept_apart(store: Store) -> None:
         ("gpu_slice", "memory_used_bytes", 1.0),
         ("gpu", "memory_used_bytes", None),
     ):
-        found = store.latest(
+        rows = store.latest(
             LatestQuery(measurement=measurement, fields=(field,), since_ns=0, tenants=None)
         )
-        assert [row.values for row in found] == ([] if value is None else [{field: value}])
+        assert [row.values for row in rows] == ([] if value is None else [{field: value}])
 
 
 def test_tags_begin_with_the_identity(store: Store) -> None:
@@ -99,7 +99,7 @@ def test_any_name_is_only_a_name(store: Store, capabilities: Capabilities, name:
     rejected = write(store, points, identity={"tenant": name, "appliance": name})
 
     if not capabilities.keeps_name(name):
-        assert [(one.position, repr(name) in one.reason) for one in rejected] == [
+        assert [(rejection.position, repr(name) in rejection.reason) for rejection in rejected] == [
             (0, True),
             (1, True),
         ]
@@ -131,8 +131,8 @@ def test_any_name_is_only_a_name(store: Store, capabilities: Capabilities, name:
 
 
 def test_names_that_differ_only_in_case_are_different(store: Store) -> None:
-    both = Point("m", {"T": "upper", "t": "lower"}, {"F": 1.0, "f": 2.0}, START_NS)
-    write(store, [both, Point("M", {}, {"f": 3.0}, START_NS)], identity=ACME)
+    point = Point("m", {"T": "upper", "t": "lower"}, {"F": 1.0, "f": 2.0}, START_NS)
+    write(store, [point, Point("M", {}, {"f": 3.0}, START_NS)], identity=ACME)
 
     assert store.measurements(tenants=None) == ["M", "m"]
     assert store.fields("m", tenants=None) == {"F": "float", "f": "float"}

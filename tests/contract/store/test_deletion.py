@@ -82,9 +82,9 @@ def test_a_closed_store_says_so(store: Store) -> None:
 
 
 def test_a_big_tenant_is_deleted_while_others_write(store: Store) -> None:
-    hours, each = 30, 1_000
+    hours, points_per_hour = 30, 1_000
     for hour in range(hours):
-        points = [gpu(hour * 3600 + at, x=1.0) for at in range(each)]
+        points = [gpu(hour * 3600 + at, x=1.0) for at in range(points_per_hour)]
         assert write(store, points, identity=ACME) == []
     write(store, [gpu(at, x=1.0) for at in range(100)], identity=GLOBEX)
     store.maintain(now_ns=START_NS + (hours + 24) * 3600 * SECOND_NS)

@@ -1,4 +1,4 @@
-"""What one tenant writes changes neither whether nor with which message another's is accepted."""
+"""Writes of a tenant affect neither the acceptance nor the errors of another's."""
 
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu, gpu_with
@@ -9,13 +9,13 @@ from timeseries.store import Aggregate, LatestQuery, RangeQuery, ScanQuery, Stor
 def test_a_tenant_of_many_names_and_other_types_first_refuses_nothing_of_another(
     store: Store, capabilities: Capabilities
 ) -> None:
-    many = [Point(f"made_up_{number}", {}, {"x": 1.0}, START_NS) for number in range(1100)]
+    measurements = [Point(f"made_up_{number}", {}, {"x": 1.0}, START_NS) for number in range(1100)]
     columns = [
         gpu_with({f"column_{part}_{number}": 1.0 for number in range(100)}, tags={"gpu": "0"})
         for part in range(10)
     ]
     other_types = [gpu(0, power_watts="hot"), gpu(0, temperature_celsius=21), gpu(0, is_on=1.5)]
-    for points in (many, columns, other_types):
+    for points in (measurements, columns, other_types):
         write(store, points, identity=GLOBEX)
 
     reading = {"power_watts": 55.5, "temperature_celsius": 21.5, "is_on": True, "xid": 3}

@@ -92,7 +92,7 @@ def test_a_sample_of_the_future_does_not_hide_the_present_one(store: Store) -> N
     (row,) = store.latest(until(60))
 
     assert (row.time_ns, row.values) == (START_NS + SECOND_NS, {"power_watts": 1.0})
-    assert [one.values for one in store.latest(query("power_watts"))] == [{"power_watts": 9.0}]
+    assert [row.values for row in store.latest(query("power_watts"))] == [{"power_watts": 9.0}]
 
 
 def test_the_bound_itself_is_left_out(store: Store) -> None:

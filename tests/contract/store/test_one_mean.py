@@ -47,7 +47,7 @@ Samples = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Readers:
-    """What shows an aggregate of each appliance over a range; a report always has the mean."""
+    """The readers of an aggregate of each appliance over a range; a report always has the mean."""
 
     store: Store
     sessions: SessionFactory
@@ -137,7 +137,7 @@ class Readers:
             source = Source(
                 session=session, store=self.store, scope=scope, request=request, now=NOON
             )
-            idents = {one.name: ident for ident, one in source.appliances.items()}
+            idents = {appliance.name: ident for ident, appliance in source.appliances.items()}
             return {idents[str(row[0])]: float(row[1] or 0) for row in build(source).rows}
 
     def _telemetry(self, span: Span) -> Telemetry:
@@ -231,8 +231,8 @@ def test_every_reader_has_the_mean_of_the_samples(
                 for appliance, samples in zip(appliances, every, strict=False)
                 if (mean := mean_of(samples, start_s, end_s)) is not None
             }
-            for found in Readers(store, sessions, cast).read(start_s, end_s, step_s=step_s):
-                assert found == expected
+            for means in Readers(store, sessions, cast).read(start_s, end_s, step_s=step_s):
+                assert means == expected
 
     check()
 
@@ -254,8 +254,8 @@ def test_a_mean_over_a_changed_interval_is_that_of_the_samples_on_every_store(
         appliance.id: exact((130 * level + 1000) / 130) for appliance, level in levels.items()
     }
     store.maintain(now_ns=START_NS + 3 * DAY_NS)
-    for found in Readers(store, sessions, cast).read(0, 3600, step_s=300):
-        assert found == expected
+    for means in Readers(store, sessions, cast).read(0, 3600, step_s=300):
+        assert means == expected
 
 
 def test_a_legend_and_a_bar_show_the_same_text(

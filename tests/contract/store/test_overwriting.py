@@ -33,7 +33,7 @@ def powers(store: Store) -> dict[str, float]:
     """Return the power of acme by each read: all of them have to agree."""
     latest = LatestQuery(measurement="gpu", fields=("power_watts",), since_ns=0, tenants=("acme",))
     (newest,) = store.latest(latest)
-    found = {"latest": newest.values["power_watts"]}
+    power_by_read = {"latest": newest.values["power_watts"]}
     for step_ns in (None, HOUR_NS, DAY_NS):
         for aggregate in (
             Aggregate.SUM,
@@ -43,15 +43,15 @@ def powers(store: Store) -> dict[str, float]:
             Aggregate.P50,
         ):
             query = replace(BY_WINDOW, aggregate=aggregate, step_ns=step_ns)
-            ((value,),) = [one.values for one in store.query_range(query)]
-            found[f"{aggregate} by {step_ns}"] = value
+            ((value,),) = [series.values for series in store.query_range(query)]
+            power_by_read[f"{aggregate} by {step_ns}"] = value
         counting = replace(BY_WINDOW, aggregate=Aggregate.COUNT, step_ns=step_ns)
-        assert [one.values for one in store.query_range(counting)] == [[1.0]]
+        assert [series.values for series in store.query_range(counting)] == [[1.0]]
     (point,) = [point for batch in store.scan(SPAN) for point in batch.points()]
     extent = store.extent(SPAN)
     assert extent is not None
     assert extent.points == 1
-    return {name: float(value) for name, value in found.items()} | {
+    return {name: float(value) for name, value in power_by_read.items()} | {
         "scan": float(point.fields["power_watts"])
     }
 
@@ -66,11 +66,11 @@ def test_the_last_write_counts_before_and_after_it_is_sealed(
         if at in sealed:
             store.maintain(now_ns=START_NS + 3 * DAY_NS)
 
-    found = powers(store)
-    expected = watts[-1] if capabilities.keeps_last_write else found["scan"]
+    power_by_read = powers(store)
+    expected = watts[-1] if capabilities.keeps_last_write else power_by_read["scan"]
     assert expected in watts
     # Percentiles of roll-ups are within 1 %.
-    assert found == pytest.approx(dict.fromkeys(found, expected), rel=0.01)
+    assert power_by_read == pytest.approx(dict.fromkeys(power_by_read, expected), rel=0.01)
 
 
 def test_fields_that_are_not_written_again_stay(store: Store, capabilities: Capabilities) -> None:

@@ -154,7 +154,7 @@ def test_windows_before_1970_start_at_or_before_their_samples(
         assert series.times_ns == [-FIVE_MINUTES_NS, START_NS]
     else:
         assert series.times_ns == [START_NS]
-        assert [("older than" in one.reason) for one in rejected] == [True]
+        assert [("older than" in rejection.reason) for rejection in rejected] == [True]
 
 
 def test_the_start_is_inside_the_range_and_the_end_is_not(store: Store) -> None:
@@ -173,10 +173,10 @@ def test_series_come_by_field_and_then_by_group(store: Store) -> None:
     query = dataclasses.replace(
         HOUR, fields=("power_watts", "fan_percent"), group_by=("appliance", "gpu")
     )
-    found = store.query_range(query)
+    series_list = store.query_range(query)
 
-    assert series_of_columns(store.query_columns(query), query.group_by) == found
-    assert found == [
+    assert series_of_columns(store.query_columns(query), query.group_by) == series_list
+    assert series_list == [
         Series("fan_percent", {"appliance": "a2", "gpu": "0"}, [START_NS], [2.0]),
         Series("fan_percent", {"appliance": "a2", "gpu": "1"}, [START_NS], [2.0]),
         Series("power_watts", {"appliance": "a1", "gpu": "0"}, [START_NS], [3.0]),
@@ -189,9 +189,9 @@ def test_a_sample_without_the_tag_is_in_the_group_of_the_empty_value(store: Stor
     busy = gpu(0, tags={"job": "j1"}, power_watts=300.0)
     write(store, [busy, gpu(1, power_watts=50.0)], identity=ACME)
 
-    found = store.query_range(dataclasses.replace(HOUR, group_by=("job",)))
+    series_list = store.query_range(dataclasses.replace(HOUR, group_by=("job",)))
 
-    assert [(series.tags, series.values) for series in found] == [
+    assert [(series.tags, series.values) for series in series_list] == [
         ({"job": ""}, [50.0]),
         ({"job": "j1"}, [300.0]),
     ]
@@ -226,9 +226,11 @@ def test_filters_keep_the_samples_whose_tags_have_one_of_the_values(
     others = [gpu(0, gpu="0", power_watts=1.0), gpu(0, gpu="2", power_watts=4.0)]
     write(store, [job, *others], identity=ACME)
 
-    found = store.query_range(dataclasses.replace(HOUR, filters=filters, aggregate=Aggregate.SUM))
+    series_list = store.query_range(
+        dataclasses.replace(HOUR, filters=filters, aggregate=Aggregate.SUM)
+    )
 
-    assert [value for series in found for value in series.values] == expected
+    assert [value for series in series_list for value in series.values] == expected
 
 
 @pytest.mark.parametrize(
@@ -278,9 +280,11 @@ def test_a_query_sees_only_the_tenants_it_names(
     write(store, [gpu(0, power_watts=1.0)], identity=ACME)
     write(store, [gpu(0, power_watts=2.0)], identity=GLOBEX)
 
-    found = store.query_range(dataclasses.replace(HOUR, tenants=tenants, aggregate=Aggregate.SUM))
+    series_list = store.query_range(
+        dataclasses.replace(HOUR, tenants=tenants, aggregate=Aggregate.SUM)
+    )
 
-    assert [value for series in found for value in series.values] == expected
+    assert [value for series in series_list for value in series.values] == expected
 
 
 def test_a_filter_on_the_tenant_tag_cannot_widen_what_is_seen(store: Store) -> None:
@@ -303,11 +307,13 @@ def test_booleans_count_as_zero_and_one(store: Store) -> None:
 def test_text_can_be_counted_where_it_is_kept(store: Store, capabilities: Capabilities) -> None:
     write(store, [gpu(0, message="a"), gpu(1, message="b")], identity=ACME)
 
-    found = store.query_range(
+    series_list = store.query_range(
         dataclasses.replace(HOUR, fields=("message",), aggregate=Aggregate.COUNT)
     )
 
-    assert [series.values for series in found] == ([[2.0]] if capabilities.stores_text else [])
+    assert [series.values for series in series_list] == (
+        [[2.0]] if capabilities.stores_text else []
+    )
 
 
 def test_an_average_of_text_is_refused_by_name(store: Store, capabilities: Capabilities) -> None:
@@ -369,17 +375,17 @@ def test_values_beyond_a_level_are_there_whatever_else_is_left_out(store: Store)
             tenants=("acme",),
             group_by=("gpu",),
         )
-        every = {one.tags["gpu"]: one.values for one in store.query_range(asked)}
+        every = {series.tags["gpu"]: series.values for series in store.query_range(asked)}
         above, below = (
             dataclasses.replace(asked, above=1.0),
             dataclasses.replace(asked, below=1.0),
         )
         for query, wanted in ((above, ["2", "3"]), (below, ["0"])):
-            some = store.query_range(query)
-            found = {one.tags["gpu"]: one.values for one in some}
-            assert found.items() <= every.items()
+            selected = store.query_range(query)
+            values_by_gpu = {series.tags["gpu"]: series.values for series in selected}
+            assert values_by_gpu.items() <= every.items()
             if aggregate is Aggregate.MAX:
-                assert found.keys() >= set(wanted)
+                assert values_by_gpu.keys() >= set(wanted)
 
 
 @pytest.mark.parametrize("aggregate", [Aggregate.MAX, Aggregate.RATE])
@@ -404,13 +410,13 @@ def test_of_whole_appliances_no_level_leaves_out_anything(
         above=2.5,
         whole_appliances=("a1", "a3"),
     )
-    found = {(one.tags["appliance"], one.tags["gpu"]) for one in store.query_range(query)}
-    whole = {(appliance, str(gpu)) for appliance in ("a1", "a3") for gpu in range(4)}
-    assert found >= whole | {("a2", "3")}
+    groups = {(series.tags["appliance"], series.tags["gpu"]) for series in store.query_range(query)}
+    all_groups = {(appliance, str(gpu)) for appliance in ("a1", "a3") for gpu in range(4)}
+    assert groups >= all_groups | {("a2", "3")}
 
 
 def test_percentiles_of_small_windows_lie_between_two_values(store: Store) -> None:
-    """As in NumPy: windows of 1 to 24 samples, which are more sizes than one statement has."""
+    """Windows of 1 to 24 samples give NumPy's results: more sizes than one statement has."""
     sizes = range(1, 25)
     points = [
         gpu(60 * size + at, power_watts=float(at * at % 97)) for size in sizes for at in range(size)

@@ -39,9 +39,9 @@ def ask(store: Store, aggregate: Aggregate, step_ns: int | None) -> list[Series]
         tenants=None,
         group_by=("tenant",),
     )
-    found = store.query_range(query)
-    assert series_of_columns(store.query_columns(query), query.group_by) == found
-    return found
+    series_list = store.query_range(query)
+    assert series_of_columns(store.query_columns(query), query.group_by) == series_list
+    return series_list
 
 
 def test_answers_are_the_same_after_maintenance(store: Store) -> None:
@@ -53,12 +53,12 @@ def test_answers_are_the_same_after_maintenance(store: Store) -> None:
 
     for question, expected in zip(questions, before, strict=True):
         answer = ask(store, *question)
-        assert [(one.tags, one.times_ns) for one in answer] == [
-            (one.tags, one.times_ns) for one in expected
+        assert [(series.tags, series.times_ns) for series in answer] == [
+            (series.tags, series.times_ns) for series in expected
         ], question
         relative = 0.01 if question[0] in PERCENTILES else 1e-9
-        for one, other in zip(answer, expected, strict=True):
-            assert one.values == pytest.approx(other.values, rel=relative), question
+        for series, other in zip(answer, expected, strict=True):
+            assert series.values == pytest.approx(other.values, rel=relative), question
 
 
 def test_late_samples_count_before_and_after_maintenance(store: Store) -> None:
@@ -67,9 +67,9 @@ def test_late_samples_count_before_and_after_maintenance(store: Store) -> None:
     write_hours(store, first_second=60)
 
     # One every five minutes, from 0 s and from 60 s on, for each tenant.
-    assert [one.values for one in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
+    assert [series.values for series in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
     store.maintain(now_ns=START_NS + 2 * DAY_NS)
-    assert [one.values for one in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
+    assert [series.values for series in ask(store, Aggregate.COUNT, None)] == [[72], [72]]
 
 
 def test_a_deleted_tenant_is_not_in_the_roll_ups(store: Store) -> None:
@@ -78,4 +78,4 @@ def test_a_deleted_tenant_is_not_in_the_roll_ups(store: Store) -> None:
 
     store.delete_tenant("acme")
 
-    assert [one.tags for one in ask(store, Aggregate.COUNT, None)] == [{"tenant": "globex"}]
+    assert [series.tags for series in ask(store, Aggregate.COUNT, None)] == [{"tenant": "globex"}]

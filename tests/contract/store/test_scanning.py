@@ -21,9 +21,9 @@ def test_a_scan_gives_the_points_as_they_were_written_oldest_first(
 
     first, second = scanned(store, span(10))
 
-    kept: dict[str, float] = {"power_watts": 1.5, "level": 40, "is_on": True}
+    values: dict[str, float] = {"power_watts": 1.5, "level": 40, "is_on": True}
     assert dict(first.tags) == dict(second.tags) == {"gpu": "0", **ACME}
-    assert (first.time_ns, dict(first.fields)) == (START_NS, kept)
+    assert (first.time_ns, dict(first.fields)) == (START_NS, values)
     assert (second.time_ns, dict(second.fields)) == (
         START_NS + 2 * SECOND_NS,
         {"power_watts": 3.5},
@@ -62,7 +62,7 @@ def test_what_a_scan_gives_can_be_written_again(store: Store) -> None:
         assert store.submit(batch, identity=ACME).result(timeout=60) == []
 
     after = scanned(store, query)
-    assert {str(one) for one in after} == {str(one) for one in before}
+    assert {str(point) for point in after} == {str(point) for point in before}
 
 
 def test_a_scan_of_what_is_unknown_or_empty_gives_nothing(store: Store) -> None:

@@ -24,10 +24,12 @@ def test_a_written_point_can_be_read_at_once(store: Store) -> None:
     ]
 
 
-@pytest.mark.parametrize("more", ["", ",lost=f"])
-def test_lines_of_a_program_can_be_read_at_once(store: Store, more: str) -> None:
+@pytest.mark.parametrize("suffix", ["", ",lost=f"])
+def test_lines_of_a_program_can_be_read_at_once(store: Store, suffix: str) -> None:
     """Numbers alone are parsed by column."""
-    lines = [f"gpu,gpu={at} power_watts=250.{at},energy=7{at}i{more} {START_NS}" for at in range(8)]
+    lines = [
+        f"gpu,gpu={at} power_watts=250.{at},energy=7{at}i{suffix} {START_NS}" for at in range(8)
+    ]
     parsed = parse("\n".join(lines).encode(), default_time_ns=0).batch
 
     assert store.submit(parsed, identity=ACME).result() == []
@@ -60,9 +62,9 @@ def test_a_number_comes_back_with_its_type_or_as_a_float(
     write(store, [gpu(0, reading=value)], identity=ACME)
 
     (row,) = newest(store, "reading")
-    kept = value if capabilities.keeps_types else float(value)
-    assert row.values == {"reading": kept}
-    assert type(row.values["reading"]) is type(kept)
+    expected = value if capabilities.keeps_types else float(value)
+    assert row.values == {"reading": expected}
+    assert type(row.values["reading"]) is type(expected)
 
 
 def test_a_negative_zero_keeps_its_sign(store: Store, capabilities: Capabilities) -> None:
@@ -87,7 +89,9 @@ def test_a_text_comes_back_where_texts_are_kept(store: Store, capabilities: Capa
     if capabilities.stores_text:
         assert (rejected, row.values) == ([], {"model": text, "x": 1.0})
     else:
-        assert [(one.position, one.is_left_out) for one in rejected] == [(0, True)]
+        assert [(rejection.position, rejection.is_left_out) for rejection in rejected] == [
+            (0, True)
+        ]
         assert "'model' is text" in rejected[0].reason
         assert row.values == {"x": 1.0}
 
@@ -123,16 +127,16 @@ def test_a_value_of_another_type_is_refused_and_its_neighbors_are_kept(
     )
 
     assert all("'reading'" in point.reason for point in rejected)
-    found = newest(store, "reading", "other")[0].values
+    stored = newest(store, "reading", "other")[0].values
     if capabilities.keeps_types:
         assert [point.position for point in rejected] == [1]
-        assert found == {"reading": first, "other": 1.0}
+        assert stored == {"reading": first, "other": 1.0}
     else:
         values = [first, second]
-        kept = [float(value) for value in values if not isinstance(value, str)]
+        numbers = [float(value) for value in values if not isinstance(value, str)]
         refused = [at for at, value in enumerate(values) if isinstance(value, str)]
         assert [point.position for point in rejected] == refused
-        assert found == {"reading": kept[-1], "other": 1.0}
+        assert stored == {"reading": numbers[-1], "other": 1.0}
 
 
 def test_a_type_outlives_the_move_of_its_samples(store: Store, capabilities: Capabilities) -> None:
@@ -142,9 +146,9 @@ def test_a_type_outlives_the_move_of_its_samples(store: Store, capabilities: Cap
 
         rejected = write(store, [status(second)], identity=ACME)
 
-        kept = capabilities.keeps_types
-        assert len(rejected) == (kept or isinstance(second, str))
-        if kept:
+        keeps_types = capabilities.keeps_types
+        assert len(rejected) == (keeps_types or isinstance(second, str))
+        if keeps_types:
             assert store.fields("weather", tenants=("acme",)) == {
                 "status": str(FIELD_TYPES[type(first)])
             }
