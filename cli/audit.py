@@ -37,7 +37,7 @@ def verify(earlier: TextIO | None) -> None:
     """
     heads = [] if earlier is None else [Head.parse(line) for line in earlier if line.strip()]
     with open_database(load_server_settings()) as (_engine, sessions), sessions() as session:
-        verdicts = verify_all(session, known=heads, progress=_progress)
+        verdicts = verify_all(session, known_heads=heads, progress=_progress)
     for verdict in verdicts:
         click.echo(str(verdict.head))
     broken = [verdict for verdict in verdicts if verdict.problem]

@@ -166,7 +166,7 @@ def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
             set_limits(session, OPERATOR, tenant.id, limits)
         limits = limits_of(session, tenant.id)
     for name in Limits.__dataclass_fields__:
-        value = limits.most(name.removeprefix("max_"))
+        value = limits.limit(name.removeprefix("max_"))
         is_default = value is not None and getattr(limits, name) is None
         note = " (default)" if is_default else ""
         click.echo(f"{name:<20} {'unlimited' if value is None else value}{note}")

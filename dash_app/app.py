@@ -63,7 +63,7 @@ RenderShell = Callable[[str, dict[str, str]], str]
 _GRAPH_SCRIPT = "dcc/async-graph.js"
 # Dash has it in every page; no page has a table of it.
 _UNUSED_SCRIPT = "/dash_table/"
-# What the callback of the address writes.
+# The callback of the address writes these.
 _PAGE_OUTPUTS = (
     ("page", "children"),
     ("head", "children"),
@@ -109,8 +109,8 @@ class ShellDash(Dash):
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # keywords only
         """Return the portal's page around Dash's parts."""
         # `dashboards.js` answers Dash's requests for these from the page.
-        known = {"_dash-layout": self._open_page(), "_dash-dependencies": self._callback_list}
-        for name, value in known.items():
+        responses = {"_dash-layout": self._open_page(), "_dash-dependencies": self._callback_list}
+        for name, value in responses.items():
             text = to_json_plotly(value)
             parts["config"] += f'<script id="{name}" type="application/json">{text}</script>'
         return self._render_shell(parts.pop("title", "Dashboards"), parts)
@@ -140,7 +140,7 @@ def create_dashboards(
     """
     context = Context(
         sessions=sessions,
-        # What a viewer sees of the store: all of its interface.
+        # A viewer sees all of the store's interface.
         store=cast("Store", SharedStore(store, clock)),
         scope_provider=scope_provider,
         zone_provider=zone_provider,
@@ -214,7 +214,7 @@ def _register_controls(app: Dash) -> None:
 
 def _register_pages(app: Dash, context: Context) -> None:
     @app.callback(
-        *[Output(*one) for one in _PAGE_OUTPUTS],
+        *[Output(*output) for output in _PAGE_OUTPUTS],
         Input("url", "pathname"),
         Input("url", "search"),
         Input("changed", "data"),
@@ -224,9 +224,9 @@ def _register_pages(app: Dash, context: Context) -> None:
     def show_page(
         pathname: str | None, search: str | None, _changed: float | None = None
     ) -> tuple[Any, ...]:
-        page, *others = _page_values(context, pathname, search)
+        page, *values = _page_values(context, pathname, search)
         is_new = set(ctx.triggered_prop_ids) != {"url.search"}
-        return page if is_new else no_update, *others
+        return page if is_new else no_update, *values
 
 
 def _page_values(context: Context, path: str | None, search: str | None) -> tuple[Any, ...]:
@@ -247,7 +247,7 @@ def _page_values(context: Context, path: str | None, search: str | None) -> tupl
         bar if page.has_toolbar else None,
         (seconds or 60) * 1000,
         not seconds,
-        components.warning(parameter_problem(search, known=page.parameters, peers=page.peers)),
+        components.warning(parameter_problem(search, names=page.parameters, peers=page.peers)),
     )
 
 
@@ -312,10 +312,10 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
     def refresh(
         shown: dict[str, str] | None, _ticks: int | None, path: str | None, search: str | None
     ) -> list[Any]:
-        found = _refreshed(context, path, search, only=tier)
-        if found is None:
+        result = _refreshed(context, path, search, only=tier)
+        if result is None:
             raise PreventUpdate
-        values, digests = found
+        values, digests = result
         shown = shown or {}
         changed = {name for name, digest in digests.items() if shown.get(name) != digest}
         return [
@@ -363,7 +363,9 @@ def _refreshed(
 
 def _part_names(outputs: list[list[dict[str, Any]]]) -> list[list[str]]:
     """Return the names of the page's own components, by output, such as `chart.3`."""
-    return [[f"{one['id']['part']}.{one['id']['index']}" for one in part] for part in outputs]
+    return [
+        [f"{output['id']['part']}.{output['id']['index']}" for output in part] for part in outputs
+    ]
 
 
 def _values(view: View, dashboard: Dashboard) -> tuple[dict[str, Any], dict[str, str]]:

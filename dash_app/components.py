@@ -78,7 +78,7 @@ def framed(
     *,
     class_name: str,
     actions: Mapping[str, str] = PANEL_ACTIONS,
-    more: Sequence[Component] = (),
+    extra_items: Sequence[Component] = (),
 ) -> Component:
     """Return content with a title and a menu.
 
@@ -88,15 +88,15 @@ def framed(
         note: what it means.
         class_name: CSS classes.
         actions: entries of the menu by what `panels.js` does.
-        more: further entries.
+        extra_items: further entries of the menu.
     """
-    menu = _panel_menu(title, note, actions, more)
+    menu = _panel_menu(title, note, actions, extra_items)
     head = area(class_name="vdd-panel-head", text=markup([html.H2(title), menu]))
     return html.Section([head, *content], className=class_name)
 
 
 def _panel_menu(
-    title: str, note: Note, actions: Mapping[str, str], more: Sequence[Component]
+    title: str, note: Note, actions: Mapping[str, str], extra_items: Sequence[Component]
 ) -> Component:
     items: list[Component] = [html.P(note.text, className="vdd-note")] if note.text else []
     items += [
@@ -111,7 +111,7 @@ def _panel_menu(
     if note.metric:
         href = f"/rules/new?{urlencode({'metric': note.metric})}"
         items.append(html.A("Create rule", href=href, className="dropdown-item vdd-new-rule"))
-    items += more
+    items += extra_items
     toggle = html.Button(
         html.I(className="bi bi-three-dots", **_HIDDEN),
         type="button",
@@ -128,11 +128,11 @@ def plain(kind: type[Component], children: Component = None, **properties: Any) 
 
     For those that a page has thousands of; None is left out.
     """
-    given = {"children": children, **properties}
+    props = {"children": children, **properties}
     return {
         "namespace": kind._namespace,  # noqa: SLF001 - what `to_plotly_json` writes
         "type": kind._type,  # noqa: SLF001
-        "props": {name: value for name, value in given.items() if value is not None},
+        "props": {name: value for name, value in props.items() if value is not None},
     }
 
 
@@ -317,9 +317,9 @@ def table(
     first = len(headings) - figures
     right = [{"className": "text-end"} if at >= first else {} for at in range(len(headings))]
 
-    def row_of(cell: Any, values: Sequence[Any], **more: str) -> Component:  # noqa: ANN401 - Dash's
+    def row_of(cell: Any, values: Sequence[Any], **properties: str) -> Component:  # noqa: ANN401 - Dash's
         pairs = zip(values, right, strict=True)
-        return html.Tr([cell(value, **more, **style) for value, style in pairs])
+        return html.Tr([cell(value, **properties, **style) for value, style in pairs])
 
     head = html.Thead(row_of(html.Th, headings, scope="col"))
     body = html.Tbody([row_of(html.Td, row) for row in rows])

@@ -53,12 +53,12 @@ class SharedCache:
         clock: Clock,
         *,
         ttl: timedelta,
-        most: int = MAX_ENTRIES,
+        max_weight: int = MAX_ENTRIES,
         weigh: Callable[[Any], int] = lambda _result: 1,
     ) -> None:
         self._clock = clock
         self._ttl = ttl
-        self._most = most
+        self._max_weight = max_weight
         self._weigh = weigh
         self._lock = threading.Lock()
         self._entries: dict[Hashable, _Entry] = {}
@@ -68,8 +68,8 @@ class SharedCache:
         with self._lock:
             now = self._clock()
             self._entries = {
-                known: entry
-                for known, entry in self._entries.items()
+                cached_key: entry
+                for cached_key, entry in self._entries.items()
                 if not entry.is_done or timedelta(0) <= now - entry.made_at < self._ttl
             }
             entry = self._entries.setdefault(key, _Entry(now))
@@ -93,7 +93,7 @@ class SharedCache:
     def _make_room(self) -> None:
         with self._lock:
             weight = sum(entry.weight for entry in self._entries.values())
-            while weight > self._most:
+            while weight > self._max_weight:
                 weight -= self._entries.pop(next(iter(self._entries))).weight
 
 

@@ -282,7 +282,7 @@ def _traces(line: Line, chart: Chart, *, step_ns: int, scale: tuple[float, str])
         trace = _trace(line, chart.field, times_ns, values, scale=scale)
         behind = dict(zip(line.times_ns, line.extremes, strict=True))
         pairs = [behind.get(at, (None, None)) for at in times_ns]
-        trace["customdata"] = [[_rounded(one, scale[0]) for one in pair] for pair in pairs]
+        trace["customdata"] = [[_rounded(value, scale[0]) for value in pair] for pair in pairs]
         digits = _hover_digits(chart.field, scale[0])
         low, high = (f"%{{customdata[{at}]:.{digits}f}}" for at in (0, 1))
         trace["hovertemplate"] += f" ({low} to {high})"
@@ -338,8 +338,8 @@ def _headings(chart: Chart) -> list[str]:
 
 def _legend(line: Line, field: str) -> Figure:
     """Return the name and color of a line, with the figures that `_headings` names."""
-    found = line.summary or Summary(min(line.values), fmean(line.values), max(line.values))
-    values = (found.least, found.whole, found.greatest, line.values[-1])
+    summary = line.summary or Summary(min(line.values), fmean(line.values), max(line.values))
+    values = (summary.least, summary.whole, summary.greatest, line.values[-1])
     return {
         "name": line.name,
         "color": PALETTE[line.color % len(PALETTE)],

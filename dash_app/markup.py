@@ -19,8 +19,8 @@ _CAPITAL = re.compile("[A-Z]")
 def area(ident: str = "", class_name: str = "", *, text: str = "") -> Any:  # noqa: ANN401 - a Dash component
     """Return the component that `markup.js` draws; its `children` are HTML text."""
     props = {"id": ident, "className": class_name, "children": text}
-    given = {name: value for name, value in props.items() if value or name == "children"}
-    return {"namespace": "vedette_dash", "type": "Markup", "props": given}
+    present_props = {name: value for name, value in props.items() if value or name == "children"}
+    return {"namespace": "vedette_dash", "type": "Markup", "props": present_props}
 
 
 def markup(node: Any) -> str:  # noqa: ANN401 - Dash components
@@ -54,6 +54,6 @@ def _attribute(name: str, value: Any) -> str:  # noqa: ANN401 - of any kind
 
 def _style(values: Mapping[str, Any]) -> str:
     return ";".join(
-        f"{_CAPITAL.sub(lambda found: f'-{found[0].lower()}', name)}:{value}"
+        f"{_CAPITAL.sub(lambda match: f'-{match[0].lower()}', name)}:{value}"
         for name, value in values.items()
     )

@@ -15,13 +15,13 @@ _WINDOW_ADVICE = "Use milliseconds since 1970, the first before the second."
 
 
 def parameter_problem(
-    search: str | None, *, known: Collection[str], peers: Collection[str] = ()
+    search: str | None, *, names: Collection[str], peers: Collection[str] = ()
 ) -> str:
     """Return the errors of an address as a message, empty for none.
 
     Args:
         search: the query string.
-        known: names of the page's own parameters.
+        names: the page's own parameters.
         peers: what the page can be compared with, besides earlier periods.
     """
     query = {
@@ -29,7 +29,7 @@ def parameter_problem(
         for name, values in parse_qs((search or "").removeprefix("?")).items()
         if not is_added_by_others(name)
     }
-    unknown = unknown_parameters(query, sorted({*PARAMETERS, _EMBED, *known}))
+    unknown = unknown_parameters(query, sorted({*PARAMETERS, _EMBED, *names}))
     errors = [text for texts in unknown.values() for text in texts]
     controls = Controls.parse(search)
     has_window = "from" in query or "to" in query

@@ -10,5 +10,5 @@ def pcie_link(gpu: GPUInfo) -> str:
     if not gpu.pcie_width:
         return ""
     generation = f"Gen {gpu.pcie_generation_max} " if gpu.pcie_generation_max else ""
-    most = f" of {TIMES}{gpu.pcie_width_max}" if gpu.pcie_width < gpu.pcie_width_max else ""
-    return f"{generation}{TIMES}{gpu.pcie_width}{most}"
+    maximum = f" of {TIMES}{gpu.pcie_width_max}" if gpu.pcie_width < gpu.pcie_width_max else ""
+    return f"{generation}{TIMES}{gpu.pcie_width}{maximum}"

@@ -10,7 +10,7 @@ PLATFORM_PATH = f"{PREFIX}platform"
 
 
 class Tier(StrEnum):
-    """Which dashboard; `missing` is any other address."""
+    """The dashboard of an address; `missing` is any other address."""
 
     FLEET = "fleet"
     APPLIANCE = "appliance"

@@ -42,7 +42,7 @@ class SharedStore:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._answers = SharedCache(clock, ttl=MINUTE, most=MAX_VALUES, weigh=_values)
+        self._answers = SharedCache(clock, ttl=MINUTE, max_weight=MAX_VALUES, weigh=_values)
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the store has
         return getattr(self._store, name)
@@ -85,7 +85,7 @@ class SharedStore:
             return self._read(query, seen_until_ns)
         # The past of a new appliance may still be on its way.
         middle_ns = (query.start_ns + query.end_ns) // 2
-        if not any(one.times_ns and one.times_ns[0] < middle_ns for one in earlier.series):
+        if not any(series.times_ns and series.times_ns[0] < middle_ns for series in earlier.series):
             return self._read(query, seen_until_ns)
         newest = self._store.query_range(replace(query, start_ns=settled_ns))
         return _Answer(query, _joined(earlier.series, newest, query, settled_ns), seen_until_ns)
@@ -106,7 +106,7 @@ def _shape(query: RangeQuery) -> tuple[Hashable, ...]:
 
 
 def _is_extendable(query: RangeQuery) -> bool:
-    """Whether each step's value depends on the samples in the step only, and steps are whole."""
+    """Return whether each value depends on the samples of its step only, and steps are whole."""
     is_aligned = query.step_ns is not None and query.start_ns % query.step_ns == 0
     return is_aligned and query.aggregate not in SUCCESSIVE
 
@@ -117,17 +117,17 @@ def _joined(
     def key(series: Series) -> tuple[str, ...]:
         return series.field, *(series.tags.get(tag, "") for tag in query.group_by)
 
-    found = {key(series): series for series in newest}
+    joined = {key(series): series for series in newest}
     for series in earlier:
         times = series.times_ns
-        kept = slice(bisect_left(times, query.start_ns), bisect_left(times, settled_ns))
-        after = found.get(key(series))
-        times, values = times[kept], series.values[kept]
+        window = slice(bisect_left(times, query.start_ns), bisect_left(times, settled_ns))
+        after = joined.get(key(series))
+        times, values = times[window], series.values[window]
         if after is not None:
             times, values = times + after.times_ns, values + after.values
         if times:
-            found[key(series)] = Series(series.field, series.tags, times, values)
-    return tuple(found[one] for one in sorted(found))
+            joined[key(series)] = Series(series.field, series.tags, times, values)
+    return tuple(joined[series_key] for series_key in sorted(joined))
 
 
 def _values(answer: _Answer) -> int:

@@ -123,11 +123,11 @@ class Controls:
             },
         )
 
-    def choice(self, name: str, known: Iterable[str]) -> str:
-        """Return what a form control selects: one of `known`, the first by default."""
-        options = tuple(known)
-        found = self.choices.get(name, "")
-        return found if found in options else options[0]
+    def choice(self, name: str, allowed: Iterable[str]) -> str:
+        """Return what a form control selects: one of `allowed`, the first by default."""
+        options = tuple(allowed)
+        value = self.choices.get(name, "")
+        return value if value in options else options[0]
 
     @property
     def search(self) -> str:

@@ -15,10 +15,10 @@ _SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 def raise_if_invalid(errors: dict[str, list[str]], summary: str) -> None:
     """Raise `InvalidInputError` with all errors, if there are any."""
-    found = {field: texts for field, texts in errors.items() if texts}
-    if found:
-        details = " ".join(text for texts in found.values() for text in texts)
-        raise InvalidInputError(f"{summary}. {details}", errors=found)
+    field_errors = {field: texts for field, texts in errors.items() if texts}
+    if field_errors:
+        details = " ".join(text for texts in field_errors.values() for text in texts)
+        raise InvalidInputError(f"{summary}. {details}", errors=field_errors)
 
 
 def normalize_email(email: str) -> tuple[str, list[str]]:

@@ -67,7 +67,7 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
 
 
 def is_allowed(role: Role, permission: Permission) -> bool:
-    """Whether the role has the permission."""
+    """Return whether the role has the permission."""
     return permission in PERMISSIONS[role]
 
 

@@ -51,11 +51,13 @@ def principal_of(
         scope, tenant = Scope.of(user), None
     else:
         # A browser falls back to another tenant when its own was left or suspended.
-        found = [one for one in memberships if tenant_id in {None, one.tenant_id}]
-        found = found or (memberships if via is Via.SESSION else [])
-        if not found:
+        matching = [
+            membership for membership in memberships if tenant_id in {None, membership.tenant_id}
+        ]
+        matching = matching or (memberships if via is Via.SESSION else [])
+        if not matching:
             return None
-        scope, tenant = Scope.of_membership(found[0]), found[0].tenant
+        scope, tenant = Scope.of_membership(matching[0]), matching[0].tenant
     return Principal(
         user=user,
         scope=scope.limited(token_scopes) if token_scopes else scope,

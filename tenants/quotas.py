@@ -27,7 +27,7 @@ MAX_COUNT = 2**31 - 1
 MAX_BYTES = 2**60
 # Pages warn from this share of a limit on.
 WARN_RATIO = 0.8
-# What users may make without a quota of their tenant's own: each costs everybody's scheduler time,
+# Users may make these without a quota of their tenant: each costs everybody's scheduler time,
 # and rows that everybody's queries pass. Tenants with more keep what they have.
 DEFAULTS = {
     "waiting_jobs": 10_000,
@@ -55,7 +55,7 @@ class Limits:
     max_schedules: int | None = None
     max_dashboards: int | None = None
 
-    def most(self, name: str) -> int | None:
+    def limit(self, name: str) -> int | None:
         """Return a limit, which for some has a default."""
         own: int | None = getattr(self, f"max_{name}")
         return DEFAULTS.get(name) if own is None else own
@@ -90,9 +90,9 @@ def set_limits(session: Session, scope: Scope, tenant_id: str, limits: Limits) -
     tenant = get_tenant(session, scope, tenant_id)
     errors = {}
     for name, value in asdict(limits).items():
-        most = MAX_BYTES if name.endswith("_bytes") else MAX_COUNT
-        if value is not None and not 0 <= value <= most:
-            errors[name] = [f"{value} is not between 0 and {most}. Leave it empty for no limit."]
+        maximum = MAX_BYTES if name.endswith("_bytes") else MAX_COUNT
+        if value is not None and not 0 <= value <= maximum:
+            errors[name] = [f"{value} is not between 0 and {maximum}. Leave it empty for no limit."]
     if errors:
         raise InvalidInputError(f"The quotas of {tenant.name} were not changed.", errors=errors)
     row = session.get(TenantQuota, tenant.id)
@@ -149,8 +149,8 @@ def reserve_quota(
     Without a quota of the tenant's own no row is locked, so that concurrent requests may exceed the
     default by a few.
     """
-    most = lock_limits(session, tenant_id).most(name)
-    require_within_limit(most, count, adding=adding, what=name.replace("_", " "))
+    limit = lock_limits(session, tenant_id).limit(name)
+    require_within_limit(limit, count, adding=adding, what=name.replace("_", " "))
 
 
 def count_rows(session: Session, *conditions: ColumnElement[bool]) -> int:

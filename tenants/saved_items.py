@@ -1,4 +1,4 @@
-"""What users save under names: dashboards, views, reports and job templates.
+"""Items that users save under names: dashboards, views, reports and job templates.
 
 Authors change what they saved; users with a further permission change that of others. What
 operators save belongs to no tenant.
@@ -35,8 +35,8 @@ class SavedItems(Generic[T]):
         noun: what a row is, such as `saved view`.
         own: the permission to change rows; None for every user.
         others: the further permission to change those of others.
-        most: how many a tenant has at most, or a user where rows are personal.
-        most_shared: of personal ones, how many a tenant shares at most. Personal rows are their
+        max_items: how many a tenant has at most, or a user where rows are personal.
+        max_shared: of personal ones, how many a tenant shares at most. Personal rows are their
             author's alone unless they are shared, and each author names theirs.
     """
 
@@ -44,14 +44,14 @@ class SavedItems(Generic[T]):
     noun: str
     own: Permission | None
     others: Permission
-    most: int
-    most_shared: int = 0
+    max_items: int
+    max_shared: int = 0
 
     def select(self, scope: Scope) -> Select[Any]:
         """Select the rows that the user sees; operators see what tenants share."""
         model: Any = self.model
         statement = scope.select(select(model), model)
-        if not self.most_shared:
+        if not self.max_shared:
             return statement
         return statement.where(or_(model.is_shared, model.user_id == scope.user_id))
 
@@ -61,10 +61,10 @@ class SavedItems(Generic[T]):
         Raises:
             NotFoundError: there is none, or the user doesn't see it.
         """
-        found = self.find(session, scope, ident, by_name=by_name)
-        if found is None:
+        item = self.find(session, scope, ident, by_name=by_name)
+        if item is None:
             raise NotFoundError.of(self.noun, ident)
-        return found
+        return item
 
     def find(
         self, session: Session, scope: Scope, ident: str, *, by_name: bool = False
@@ -74,11 +74,11 @@ class SavedItems(Generic[T]):
         model: Any = self.model
         wanted = or_(model.id == ident, model.name == ident) if by_name else model.id == ident
         statement = self.select(scope).where(wanted).order_by(model.id != ident)
-        found: T | None = session.scalars(statement).unique().first()
-        return found
+        item: T | None = session.scalars(statement).unique().first()
+        return item
 
     def may_change(self, scope: Scope, row: T) -> bool:
-        """Whether the user may change or delete a row that they see."""
+        """Return whether the user may change or delete a row that they see."""
         return all(map(scope.allows, self._permissions(scope, row)))
 
     def changeable(self, session: Session, scope: Scope, ident: str, *, by_name: bool = False) -> T:
@@ -102,7 +102,7 @@ class SavedItems(Generic[T]):
         taken = select(model.id).where(
             model.tenant_id == tenant_id, model.name == name, model.id != (but or "")
         )
-        if self.most_shared:
+        if self.max_shared:
             taken = taken.where(model.user_id == user_id)
         if session.scalar(taken):
             message = f"There is a {self.noun} {name!r} already. Use another name."
@@ -112,20 +112,20 @@ class SavedItems(Generic[T]):
         """Raise `ConflictError` if the tenant, or the user, has the most rows."""
         model: Any = self.model
         count = select(func.count()).select_from(model).where(model.tenant_id == scope.tenant_id)
-        if self.most_shared:
+        if self.max_shared:
             count = count.where(model.user_id == scope.user_id)
-        if (session.scalar(count) or 0) >= self.most:
-            whose = "You have" if self.most_shared else "There are"
-            raise ConflictError(f"{whose} {self.most} {self.noun}s already. Delete one first.")
+        if (session.scalar(count) or 0) >= self.max_items:
+            whose = "You have" if self.max_shared else "There are"
+            raise ConflictError(f"{whose} {self.max_items} {self.noun}s already. Delete one first.")
 
     def check_shared(self, session: Session, tenant_id: str | None) -> None:
         """Raise `ConflictError` if the tenant shares the most rows."""
         model: Any = self.model
         count = select(func.count()).select_from(model)
         shared = count.where(model.tenant_id == tenant_id, model.is_shared)
-        if (session.scalar(shared) or 0) >= self.most_shared:
+        if (session.scalar(shared) or 0) >= self.max_shared:
             raise ConflictError(
-                f"{self.most_shared} {self.noun}s are shared already. Delete one first."
+                f"{self.max_shared} {self.noun}s are shared already. Delete one first."
             )
 
     def _permissions(self, scope: Scope, row: T) -> list[Permission]:

@@ -66,7 +66,7 @@ class Scope:
         return Scope(self.user_id, self.role, self.tenant_id, tuple(token_scopes))
 
     def allows(self, permission: Permission) -> bool:
-        """Whether the scope has the permission."""
+        """Return whether the scope has the permission."""
         return permission in permissions_of(self.role, self.token_scopes)
 
     def require(self, permission: Permission) -> None:
@@ -121,18 +121,20 @@ class Scope:
         Raises:
             NotFoundError: it does not exist or belongs to another tenant; both look the same.
         """
-        found = session.get(model, ident, options=options)
-        if found is None or not self.owns(found):
+        row = session.get(model, ident, options=options)
+        if row is None or not self.owns(row):
             raise NotFoundError.of(kind, ident)
-        return found
+        return row
 
     def owns(self, row: Any) -> bool:  # noqa: ANN401 - any model with a tenant
-        """Whether a row is in this scope."""
+        """Return whether a row is in this scope."""
         return self.tenant_id is None or row.tenant_id == self.tenant_id
 
 
 def active_memberships(user: User) -> list[Membership]:
     """Return a user's active memberships of active tenants, oldest first."""
     return [
-        one for one in user.memberships if one.is_active and one.tenant.state is TenantState.ACTIVE
+        membership
+        for membership in user.memberships
+        if membership.is_active and membership.tenant.state is TenantState.ACTIVE
     ]

@@ -48,8 +48,8 @@ def _admins(session: Session, tenant_id: str) -> list[str]:
 
 
 def _payload(crossing: Crossing, tenant: Tenant, *, public_url: str) -> dict[str, str]:
-    used, limit = _amount(crossing.quota, crossing.used), _amount(crossing.quota, crossing.most)
-    percent = int(100 * crossing.used / crossing.most) if crossing.most else 100
+    used, limit = _amount(crossing.quota, crossing.used), _amount(crossing.quota, crossing.limit)
+    percent = int(100 * crossing.used / crossing.limit) if crossing.limit else 100
     return {
         "subject": f"{tenant.name} uses {percent} % of its {crossing.quota.value} quota",
         "text": (

@@ -36,8 +36,8 @@ ITEMS = SavedItems(
     noun="dashboard",
     own=Permission.EDIT_DASHBOARDS,
     others=Permission.EDIT_ANY_DASHBOARD,
-    most=50,
-    most_shared=200,
+    max_items=50,
+    max_shared=200,
 )
 DASHBOARD_SORTS = {
     "name": CustomDashboard.name,

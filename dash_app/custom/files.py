@@ -31,7 +31,7 @@ MAX_DASHBOARDS = 100
 
 
 class ChangeAction(StrEnum):
-    """What applying a file does to a dashboard or a saved report."""
+    """The change that a file makes to a dashboard or a saved report."""
 
     CREATE = "create"
     UPDATE = "update"
@@ -40,7 +40,7 @@ class ChangeAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DashboardChange:
-    """What applying a file does, or did, to a dashboard; `dashboard_id` is None for a new one."""
+    """A file's change of a dashboard, planned or made; `dashboard_id` is None for a new one."""
 
     name: str
     action: ChangeAction
@@ -67,11 +67,13 @@ def plan_dashboards(
     errors: Errors = {}
     changes = []
     for number, request in enumerate(requests):
-        found = request_errors(request)
+        field_errors = request_errors(request)
         name = request.name.strip()
         if counts[name] > 1:
-            found["name"] = [f"The file has several dashboards {name!r}. Rename all but one."]
-        errors |= {f"dashboards.{number}.{key}": texts for key, texts in found.items()}
+            field_errors["name"] = [
+                f"The file has several dashboards {name!r}. Rename all but one."
+            ]
+        errors |= {f"dashboards.{number}.{key}": texts for key, texts in field_errors.items()}
         row = current.get(name)
         changes.append(
             DashboardChange(name, _action(row, request), row.id if row else None, request)

@@ -125,9 +125,9 @@ def panel_errors(panel: Panel) -> Errors:
     errors: Errors = {
         "title": _text_errors("title", panel.title, MAX_TITLE_LENGTH),
         "measurement": _text_errors("measurement", panel.measurement, _MAX_NAME_LENGTH),
-        "fields": _list_errors("field", panel.fields, most=MAX_FIELDS),
-        "group_by": _list_errors("tag", panel.group_by, most=MAX_TAGS),
-        "filters": _list_errors("tag", list(panel.filters), most=MAX_TAGS),
+        "fields": _list_errors("field", panel.fields, max_count=MAX_FIELDS),
+        "group_by": _list_errors("tag", panel.group_by, max_count=MAX_TAGS),
+        "filters": _list_errors("tag", list(panel.filters), max_count=MAX_TAGS),
         "unit": unit_errors(panel.unit),
         "thresholds": threshold_errors(panel.thresholds),
         **limit_errors(panel.axis_min, panel.axis_max),
@@ -177,9 +177,11 @@ def metric_errors(
     errors: Errors = {}
     try:
         for number, panel in enumerate(panels):
-            found = _metric_errors(store, panel, tenants)
+            panel_errors = _metric_errors(store, panel, tenants)
             errors |= {
-                f"{prefix}panels.{number}.{name}": texts for name, texts in found.items() if texts
+                f"{prefix}panels.{number}.{name}": texts
+                for name, texts in panel_errors.items()
+                if texts
             }
     except UnavailableError:
         return {}
@@ -189,7 +191,7 @@ def metric_errors(
 def raise_errors(errors: Mapping[str, Sequence[str]]) -> None:
     """Raise `InvalidInputError` with all errors, if there are any."""
     if errors:
-        details = " ".join(error for found in errors.values() for error in found)
+        details = " ".join(error for texts in errors.values() for error in texts)
         raise InvalidInputError(f"The dashboard was not saved. {details}", errors=errors)
 
 
@@ -207,12 +209,12 @@ def _metric_errors(store: Store, panel: Panel, tenants: tuple[str, ...] | None) 
         except InvalidInputError as error:
             errors["aggregate"].append(error.message)
     tags = {*store.tags(panel.measurement, tenants=tenants), *IDENTITY_TAGS} - {TENANT_TAG}
-    for where, names, known in (
+    for where, names, valid_names in (
         ("group_by", panel.group_by, tags),
         ("filters", list(panel.filters), tags | PLACES),
     ):
-        unknown = [name for name in names if name not in known and name != TENANT_TAG]
-        errors[where] = [unknown_name("tag", name, known) for name in unknown]
+        unknown = [name for name in names if name not in valid_names and name != TENANT_TAG]
+        errors[where] = [unknown_name("tag", name, valid_names) for name in unknown]
     return errors
 
 
@@ -222,10 +224,10 @@ def _text_errors(label: str, text: str, longest: int) -> list[str]:
     return [] if text.isprintable() else [f"The {label} contains control characters. Remove them."]
 
 
-def _list_errors(label: str, names: Sequence[str], *, most: int) -> list[str]:
+def _list_errors(label: str, names: Sequence[str], *, max_count: int) -> list[str]:
     errors = [error for name in names for error in _text_errors(label, name, _MAX_NAME_LENGTH)]
-    if len(names) > most:
-        errors.append(f"{len(names)} {label}s are too many. Use at most {most}.")
+    if len(names) > max_count:
+        errors.append(f"{len(names)} {label}s are too many. Use at most {max_count}.")
     if len(set(names)) < len(names):
         errors.append(f"A {label} is named twice.")
     return errors

@@ -71,14 +71,16 @@ def limit_errors(axis_min: float | None, axis_max: float | None) -> dict[str, li
 
 def threshold_errors(thresholds: Sequence[PanelThreshold]) -> list[str]:
     """Return the errors of thresholds."""
-    errors = [text for one in thresholds for text in _number_errors("threshold", one.value)]
+    errors = [
+        text for threshold in thresholds for text in _number_errors("threshold", threshold.value)
+    ]
     if len(thresholds) > MAX_THRESHOLDS:
         errors.append(f"{len(thresholds)} thresholds are too many. Use at most {MAX_THRESHOLDS}.")
     errors += [
-        f"The label of the threshold {one.value:g} must have at most {MAX_LABEL_LENGTH} printable "
-        "characters."
-        for one in thresholds
-        if len(one.label) > MAX_LABEL_LENGTH or not one.label.isprintable()
+        f"The label of the threshold {threshold.value:g} must have at most {MAX_LABEL_LENGTH} "
+        "printable characters."
+        for threshold in thresholds
+        if len(threshold.label) > MAX_LABEL_LENGTH or not threshold.label.isprintable()
     ]
     return errors
 

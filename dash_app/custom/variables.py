@@ -31,13 +31,13 @@ class Variable:
 
 def variables_of(panels: Sequence[Panel]) -> list[Variable]:
     """Return the variables of panels by name, in the order of their first use."""
-    found: dict[str, Variable] = {}
+    variables: dict[str, Variable] = {}
     for panel in panels:
         for tag, values in panel.filters.items():
             if is_variable(values):
                 name = values[0].removeprefix(SIGN)
-                found.setdefault(name, Variable(name, tag, panel.measurement))
-    return list(found.values())
+                variables.setdefault(name, Variable(name, tag, panel.measurement))
+    return list(variables.values())
 
 
 def resolved(panel: Panel, choices: Mapping[str, str]) -> Panel:
@@ -52,7 +52,7 @@ def resolved(panel: Panel, choices: Mapping[str, str]) -> Panel:
 
 
 def is_variable(values: Sequence[str]) -> bool:
-    """Whether the values of a filter are those of a variable."""
+    """Return whether the values of a filter are those of a variable."""
     return len(values) == 1 and values[0].startswith(SIGN)
 
 

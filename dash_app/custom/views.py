@@ -23,8 +23,8 @@ ITEMS = SavedItems(
     noun="saved view",
     own=None,
     others=Permission.EDIT_ANY_DASHBOARD,
-    most=100,
-    most_shared=200,
+    max_items=100,
+    max_shared=200,
 )
 # Pages whose address holds what they show.
 PATHS = ("/dashboards/", "/reports", "/gpu-usage")

@@ -44,13 +44,21 @@ class Thresholds:
 
     def on(self, chart: Chart, measurement: str, *fields: str) -> Chart:
         """Return the chart with the thresholds of the fields that it shows."""
-        found = [one for name in fields for one in self.by_metric.get((measurement, name), ())]
-        return replace(chart, thresholds=tuple(found[:MAX_THRESHOLDS]))
+        thresholds = [
+            threshold
+            for name in fields
+            for threshold in self.by_metric.get((measurement, name), ())
+        ]
+        return replace(chart, thresholds=tuple(thresholds[:MAX_THRESHOLDS]))
 
 
 def own_findings(health: ApplianceHealth | None) -> list[HealthFinding]:
     """Return the findings about the appliance itself, without those of its GPUs."""
-    return [one for one in health.findings if one.reason not in _SUMMARIES] if health else []
+    return (
+        [finding for finding in health.findings if finding.reason not in _SUMMARIES]
+        if health
+        else []
+    )
 
 
 def finding_names(findings: Iterable[HealthFinding]) -> str:
@@ -63,18 +71,20 @@ def xid_events(telemetry: Telemetry) -> tuple[XIDEvent, ...]:
     result = telemetry.over_time(
         "gpu_xid", ("events",), group_by=("gpu", "xid"), aggregate=Aggregate.SUM
     )
-    found = [
+    events = [
         XIDEvent(
             time_ns=time_ns,
-            gpu=one.tags.get("gpu", ""),
-            xid=xid(int(one.tags["xid"])),
+            gpu=series.tags.get("gpu", ""),
+            xid=xid(int(series.tags["xid"])),
             count=int(count),
         )
-        for one in result.series
-        if one.tags.get("xid", "").isdecimal()
-        for time_ns, count in zip(one.times_ns, one.values, strict=True)
+        for series in result.series
+        if series.tags.get("xid", "").isdecimal()
+        for time_ns, count in zip(series.times_ns, series.values, strict=True)
     ]
-    return tuple(sorted(found, key=lambda one: (one.time_ns, by_index(one.gpu), one.xid.code)))
+    return tuple(
+        sorted(events, key=lambda event: (event.time_ns, by_index(event.gpu), event.xid.code))
+    )
 
 
 def chart_events(events: Iterable[XIDEvent]) -> tuple[Event, ...]:
@@ -104,14 +114,14 @@ def thresholds_of(
         .where(Rule.tenant_id == appliance.tenant_id, Rule.is_enabled)
         .order_by(Rule.name, Rule.id)
     )
-    found: dict[tuple[str, str], tuple[Threshold, ...]] = {}
+    thresholds: dict[tuple[str, str], tuple[Threshold, ...]] = {}
     for rule in session.scalars(scope.select(statement, Rule)):
         is_whole = all(tags.get(tag) in values for tag, values in rule.filters.items())
         has_more = rule.operator or rule.compared_with or rule.and_condition or rule.matchers
         if rule.aggregate in _COMPARABLE and is_whole and not has_more:
             key = rule.measurement, rule.field
-            found[key] = (*found.get(key, ()), *_thresholds(rule))
-    return Thresholds(found)
+            thresholds[key] = (*thresholds.get(key, ()), *_thresholds(rule))
+    return Thresholds(thresholds)
 
 
 def _thresholds(rule: Rule) -> tuple[Threshold, ...]:

@@ -97,13 +97,13 @@ def host_use(telemetry: Telemetry) -> HostUse:
     def rate(measurement: str) -> float | None:
         names, tag = _HOST_PANELS[measurement]
         devices = telemetry.latest(measurement, tuple(names), group_by=(tag,))
-        found = [
+        rates = [
             number(device.values, name) or 0.0
             for device in devices
             if device.tags.get(tag) != "lo"
             for name in names
         ]
-        return sum(found) if found else None
+        return sum(rates) if rates else None
 
     return HostUse(
         cpu_percent=percent("cpu", "usage_percent"),
@@ -183,7 +183,9 @@ def _gpu_charts(
         # A GPU has the same color in every panel.
         lines = tuple(
             _gpu_line(result, series, extremes)
-            for series in sorted(result.of(name), key=lambda one: by_index(one.tags.get("gpu", "")))
+            for series in sorted(
+                result.of(name), key=lambda gpu_series: by_index(gpu_series.tags.get("gpu", ""))
+            )
         )
         chart = Chart(field=name, lines=lines, events=events, problem=result.problem)
         charts[f"gpu-{name}"] = thresholds.on(chart, "gpu", name)
@@ -224,5 +226,5 @@ def _lines(
 
 
 def _busiest(series: Sequence[Series]) -> list[Series]:
-    busiest = sorted(series, key=lambda one: -max(one.values, default=0.0))[:MAX_DEVICES]
-    return sorted(busiest, key=lambda one: sorted(one.tags.items()))
+    busiest = sorted(series, key=lambda device: -max(device.values, default=0.0))[:MAX_DEVICES]
+    return sorted(busiest, key=lambda device: sorted(device.tags.items()))

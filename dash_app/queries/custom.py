@@ -67,8 +67,8 @@ class PanelQuery:
                 rows.setdefault(self._key(series), {})[series.field] = series.values[-1]
         first = panel.fields[0]
         order = sorted(rows, key=lambda key: (-rows[key].get(first, float("-inf")), key))
-        most = MAX_SERIES[panel.chart] // len(panel.fields)
-        return Ranked({key: rows[key] for key in order[: max(1, most)]}, len(rows))
+        max_rows = MAX_SERIES[panel.chart] // len(panel.fields)
+        return Ranked({key: rows[key] for key in order[: max(1, max_rows)]}, len(rows))
 
     def chart(self, ranked: Ranked, span: Span | None = None) -> Chart:
         """Return the panel's lines over its range, or over another one."""
@@ -118,11 +118,12 @@ class PanelQuery:
         return Chart(
             field=unit_field,
             thresholds=tuple(
-                Threshold(one.value, one.text(unit_field), one.severity) for one in panel.thresholds
+                Threshold(threshold.value, threshold.text(unit_field), threshold.severity)
+                for threshold in panel.thresholds
             ),
             limits=(panel.axis_min, panel.axis_max),
             # The author of a panel wants to see how far its values are from their thresholds.
-            least_peak=max((one.value for one in panel.thresholds), default=0.0),
+            least_peak=max((threshold.value for threshold in panel.thresholds), default=0.0),
         )
 
     def heat_rows(self, ranked: Ranked) -> Chart:
@@ -147,7 +148,10 @@ class PanelQuery:
         if len(ranked.rows) == ranked.total or not ranked.rows:
             return self.panel.filters
         values = zip(self.panel.group_by, zip(*ranked.rows, strict=True), strict=True)
-        return {**self.panel.filters, **{tag: sorted(set(found)) for tag, found in values}}
+        return {
+            **self.panel.filters,
+            **{tag: sorted(set(tag_values)) for tag, tag_values in values},
+        }
 
     def _telemetry(
         self, filters: Mapping[str, Sequence[str]], span: Span | None = None

@@ -119,7 +119,7 @@ def fleet(session: Session, store: Store, scope: Scope, *, span: Span) -> Fleet:
     statement: Any = select(*_COLUMNS).join(Tenant, Appliance.tenant_id == Tenant.id)
     statement = scope.select(statement.where(in_service()), Appliance)
     appliances = session.execute(statement.order_by(Appliance.name)).all()
-    reports = REPORTS.read(session, {one.id: one.report_id for one in appliances})
+    reports = REPORTS.read(session, {appliance.id: appliance.report_id for appliance in appliances})
     telemetry = Telemetry(store, scope, span)
     latest: dict[tuple[str, str], list[Latest]] = defaultdict(list)
     for measurement, (fields, tags) in _CARD_QUERIES.items():

@@ -26,7 +26,7 @@ _IO_TAGS = {"diskio": "device", "network": "interface"}
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What colors GPU tiles and the heat map: the values from `low` to `high` get darker."""
+    """The metric that colors GPU tiles and the heat map: darker from `low` to `high`."""
 
     label: str
     field: str
@@ -84,17 +84,19 @@ def gpu_heat(
     tags = (APPLIANCE_TAG, "gpu") if is_detailed else (APPLIANCE_TAG,)
     coarse = replace(telemetry, span=heat_span(telemetry.span))
     result = coarse.over_time("gpu", (metric.field,), group_by=tags)
-    found = {tuple(one.tags.get(tag, "") for tag in tags): one for one in result.series}
+    series_by_tags = {
+        tuple(series.tags.get(tag, "") for tag in tags): series for series in result.series
+    }
     rows: dict[str, tuple[Series, str]] = {}
     for card in cards:
         ident = card.appliance_id
         if not is_detailed:
-            _add(rows, found.get((ident,)), names[ident], appliance_path(ident))
+            _add(rows, series_by_tags.get((ident,)), names[ident], appliance_path(ident))
             continue
         for gpu in card.gpus:
             name = f"{names[ident]} · GPU {gpu.index}"
-            _add(rows, found.get((ident, gpu.index)), name, gpu_path(ident, gpu.index))
-    lines = tuple(line_of(one, name=name, color=0) for name, (one, _) in rows.items())
+            _add(rows, series_by_tags.get((ident, gpu.index)), name, gpu_path(ident, gpu.index))
+    lines = tuple(line_of(series, name=name, color=0) for name, (series, _) in rows.items())
     return Heat(
         Chart(field=metric.field, lines=lines, problem=result.problem),
         {name: path for name, (_, path) in rows.items()},

@@ -235,7 +235,7 @@ def _charts(
 
 def _throttled_bands(result: Result, step_ns: int) -> tuple[Band, ...]:
     """Return the stretches of steps in which the clocks were reduced, for each reason."""
-    found: list[Band] = []
+    bands: list[Band] = []
     labels = dict(PANELS["throttled"])
     for name, color in _REASON_COLORS.items():
         label = labels[name]
@@ -243,12 +243,12 @@ def _throttled_bands(result: Result, step_ns: int) -> tuple[Band, ...]:
             for at, value in zip(series.times_ns, series.values, strict=True):
                 if not value:
                     continue
-                before = found[-1] if found and found[-1].color == color else None
+                before = bands[-1] if bands and bands[-1].color == color else None
                 if before and at - before.end_ns <= step_ns:
-                    found[-1] = replace(before, end_ns=at + step_ns)
+                    bands[-1] = replace(before, end_ns=at + step_ns)
                 else:
-                    found.append(Band(at, at + step_ns, label, color))
-    return tuple(found[-MAX_BANDS:])
+                    bands.append(Band(at, at + step_ns, label, color))
+    return tuple(bands[-MAX_BANDS:])
 
 
 def _line(line: Line, series: Series, extremes: Extremes) -> Line:

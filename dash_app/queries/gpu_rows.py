@@ -37,12 +37,12 @@ class GPURow:
 
     @property
     def is_busy(self) -> bool:
-        """Whether kernels run on it, for a job or anything else."""
+        """Return whether kernels run on it, for a job or anything else."""
         return (self.number("utilization_percent") or 0.0) >= BUSY_PERCENT
 
     @property
     def is_out_of_service(self) -> bool:
-        """Whether it failed, so that it gets no jobs."""
+        """Return whether it failed, so that it gets no jobs."""
         return self.state is HealthState.FAILED
 
     def number(self, name: str) -> float | None:
@@ -52,12 +52,12 @@ class GPURow:
 
 def numbers(gpus: Iterable[GPURow], name: str) -> list[float]:
     """Return the latest values of a field, of the GPUs that have one."""
-    found = (gpu.values.get(name) for gpu in gpus)
-    return [float(one) for one in found if one is not None and not isinstance(one, str)]
+    values = (gpu.values.get(name) for gpu in gpus)
+    return [float(value) for value in values if value is not None and not isinstance(value, str)]
 
 
 class Report(NamedTuple):
-    """What dashboards need of an appliance's report; its GPUs are (UUID, model) by index."""
+    """The part of an appliance's report that dashboards need; GPUs are (UUID, model) by index."""
 
     health: ApplianceHealth | None
     gpu_healths: Mapping[str, GPUHealth]
@@ -78,22 +78,22 @@ def gpu_rows(
     if not gpus.keys() >= rows.keys():
         indexes = sorted(gpus.keys() | rows.keys(), key=by_index)
         gpus = {index: gpus.get(index, ("", "")) for index in indexes}
-    found = []
+    result = []
     for index, (reported_uuid, model) in gpus.items():
         row = rows.get(index, _NONE)
         uuid = reported_uuid or row.tags.get("uuid", "")
         model_name = model or row.tags.get("model", "")
         health = report.gpu_healths.get(uuid)
-        found.append(GPURow(index, uuid, model_name, row.values, jobs.get(uuid), health))
-    return tuple(found)
+        result.append(GPURow(index, uuid, model_name, row.values, jobs.get(uuid), health))
+    return tuple(result)
 
 
 def _report(inventory: Inventory, health: ApplianceHealth | None) -> Report:
     healths = {gpu.uuid: gpu for gpu in health.gpus} if health else {}
     # A missing GPU is in the health report only.
-    found = {str(gpu.index): (gpu.uuid, "") for gpu in healths.values() if gpu.index >= 0}
-    found |= {str(gpu.index): (gpu.uuid, gpu.model) for gpu in inventory.gpus}
-    return Report(health, healths, {one: found[one] for one in sorted(found, key=by_index)})
+    gpus = {str(gpu.index): (gpu.uuid, "") for gpu in healths.values() if gpu.index >= 0}
+    gpus |= {str(gpu.index): (gpu.uuid, gpu.model) for gpu in inventory.gpus}
+    return Report(health, healths, {index: gpus[index] for index in sorted(gpus, key=by_index)})
 
 
 def _parse(inventory: str, health: str | None) -> Report:

@@ -86,11 +86,11 @@ def comparable_jobs(session: Session, scope: Scope, job: Job) -> list[Job]:
         .limit(MAX_COMPARABLE)
     )
     others = scope.select(statement, Job)
-    found = [
+    jobs = [
         *session.scalars(others.where(Job.name == job.name)).unique(),
         *session.scalars(others).unique(),
     ]
-    return list(dict.fromkeys(found))[:MAX_COMPARABLE]
+    return list(dict.fromkeys(jobs))[:MAX_COMPARABLE]
 
 
 def _gpu_key(series: Series) -> tuple[str, str]:
@@ -99,7 +99,11 @@ def _gpu_key(series: Series) -> tuple[str, str]:
 
 def _by_gpu(series: tuple[Series, ...]) -> list[Series]:
     return sorted(
-        series, key=lambda one: (one.tags.get(APPLIANCE_TAG, ""), by_index(one.tags.get("gpu", "")))
+        series,
+        key=lambda gpu_series: (
+            gpu_series.tags.get(APPLIANCE_TAG, ""),
+            by_index(gpu_series.tags.get("gpu", "")),
+        ),
     )
 
 
@@ -114,12 +118,12 @@ def _gpu_charts(result: Result, names: Mapping[str, str]) -> dict[str, Chart]:
     """Name the appliance beside the GPU only where the job ran on several."""
 
     def lines(field: str) -> tuple[Line, ...]:
-        found = []
+        drawn = []
         for series in _by_gpu(result.of(field)):
             appliance_id, gpu = _gpu_key(series)
             prefix = f"{names.get(appliance_id, '')} " if len(names) > 1 else ""
-            found.append(result.line(series, name=f"{prefix}GPU {gpu}", color=by_index(gpu)[0]))
-        return tuple(found)
+            drawn.append(result.line(series, name=f"{prefix}GPU {gpu}", color=by_index(gpu)[0]))
+        return tuple(drawn)
 
     return {
         f"gpu-{field}": Chart(field=field, lines=lines(field), problem=result.problem)
@@ -131,11 +135,11 @@ def _attempt_charts(job: Job, result: Result) -> dict[str, Chart]:
     numbers = {attempt.id: attempt.number for attempt in job.attempts}
 
     def lines(field: str) -> tuple[Line, ...]:
-        found = []
+        drawn = []
         for color, series in enumerate(result.of(field)):
             number = numbers.get(series.tags.get("attempt", ""), "")
-            found.append(result.line(series, name=f"attempt {number}".strip(), color=color))
-        return tuple(found)
+            drawn.append(result.line(series, name=f"attempt {number}".strip(), color=color))
+        return tuple(drawn)
 
     return {
         f"attempt-{field}": Chart(field=field, lines=lines(field), problem=result.problem)

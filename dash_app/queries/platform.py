@@ -72,7 +72,7 @@ class TenantFigures:
 
     @property
     def is_near_a_quota(self) -> bool:
-        """Whether usage of a quota is above the warning level."""
+        """Return whether usage of a quota is above the warning level."""
         return self.tightest_ratio >= WARN_RATIO
 
 
@@ -99,29 +99,35 @@ class PlatformFigures:
     @property
     def gpus(self) -> int:
         """Number of their GPUs."""
-        return sum(one.gpus for one in self.tenants)
+        return sum(tenant.gpus for tenant in self.tenants)
 
     @property
     def gpu_hours(self) -> float:
         """GPU-hours of the last 30 days."""
-        return sum(one.gpu_hours for one in self.tenants)
+        return sum(tenant.gpu_hours for tenant in self.tenants)
 
     @property
     def points_per_second(self) -> float | None:
         """Ingest rate."""
-        known = [one.points_per_second for one in self.tenants if one.points_per_second is not None]
-        return sum(known) if known else None
+        rates = [
+            tenant.points_per_second
+            for tenant in self.tenants
+            if tenant.points_per_second is not None
+        ]
+        return sum(rates) if rates else None
 
     @property
     def storage_bytes(self) -> int | None:
         """Storage of all samples; None before the first measurement."""
-        known = [one.storage_bytes for one in self.tenants if one.storage_bytes is not None]
-        return sum(known) if known else None
+        sizes = [
+            tenant.storage_bytes for tenant in self.tenants if tenant.storage_bytes is not None
+        ]
+        return sum(sizes) if sizes else None
 
     @property
     def active_jobs(self) -> int:
         """Number of jobs that have not ended."""
-        return sum(one.active_jobs for one in self.tenants)
+        return sum(tenant.active_jobs for tenant in self.tenants)
 
 
 def platform_figures(
@@ -140,7 +146,9 @@ def platform_figures(
         at=now,
         by_status=_by_status(session),
         by_class=_by_class(session),
-        tenants=tuple(sorted(rows, key=lambda one: (-one.gpu_hours, -one.gpus, one.name))),
+        tenants=tuple(
+            sorted(rows, key=lambda tenant: (-tenant.gpu_hours, -tenant.gpus, tenant.name))
+        ),
         utilization_percent=utilization,
         problem=problem,
     )
@@ -226,7 +234,7 @@ def _utilization(
         tenants=None,
         group_by=group_by,
     )
-    return {"".join(one.tags.values()): one.values[-1] for one in store.query_range(query)}
+    return {"".join(series.tags.values()): series.values[-1] for series in store.query_range(query)}
 
 
 def _by_status(session: Session) -> dict[EffectiveStatus, int]:

@@ -49,7 +49,9 @@ def platform_charts(
         rates = {} if problem else _rates(store, span)
     except UnavailableError as error:
         problem = error.message
-    drawn = {tenant for found in (rates, hours, storage) for tenant in _largest(found)} | {*use}
+    drawn = {tenant for by_tenant in (rates, hours, storage) for tenant in _largest(by_tenant)} | {
+        *use
+    }
     named = sorted((names.get(tenant, "deleted tenant"), tenant) for tenant in drawn)
     legend = {tenant: (name, color) for color, (name, tenant) in enumerate(named)}
     return {
@@ -82,11 +84,11 @@ def _hours_by_day(session: Session, scope: Scope, period: Period) -> dict[str, d
 
 
 def _storage_by_day(rows: Sequence[TenantUsage]) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = defaultdict(dict)
+    storage: dict[str, dict[int, float]] = defaultdict(dict)
     for row in rows:
         midnight = datetime(row.day.year, row.day.month, row.day.day, tzinfo=UTC)
-        found[row.tenant_id][to_ns(midnight)] = float(row.storage_bytes)
-    return found
+        storage[row.tenant_id][to_ns(midnight)] = float(row.storage_bytes)
+    return storage
 
 
 def _use(telemetry: Telemetry) -> dict[str, Line]:
@@ -108,7 +110,7 @@ def _named(lines: Mapping[str, Line], legend: _Legend) -> tuple[Line, ...]:
 
 
 def _rates(store: Store, span: Span) -> dict[str, dict[int, float]]:
-    found: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
+    rates: dict[str, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     step_seconds = span.step_ns / NS_PER_SECOND
     # The current step is incomplete and would look like a drop.
     last_ns = span.end_ns - span.end_ns % span.step_ns
@@ -117,33 +119,35 @@ def _rates(store: Store, span: Span) -> dict[str, dict[int, float]]:
             store, measurement, start_ns=span.start_ns, end_ns=last_ns, step_ns=span.step_ns
         ):
             for time_ns, value in zip(series.times_ns, series.values, strict=True):
-                found[tenant][time_ns] += value / step_seconds
-    return found
+                rates[tenant][time_ns] += value / step_seconds
+    return rates
 
 
-def _stacked(field: str, found: Mapping[str, Mapping[int, float]], legend: _Legend) -> Chart:
+def _stacked(field: str, by_tenant: Mapping[str, Mapping[int, float]], legend: _Legend) -> Chart:
     """Stack the largest tenants and the sum of the others, on a common time axis."""
-    top = _largest(found)
-    rest: dict[int, float] = defaultdict(float)
-    for tenant, values in found.items():
+    top = _largest(by_tenant)
+    remainder: dict[int, float] = defaultdict(float)
+    for tenant, values in by_tenant.items():
         if tenant not in top:
             for time_ns, value in values.items():
-                rest[time_ns] += value
-    times = sorted({time_ns for values in found.values() for time_ns in values})
+                remainder[time_ns] += value
+    times = sorted({time_ns for values in by_tenant.values() for time_ns in values})
     lines = [*_lines(top, legend, times)]
-    if rest:
-        sums = [rest[at] for at in times]
+    if remainder:
+        sums = [remainder[at] for at in times]
         lines.append(Line(name="others", times_ns=times, values=sums, color=len(legend)))
     return Chart(field=field, lines=tuple(lines), is_stacked=True)
 
 
-def _largest(found: Mapping[str, Mapping[int, float]]) -> dict[str, Mapping[int, float]]:
-    ranked = sorted(found, key=lambda tenant: (-sum(found[tenant].values()), tenant))
-    return {tenant: found[tenant] for tenant in ranked[:TOP_TENANTS]}
+def _largest(by_tenant: Mapping[str, Mapping[int, float]]) -> dict[str, Mapping[int, float]]:
+    ranked = sorted(by_tenant, key=lambda tenant: (-sum(by_tenant[tenant].values()), tenant))
+    return {tenant: by_tenant[tenant] for tenant in ranked[:TOP_TENANTS]}
 
 
 def _lines(
-    found: Mapping[str, Mapping[int, float]], legend: _Legend, times: Sequence[int] | None = None
+    by_tenant: Mapping[str, Mapping[int, float]],
+    legend: _Legend,
+    times: Sequence[int] | None = None,
 ) -> tuple[Line, ...]:
     return tuple(
         Line(
@@ -152,5 +156,5 @@ def _lines(
             values=[values.get(at, 0.0) for at in (values if times is None else times)],
             color=legend[tenant][1],
         )
-        for tenant, values in sorted(found.items(), key=lambda item: legend[item[0]][1])
+        for tenant, values in sorted(by_tenant.items(), key=lambda item: legend[item[0]][1])
     )

@@ -38,15 +38,17 @@ def power_over_time(
     span = telemetry.span
     key = ("power", telemetry.scope.tenants, span.step_ns, frozenset(gpu_counts.items()))
     try:
-        known_span, known = cache.get(key, lambda: (span, _power(telemetry, gpu_counts)))
-        if known_span == span:
-            return known
-        settled_ns = known_span.end_ns - _SETTLED_NS
+        cached_span, cached = cache.get(key, lambda: (span, _power(telemetry, gpu_counts)))
+        if cached_span == span:
+            return cached
+        settled_ns = cached_span.end_ns - _SETTLED_NS
         settled_ns -= settled_ns % span.step_ns
         is_aligned = span.start_ns % span.step_ns == 0
-        is_later = known_span.start_ns <= span.start_ns < settled_ns < span.end_ns
+        is_later = cached_span.start_ns <= span.start_ns < settled_ns < span.end_ns
         # The past of a new appliance may still be on its way.
-        has_past = any(one.times_ns[0] < (span.start_ns + span.end_ns) // 2 for one in known.lines)
+        has_past = any(
+            line.times_ns[0] < (span.start_ns + span.end_ns) // 2 for line in cached.lines
+        )
         if not (is_aligned and is_later and has_past):
             return _power(telemetry, gpu_counts)
         # Steps before the newest ones fill their gaps.
@@ -55,7 +57,7 @@ def power_over_time(
         after = _power(replace(telemetry, span=newest), gpu_counts)
     except UnavailableError as error:
         return Chart(field=_FIELD, problem=error.message)
-    return _joined(known.lines[0], after, start_ns=span.start_ns, settled_ns=settled_ns)
+    return _joined(cached.lines[0], after, start_ns=span.start_ns, settled_ns=settled_ns)
 
 
 def _power(telemetry: Telemetry, gpu_counts: Mapping[str, int]) -> Chart:
@@ -65,29 +67,29 @@ def _power(telemetry: Telemetry, gpu_counts: Mapping[str, int]) -> Chart:
     return total_power(usage, gpu_counts, span=telemetry.span)
 
 
-def _joined(known: Line, after: Chart, *, start_ns: int, settled_ns: int) -> Chart:
-    old = slice(bisect_left(known.times_ns, start_ns), bisect_left(known.times_ns, settled_ns))
-    times_ns, values = [*known.times_ns[old]], [*known.values[old]]
+def _joined(cached: Line, after: Chart, *, start_ns: int, settled_ns: int) -> Chart:
+    old = slice(bisect_left(cached.times_ns, start_ns), bisect_left(cached.times_ns, settled_ns))
+    times_ns, values = [*cached.times_ns[old]], [*cached.values[old]]
     for line in after.lines:
         new = slice(bisect_left(line.times_ns, settled_ns), None)
         times_ns += line.times_ns[new]
         values += line.values[new]
-    return replace(after, lines=(replace(known, times_ns=times_ns, values=values),))
+    return replace(after, lines=(replace(cached, times_ns=times_ns, values=values),))
 
 
 def total_power(usage: Result, gpu_counts: Mapping[str, int], *, span: Span) -> Chart:
     """Return the GPU power of the given appliances: each one's mean per GPU times its GPUs."""
-    found = [
-        (one, count)
-        for one in usage.of("power_watts")
-        if one.times_ns and (count := gpu_counts.get(one.tags.get(APPLIANCE_TAG, "")))
+    counted_series = [
+        (series, count)
+        for series in usage.of("power_watts")
+        if series.times_ns and (count := gpu_counts.get(series.tags.get(APPLIANCE_TAG, "")))
     ]
-    if not found:
+    if not counted_series:
         return Chart(field="power_watts", problem=usage.problem)
-    lengths = np.array([len(series.times_ns) for series, _ in found])
-    times = np.concatenate([np.asarray(series.times_ns, np.int64) for series, _ in found])
-    watts = np.concatenate([np.asarray(series.values) for series, _ in found])
-    watts *= np.repeat([count for _, count in found], lengths)
+    lengths = np.array([len(series.times_ns) for series, _ in counted_series])
+    times = np.concatenate([np.asarray(series.times_ns, np.int64) for series, _ in counted_series])
+    watts = np.concatenate([np.asarray(series.values) for series, _ in counted_series])
+    watts *= np.repeat([count for _, count in counted_series], lengths)
     ends = np.append(times[1:], span.end_ns)
     ends[np.cumsum(lengths) - 1] = span.end_ns
     max_steps = max(1, _MAX_GAP_NS // span.step_ns)

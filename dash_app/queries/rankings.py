@@ -83,20 +83,22 @@ def rankings(
     throttled = {
         key: share for key, part in parts.items() if (share := 100 * part) >= _MIN_THROTTLED_PERCENT
     }
-    slowed = [one for one in gpus if throttled and _key(one) in throttled]
+    slowed = [gpu_at for gpu_at in gpus if throttled and _key(gpu_at) in throttled]
     usage = _gpu_hours(session, telemetry, appliances, now=now)
     return Rankings(
         hottest=_top(
             [
-                (one, value)
-                for one in gpus
-                if (value := one[1].number("temperature_celsius")) is not None
+                (gpu_at, value)
+                for gpu_at in gpus
+                if (value := gpu_at[1].number("temperature_celsius")) is not None
             ]
         ),
-        throttled=_top([(one, throttled[_key(one)]) for one in slowed]),
+        throttled=_top([(gpu_at, throttled[_key(gpu_at)]) for gpu_at in slowed]),
         idle=[
-            (one, -share)
-            for one, share in _top([(one, -use.get(_key(one), 0.0)) for one in gpus if one[1].job])
+            (gpu_at, -share)
+            for gpu_at, share in _top(
+                [(gpu_at, -use.get(_key(gpu_at), 0.0)) for gpu_at in gpus if gpu_at[1].job]
+            )
             if -share < BUSY_PERCENT
         ],
         fullest=sorted(
@@ -116,25 +118,25 @@ def capacity_by_model(gpus: Sequence[GPUAt], use: Mapping[Any, float]) -> list[M
         gpus: each with its appliance.
         use: mean utilization in percent, by appliance id and index.
     """
-    found: dict[str, ModelCapacity] = {}
-    for one in gpus:
-        gpu = one[1]
-        model = found.get(gpu.model)
+    models: dict[str, ModelCapacity] = {}
+    for gpu_at in gpus:
+        gpu = gpu_at[1]
+        model = models.get(gpu.model)
         if model is None:
-            model = found[gpu.model] = ModelCapacity(model=gpu.model or "unknown model")
+            model = models[gpu.model] = ModelCapacity(model=gpu.model or "unknown model")
         model.total += 1
         if gpu.job is not None:
-            is_busy = use.get(_key(one), 0.0) >= BUSY_PERCENT
+            is_busy = use.get(_key(gpu_at), 0.0) >= BUSY_PERCENT
             model.busy, model.idle = model.busy + is_busy, model.idle + (not is_busy)
         elif gpu.is_out_of_service:
             model.failed += 1
         else:
             model.free += 1
-    return sorted(found.values(), key=lambda model: (-model.total, model.model))
+    return sorted(models.values(), key=lambda model: (-model.total, model.model))
 
 
-def _key(one: GPUAt) -> tuple[str, str]:
-    return one[0].appliance_id, one[1].index
+def _key(gpu_at: GPUAt) -> tuple[str, str]:
+    return gpu_at[0].appliance_id, gpu_at[1].index
 
 
 def _top(values: Sequence[tuple[GPUAt, float]]) -> list[tuple[GPUAt, float]]:
@@ -150,9 +152,9 @@ def _means(
         result = telemetry.over_span("gpu", names, group_by=(APPLIANCE_TAG, "gpu"))
         return [
             {
-                (one.tags.get(APPLIANCE_TAG, ""), one.tags.get("gpu", "")): one.values[-1]
-                for one in result.of(name)
-                if one.values
+                (series.tags.get(APPLIANCE_TAG, ""), series.tags.get("gpu", "")): series.values[-1]
+                for series in result.of(name)
+                if series.values
             }
             for name in names
         ]

@@ -36,11 +36,11 @@ class Extremes:
 
     def behind(self, line: Line, series: Series) -> Line:
         """Return a series' line with the extremes behind its values."""
-        found = self.by_series.get(_key(series))
-        if not found or line.is_dotted:
+        extremes = self.by_series.get(_key(series))
+        if not extremes or line.is_dotted:
             return line
         pairs = zip(series.times_ns, series.values, strict=True)
-        return replace(line, extremes=[found.get(at, (value, value)) for at, value in pairs])
+        return replace(line, extremes=[extremes.get(at, (value, value)) for at, value in pairs])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ class Telemetry:
         result = self.over_time(measurement, fields, group_by=group_by, aggregate=aggregate)
 
         def total(function: Aggregate) -> dict[Hashable, float]:
-            found = self.over_span(measurement, fields, group_by=group_by, aggregate=function)
-            return {_key(series): series.values[-1] for series in found.series if series.values}
+            totals = self.over_span(measurement, fields, group_by=group_by, aggregate=function)
+            return {_key(series): series.values[-1] for series in totals.series if series.values}
 
-        whole = total(aggregate)
+        overall = total(aggregate)
         if aggregate is Aggregate.AVG:
             least, greatest = total(Aggregate.MIN), total(Aggregate.MAX)
         else:
@@ -108,8 +108,8 @@ class Telemetry:
                 {_key(series): reduce(series.values) for series in result.series if series.values}
                 for reduce in (min, max)
             )
-        keys = whole.keys() & least.keys() & greatest.keys()
-        summaries = {key: Summary(least[key], whole[key], greatest[key]) for key in keys}
+        keys = overall.keys() & least.keys() & greatest.keys()
+        summaries = {key: Summary(least[key], overall[key], greatest[key]) for key in keys}
         return replace(result, summaries=summaries)
 
     def over_span(
@@ -163,11 +163,14 @@ class Telemetry:
         """
         if self.span.step_ns < MIN_HIDING_STEP_NS and not is_of_many:
             return Extremes({})
-        least, most = (
+        least, greatest = (
             self.over_time(measurement, fields, aggregate=aggregate, group_by=group_by)
             for aggregate in (Aggregate.MIN, Aggregate.MAX)
         )
-        highs = {_key(one): dict(zip(one.times_ns, one.values, strict=True)) for one in most.series}
+        highs = {
+            _key(series): dict(zip(series.times_ns, series.values, strict=True))
+            for series in greatest.series
+        }
         return Extremes(
             {
                 _key(low): {
@@ -205,10 +208,10 @@ class Telemetry:
         """
 
         def complete() -> T:
-            found = read()
+            result = read()
             if self.problem:
                 raise UnavailableError(self.problem)
-            return found
+            return result
 
         width_ns, minute = self.span.end_ns - self.span.start_ns, self.span.end_ns // _MINUTE_NS
         filters = tuple(sorted(self.filters.items()))
@@ -240,8 +243,8 @@ def number(values: Values, name: str) -> float | None:
 
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the known values, or None without any."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers else None
 
 
 def single(rows: Sequence[Latest]) -> Values:

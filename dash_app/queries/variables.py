@@ -39,7 +39,7 @@ def choices_of(
     view: View, panels: Sequence[Panel], appliances: Mapping[str, Located]
 ) -> list[Choice]:
     """Return the choices that the toolbar has for the variables of panels."""
-    found = []
+    choices = []
     for variable in variables_of(panels):
         try:
             options = _options(view, variable, appliances)
@@ -47,8 +47,8 @@ def choices_of(
             # The panels say so; the chosen value stays.
             options = []
         ordered = sorted({*options} - {""}, key=natural_order)[:MAX_OPTIONS]
-        found.append(Choice(variable.parameter, variable.name, ordered))
-    return found
+        choices.append(Choice(variable.parameter, variable.name, ordered))
+    return choices
 
 
 def in_places(

@@ -78,18 +78,24 @@ def alerts(source: Source) -> Table:
     return Table(
         columns,
         rows,
-        _figures([one for fired in groups.values() for one in fired], end),
+        _figures([firing for fired in groups.values() for firing in fired], end),
         ("Alerts count by when they began to fire. The noisiest come first.",),
     )
 
 
 def _figures(fired: Sequence[_Firing], end: datetime) -> list[Cell]:
-    resolved = [one.resolve_seconds for one in fired if one.resolve_seconds is not None]
-    acknowledged = [one.acknowledge_seconds for one in fired if one.acknowledge_seconds is not None]
-    still = [(end - one.begin.at).total_seconds() for one in fired if one.resolve_seconds is None]
+    resolved = [firing.resolve_seconds for firing in fired if firing.resolve_seconds is not None]
+    acknowledged = [
+        firing.acknowledge_seconds for firing in fired if firing.acknowledge_seconds is not None
+    ]
+    still = [
+        (end - firing.begin.at).total_seconds()
+        for firing in fired
+        if firing.resolve_seconds is None
+    ]
     return [
         len(fired),
-        sum(one.begin.severity is Severity.CRITICAL for one in fired),
+        sum(firing.begin.severity is Severity.CRITICAL for firing in fired),
         len(acknowledged),
         fmean(acknowledged) if acknowledged else None,
         len(resolved),

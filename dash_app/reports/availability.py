@@ -32,11 +32,11 @@ class Availability:
 
 def availability(source: Source) -> Table:
     """Return the share of the period in which appliances were available, against the target."""
-    found = _by_appliance(source)
+    by_appliance = _by_appliance(source)
     target = source.request.target_percent
     groups: dict[str, list[Availability]] = defaultdict(list)
-    for appliance_id, one in found.items():
-        groups[source.group_of(appliance_id)].append(one)
+    for appliance_id, record in by_appliance.items():
+        groups[source.group_of(appliance_id)].append(record)
     columns = (
         Column("appliances", "Appliances"),
         Column("available_percent", "Available", Unit.PERCENT),
@@ -48,22 +48,22 @@ def availability(source: Source) -> Table:
     return Table(
         columns,
         [(name, *_figures(groups[name], target)) for name in sorted(groups)],
-        _figures(list(found.values()), target),
+        _figures(list(by_appliance.values()), target),
         ("An appliance is available while it is online or stale, from its first connection on.",),
     )
 
 
-def _figures(known: Sequence[Availability], target_percent: float) -> list[Cell]:
-    seconds = sum(one.seconds for one in known)
-    percent = 100 * sum(one.online_seconds for one in known) / seconds if seconds else None
+def _figures(records: Sequence[Availability], target_percent: float) -> list[Cell]:
+    seconds = sum(record.seconds for record in records)
+    percent = 100 * sum(record.online_seconds for record in records) / seconds if seconds else None
     met = None if percent is None else "yes" if percent >= target_percent else "no"
     return [
-        len(known),
+        len(records),
         percent,
         met,
-        sum(one.outages for one in known),
-        seconds - sum(one.online_seconds for one in known),
-        max((one.longest_seconds for one in known if one.outages), default=None),
+        sum(record.outages for record in records),
+        seconds - sum(record.online_seconds for record in records),
+        max((record.longest_seconds for record in records if record.outages), default=None),
     ]
 
 
@@ -82,14 +82,16 @@ def _by_appliance(source: Source) -> dict[str, Availability]:
         # Older events are pruned: the first one says what was before.
         before = [(earliest, str(details.get("before", "")))]
         changes.setdefault(ident, before).append((at, str(details.get("after", ""))))
-    found: dict[str, Availability] = {}
-    for one in source.appliances.values():
-        left_at = min((at for at in (one.retired_at, one.revoked_at) if at), default=until)
-        since, end = max(period.since, one.enrolled_at), min(until, left_at)
+    by_appliance: dict[str, Availability] = {}
+    for appliance in source.appliances.values():
+        left_at = min(
+            (at for at in (appliance.retired_at, appliance.revoked_at) if at), default=until
+        )
+        since, end = max(period.since, appliance.enrolled_at), min(until, left_at)
         if since < end:
-            history = changes.get(one.id) or [(earliest, one.state.value)]
-            found[one.id] = available_within(history, since=since, until=end)
-    return found
+            history = changes.get(appliance.id) or [(earliest, appliance.state.value)]
+            by_appliance[appliance.id] = available_within(history, since=since, until=end)
+    return by_appliance
 
 
 def available_within(

@@ -84,6 +84,6 @@ def build(source: Source) -> Report:
 def check_grouping(kind: ReportKind, by: ReportBy) -> None:
     """Raise `InvalidInputError` if a kind of report has no such grouping."""
     if by not in GROUPINGS[kind]:
-        known = ", ".join(GROUPINGS[kind])
-        message = f"A report on {kind} can't be grouped by {by}. Use {known}."
+        groupings = ", ".join(GROUPINGS[kind])
+        message = f"A report on {kind} can't be grouped by {by}. Use {groupings}."
         raise InvalidInputError(message, errors={"by": [message]})

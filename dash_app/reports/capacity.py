@@ -55,12 +55,12 @@ def gpu_capacity(source: Source) -> Table:
             [sum(daily[group, day][at] for group in groups) / 1000 / HOUR_SECONDS for day in days]
             for at in (0, 1)
         )
-        means = [sum(one) / len(days) if days else None for one in (allocated, used)]
+        means = [sum(hours) / len(days) if days else None for hours in (allocated, used)]
         origin = days[0] if days else source.now
-        found = forecast([float((day - origin).days) for day in days], allocated, limit=capacity)
+        trend = forecast([float((day - origin).days) for day in days], allocated, limit=capacity)
         share = 100 * means[0] / capacity if capacity and means[0] is not None else None
-        growth = found.per_day if found else None
-        return [count, capacity, *means, share, growth, *_dates(source, found, origin)]
+        growth = trend.per_day if trend else None
+        return [count, capacity, *means, share, growth, *_dates(source, trend, origin)]
 
     names = sorted({*gpus, *(group for group, _ in daily)})
     return Table(
@@ -90,11 +90,11 @@ def disk_capacity(source: Source) -> Table:
             continue
         origin = from_ns(times_ns[0])
         days = [(at - times_ns[0]) / 1e9 / DAY_SECONDS for at in times_ns]
-        found = forecast(days, values, limit=size)
+        trend = forecast(days, values, limit=size)
         name = f"{source.group_of(appliance_id)} {mount}".strip()
-        growth = found.per_day if found else None
+        growth = trend.per_day if trend else None
         figures = [size, values[-1], 100 * values[-1] / size, growth]
-        rows.append((name, *figures, *_dates(source, found, origin)))
+        rows.append((name, *figures, *_dates(source, trend, origin)))
     rows.sort(key=lambda row: (-float(row[3] or 0), row[0]))
     size, taken = (total(float(row[at] or 0) for row in rows) for at in (1, 2))
     share = 100 * taken / size if size and taken is not None else None
@@ -172,12 +172,12 @@ def _gpus(source: Source) -> Counter[str]:
     return counts
 
 
-def _dates(source: Source, found: Forecast | None, origin: datetime) -> list[Cell]:
+def _dates(source: Source, trend: Forecast | None, origin: datetime) -> list[Cell]:
     """Return the dates of a forecast, as text; a date in the past is "now"."""
-    if found is None:
+    if trend is None:
         return [None, None, None]
     cells: list[Cell] = []
-    for day in (found.at_limit, found.earliest, found.latest):
+    for day in (trend.at_limit, trend.earliest, trend.latest):
         if day is None or day > HORIZON_DAYS:
             cells.append(None)
         else:

@@ -49,9 +49,9 @@ def email_due(sessions: SessionFactory, store: Store, *, public_url: str, now: d
         .limit(BATCH)
     )
     with transaction(sessions) as session:
-        found = list(session.scalars(due).unique())
+        due_reports = list(session.scalars(due).unique())
     count = 0
-    for saved in found:
+    for saved in due_reports:
         file, text, error = None, "", ""
         next_run_at = following(saved, now)
         try:
@@ -142,7 +142,7 @@ def _add_emails(
     now: datetime,
 ) -> int:
     members = active_members(session, saved.tenant_id)
-    addresses = [members[one].email for one in saved.recipients if one in members]
+    addresses = [members[member_id].email for member_id in saved.recipients if member_id in members]
     payload = {
         "subject": f"Report: {saved.name}",
         "text": text,

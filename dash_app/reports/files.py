@@ -101,7 +101,7 @@ def pdf_file(report: Report) -> bytes:
             f"The first {MAX_PDF_ROWS:,} of {len(report.rows):,} rows. CSV and XLSX have all."
         )
     for note in notes:
-        pdf.multi_cell(0, 4, pdf.known(note), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+        pdf.multi_cell(0, 4, pdf.printable(note), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
     return bytes(pdf.output())
 
 
@@ -123,7 +123,7 @@ class _Document(FPDF):
         self.set_auto_page_break(auto=True, margin=16)
         self.set_margin(14)
 
-    def known(self, text: str) -> str:
+    def printable(self, text: str) -> str:
         """Return a text with the letters that the font has."""
         if self.family == "dejavu":
             return text
@@ -134,10 +134,10 @@ class _Document(FPDF):
         report = self._report
         self.set_text_color(0)
         self.set_font(self.family, style="B", size=15)
-        self.cell(0, 8, self.known(report.title), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+        self.cell(0, 8, self.printable(report.title), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.set_font(self.family, size=9)
         self.set_text_color(*_GRAY)
-        self.cell(0, 6, self.known(report.subtitle), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+        self.cell(0, 6, self.printable(report.subtitle), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.ln(2)
 
     def footer(self) -> None:
@@ -159,14 +159,14 @@ def _write_totals(pdf: _Document, report: Report) -> None:
         pdf.set_xy(pdf.l_margin + at * width, top)
         pdf.set_font(pdf.family, size=7)
         pdf.set_text_color(*_GRAY)
-        heading = pdf.known(column.heading)
+        heading = pdf.printable(column.heading)
         # A long heading gets smaller instead of running into the next one.
         pdf.set_font_size(7 * min(1.0, (width - 2) / pdf.get_string_width(heading)))
         pdf.cell(width, 4, heading)
         pdf.set_xy(pdf.l_margin + at * width, top + 4)
         pdf.set_font(pdf.family, style="B", size=11)
         pdf.set_text_color(0)
-        pdf.cell(width, 6, pdf.known(shown(column, value)))
+        pdf.cell(width, 6, pdf.printable(shown(column, value)))
     pdf.set_xy(pdf.l_margin, top + 14)
 
 
@@ -176,17 +176,17 @@ def _write_bars(pdf: _Document, report: Report) -> None:
     rows = [(str(row[0]), float(row[at] or 0)) for row in report.rows[:_CHART_ROWS]]
     peak = 100.0 if column.unit is Unit.PERCENT else max([value for _, value in rows] + [1e-9])
     pdf.set_font(pdf.family, style="B", size=9)
-    pdf.cell(0, 6, pdf.known(column.heading), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
+    pdf.cell(0, 6, pdf.printable(column.heading), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
     pdf.set_font(pdf.family, size=8)
     name_width, value_width = 62.0, 24.0
     room = pdf.epw - name_width - value_width
     for name, value in rows:
         top = pdf.get_y()
-        pdf.cell(name_width, 5, pdf.known(_short(name)))
+        pdf.cell(name_width, 5, pdf.printable(_short(name)))
         pdf.set_fill_color(*BLUE)
         pdf.rect(pdf.l_margin + name_width, top + 1, max(0.3, room * value / peak), 3, style="F")
         pdf.set_x(pdf.l_margin + name_width + room)
-        text = pdf.known(shown(column, value))
+        text = pdf.printable(shown(column, value))
         pdf.cell(value_width, 5, text, align="R", new_x=XPos.LMARGIN, new_y=YPos.NEXT)
     pdf.ln(3)
 
@@ -211,11 +211,13 @@ def _write_table(pdf: _Document, report: Report) -> None:
         # Texts stand beside figures, which are aligned to the right.
         padding=(0, 1.2),
     ) as table:
-        table.row([pdf.known(column.heading) for column in report.columns])
+        table.row([pdf.printable(column.heading) for column in report.columns])
         for row in report.rows[:MAX_PDF_ROWS]:
-            table.row([pdf.known(text) for text in _texts(report.columns, row)])
+            table.row([pdf.printable(text) for text in _texts(report.columns, row)])
         bold = FontFace(emphasis=TextEmphasis.B)
-        table.row([pdf.known(text) for text in _texts(report.columns, report.totals)], style=bold)
+        table.row(
+            [pdf.printable(text) for text in _texts(report.columns, report.totals)], style=bold
+        )
 
 
 def _texts(columns: Sequence[Column], row: Sequence[Cell]) -> list[str]:

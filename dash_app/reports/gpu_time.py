@@ -39,7 +39,7 @@ def gpu_time(source: Source) -> Table:
             total.idle_gpu_seconds,
             total.unmeasured_gpu_seconds,
         )
-        cells: list[Cell] = [one / HOUR_SECONDS for one in seconds]
+        cells: list[Cell] = [duration / HOUR_SECONDS for duration in seconds]
         cells += [None if ratio is None else 100 * ratio, total.energy_kilowatt_hours]
         return [*cells, total.energy_kilowatt_hours * price] if price else cells
 
@@ -48,7 +48,7 @@ def gpu_time(source: Source) -> Table:
     return Table(
         columns,
         [(name, *figures(total)) for name, total in groups],
-        figures(_sum(one for _, one in groups)),
+        figures(_sum(total for _, total in groups)),
         (
             "Allocated is from the assignment of GPUs to the end of the attempt.",
             "Used is the time in which a kernel ran, idle the measured time in which none did.",
@@ -62,7 +62,7 @@ def _groups(source: Source) -> list[tuple[str, UsageTotal]]:
     request = source.request
     is_site = request.by is ReportBy.SITE
     by = UsageBy.APPLIANCE if is_site else UsageBy(request.by.value)
-    found = usage_groups(
+    groups = usage_groups(
         source.session,
         source.scope,
         request.period,
@@ -71,18 +71,18 @@ def _groups(source: Source) -> list[tuple[str, UsageTotal]]:
         appliances=source.selected,
         limit=MAX_ROWS + 1,
     )
-    if len(found) > MAX_ROWS:
-        raise_too_large(f"at least {len(found):,} rows", f"{MAX_ROWS:,}")
+    if len(groups) > MAX_ROWS:
+        raise_too_large(f"at least {len(groups):,} rows", f"{MAX_ROWS:,}")
     if not is_site:
-        return [(one.name or (REMOVED if one.key else NONE), one) for one in found]
+        return [(group.name or (REMOVED if group.key else NONE), group) for group in groups]
     sites: dict[str, list[UsageTotal]] = {}
-    for one in found:
-        sites.setdefault(source.group_of(one.key), []).append(one)
+    for group in groups:
+        sites.setdefault(source.group_of(group.key), []).append(group)
     totals = [(site, _sum(members)) for site, members in sites.items()]
     return sorted(totals, key=lambda item: -item[1].allocated_gpu_seconds)
 
 
 def _sum(totals: Iterable[UsageTotal]) -> UsageTotal:
-    rows = [asdict(one) for one in totals]
-    names = [one.name for one in fields(UsageTotal) if one.name not in {"key", "name"}]
+    rows = [asdict(total) for total in totals]
+    names = [column.name for column in fields(UsageTotal) if column.name not in {"key", "name"}]
     return UsageTotal(key="", name="", **{name: fsum(row[name] for row in rows) for name in names})

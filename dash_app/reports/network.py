@@ -48,11 +48,18 @@ class _Group:
     def figures(self) -> list[Cell]:
         """Return the mean speeds, then the peaks."""
         appliances = [
-            [one for one in self.traffic[name].values() if one.samples] for name in _FIELDS
+            [traffic for traffic in self.traffic[name].values() if traffic.samples]
+            for name in _FIELDS
         ]
         return [
-            *(total(one.sum / one.samples for one in found) for found in appliances),
-            *(max((one.peak for one in found), default=None) for found in appliances),
+            *(
+                total(traffic.sum / traffic.samples for traffic in per_field)
+                for per_field in appliances
+            ),
+            *(
+                max((traffic.peak for traffic in per_field), default=None)
+                for per_field in appliances
+            ),
         ]
 
 

@@ -28,7 +28,7 @@ class FileFormat(StrEnum):
 
 
 class ReportKind(StrEnum):
-    """What a report is about."""
+    """The subject of a report."""
 
     GPU_TIME = "gpu-time"
     JOBS = "jobs"
@@ -40,7 +40,7 @@ class ReportKind(StrEnum):
 
 
 class ReportBy(StrEnum):
-    """What a row of a report is."""
+    """The grouping of a report: a row stands for each of these."""
 
     TENANT = "tenant"
     USER = "user"
@@ -78,7 +78,7 @@ class Column:
 
     @property
     def has_unit(self) -> bool:
-        """Whether values have a unit that `shown` leaves out."""
+        """Return whether values have a unit that `shown` leaves out."""
         return self.unit in {Unit.HOURS, Unit.HOURS_PER_DAY, Unit.ENERGY}
 
     @property
@@ -89,7 +89,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What to report.
+    """The settings of a report.
 
     Attributes:
         price_per_kilowatt_hour: adds the cost of the energy; 0 leaves it out.
@@ -149,16 +149,17 @@ class Report:
         rows = [
             row
             for row in self.rows
-            if any(isinstance(one, str) and wanted in one.casefold() for one in row) or not wanted
+            if any(isinstance(cell, str) and wanted in cell.casefold() for cell in row)
+            or not wanted
         ]
         names = [column.name for column in self.columns]
         name = sort.removeprefix("-")
         if name in names:
             at = names.index(name)
-            found = [row for row in rows if row[at] is not None]
+            filled = [row for row in rows if row[at] is not None]
             missing = [row for row in rows if row[at] is None]
-            found.sort(key=lambda row: _order(row[at]), reverse=sort.startswith("-"))
-            rows = found + missing
+            filled.sort(key=lambda row: _order(row[at]), reverse=sort.startswith("-"))
+            rows = filled + missing
         return replace(self, rows=rows)
 
     @property
@@ -183,8 +184,8 @@ class Report:
             at.astimezone(self.request.zone)
             for at in (self.request.period.since, self.request.period.until)
         )
-        what = f"{self.request.kind}_by_{self.request.by}"
-        return f"{what}_{since:%Y%m%d}_{until:%Y%m%d}"
+        base_name = f"{self.request.kind}_by_{self.request.by}"
+        return f"{base_name}_{since:%Y%m%d}_{until:%Y%m%d}"
 
 
 def _order(value: Cell) -> str | float:

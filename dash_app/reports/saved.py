@@ -28,7 +28,7 @@ ITEMS = SavedItems(
     noun="saved report",
     own=Permission.SAVE_REPORTS,
     others=Permission.MANAGE_USERS,
-    most=100,
+    max_items=100,
 )
 MAX_RECIPIENTS = 50
 MAX_PRICE = 1000.0
@@ -70,7 +70,7 @@ class SavedReportRequest:
 
 @dataclass(frozen=True, slots=True)
 class SavedReportChange:
-    """What applying a file does, or did, to a saved report."""
+    """A file's change of a saved report, planned or made."""
 
     name: str
     action: ChangeAction
@@ -212,7 +212,7 @@ def period_before(period: ReportPeriod, now: datetime, *, time_zone: str) -> Per
         since = until - 7 * _DAY
     else:
         since = today - _DAYS[period] * _DAY
-    return Period(*(one.replace(tzinfo=zone).astimezone(UTC) for one in (since, until)))
+    return Period(*(day.replace(tzinfo=zone).astimezone(UTC) for day in (since, until)))
 
 
 def active_members(session: Session, tenant_id: str) -> dict[str, User]:
@@ -252,19 +252,19 @@ def _checked(
     session: Session, scope: Scope, request: SavedReportRequest, *, but: str, now: datetime
 ) -> dict[str, Any]:
     tenant_id, name = scope.require_tenant(), request.name.strip()
-    users = {one.email.casefold(): one.id for one in active_members(session, tenant_id).values()}
-    wanted = list(dict.fromkeys(one.strip().casefold() for one in request.recipients))
+    users = {user.email.casefold(): user.id for user in active_members(session, tenant_id).values()}
+    wanted = list(dict.fromkeys(address.strip().casefold() for address in request.recipients))
     errors = _errors(request, name, now) | _recipient_errors(request, wanted, users)
     if errors:
         details = " ".join(error for of_field in errors.values() for error in of_field)
         raise InvalidInputError(f"The report was not saved. {details}", errors=errors)
     ITEMS.check_name(session, name, tenant_id=tenant_id, user_id=None, but=but)
-    values = {one.name: getattr(request, one.name) for one in fields(request)}
+    values = {column.name: getattr(request, column.name) for column in fields(request)}
     return values | {
         "name": name,
         "appliances": request.appliances.strip(),
         "schedule": request.schedule.strip(),
-        "recipients": [users[one] for one in wanted],
+        "recipients": [users[address] for address in wanted],
     }
 
 
@@ -273,11 +273,11 @@ def _errors(request: SavedReportRequest, name: str, now: datetime) -> dict[str, 
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         errors["name"] = [f"{name!r} is not a name; use up to {MAX_NAME_LENGTH} characters."]
     if request.by not in GROUPINGS[request.kind]:
-        known = ", ".join(GROUPINGS[request.kind])
-        errors["by"] = [f"Use {known} for a report on {request.kind}, not {request.by}."]
-    for field, most in (("price_per_kilowatt_hour", MAX_PRICE), ("target_percent", 100.0)):
-        if not 0 <= getattr(request, field) <= most:
-            errors[field] = [f"{getattr(request, field)} is not a number from 0 to {most:g}."]
+        groupings = ", ".join(GROUPINGS[request.kind])
+        errors["by"] = [f"Use {groupings} for a report on {request.kind}, not {request.by}."]
+    for field, maximum in (("price_per_kilowatt_hour", MAX_PRICE), ("target_percent", 100.0)):
+        if not 0 <= getattr(request, field) <= maximum:
+            errors[field] = [f"{getattr(request, field)} is not a number from 0 to {maximum:g}."]
     if len(request.appliances) > MAX_FILTER_LENGTH:
         errors["appliances"] = [f"Use up to {MAX_FILTER_LENGTH} characters."]
     try:
@@ -310,7 +310,9 @@ def _recipient_errors(
     request: SavedReportRequest, wanted: Sequence[str], users: dict[str, str]
 ) -> dict[str, list[str]]:
     errors = [
-        f"{one!r} is not an active user of this tenant." for one in wanted if one not in users
+        f"{address!r} is not an active user of this tenant."
+        for address in wanted
+        if address not in users
     ]
     if len(wanted) > MAX_RECIPIENTS:
         errors = [f"{len(wanted)} recipients are more than {MAX_RECIPIENTS}."]

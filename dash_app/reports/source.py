@@ -52,9 +52,9 @@ class Source:
         statement = self.scope.select(select(Appliance).order_by(Appliance.name), Appliance)
         words = self.request.appliances.casefold().split()
         return {
-            one.id: one
-            for one in self.session.scalars(statement).unique()
-            if all(word in _search_text(one) for word in words)
+            appliance.id: appliance
+            for appliance in self.session.scalars(statement).unique()
+            if all(word in _search_text(appliance) for word in words)
         }
 
     @property
@@ -86,14 +86,14 @@ class Source:
         """Return the group of what belongs to an appliance, by the request's grouping."""
         if not appliance_id:
             return NONE
-        found = self.appliances.get(appliance_id)
-        if found is None:
+        appliance = self.appliances.get(appliance_id)
+        if appliance is None:
             return REMOVED
         return {
-            ReportBy.SITE: found.site or NONE,
-            ReportBy.GPU_MODEL: found.gpu_model or NONE,
-            ReportBy.TENANT: found.tenant.name,
-        }.get(self.request.by, found.name)
+            ReportBy.SITE: appliance.site or NONE,
+            ReportBy.GPU_MODEL: appliance.gpu_model or NONE,
+            ReportBy.TENANT: appliance.tenant.name,
+        }.get(self.request.by, appliance.name)
 
     def check_count(self, statement: Select[Any]) -> None:
         """Raise `InvalidInputError` if a statement selects too many objects."""
@@ -136,16 +136,16 @@ def largest_first(
     return sorted(groups.items(), key=lambda item: (0 if is_day else -len(item[1]), item[0]))
 
 
-def raise_too_large(what: str, limit: str) -> NoReturn:
+def raise_too_large(description: str, limit: str) -> NoReturn:
     """Raise `InvalidInputError` for a report that would be too large."""
-    message = f"The report would have {what}, more than {limit}. Choose a shorter period."
+    message = f"The report would have {description}, more than {limit}. Choose a shorter period."
     raise InvalidInputError(message, errors={"since": [message]})
 
 
 def total(values: Iterable[float | None]) -> float | None:
     """Return the sum of the known values; None without any."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers else None
 
 
 def _search_text(appliance: Appliance) -> str:

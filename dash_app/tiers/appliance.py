@@ -52,14 +52,14 @@ _GPU_HEADINGS = ("GPU", "Model", "Health", "Utilization", "Memory", "Temperature
 
 def layout(view: View) -> Page:
     """Return the page of one appliance."""
-    found = view.scope.get(view.session, Appliance, view.route.ident, kind="appliance")
+    appliance = view.scope.get(view.session, Appliance, view.route.ident, kind="appliance")
     gpu_panels, host_panels = (
         [panel(f"appliance-{key}", title) for key, title in panels.items()]
         for panels in (GPU_PANELS, HOST_PANELS)
     )
     chosen = view.controls.choice("gpus", GPU_VIEWS)
     body = [
-        appliance_tabs(found.id, view.controls.search),
+        appliance_tabs(appliance.id, view.controls.search),
         area("appliance-header", "vdd-header"),
         area("appliance-stats", "vdd-stats is-seven"),
         area("appliance-health", "vdd-box vdd-health"),
@@ -77,14 +77,16 @@ def layout(view: View) -> Page:
                     className="vdd-panels is-two",
                 ),
             ],
-            hidden=not found.gpu_count,
+            hidden=not appliance.gpu_count,
             id="appliance-gpu-section",
         ),
         html.Div(panel("appliance-timeline", "Jobs and alerts"), className="vdd-panels is-one"),
         html.H2("Host", className="vdd-group"),
         html.Div(host_panels, className="vdd-panels"),
     ]
-    return Page(title=found.name, crumbs=(("Fleet", f"{PREFIX}{view.controls.search}"),), body=body)
+    return Page(
+        title=appliance.name, crumbs=(("Fleet", f"{PREFIX}{view.controls.search}"),), body=body
+    )
 
 
 def refresh(view: View) -> dict[str, Any]:
@@ -97,34 +99,34 @@ def refresh(view: View) -> dict[str, Any]:
             view.session, view.store, view.scope, ident, span=span, has_bands=has_bands
         )
 
-    found = detail(view.span)
-    charts = view.compared(found.charts, lambda span: detail(span).charts)
+    current = detail(view.span)
+    charts = view.compared(current.charts, lambda span: detail(span).charts)
     bars = timeline(
         view.session,
         view.scope,
-        found.appliance,
-        gpus={gpu.uuid: gpu.index for gpu in found.gpus},
+        current.appliance,
+        gpus={gpu.uuid: gpu.index for gpu in current.gpus},
         span=view.span,
         search=search,
     )
     revision = f"{ident}:{view.controls.time_key}"
     table = components.table(
         _GPU_HEADINGS,
-        [_gpu_cells(ident, gpu, search) for gpu in found.gpus],
+        [_gpu_cells(ident, gpu, search) for gpu in current.gpus],
         empty="This appliance has no GPUs.",
     )
     return {
-        "problem": components.warning(found.problem),
-        "header": _header(found, view),
-        "stats": _stats(found),
-        "health": _findings(found),
+        "problem": components.warning(current.problem),
+        "header": _header(current, view),
+        "stats": _stats(current),
+        "health": _findings(current),
         "gpu-table": table,
         "processes": process_table(
-            read_gpu_processes(found.appliance), found.gpus, appliance_id=ident, search=search
+            read_gpu_processes(current.appliance), current.gpus, appliance_id=ident, search=search
         ),
-        "topology": topology(read_inventory(found.appliance)),
+        "topology": topology(read_inventory(current.appliance)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
-        "gpu-section.hidden": not found.gpus,
+        "gpu-section.hidden": not current.gpus,
         **time_figures(charts, view.span, revision=revision),
     }
 
@@ -157,61 +159,63 @@ def appliance_tabs(appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a D
 
 
 def _header(detail: ApplianceDetail, view: View) -> list[Any]:
-    found, health = detail.appliance, detail.health
-    inventory, status = read_inventory(found), effective_status_of(found)
+    appliance, health = detail.appliance, detail.health
+    inventory, status = read_inventory(appliance), effective_status_of(appliance)
     facts = [
-        found.site,
-        found.region,
+        appliance.site,
+        appliance.region,
         inventory.os,
         inventory.cpu_model,
         f"{inventory.cpu_count} cores" if inventory.cpu_count else "",
         format_size(inventory.memory_bytes) if inventory.memory_bytes else "",
-        f"{found.gpu_count} x {found.gpu_model or 'GPU'}" if found.gpu_count else "",
+        f"{appliance.gpu_count} x {appliance.gpu_model or 'GPU'}" if appliance.gpu_count else "",
         f"driver {inventory.driver_version}" if inventory.driver_version else "",
-        f"agent {found.agent_version}" if found.agent_version else "",
+        f"agent {appliance.agent_version}" if appliance.agent_version else "",
     ]
     return [
         html.Span(
             [components.status_dot(status), html.Strong(status.value.capitalize())],
             className="vdd-state",
         ),
-        badge("drained") if found.drained_at and status is not EffectiveStatus.DRAINED else None,
+        badge("drained")
+        if appliance.drained_at and status is not EffectiveStatus.DRAINED
+        else None,
         health_badge(health.state) if health else badge("health unknown"),
         badge(health.appliance_class) if health and health.appliance_class else None,
-        html.Span(_seen(found, view), className="vdd-muted"),
+        html.Span(_seen(appliance, view), className="vdd-muted"),
         html.Span(" · ".join(fact for fact in facts if fact), className="vdd-facts"),
     ]
 
 
-def _seen(found: Appliance, view: View) -> str:
-    if found.last_seen_at is None:
+def _seen(appliance: Appliance, view: View) -> str:
+    if appliance.last_seen_at is None:
         return "never seen"
-    if found.state is ApplianceState.ONLINE:
-        return f"last seen {view.controls.time_text(found.last_seen_at, '%H:%M:%S')}"
-    seconds = (view.now - found.last_seen_at).total_seconds()
-    at = view.controls.time_text(found.last_seen_at, "%b %d %H:%M:%S")
+    if appliance.state is ApplianceState.ONLINE:
+        return f"last seen {view.controls.time_text(appliance.last_seen_at, '%H:%M:%S')}"
+    seconds = (view.now - appliance.last_seen_at).total_seconds()
+    at = view.controls.time_text(appliance.last_seen_at, "%b %d %H:%M:%S")
     return f"last seen {format_duration(seconds)} ago, {at}"
 
 
-def _stats(found: ApplianceDetail) -> list[Any]:
-    cpu = number(found.cpu, "usage_percent")
-    memory = number(found.memory, "used_percent")
-    disk, mount = fullest_disk(found.disks)
-    powers = [watts for gpu in found.gpus if (watts := gpu.number("power_watts")) is not None]
-    use = mean(gpu.number("utilization_percent") for gpu in found.gpus)
-    allocated = sum(gpu.job is not None for gpu in found.gpus)
+def _stats(detail: ApplianceDetail) -> list[Any]:
+    cpu = number(detail.cpu, "usage_percent")
+    memory = number(detail.memory, "used_percent")
+    disk, mount = fullest_disk(detail.disks)
+    powers = [watts for gpu in detail.gpus if (watts := gpu.number("power_watts")) is not None]
+    use = mean(gpu.number("utilization_percent") for gpu in detail.gpus)
+    allocated = sum(gpu.job is not None for gpu in detail.gpus)
     tiles = [
-        stat("CPU", percent_text(cpu), percent=cpu or 0, warns=True, note=_load_note(found)),
+        stat("CPU", percent_text(cpu), percent=cpu or 0, warns=True, note=_load_note(detail)),
         stat(
             "Memory",
             percent_text(memory),
             percent=memory or 0,
             warns=True,
-            note=_of(found.memory, "used_bytes", "total_bytes"),
+            note=_of(detail.memory, "used_bytes", "total_bytes"),
         ),
         stat("Disk", percent_text(disk), percent=disk or 0, warns=True, note=mount),
     ]
-    if found.gpus:
+    if detail.gpus:
         tiles += [
             stat(
                 "GPU utilization",
@@ -221,26 +225,26 @@ def _stats(found: ApplianceDetail) -> list[Any]:
             ),
             stat(
                 "GPUs allocated",
-                f"{allocated} / {len(found.gpus)}",
-                percent=100 * allocated / len(found.gpus),
+                f"{allocated} / {len(detail.gpus)}",
+                percent=100 * allocated / len(detail.gpus),
             ),
             stat("GPU power", value_text("_watts", sum(powers) if powers else None)),
         ]
     return tiles
 
 
-def _findings(found: ApplianceDetail) -> Any:  # noqa: ANN401 - a Dash component
-    findings = [("Appliance", one) for one in own_findings(found.health)]
-    for gpu in found.gpus:
+def _findings(detail: ApplianceDetail) -> Any:  # noqa: ANN401 - a Dash component
+    findings = [("Appliance", finding) for finding in own_findings(detail.health)]
+    for gpu in detail.gpus:
         findings += [
-            (f"GPU {gpu.index}", one) for one in (gpu.health.findings if gpu.health else [])
+            (f"GPU {gpu.index}", finding) for finding in (gpu.health.findings if gpu.health else [])
         ]
     worst_first = sorted(findings, key=lambda item: item[1].state is not HealthState.FAILED)
     return findings_list(worst_first)
 
 
-def _load_note(found: ApplianceDetail) -> str:
-    values = [number(found.load, name) for name in ("load1", "load5", "load15")]
+def _load_note(detail: ApplianceDetail) -> str:
+    values = [number(detail.load, name) for name in ("load1", "load5", "load15")]
     loads = [f"{value:.1f}" for value in values if value is not None]
     return f"load {'  '.join(loads)}" if loads else ""
 

@@ -53,7 +53,7 @@ _WORST = frozenset({EffectiveStatus.LOST, EffectiveStatus.FENCED, EffectiveStatu
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What GPU tiles show, and the query string of their links."""
+    """The metric that GPU tiles show, and the query string of their links."""
 
     metric: Metric
     search: str
@@ -69,14 +69,14 @@ def filtered(
 ) -> list[ApplianceCard]:
     """Return the matching cards in order, by tenant first, then by group."""
     words = text.casefold().split()
-    found = [card for card in cards if all(word in _search_text(card) for word in words)]
+    matching = [card for card in cards if all(word in _search_text(card) for word in words)]
     if state == "unhealthy":
-        found = [card for card in found if card.health in HEALTH_TONES]
+        matching = [card for card in matching if card.health in HEALTH_TONES]
     elif state != "all":
         is_online = state == "online"
-        found = [card for card in found if (card.state is ApplianceState.ONLINE) is is_online]
+        matching = [card for card in matching if (card.state is ApplianceState.ONLINE) is is_online]
     return sorted(
-        found,
+        matching,
         key=lambda card: (
             card.tenant_name,
             group_of(card, grouping),
@@ -87,7 +87,7 @@ def filtered(
 
 
 def is_label(grouping: str) -> bool:
-    """Whether a grouping is by a label: `label:rack`."""
+    """Return whether a grouping is by a label: `label:rack`."""
     return grouping.startswith(_LABEL) and len(grouping) > len(_LABEL)
 
 
@@ -103,12 +103,12 @@ def groupings(cards: Sequence[ApplianceCard], *, chosen: str) -> dict[str, str]:
 def group_of(card: ApplianceCard, grouping: str) -> str:
     """Return the name of a card's group; empty without a grouping."""
     kind, _, key = grouping.partition(":")
-    found = {
+    groups = {
         "site": card.site,
         "model": card.gpu_model or ("" if card.gpus else "no GPU"),
         "label": card.labels.get(key, ""),
     }
-    return (found[kind] or f"no {key or kind}") if kind in found else ""
+    return (groups[kind] or f"no {key or kind}") if kind in groups else ""
 
 
 def grids(
@@ -205,7 +205,7 @@ def _card(card: ApplianceCard, tile: Tile) -> Any:  # noqa: ANN401 - a Dash comp
 
 
 def _badges(card: ApplianceCard) -> list[Any]:
-    badges = [found] if (found := health_badge(card.health)) else []
+    badges = [health] if (health := health_badge(card.health)) else []
     if card.status not in {EffectiveStatus.ONLINE, EffectiveStatus.DRAINED}:
         tone = "danger" if card.status in _WORST else "warning"
         badges.append(badge(card.status.value, tone=tone))

@@ -50,36 +50,36 @@ LIST_PATH = "/custom-dashboards"
 
 def layout(view: View) -> Page:
     """Return the page of a dashboard."""
-    found = get_dashboard(view.session, view.scope, view.route.ident)
-    panels = found.panel_list
-    is_changeable = ITEMS.may_change(view.scope, found)
+    dashboard = get_dashboard(view.session, view.scope, view.route.ident)
+    panels = dashboard.panel_list
+    is_changeable = ITEMS.may_change(view.scope, dashboard)
     body = [
-        _head(found, view, is_changeable=is_changeable, is_full=len(panels) >= MAX_PANELS),
+        _head(dashboard, view, is_changeable=is_changeable, is_full=len(panels) >= MAX_PANELS),
         html.Div(
             [
-                _panel(panel, number, found.id if is_changeable else "")
+                _panel(panel, number, dashboard.id if is_changeable else "")
                 for number, panel in enumerate(panels)
             ],
             className=f"vdd-panels vdd-custom{' is-changeable' if is_changeable else ''}",
-            **attributes({"data-dashboard": found.id}),
+            **attributes({"data-dashboard": dashboard.id}),
         ),
     ]
     if not panels:
-        label, href = ("Add panel", f"{LIST_PATH}/{found.id}/panels/new")
+        label, href = ("Add panel", f"{LIST_PATH}/{dashboard.id}/panels/new")
         if not is_changeable:
             label, href = ("Custom dashboards", LIST_PATH)
         text = "A panel shows a metric as lines, bars, a heat map, a table or a number."
         body.append(components.empty_state("No panels yet", text, label=label, href=href))
     crumbs = (("Custom dashboards", LIST_PATH),)
     choices = choices_of(view, panels, located_appliances(view))
-    return Page(title=found.name, crumbs=crumbs, body=body, choices=choices)
+    return Page(title=dashboard.name, crumbs=crumbs, body=body, choices=choices)
 
 
 def refresh(view: View) -> dict[str, Any]:
     """Return the data of the panels, as long as they take their turn's time."""
-    found = get_dashboard(view.session, view.scope, view.route.ident)
-    panels = found.panel_list
-    with view.custom.running(found.tenant_id or "") as is_admitted:
+    dashboard = get_dashboard(view.session, view.scope, view.route.ident)
+    panels = dashboard.panel_list
+    with view.custom.running(dashboard.tenant_id or "") as is_admitted:
         if not is_admitted:
             return {"problem": components.warning(BUSY)}
         return _refreshed(view, panels)
@@ -247,13 +247,13 @@ def _note_text(panel: Panel, ranked: Ranked) -> str:
     return " · ".join(filter(None, (of_range, ranked.note)))
 
 
-def _head(found: CustomDashboard, view: View, *, is_changeable: bool, is_full: bool) -> Any:  # noqa: ANN401 - a Dash component
-    path = f"{LIST_PATH}/{found.id}"
-    author = found.user.name if found.user else "a deleted user"
-    facts = [f"Shared by {author}" if found.is_shared else "Private", found.description]
-    links = {"Export": f"{LIST_PATH}/export?id={found.id}"}
+def _head(dashboard: CustomDashboard, view: View, *, is_changeable: bool, is_full: bool) -> Any:  # noqa: ANN401 - a Dash component
+    path = f"{LIST_PATH}/{dashboard.id}"
+    author = dashboard.user.name if dashboard.user else "a deleted user"
+    facts = [f"Shared by {author}" if dashboard.is_shared else "Private", dashboard.description]
+    links = {"Export": f"{LIST_PATH}/export?id={dashboard.id}"}
     if view.scope.allows(Permission.EDIT_DASHBOARDS):
-        links = {"Copy": f"{LIST_PATH}/new?copy={found.id}", **links}
+        links = {"Copy": f"{LIST_PATH}/new?copy={dashboard.id}", **links}
     if is_changeable:
         links = {"Settings": f"{path}/edit", **links}
         if not is_full:
@@ -297,7 +297,7 @@ def _panel(panel: Panel, number: int, changeable_id: str) -> Any:  # noqa: ANN40
         Note(_query_text(panel), f"{panel.measurement}.{panel.fields[0]}"),
         class_name=" ".join(filter(None, names)),
         actions=actions,
-        more=_changes(changeable_id, number) if changeable_id else (),
+        extra_items=_changes(changeable_id, number) if changeable_id else (),
     )
 
 
@@ -326,5 +326,5 @@ def _query_text(panel: Panel) -> str:
     """Return what a panel shows, as text such as `avg(gpu.power_watts) by appliance`."""
     metrics = ", ".join(f"{panel.measurement}.{name}" for name in panel.fields)
     by = f" by {', '.join(panel.group_by)}" if panel.group_by else ""
-    filters = "; ".join(f"{tag} = {', '.join(some)}" for tag, some in panel.filters.items())
+    filters = "; ".join(f"{tag} = {', '.join(values)}" for tag, values in panel.filters.items())
     return f"{panel.aggregate}({metrics}){by}{f' where {filters}' if filters else ''}"

@@ -83,22 +83,22 @@ def layout(view: View) -> Page:
 
 def refresh(view: View) -> dict[str, Any]:
     """Return the data of the fleet."""
-    found = fleet(view.session, view.store, view.scope, span=view.span)
-    data: dict[str, Any] = {"problem": components.warning(found.problem)}
+    current = fleet(view.session, view.store, view.scope, span=view.span)
+    data: dict[str, Any] = {"problem": components.warning(current.problem)}
     choice, search = view.controls.choice, view.controls.search
-    groups = groupings(found.cards, chosen=view.controls.choices.get("group", ""))
+    groups = groupings(current.cards, chosen=view.controls.choices.get("group", ""))
     grouping = choice("group", groups)
     cards = filtered(
-        found.cards,
+        current.cards,
         text=view.controls.choices.get("text", ""),
         state=choice("state", STATES),
         sort=choice("sort", SORTS),
         grouping=grouping,
     )
-    is_filtered = len(cards) < len(found.cards)
+    is_filtered = len(cards) < len(current.cards)
     totals = fleet_totals(view.session, view.scope, cards, is_filtered=is_filtered)
     data["totals"] = _totals(totals)
-    if not found.cards:
+    if not current.cards:
         empty = components.empty_state(
             "No appliances yet",
             "Add an appliance and enroll its agent to see its metrics here.",
@@ -131,15 +131,15 @@ def refresh(view: View) -> dict[str, Any]:
         card.appliance_id: f"{card.tenant_name} / {card.name}" if is_operator else card.name
         for card in shown
     }
-    telemetry = _telemetry(view, cards if is_filtered else None, found.problem)
-    on_page = _telemetry(view, shown if len(shown) < len(found.cards) else None, found.problem)
+    telemetry = _telemetry(view, cards if is_filtered else None, current.problem)
+    on_page = _telemetry(view, shown if len(shown) < len(current.cards) else None, current.problem)
     charts = view.compared(
         host_charts(telemetry, view.cache),
         lambda span: host_charts(replace(telemetry, span=span), view.cache),
     )
     heat = gpu_heat(on_page, shown, metric, names=names)
     gpu_counts = {card.appliance_id: len(card.gpus) for card in cards}
-    power = power_over_time(_telemetry(view, None, found.problem), view.cache, gpu_counts)
+    power = power_over_time(_telemetry(view, None, current.problem), view.cache, gpu_counts)
     revision = f"fleet:{view.controls.time_key}"
     ids = {card.appliance_id for card in cards} if is_filtered else None
     ranked = rankings(view.session, telemetry, view.cache, cards, appliances=ids, now=view.now)

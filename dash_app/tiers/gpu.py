@@ -60,7 +60,7 @@ PANELS = {
 
 def layout(view: View) -> Page:
     """Return the page of one GPU; whether the GPU exists is left to the first refresh."""
-    found = view.scope.get(view.session, Appliance, view.route.ident, kind="appliance")
+    appliance = view.scope.get(view.session, Appliance, view.route.ident, kind="appliance")
     search = view.controls.search
     panels = [panel(f"gpu-{key}", title) for key, title in PANELS.items()]
     body = [
@@ -77,10 +77,13 @@ def layout(view: View) -> Page:
         html.H2("Tier", className="vdd-group", id="tier"),
         area("gpu-tier", "vdd-box"),
     ]
-    crumbs = (("Fleet", f"{PREFIX}{search}"), (found.name, f"{appliance_path(found.id)}{search}"))
+    crumbs = (
+        ("Fleet", f"{PREFIX}{search}"),
+        (appliance.name, f"{appliance_path(appliance.id)}{search}"),
+    )
     peers = {
         f"{PEER}{gpu.index}": f"GPU {gpu.index}"
-        for gpu in read_inventory(found).gpus
+        for gpu in read_inventory(appliance).gpus
         if str(gpu.index) != view.route.gpu
     }
     return Page(title=f"GPU {view.route.gpu}", crumbs=crumbs, body=body, peers=peers)
@@ -93,37 +96,37 @@ def refresh(view: View) -> dict[str, Any]:
     def detail(index: str, span: Span) -> GPUDetail:
         return gpu_detail(view.session, view.store, view.scope, route.ident, index=index, span=span)
 
-    found = detail(route.gpu, view.span)
-    charts = view.compared(found.charts, lambda span: detail(route.gpu, span).charts)
+    current = detail(route.gpu, view.span)
+    charts = view.compared(current.charts, lambda span: detail(route.gpu, span).charts)
     peer = view.controls.compare.removeprefix(PEER)
-    if view.controls.compare.startswith(PEER) and peer in {one.index for one in found.siblings}:
-        others = detail(peer, view.span).charts
+    if view.controls.compare.startswith(PEER) and peer in {gpu.index for gpu in current.siblings}:
+        peer_charts = detail(peer, view.span).charts
         charts = {
-            key: with_earlier(chart, others[key], shift_ns=0, label=f"GPU {peer}")
+            key: with_earlier(chart, peer_charts[key], shift_ns=0, label=f"GPU {peer}")
             for key, chart in charts.items()
         }
     revision = f"{route.ident}:{route.gpu}:{view.controls.time_key}"
-    health = found.gpu.health
+    health = current.gpu.health
     bars = timeline(
         view.session,
         view.scope,
-        found.appliance,
-        gpus={found.gpu.uuid: found.gpu.index},
+        current.appliance,
+        gpus={current.gpu.uuid: current.gpu.index},
         span=view.span,
         search=search,
     )
     return {
-        "problem": components.warning(found.problem),
-        "header": _header(found, view),
-        "stats": _stats(found),
-        "host": _host(found, search),
-        "health": findings_list([("", one) for one in health.findings] if health else []),
+        "problem": components.warning(current.problem),
+        "header": _header(current, view),
+        "stats": _stats(current),
+        "host": _host(current, search),
+        "health": findings_list([("", finding) for finding in health.findings] if health else []),
         "xids": xid_table(
-            found.xids, zone=view.controls.tzinfo, empty="No XIDs in this time range."
+            current.xids, zone=view.controls.tzinfo, empty="No XIDs in this time range."
         ),
-        "jobs": _jobs(found.runs, view.controls),
-        "slices": _slices(found.slices),
-        "tier": html.P(tier_reason(found)),
+        "jobs": _jobs(current.runs, view.controls),
+        "slices": _slices(current.slices),
+        "tier": html.P(tier_reason(current)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
         **time_figures(charts, view.span, revision=revision),
     }
@@ -137,27 +140,27 @@ DASHBOARD = Dashboard(
 )
 
 
-def _header(found: GPUDetail, view: View) -> list[Any]:
-    search, health = view.controls.search, found.gpu.health
+def _header(detail: GPUDetail, view: View) -> list[Any]:
+    search, health = view.controls.search, detail.gpu.health
     tier = health.tier if health else ""
     siblings = [
         dcc.Link(
             gpu.index,
-            href=f"{gpu_path(found.appliance.id, gpu.index)}{search}",
-            className=f"vdd-sibling{' is-here' if gpu.index == found.gpu.index else ''}",
+            href=f"{gpu_path(detail.appliance.id, gpu.index)}{search}",
+            className=f"vdd-sibling{' is-here' if gpu.index == detail.gpu.index else ''}",
             title=f"GPU {gpu.index}",
         )
-        for gpu in found.siblings
+        for gpu in detail.siblings
     ]
     return [
-        html.Span(_allocation(found, view), className="vdd-state"),
+        html.Span(_allocation(detail, view), className="vdd-state"),
         health_badge(health.state) if health else badge("health unknown"),
         html.Span(
             [
-                f"{found.gpu.model} · ",
+                f"{detail.gpu.model} · ",
                 html.A(tier, href="#tier", title="Why this tier?") if tier else None,
                 " · " if tier else None,
-                found.gpu.uuid,
+                detail.gpu.uuid,
             ],
             className="vdd-facts",
         ),
@@ -167,12 +170,12 @@ def _header(found: GPUDetail, view: View) -> list[Any]:
     ]
 
 
-def _allocation(found: GPUDetail, view: View) -> list[Any]:
+def _allocation(detail: GPUDetail, view: View) -> list[Any]:
     """Return who uses the GPU: now, or at the end of a window, as the figures below."""
-    job, verb, free = found.gpu.job, "Allocated", unallocated_text(found.gpu).capitalize()
+    job, verb, free = detail.gpu.job, "Allocated", unallocated_text(detail.gpu).capitalize()
     if view.controls.window is not None:
         end_ns = view.span.end_ns
-        job = next((run.attempt.job for run in found.runs if run.end_ns == end_ns), None)
+        job = next((run.attempt.job for run in detail.runs if run.end_ns == end_ns), None)
         at = f"At {view.controls.time_text(from_ns(end_ns))}"
         verb, free = f"{at} allocated", f"{at} not allocated"
     if job is None:
@@ -181,8 +184,8 @@ def _allocation(found: GPUDetail, view: View) -> list[Any]:
     return [f"{verb} to ", link]
 
 
-def _stats(found: GPUDetail) -> list[Any]:
-    number = found.gpu.number
+def _stats(detail: GPUDetail) -> list[Any]:
+    number = detail.gpu.number
     use = number("utilization_percent")
     used, total = number("memory_used_bytes"), number("memory_total_bytes")
     power, limit = number("power_watts"), number("power_limit_watts")
@@ -223,18 +226,18 @@ def _stats(found: GPUDetail) -> list[Any]:
                 if number(name)
             ],
         ),
-        stat("Energy in this range", energy_text(found.energy_joules)),
+        stat("Energy in this range", energy_text(detail.energy_joules)),
     ]
 
 
-def _host(found: GPUDetail, search: str) -> list[Any]:
+def _host(detail: GPUDetail, search: str) -> list[Any]:
     """Return the use of the appliance that the GPU is in, in one row."""
-    host = found.host
+    host = detail.host
     disk = f"{host.disk_mount} is the fullest file system" if host.disk_mount else ""
     rates = {"Disk I/O": host.diskio_bytes_per_second, "Network": host.network_bytes_per_second}
     return [
         dcc.Link(
-            f"Host {found.appliance.name}", href=f"{appliance_path(found.appliance.id)}{search}"
+            f"Host {detail.appliance.name}", href=f"{appliance_path(detail.appliance.id)}{search}"
         ),
         meter("CPU", host.cpu_percent),
         meter("Memory", host.memory_percent),
@@ -252,22 +255,22 @@ def _host(found: GPUDetail, search: str) -> list[Any]:
     ]
 
 
-def tier_reason(found: GPUDetail) -> str:
+def tier_reason(detail: GPUDetail) -> str:
     """Return what the GPU's tier means, and why it is lower than that of its peers."""
-    tier = found.gpu.health.tier if found.gpu.health else ""
+    tier = detail.gpu.health.tier if detail.gpu.health else ""
     if tier not in TIER_MINIMUMS:
         return "The tier is unknown: the agent reports no specifications of this GPU."
     text = f"A {tier} GPU has {TIER_MINIMUMS[tier]}."
     better = [
         gpu.health.tier
-        for gpu in found.siblings
-        if gpu.model == found.gpu.model and gpu.health and gpu.health.tier in TIER_MINIMUMS
+        for gpu in detail.siblings
+        if gpu.model == detail.gpu.model and gpu.health and gpu.health.tier in TIER_MINIMUMS
     ]
     ranks = list(TIER_MINIMUMS)
     best = min(better, key=ranks.index, default=tier)
     if ranks.index(best) >= ranks.index(tier):
         return text
-    width, full = found.gpu.number("pcie_width"), found.gpu.number("pcie_width_max")
+    width, full = detail.gpu.number("pcie_width"), detail.gpu.number("pcie_width_max")
     if width and full and width < full:
         cause = f"its PCIe link has {width:.0f} of {full:.0f} lanes."
     else:
@@ -295,12 +298,12 @@ def _slices(slices: Sequence[Latest]) -> list[Any]:
         return []
     rows = [
         [
-            one.tags.get("slice", ""),
-            one.tags.get("model", ""),
-            value_text("_bytes", number_of(one.values, "memory_used_bytes")),
-            value_text("_bytes", number_of(one.values, "memory_total_bytes")),
+            mig_slice.tags.get("slice", ""),
+            mig_slice.tags.get("model", ""),
+            value_text("_bytes", number_of(mig_slice.values, "memory_used_bytes")),
+            value_text("_bytes", number_of(mig_slice.values, "memory_total_bytes")),
         ]
-        for one in slices
+        for mig_slice in slices
     ]
     table = components.table(("Slice", "Profile", "Memory used", "Memory"), rows, empty="")
     return [html.H2("MIG slices", className="vdd-group"), html.Div(table, className="vdd-box")]

@@ -38,25 +38,31 @@ def process_table(
     rows = [
         [
             [
-                dcc.Link(f"GPU {one.gpu}", href=f"{gpu_path(appliance_id, str(one.gpu))}{search}"),
-                None if one.uuid in uuids else html.Span(badge("MIG"), title=one.uuid),
+                dcc.Link(
+                    f"GPU {process.gpu}", href=f"{gpu_path(appliance_id, str(process.gpu))}{search}"
+                ),
+                None if process.uuid in uuids else html.Span(badge("MIG"), title=process.uuid),
             ],
-            str(one.pid),
-            one.name or html.Span("hidden", className="vdd-muted"),
-            _owner(one, names, search),
-            format_value("_bytes", one.memory_bytes) if one.memory_bytes else components.ABSENT,
+            str(process.pid),
+            process.name or html.Span("hidden", className="vdd-muted"),
+            _owner(process, names, search),
+            format_value("_bytes", process.memory_bytes)
+            if process.memory_bytes
+            else components.ABSENT,
         ]
-        for one in processes
+        for process in processes
     ]
     headings = ("GPU", "PID", "Process", "Used by", "Memory")
     return components.table(headings, rows, empty="No process uses a GPU.")
 
 
-def _owner(one: GPUProcess, names: Mapping[str, str], search: str) -> Any:  # noqa: ANN401 - Dash's
-    if one.job:
-        return dcc.Link(names.get(one.job, one.job[:8]), href=f"{job_path(one.job)}{search}")
-    place = f"container {one.container}" if one.container else one.owner
-    return [place, badge("outside of jobs", tone="warning")] if one.owner != "job" else "job"
+def _owner(process: GPUProcess, names: Mapping[str, str], search: str) -> Any:  # noqa: ANN401 - Dash's
+    if process.job:
+        return dcc.Link(
+            names.get(process.job, process.job[:8]), href=f"{job_path(process.job)}{search}"
+        )
+    place = f"container {process.container}" if process.container else process.owner
+    return [place, badge("outside of jobs", tone="warning")] if process.owner != "job" else "job"
 
 
 def topology(inventory: Inventory) -> Any:  # noqa: ANN401 - a Dash component

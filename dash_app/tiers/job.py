@@ -39,43 +39,43 @@ _TONES = {
 
 def layout(view: View) -> Page:
     """Return the page of one job."""
-    found = view.scope.get(view.session, Job, view.route.ident, kind="job")
+    job = view.scope.get(view.session, Job, view.route.ident, kind="job")
     gpu_panels, attempt_panels = (
         [panel(f"job-{key}", title, has_own_time=True) for key, title in panels.items()]
         for panels in (GPU_PANELS, ATTEMPT_PANELS)
     )
     tabs = {
-        "Dashboard": f"{job_path(found.id)}{view.controls.search}",
-        "Details and log": f"/jobs/{found.id}",
+        "Dashboard": f"{job_path(job.id)}{view.controls.search}",
+        "Details and log": f"/jobs/{job.id}",
     }
     body = [
         components.tabs("Pages of this job", tabs, chosen="Dashboard"),
         area("job-header", "vdd-header"),
         area("job-stats", "vdd-stats is-seven"),
-        html.Div(gpu_panels, className="vdd-panels", hidden=not found.gpus),
+        html.Div(gpu_panels, className="vdd-panels", hidden=not job.gpus),
         html.Div(attempt_panels, className="vdd-panels"),
     ]
     crumbs = (("Fleet", f"{PREFIX}{view.controls.search}"), ("Jobs", "/jobs"))
     peers = {
-        f"{PEER}{one.id}": f"{one.name}, {view.controls.time_text(one.started_at)}"
-        for one in comparable_jobs(view.session, view.scope, found)
-        if one.started_at is not None
+        f"{PEER}{peer.id}": f"{peer.name}, {view.controls.time_text(peer.started_at)}"
+        for peer in comparable_jobs(view.session, view.scope, job)
+        if peer.started_at is not None
     }
-    return Page(title=found.name, crumbs=crumbs, body=body, has_range=False, peers=peers)
+    return Page(title=job.name, crumbs=crumbs, body=body, has_range=False, peers=peers)
 
 
 def refresh(view: View) -> dict[str, Any]:
     """Return the data of a job."""
-    found = job_detail(view.session, view.store, view.scope, view.route.ident, now=view.now)
-    if found.span is None:
+    detail = job_detail(view.session, view.store, view.scope, view.route.ident, now=view.now)
+    if detail.span is None:
         figures = dict.fromkeys(PANELS, message_figure("The job has not started yet"))
     else:
-        charts = _compared(view, found)
-        figures = time_figures(charts, found.span, revision=found.job.id)
+        charts = _compared(view, detail)
+        figures = time_figures(charts, detail.span, revision=detail.job.id)
     return {
-        "problem": components.warning(found.problem),
-        "header": _header(found, view.controls.search),
-        "stats": _stats(found, view.controls),
+        "problem": components.warning(detail.problem),
+        "header": _header(detail, view.controls.search),
+        "stats": _stats(detail, view.controls),
         **figures,
     }
 
@@ -85,32 +85,32 @@ DASHBOARD = Dashboard(
 )
 
 
-def _compared(view: View, found: JobDetail) -> Mapping[str, Chart]:
+def _compared(view: View, detail: JobDetail) -> Mapping[str, Chart]:
     """Return the charts with the lines of the job that the address names, from its start on."""
     ident = view.controls.compare.removeprefix(PEER)
-    if found.span is None or not view.controls.compare.startswith(PEER) or ident == found.job.id:
-        return found.charts
+    if detail.span is None or not view.controls.compare.startswith(PEER) or ident == detail.job.id:
+        return detail.charts
     try:
         other = job_detail(view.session, view.store, view.scope, ident, now=view.now)
     except NotFoundError:
-        return found.charts
+        return detail.charts
     if other.span is None:
-        return found.charts
-    shift_ns = found.span.start_ns - other.span.start_ns
+        return detail.charts
+    shift_ns = detail.span.start_ns - other.span.start_ns
     return {
         key: with_earlier(chart, other.charts[key], shift_ns=shift_ns, label=other.job.name)
-        for key, chart in found.charts.items()
+        for key, chart in detail.charts.items()
     }
 
 
-def _header(found: JobDetail, search: str) -> list[Any]:
-    job = found.job
+def _header(detail: JobDetail, search: str) -> list[Any]:
+    job = detail.job
     reason = job.message or job.reason.value.replace("_", " ")
     location: list[Any] = []
-    if found.appliance is not None:
-        link = f"{appliance_path(found.appliance.id)}{search}"
-        location = [dcc.Link(found.appliance.name, href=link)]
-    for appliance_id, gpu in found.gpus:
+    if detail.appliance is not None:
+        link = f"{appliance_path(detail.appliance.id)}{search}"
+        location = [dcc.Link(detail.appliance.name, href=link)]
+    for appliance_id, gpu in detail.gpus:
         href = f"{gpu_path(appliance_id, gpu)}{search}"
         location += [" · ", dcc.Link(f"GPU {gpu}", href=href)]
     return [
@@ -120,9 +120,9 @@ def _header(found: JobDetail, search: str) -> list[Any]:
     ]
 
 
-def _stats(found: JobDetail, controls: Controls) -> list[Any]:
-    job = found.job
-    run_time = format_duration(found.run_seconds) if found.span else components.ABSENT
+def _stats(detail: JobDetail, controls: Controls) -> list[Any]:
+    job = detail.job
+    run_time = format_duration(detail.run_seconds) if detail.span else components.ABSENT
     return [
         stat("Runtime", run_time, note=_times(job, controls)),
         stat(

@@ -17,12 +17,16 @@ Rows = Sequence[Sequence[Any]]
 def lists(ranked: Rankings, *, search: str) -> list[Any]:
     """Return the tables; `search` is the query string of their links."""
 
-    def gpus(found: Sequence[tuple[GPUAt, float]], field: str) -> Rows:
-        return [[_gpu_link(one, search), value_text(field, value)] for one, value in found]
+    def gpus(ranking: Sequence[tuple[GPUAt, float]], field: str) -> Rows:
+        return [[_gpu_link(gpu_at, search), value_text(field, value)] for gpu_at, value in ranking]
 
     idle = [
-        [_gpu_link(one, search), _job_link(one, search), value_text("utilization_percent", share)]
-        for one, share in ranked.idle
+        [
+            _gpu_link(gpu_at, search),
+            _job_link(gpu_at, search),
+            value_text("utilization_percent", share),
+        ]
+        for gpu_at, share in ranked.idle
     ]
     fullest = [
         [
@@ -36,8 +40,16 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
     ]
     is_allocated = any(model.allocated for model in ranked.capacity)
     capacity = [
-        [one.model, one.total, one.allocated, one.busy, one.idle, one.free, one.failed]
-        for one in ranked.capacity
+        [
+            model.model,
+            model.total,
+            model.allocated,
+            model.busy,
+            model.idle,
+            model.free,
+            model.failed,
+        ]
+        for model in ranked.capacity
     ]
     jobs = [
         [dcc.Link(job.name, href=f"{job_path(job.key)}{search}"), f"{job.allocated_gpu_hours:,.1f}"]
@@ -103,12 +115,12 @@ def _list(title: str, headings: Sequence[str], rows: Rows, *, empty: str, note: 
     return html.Section(parts, className="vdd-panel vdd-list")
 
 
-def _gpu_link(one: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component
-    card, gpu = one
+def _gpu_link(gpu_at: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    card, gpu = gpu_at
     path = gpu_path(card.appliance_id, gpu.index)
     return dcc.Link(f"{card.name} · GPU {gpu.index}", href=f"{path}{search}")
 
 
-def _job_link(one: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component
-    job = one[1].job
+def _job_link(gpu_at: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    job = gpu_at[1].job
     return dcc.Link(job.name, href=f"{job_path(job.id)}{search}") if job else ""

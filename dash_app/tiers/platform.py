@@ -48,7 +48,7 @@ def refresh(view: View) -> dict[str, Any]:
     """Return the data of the platform, at most a minute old."""
     view.scope.require(Permission.OPERATE)
     session, store, scope, now = view.session, view.store, view.scope, view.now
-    found = view.cache.get("totals", lambda: platform_figures(session, store, scope, now=now))
+    totals = view.cache.get("totals", lambda: platform_figures(session, store, scope, now=now))
     span, charts = view.cache.get(
         view.controls.time_key,
         lambda: (view.span, platform_charts(session, store, scope, span=view.span, now=now)),
@@ -60,8 +60,8 @@ def refresh(view: View) -> dict[str, Any]:
     days = daily_span(charts, now=now)
     revision = f"platform:{view.controls.time_key}"
     return {
-        "problem": components.warning(found.problem),
-        "stats": _stats(found),
+        "problem": components.warning(totals.problem),
+        "stats": _stats(totals),
         **{
             key: time_figure(chart, days, revision="platform:days")
             if key in DAILY
@@ -77,26 +77,26 @@ DASHBOARD = Dashboard(layout=layout, refresh=refresh, areas=("stats",), panels=t
 GPU_HOURS_HELP = "Two GPUs for an hour are 2 GPU-hours. The current hour is included."
 
 
-def _stats(found: PlatformFigures) -> list[Any]:
-    online = found.by_status.get(EffectiveStatus.ONLINE, 0)
+def _stats(totals: PlatformFigures) -> list[Any]:
+    online = totals.by_status.get(EffectiveStatus.ONLINE, 0)
     return [
         stat(
             "Appliances",
-            str(found.appliances),
-            note=f"{online} online, {len(found.tenants)} tenants",
+            str(totals.appliances),
+            note=f"{online} online, {len(totals.tenants)} tenants",
         ),
-        stat("GPUs", str(found.gpus)),
+        stat("GPUs", str(totals.gpus)),
         stat(
             "GPU utilization, 24 h",
-            value_text("utilization_percent", found.utilization_percent),
-            percent=found.utilization_percent,
+            value_text("utilization_percent", totals.utilization_percent),
+            percent=totals.utilization_percent,
         ),
         stat(
             "GPU-hours, 30 d",
-            f"{found.gpu_hours:z,.1f}",
+            f"{totals.gpu_hours:z,.1f}",
             note="allocated, so far",
             help_text=GPU_HOURS_HELP,
         ),
-        stat("Ingest rate", value_text("points_per_second", found.points_per_second)),
-        stat("Storage", value_text("storage_bytes", found.storage_bytes)),
+        stat("Ingest rate", value_text("points_per_second", totals.points_per_second)),
+        stat("Storage", value_text("storage_bytes", totals.storage_bytes)),
     ]

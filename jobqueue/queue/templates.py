@@ -26,7 +26,7 @@ ITEMS = SavedItems(
     noun="job template",
     own=Permission.SUBMIT_JOBS,
     others=Permission.STOP_ANY_JOB,
-    most=200,
+    max_items=200,
 )
 MAX_DESCRIPTION_LENGTH = 500
 _SHIPPED = {template.name: template for template in SHIPPED}

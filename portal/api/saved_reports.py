@@ -104,7 +104,7 @@ class SavedReportFileSchema(StrictSchema):
     reports = fields.List(
         fields.Nested(SavedReportRequestSchema),
         required=True,
-        validate=validate.Length(max=ITEMS.most),
+        validate=validate.Length(max=ITEMS.max_items),
     )
     is_dry_run = fields.Boolean(
         load_default=False, metadata={"description": "Only return what would change."}

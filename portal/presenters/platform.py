@@ -133,7 +133,7 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
             Use(
                 name=name.replace("_", " ").capitalize(),
                 used=count(session, tenant_id),
-                most=limits.most(name),
+                most=limits.limit(name),
                 effect=f"No more {name.replace('_', ' ')} are accepted.",
             )
             for name, count in _COUNTS.items()

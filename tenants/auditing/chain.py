@@ -181,13 +181,17 @@ class VerificationResult:
 
 
 def verify(
-    session: Session, chain: str, *, known: Iterable[Head] = (), progress: Progress | None = None
+    session: Session,
+    chain: str,
+    *,
+    known_heads: Iterable[Head] = (),
+    progress: Progress | None = None,
 ) -> VerificationResult:
-    """Verify a chain, which must still contain the `known` heads, which were stored elsewhere.
+    """Verify a chain, which must still contain `known_heads`, which were stored elsewhere.
 
     `progress` is called with the chain and the number of verified entries.
     """
-    stored = {head.number: head.hash for head in known if head.chain == chain}
+    stored = {head.number: head.hash for head in known_heads if head.chain == chain}
     last = Head(chain, 0, GENESIS_HASH)
     while True:
         for rows in _batches(session, chain, after=last.number):
@@ -212,18 +216,18 @@ def verify(
 
 
 def verify_all(
-    session: Session, *, known: Sequence[Head] = (), progress: Progress | None = None
+    session: Session, *, known_heads: Sequence[Head] = (), progress: Progress | None = None
 ) -> list[VerificationResult]:
     """Verify every chain, also those that should exist and do not."""
-    made = _targets_of(session, "tenant.created") | {head.chain for head in known}
-    found = {
+    made = _targets_of(session, "tenant.created") | {head.chain for head in known_heads}
+    chain_names = {
         *session.scalars(select(AuditHead.chain)),
         *session.scalars(select(AuditEntry.chain).distinct()),
         # The chain of a removed tenant was exported and deleted.
         *(made - _targets_of(session, "tenant.removed")),
     }
-    chains = [PLATFORM_CHAIN, *sorted(found - {PLATFORM_CHAIN, ""})]
-    return [verify(session, chain, known=known, progress=progress) for chain in chains]
+    chains = [PLATFORM_CHAIN, *sorted(chain_names - {PLATFORM_CHAIN, ""})]
+    return [verify(session, chain, known_heads=known_heads, progress=progress) for chain in chains]
 
 
 def _targets_of(session: Session, action: str) -> set[str]:
@@ -268,5 +272,5 @@ def _problem_at_end(head: Row[int, str] | None, last: Head, stored: Mapping[int,
 
 
 def _missing(first: int, last: int) -> str:
-    what = f"Entry {first} is" if first == last else f"Entries {first} to {last} are"
-    return f"{what} missing."
+    subject = f"Entry {first} is" if first == last else f"Entries {first} to {last} are"
+    return f"{subject} missing."

@@ -18,7 +18,7 @@ Values = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """Who does something, and from where.
+    """The user or process behind an action, and its origin.
 
     `name` is an email address, `agent node-7` or `scheduler`; `via` is how they authenticated, such
     as `browser` or `API token nightly`.
@@ -63,8 +63,8 @@ def actor_info(actor: Actor, clock: Clock) -> dict[str, Any]:
 
 def actor_of(session: Session) -> Actor | None:
     """Return the actor of a session, if one is set."""
-    found: Actor | None = session.info.get(_ACTOR)
-    return found
+    actor: Actor | None = session.info.get(_ACTOR)
+    return actor
 
 
 def clock_of(session: Session) -> Clock:
@@ -88,31 +88,35 @@ def merge_drafts(drafts: list[Draft]) -> list[Draft]:
     merged_drafts: list[Draft] = []
     places: dict[tuple[str, str, str | None], int] = {}
     for draft in drafts:
-        what = (draft.chain, draft.kind, draft.target_id)
-        at = places.get(what)
+        key = (draft.chain, draft.kind, draft.target_id)
+        at = places.get(key)
         if at is not None and _is_same_change(merged_drafts[at], draft):
             merged_drafts[at] = _merged(merged_drafts[at], draft)
         else:
-            places[what] = len(merged_drafts)
+            places[key] = len(merged_drafts)
             merged_drafts.append(draft)
     return merged_drafts
 
 
-def _is_same_change(one: Draft, other: Draft) -> bool:
-    """Whether two consecutive entries of one row are of one change."""
-    if one.target_id is None or not (one.is_observed or other.is_observed):
+def _is_same_change(earlier: Draft, later: Draft) -> bool:
+    """Return whether two consecutive entries of one row are of one change."""
+    if earlier.target_id is None or not (earlier.is_observed or later.is_observed):
         return False
-    is_update = other.before is not None and other.after is not None
-    return is_update or not (one.is_observed and other.is_observed)
+    is_update = later.before is not None and later.after is not None
+    return is_update or not (earlier.is_observed and later.is_observed)
 
 
-def _merged(one: Draft, other: Draft) -> Draft:
-    named = other if one.is_observed and not other.is_observed else one
-    is_new = one.is_observed and one.before is None
-    before = None if is_new else {**(other.before or {}), **(one.before or {})}
-    after = {**(one.after or {}), **(other.after or {})}
+def _merged(earlier: Draft, later: Draft) -> Draft:
+    named = later if earlier.is_observed and not later.is_observed else earlier
+    is_new = earlier.is_observed and earlier.before is None
+    before = None if is_new else {**(later.before or {}), **(earlier.before or {})}
+    after = {**(earlier.after or {}), **(later.after or {})}
     merged = replace(named, before=before or None, after=after or None)
-    if one.is_observed and other.is_observed:
-        action = one.action if is_new or one.action == other.action else f"{one.kind}.changed"
-        return replace(merged, action=action, target_name=other.target_name)
+    if earlier.is_observed and later.is_observed:
+        action = (
+            earlier.action
+            if is_new or earlier.action == later.action
+            else f"{earlier.kind}.changed"
+        )
+        return replace(merged, action=action, target_name=later.target_name)
     return replace(merged, is_observed=False)

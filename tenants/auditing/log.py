@@ -52,7 +52,7 @@ class AuditQuery:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether the filters exclude entries of the chain."""
+        """Return whether the filters exclude entries of the chain."""
         return any((self.since, self.until, self.actor, self.action, self.target, self.text))
 
 
@@ -83,9 +83,9 @@ def list_entries(
         window = reach.limit(SCAN_LIMIT).subquery()
         joined = select(AuditEntry).join(window, window.c.id == AuditEntry.id)
         statement = joined.where(*scanned).order_by(*_order(chain))
-    found = list(session.scalars(statement.limit(size + 1)))
-    items = found[:size]
-    following = items[-1].id if len(found) > size else None
+    entries = list(session.scalars(statement.limit(size + 1)))
+    items = entries[:size]
+    following = items[-1].id if len(entries) > size else None
     if scanned and following is None:
         following = session.scalar(reach.offset(SCAN_LIMIT - 1).limit(1))
     total = None if query.is_narrowed else _total(session, chain)
@@ -117,52 +117,54 @@ def _by_index(session: Session, chain: str, query: AuditQuery) -> list[ColumnEle
     entry = AuditEntry
     last = _entry_before(session, chain, query.before) if query.before else None
     if chain == EVERY_CHAIN:
-        found = _between(query)
+        conditions = _between(query)
         if last is not None:
             is_same_time = and_(entry.at == last.at, entry.id < last.id)
-            found += [entry.at <= last.at, or_(entry.at < last.at, is_same_time)]
-        return found
-    found = [entry.chain == chain, *_between(query)]
+            conditions += [entry.at <= last.at, or_(entry.at < last.at, is_same_time)]
+        return conditions
+    conditions = [entry.chain == chain, *_between(query)]
     if query.since is not None:
         first = _number_near(session, chain, query.since - _OUT_OF_ORDER)
-        found.append(entry.number >= (0 if first is None else first))
+        conditions.append(entry.number >= (0 if first is None else first))
     if query.until is not None:
         end = _number_near(session, chain, query.until + _OUT_OF_ORDER)
-        found += [] if end is None else [entry.number <= end]
+        conditions += [] if end is None else [entry.number <= end]
     if last is not None:
-        found.append(entry.number < last.number)
+        conditions.append(entry.number < last.number)
     if query.actor:
-        found.append(entry.actor_name == query.actor)
+        conditions.append(entry.actor_name == query.actor)
     if "." in query.action:
-        found.append(entry.action == query.action)
+        conditions.append(entry.action == query.action)
     if _ID.fullmatch(query.target):
-        found.append(entry.target_id == query.target)
-    return found
+        conditions.append(entry.target_id == query.target)
+    return conditions
 
 
 def _without_index(chain: str, query: AuditQuery) -> list[ColumnElement[bool]]:
     """Return the conditions that scan entries."""
-    entry, found = AuditEntry, []
+    entry, conditions = AuditEntry, []
     is_every = chain == EVERY_CHAIN
     if query.actor and is_every:
-        found.append(entry.actor_name == query.actor)
+        conditions.append(entry.actor_name == query.actor)
     if query.action and "." not in query.action:
-        found.append(entry.action.startswith(f"{query.action}.", autoescape=True))
+        conditions.append(entry.action.startswith(f"{query.action}.", autoescape=True))
     elif query.action and is_every:
-        found.append(entry.action == query.action)
+        conditions.append(entry.action == query.action)
     if query.target and _ID.fullmatch(query.target):
-        found += [entry.target_id == query.target] if is_every else []
+        conditions += [entry.target_id == query.target] if is_every else []
     elif query.target:
-        found.append(entry.target_name == query.target)
+        conditions.append(entry.target_name == query.target)
     if query.text:
         columns = (entry.actor_name, entry.action, entry.target_name, entry.reason)
-        found.append(or_(*(one.icontains(query.text, autoescape=True) for one in columns)))
-    return found
+        conditions.append(
+            or_(*(column.icontains(query.text, autoescape=True) for column in columns))
+        )
+    return conditions
 
 
 def _between(query: AuditQuery) -> list[ColumnElement[bool]]:
-    found = [] if query.since is None else [AuditEntry.at >= query.since]
-    return found if query.until is None else [*found, AuditEntry.at < query.until]
+    conditions = [] if query.since is None else [AuditEntry.at >= query.since]
+    return conditions if query.until is None else [*conditions, AuditEntry.at < query.until]
 
 
 def _order(chain: str) -> tuple[ColumnElement[Any], ...]:
@@ -183,11 +185,11 @@ def _number_near(session: Session, chain: str, instant: datetime) -> int | None:
 
 
 def _entry_before(session: Session, chain: str, ident: str) -> AuditEntry:
-    found = session.get(AuditEntry, ident)
-    if found is None or chain not in {EVERY_CHAIN, found.chain}:
+    entry = session.get(AuditEntry, ident)
+    if entry is None or chain not in {EVERY_CHAIN, entry.chain}:
         error_text = f"Unknown entry {ident!r}. Start again without `before`."
         raise InvalidInputError(error_text, errors={"before": [error_text]})
-    return found
+    return entry
 
 
 def _total(session: Session, chain: str) -> int | None:

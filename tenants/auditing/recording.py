@@ -102,8 +102,8 @@ def json_value(value: object) -> object:
 
 def audited_of(row: object) -> Audited | None:
     """Return how a row is audited; None if it is not."""
-    found: Audited | None = getattr(type(row), "audited", None)
-    return found
+    audited: Audited | None = getattr(type(row), "audited", None)
+    return audited
 
 
 def _read_former(session: Session, _context: object, _instances: object) -> None:
@@ -154,10 +154,10 @@ def _drafts(
     now: datetime,
 ) -> Iterator[Draft]:
     audited = audited_of(row)
-    found = None if audited is None else describe(session, row, audited)
-    if audited is None or found is None:
+    change = None if audited is None else describe(session, row, audited)
+    if audited is None or change is None:
         return
-    verb, before, after = found
+    verb, before, after = change
     for chain in chains_of(session, row):
         yield Draft(
             chain=chain,
@@ -268,14 +268,18 @@ def chains_of(session: Session, row: object) -> list[str]:
 def user_chains(session: Session, user_id: str) -> list[str]:
     """Return the chains that record a user: of each of their tenants, else the platform's."""
     with session.no_autoflush:
-        found = session.scalars(select(Membership.tenant_id).where(Membership.user_id == user_id))
-        return sorted(set(found)) or [PLATFORM_CHAIN]
+        tenant_ids = session.scalars(
+            select(Membership.tenant_id).where(Membership.user_id == user_id)
+        )
+        return sorted(set(tenant_ids)) or [PLATFORM_CHAIN]
 
 
 def name_of(session: Session, row: object, audited: Audited) -> str:
     """Return the name of a row; `user.email` is read from the related row."""
-    first, _, rest = audited.name.partition(".")
-    value = _related_value(session, row, first, rest) if rest else getattr(row, first)
+    first, _, related_name = audited.name.partition(".")
+    value = (
+        _related_value(session, row, first, related_name) if related_name else getattr(row, first)
+    )
     return "" if value is None else str(value)
 
 
@@ -284,9 +288,9 @@ def _related_value(session: Session, row: object, relation: str, name: str) -> o
 
     It is not loaded as an object: in a flush, that may load a second object for a row.
     """
-    found = inspect(row).dict.get(relation)
-    if found is not None:
-        value: object = getattr(found, name)
+    related = inspect(row).dict.get(relation)
+    if related is not None:
+        value: object = getattr(related, name)
         return value
     mapper = inspect(type(row))
     relationship = mapper.relationships[relation]

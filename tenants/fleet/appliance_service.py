@@ -76,10 +76,10 @@ def retire_appliance(
         return appliance
     if running_jobs:
         named = ", ".join(repr(name) for name in running_jobs[:_MAX_JOBS_LISTED])
-        rest = len(running_jobs) - _MAX_JOBS_LISTED
-        more = f" and {rest} more" if rest > 0 else ""
+        unlisted_count = len(running_jobs) - _MAX_JOBS_LISTED
+        suffix = f" and {unlisted_count} more" if unlisted_count > 0 else ""
         raise ConflictError(
-            f"Jobs run on {appliance.name!r}: {named}{more}. Drain the appliance and wait until "
+            f"Jobs run on {appliance.name!r}: {named}{suffix}. Drain the appliance and wait until "
             "they end, or stop them. Then retire it.",
             code="jobs_running",
         )

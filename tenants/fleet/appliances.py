@@ -95,8 +95,8 @@ def filter_choices(session: Session, scope: Scope) -> FilterChoices:
         Appliance.appliance_class, Appliance.site, Appliance.region, Appliance.gpu_model
     )
     narrowed = scope.select(statement.where(in_service()).distinct(), Appliance)
-    found = session.execute(narrowed).all()
-    columns = [{row[at] for row in found} - {""} for at in range(4)]
+    rows = session.execute(narrowed).all()
+    columns = [{row[at] for row in rows} - {""} for at in range(4)]
     return FilterChoices(*[sorted(values)[:_MOST_CHOICES] for values in columns])
 
 
@@ -147,16 +147,16 @@ def _conditions(wanted: ApplianceFilter) -> list[ColumnElement[bool]]:
         conditions.append(label == value if equals else label.is_not(None))
     if wanted.search:
         columns = (Appliance.name, Appliance.site, Appliance.region, Appliance.gpu_model)
-        found = (column.icontains(wanted.search, autoescape=True) for column in columns)
-        conditions.append(or_(*found))
+        matches = (column.icontains(wanted.search, autoescape=True) for column in columns)
+        conditions.append(or_(*matches))
     return conditions
 
 
 def _read(session: Session, idents: Sequence[str]) -> list[Appliance]:
     """Return the rows with these ids, in their order."""
     statement = select(Appliance).where(Appliance.id.in_(idents))
-    found = {one.id: one for one in session.scalars(statement)}
-    return [found[ident] for ident in idents if ident in found]
+    appliances = {appliance.id: appliance for appliance in session.scalars(statement)}
+    return [appliances[ident] for ident in idents if ident in appliances]
 
 
 def get_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:
@@ -202,11 +202,11 @@ def open_appliances(
         Appliance.fenced_at.is_(None),
         in_service(),
     )
-    found: set[str] = set()
+    open_ids: set[str] = set()
     for chunk in chunked(sorted(appliance_ids)):
         statement = select(Appliance.id).where(Appliance.id.in_(chunk), *accepts)
-        found.update(session.scalars(statement.with_for_update()))
-    return found
+        open_ids.update(session.scalars(statement.with_for_update()))
+    return open_ids
 
 
 def mark_placed(session: Session, appliance_ids: Collection[str], *, now: datetime) -> None:
@@ -232,17 +232,17 @@ def managed_appliances(
     """
     scope.require(Permission.MANAGE_APPLIANCES)
     statement = scope.select(select(Appliance).where(Appliance.id.in_(appliance_ids)), Appliance)
-    found = {one.id: one for one in session.scalars(statement)}
+    appliances = {appliance.id: appliance for appliance in session.scalars(statement)}
     missing = {
         ident: NotFoundError.of("appliance", ident).message
         for ident in appliance_ids
-        if ident not in found
+        if ident not in appliances
     }
     if missing:
         raise NotFoundError(
             next(iter(missing.values())), errors={ident: [text] for ident, text in missing.items()}
         )
-    return [found[ident] for ident in dict.fromkeys(appliance_ids)]
+    return [appliances[ident] for ident in dict.fromkeys(appliance_ids)]
 
 
 def add_change_event(

@@ -64,7 +64,7 @@ def change_events_of(before: KnownState, after: KnownState) -> list[ChangeEvent]
 
 
 def may_report_clock(before: float | None, after: float | None) -> bool:
-    """Whether a clock event is possible, so that the last one must be read."""
+    """Return whether a clock event is possible, so that the last one must be read."""
     return (is_skewed(before), is_clock_right(before)) != (is_skewed(after), is_clock_right(after))
 
 
@@ -96,8 +96,8 @@ def _other_changes(before: Inventory, after: Inventory) -> Iterator[str]:
 
 def _gpu_names(gpus: list[GPUInfo]) -> str:
     named = [f"GPU {gpu.index} ({gpu.model or gpu.uuid})" for gpu in gpus[:_MAX_LISTED]]
-    rest = len(gpus) - len(named)
-    return ", ".join(named) + (f" and {rest} more" if rest else "")
+    unlisted_count = len(gpus) - len(named)
+    return ", ".join(named) + (f" and {unlisted_count} more" if unlisted_count else "")
 
 
 def _health(before: ApplianceHealth | None, after: ApplianceHealth | None) -> Iterator[ChangeEvent]:
@@ -133,25 +133,25 @@ def _health_message(
 
 def _listed(head: str, texts: list[str]) -> str:
     named = [text.rstrip(".") for text in texts[:_MAX_LISTED]]
-    rest = len(texts) - len(named)
-    more = f"; and {rest} more" if rest else ""
-    return f"{head}: {'; '.join(named)}{more}." if named else f"{head}."
+    unlisted_count = len(texts) - len(named)
+    suffix = f"; and {unlisted_count} more" if unlisted_count else ""
+    return f"{head}: {'; '.join(named)}{suffix}." if named else f"{head}."
 
 
 def _findings(health: ApplianceHealth | None) -> dict[tuple[str, str, str], str]:
     """Return the text of each finding by GPU, reason and state."""
     if health is None:
         return {}
-    found = {
-        ("", one.reason, one.state.value): one.detail
-        for one in health.findings
-        if one.reason not in _SUMMARIES
+    findings = {
+        ("", finding.reason, finding.state.value): finding.detail
+        for finding in health.findings
+        if finding.reason not in _SUMMARIES
     }
     for gpu in health.gpus:
         place = f"GPU {gpu.index}: " if gpu.index >= 0 else ""
-        for one in gpu.findings:
-            found[gpu.uuid, one.reason, one.state.value] = f"{place}{one.detail}"
-    return found
+        for finding in gpu.findings:
+            findings[gpu.uuid, finding.reason, finding.state.value] = f"{place}{finding.detail}"
+    return findings
 
 
 def _clock(before: KnownState, after: KnownState) -> Iterator[ChangeEvent]:

@@ -113,15 +113,15 @@ def _changes(session: Session, seen: _Seen, beat: _Beat) -> list[ChangeEvent]:
         clock_skew_seconds=skew_seconds,
         is_clock_reported_skewed=is_reported_skewed,
     )
-    found = change_events_of(before, reported)
+    events = change_events_of(before, reported)
     if seen.state is ApplianceState.ONLINE:
-        return found
+        return events
     details = {"before": seen.state.value, "after": ApplianceState.ONLINE.value}
     message = "Online for the first time."
     if seen.last_seen_at is not None:
         silence = format_duration((beat.at - seen.last_seen_at).total_seconds())
         message = f"Online again after {silence} without heartbeats."
-    return [ChangeEvent(EventKind.STATE, message, details), *found]
+    return [ChangeEvent(EventKind.STATE, message, details), *events]
 
 
 def _decoded(stored: object, kind: type[T]) -> T | None:

@@ -59,7 +59,7 @@ class FleetReachability:
 
     @property
     def is_mass_outage(self) -> bool:
-        """Whether the portal or its network is the more likely cause."""
+        """Return whether the portal or its network is the more likely cause."""
         is_large = self.unreachable_count > MASS_OUTAGE_RATIO * self.fleet_count
         return is_large and self.unreachable_count >= MASS_OUTAGE_MIN_COUNT
 
@@ -79,23 +79,25 @@ def sweep_appliances(
     """
     thresholds = Thresholds(stale_after, unreachable_after, lost_after)
     planned = []
-    for one in _overdue(session, before=now - stale_after):
-        seen_at = one.last_seen_at or one.enrolled_at
+    for appliance in _overdue(session, before=now - stale_after):
+        seen_at = appliance.last_seen_at or appliance.enrolled_at
         silence = now - max(seen_at, listening_since or seen_at)
-        planned.append((one, next_state(one.state, silence, thresholds)))
+        planned.append((appliance, next_state(appliance.state, silence, thresholds)))
     unreachable = sum(after in _UNREACHABLE for _, after in planned)
     fleet = session.scalar(select(func.count()).select_from(Appliance).where(*_FLEET)) or 0
     is_guarded = update_mass_outage_guard(session, FleetReachability(unreachable, fleet), now=now)
     due: dict[tuple[ApplianceState, ApplianceState], list[Row[Any]]] = defaultdict(list)
-    for one, target in planned:
+    for appliance, target in planned:
         is_protected = is_guarded and target is ApplianceState.LOST
         after = ApplianceState.UNREACHABLE if is_protected else target
-        if one.state is not after:
-            due[one.state, after].append(one)
+        if appliance.state is not after:
+            due[appliance.state, after].append(appliance)
     return [
-        ApplianceChange(one.id, one.tenant_id, one.name, before, after)
+        ApplianceChange(appliance.id, appliance.tenant_id, appliance.name, before, after)
         for (before, after), rows in due.items()
-        for one in _set_state(session, rows, before, after, now=now, silent_since=now - stale_after)
+        for appliance in _set_state(
+            session, rows, before, after, now=now, silent_since=now - stale_after
+        )
     ]
 
 
@@ -129,24 +131,24 @@ def _set_state(
 ) -> Iterator[Row[Any]]:
     """Move appliances from one state to another; yield those that no heartbeat has moved since."""
     check_transition(before, after)
-    for some in chunked(rows):
+    for batch in chunked(rows):
         overdue = (
-            Appliance.id.in_([one.id for one in some]),
+            Appliance.id.in_([row.id for row in batch]),
             Appliance.state == before,
             _is_silent(since=silent_since),
         )
         # Locked until the end of the transaction: a concurrent heartbeat waits, or came first.
         locked = set(session.scalars(select(Appliance.id).where(*overdue).with_for_update()))
         session.execute(update(Appliance).where(Appliance.id.in_(locked)).values(state=after))
-        for one in some:
-            if one.id in locked:
+        for row in batch:
+            if row.id in locked:
                 silence = format_duration(
-                    (now - (one.last_seen_at or one.enrolled_at)).total_seconds()
+                    (now - (row.last_seen_at or row.enrolled_at)).total_seconds()
                 )
                 message = f"{after.value.capitalize()}: no heartbeat for {silence}."
                 details = {"before": before.value, "after": after.value}
-                add_event(session, one, EventKind.STATE, message, details=details, now=now)
-                yield one
+                add_event(session, row, EventKind.STATE, message, details=details, now=now)
+                yield row
 
 
 def update_mass_outage_guard(

@@ -1,4 +1,4 @@
-"""What agents report of their appliances, parsed once for all readers.
+"""The reports of agents about their appliances, parsed once for all readers.
 
 A fleet's reports are megabytes of JSON that rarely change. A cache reads and parses a report again
 only when its `report_id` has changed.
@@ -24,12 +24,14 @@ class ReportCache(Generic[T]):
     Args:
         parse: from an inventory and a health report as JSON, as they are stored, to what its
             readers need; they must not change it.
-        most: how many stay parsed.
+        max_reports: how many stay parsed.
     """
 
-    def __init__(self, parse: Callable[[str, str | None], T], *, most: int = MAX_REPORTS) -> None:
+    def __init__(
+        self, parse: Callable[[str, str | None], T], *, max_reports: int = MAX_REPORTS
+    ) -> None:
         self._parse = parse
-        self._most = most
+        self._max_reports = max_reports
         # By appliance, with the id of the report. Threads may parse one twice.
         self._parsed: dict[str, tuple[str, T]] = {}
 
@@ -41,12 +43,12 @@ class ReportCache(Generic[T]):
             report_ids: the id of each appliance's report, by the appliance's id, which the caller
                 has read in its scope.
         """
-        found = {}
+        reports = {}
         for ident, report_id in report_ids.items():
-            known = self._parsed.get(ident)
-            if known is not None and known[0] == report_id:
-                found[ident] = known[1]
-        unread = [ident for ident in report_ids if ident not in found]
+            cached = self._parsed.get(ident)
+            if cached is not None and cached[0] == report_id:
+                reports[ident] = cached[1]
+        unread = [ident for ident in report_ids if ident not in reports]
         for ids in chunked(unread):
             statement = select(
                 Appliance.id,
@@ -55,9 +57,9 @@ class ReportCache(Generic[T]):
                 type_coerce(Appliance.health, Text),
             ).where(Appliance.id.in_(ids))
             for ident, report_id, inventory, health in session.execute(statement):
-                found[ident] = self._parse(inventory, health)
-                if len(self._parsed) >= self._most:
+                reports[ident] = self._parse(inventory, health)
+                if len(self._parsed) >= self._max_reports:
                     self._parsed.clear()
                 if report_id is not None:
-                    self._parsed[ident] = report_id, found[ident]
-        return found
+                    self._parsed[ident] = report_id, reports[ident]
+        return reports

@@ -83,7 +83,7 @@ class EffectiveStatus(StrEnum):
 
     @property
     def is_in_service(self) -> bool:
-        """Whether the appliance counts among its tenant's appliances."""
+        """Return whether the appliance counts among its tenant's appliances."""
         return self not in {EffectiveStatus.RETIRED, EffectiveStatus.REVOKED}
 
 
@@ -151,10 +151,10 @@ def effective_status_rank() -> ColumnElement[int]:
 
 
 def is_skewed(skew_seconds: float | None) -> bool:
-    """Whether a clock is off so far that users are warned."""
+    """Return whether a clock is off so far that users are warned."""
     return skew_seconds is not None and abs(skew_seconds) > SKEW_LIMIT_SECONDS
 
 
 def is_clock_right(skew_seconds: float | None) -> bool:
-    """Whether a clock is so close to the portal's that a warning ends."""
+    """Return whether a clock is so close to the portal's that a warning ends."""
     return skew_seconds is None or abs(skew_seconds) <= SKEW_RIGHT_SECONDS

@@ -115,10 +115,10 @@ def _prune(session: Session, kind: Kind, *, now: datetime) -> int:
     # Core statements: the audit log does not record pruning.
     if kind.model in {TenantUsage, SeriesCount}:
         return changed_rows(session, delete(kind.model).where(kind.is_prunable(now)))
-    found = session.scalars(select(kind.model.id).where(kind.is_prunable(now)).limit(BATCH)).all()
-    if found:
+    ids = session.scalars(select(kind.model.id).where(kind.is_prunable(now)).limit(BATCH)).all()
+    if ids:
         session.execute(
-            delete(kind.model).where(kind.model.id.in_(found)),
+            delete(kind.model).where(kind.model.id.in_(ids)),
             execution_options={"synchronize_session": False},
         )
-    return len(found)
+    return len(ids)

@@ -28,7 +28,7 @@ class Crossing:
     quota: FillingQuota
     level_percent: int
     used: int
-    most: int
+    limit: int
 
 
 def update_quota_warnings(
@@ -40,10 +40,10 @@ def update_quota_warnings(
     """
     stored = {(row.tenant_id, row.quota): row for row in session.scalars(select(QuotaWarning))}
     crossings = []
-    for tenant_id, quota, used, most in _uses(session, defaults, now=now):
+    for tenant_id, quota, used, limit in _uses(session, defaults, now=now):
         row = stored.get((tenant_id, quota))
         before = 0 if row is None else row.level_percent
-        percent = 100 * used / most if most else 100.0
+        percent = 100 * used / limit if limit else 100.0
         level = level_of(percent, before=before)
         if level == before:
             continue
@@ -52,7 +52,7 @@ def update_quota_warnings(
             session.add(row)
         row.level_percent, row.changed_at = level, now
         if level > before:
-            crossings.append(Crossing(tenant_id, quota, level, used, most))
+            crossings.append(Crossing(tenant_id, quota, level, used, limit))
     session.flush()
     return crossings
 
@@ -81,7 +81,7 @@ def _uses(
             yield tenant_id, FillingQuota.STORAGE, used, own.max_storage_bytes
         counted = counts.get(tenant_id, SampleCounts())._asdict()
         for quota in (FillingQuota.SERIES, FillingQuota.MEASUREMENTS, FillingQuota.FIELDS):
-            most = getattr(own, f"max_{quota}")
-            most = (defaults.get(quota) or None) if most is None else most
-            if most is not None:
-                yield tenant_id, quota, counted[quota.value], most
+            limit = getattr(own, f"max_{quota}")
+            limit = (defaults.get(quota) or None) if limit is None else limit
+            if limit is not None:
+                yield tenant_id, quota, counted[quota.value], limit

@@ -134,10 +134,10 @@ def list_removals(session: Session, scope: Scope, **paging: Unpack[Paging]) -> P
 def get_removal(session: Session, scope: Scope, removal_id: str) -> TenantRemoval:
     """Return a removal."""
     scope.require(Permission.MANAGE_TENANTS)
-    found = session.get(TenantRemoval, removal_id)
-    if found is None:
+    removal = session.get(TenantRemoval, removal_id)
+    if removal is None:
         raise NotFoundError.of("removal", removal_id)
-    return found
+    return removal
 
 
 def find_removal(session: Session, tenant_id: str) -> TenantRemoval | None:

@@ -41,7 +41,7 @@ BATCH = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remover:
-    """What a removal needs.
+    """The dependencies of a removal.
 
     Attributes:
         sessions: of the database, with an actor for the audit log.

@@ -192,8 +192,8 @@ def store_sample_counts(
 ) -> None:
     """Replace the counts by tenant that an ingest server reported before."""
     of_server = SeriesCount.server == server
-    known = set(session.scalars(select(SeriesCount.tenant_id).where(of_server)))
-    gone = known - counts.keys()
+    counted_ids = set(session.scalars(select(SeriesCount.tenant_id).where(of_server)))
+    gone = counted_ids - counts.keys()
     if gone:
         session.execute(
             delete(SeriesCount).where(of_server, SeriesCount.tenant_id.in_(gone)),
@@ -208,11 +208,11 @@ def store_sample_counts(
         }
         for tenant_id, count in counts.items()
     }
-    changed = [row for tenant_id, row in rows.items() if tenant_id in known]
+    changed = [row for tenant_id, row in rows.items() if tenant_id in counted_ids]
     if changed:
         session.execute(update(SeriesCount), changed)
     # A tenant may have been removed meanwhile.
-    new = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(rows.keys() - known))))
+    new = set(session.scalars(select(Tenant.id).where(Tenant.id.in_(rows.keys() - counted_ids))))
     if new:
         session.execute(insert(SeriesCount), [rows[tenant_id] for tenant_id in sorted(new)])
 

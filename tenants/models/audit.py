@@ -15,7 +15,7 @@ from tenants.models.columns import ADDRESS_LENGTH, SECRET_HASH_LENGTH, USER_AGEN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audited:
-    """What the audit log records of a model's rows.
+    """The parts of a model's rows that the audit log records.
 
     Attributes:
         kind: the kind of a row; actions are named `<kind>.<verb>`.
@@ -47,7 +47,7 @@ PLATFORM_CHAIN = "platform"
 
 
 class AuditEntry(Base):
-    """Who did what to what, when and from where; never changed once written.
+    """An action: its actor, target, time and origin; never changed once written.
 
     Entries of one `chain` (a tenant's id, or `platform`) are numbered without gaps, and each
     contains the hash of the previous one. They outlive their targets: there are no foreign keys.

@@ -52,7 +52,7 @@ class TenantRemoval(Base):
 
     @property
     def has_file(self) -> bool:
-        """Whether there is an export to download."""
+        """Return whether there is an export to download."""
         return self.exported_at is not None and self.discarded_at is None
 
 

@@ -152,7 +152,7 @@ class OIDCIdentity(Base):
 
 
 class ThrottleKind(StrEnum):
-    """What failed attempts are counted by."""
+    """The kinds of subjects by which failed attempts are counted."""
 
     ACCOUNT = "account"
     ADDRESS = "address"

@@ -17,7 +17,7 @@ EMAIL_LENGTH = 254
 
 
 class TenantState(StrEnum):
-    """Whether a tenant's users may sign in and its appliances may push; closed is permanent."""
+    """The states of a tenant: only users of an active one sign in; closed is permanent."""
 
     ACTIVE = "active"
     SUSPENDED = "suspended"

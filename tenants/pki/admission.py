@@ -47,24 +47,26 @@ def admit_certificate(session: Session, fingerprint: str, *, now: datetime) -> A
     A refusal is returned, not raised, because the transaction must be committed: the use of a
     replaced certificate fences the appliance.
     """
-    found = session.scalars(
+    certificate = session.scalars(
         select(ApplianceCertificate).where(ApplianceCertificate.fingerprint == fingerprint),
         execution_options={"populate_existing": True},
     ).first()
-    if found is None:
+    if certificate is None:
         return Admission(now, refusal=_UNKNOWN)
     # The appliance's row is locked before its certificates change.
-    appliance = lock_appliance(session, found.appliance_id)
-    session.refresh(found)
-    refusal = _refusal(found, appliance, now=now)
+    appliance = lock_appliance(session, certificate.appliance_id)
+    session.refresh(certificate)
+    refusal = _refusal(certificate, appliance, now=now)
     if refusal:
         return Admission(now, refusal=refusal)
-    if found.replaced_at is not None and now - found.replaced_at > GRACE:
+    if certificate.replaced_at is not None and now - certificate.replaced_at > GRACE:
         fence_appliance(session, appliance, reason=OLD_CERTIFICATE, now=now)
         return Admission(now, refusal=appliance_refusal(appliance))
-    if found.first_used_at is None and found.replaced_at is None:
-        _activate(session, found, now=now)
-    return Admission(valid_until(found.not_after, found.replaced_at), appliance=appliance)
+    if certificate.first_used_at is None and certificate.replaced_at is None:
+        _activate(session, certificate, now=now)
+    return Admission(
+        valid_until(certificate.not_after, certificate.replaced_at), appliance=appliance
+    )
 
 
 def valid_until(not_after: datetime, replaced_at: datetime | None) -> datetime:
@@ -75,15 +77,15 @@ def valid_until(not_after: datetime, replaced_at: datetime | None) -> datetime:
 def _activate(session: Session, certificate: ApplianceCertificate, *, now: datetime) -> None:
     certificate.first_used_at = now
     session.flush()
-    one = ApplianceCertificate
+    model = ApplianceCertificate
     # A newer unused certificate is on its way to the agent, and will replace this one.
-    is_before = or_(one.id < certificate.id, one.first_used_at.is_not(None))
+    is_before = or_(model.id < certificate.id, model.first_used_at.is_not(None))
     session.execute(
-        update(one)
+        update(model)
         .where(
-            one.appliance_id == certificate.appliance_id,
-            one.id != certificate.id,
-            one.replaced_at.is_(None),
+            model.appliance_id == certificate.appliance_id,
+            model.id != certificate.id,
+            model.replaced_at.is_(None),
             is_before,
         )
         .values(replaced_at=now)
@@ -118,20 +120,20 @@ def revoke_certificate(
     certificate with it. The appliance must then be enrolled again.
     """
     scope.require(Permission.MANAGE_APPLIANCES)
-    found = scope.get(session, ApplianceCertificate, certificate_id, kind="certificate")
-    appliance = lock_appliance(session, found.appliance_id)
-    session.refresh(found)
-    if found.revoked_at is not None:
-        return found
-    if found.replaced_at is None:
+    certificate = scope.get(session, ApplianceCertificate, certificate_id, kind="certificate")
+    appliance = lock_appliance(session, certificate.appliance_id)
+    session.refresh(certificate)
+    if certificate.revoked_at is not None:
+        return certificate
+    if certificate.replaced_at is None:
         revoke_identity(session, appliance, reason=reason, now=now)
     else:
-        _revoke(found, reason=reason, now=now)
-    message = f"Certificate {found.serial} was revoked. {reason}".strip()
+        _revoke(certificate, reason=reason, now=now)
+    message = f"Certificate {certificate.serial} was revoked. {reason}".strip()
     add_event(session, appliance, EventKind.CERTIFICATE_REVOKED, message, now=now)
     block_appliance(session, appliance_id=appliance.id)
     session.flush()
-    return found
+    return certificate
 
 
 def readmit_appliance(
@@ -187,8 +189,8 @@ def revoke_identity(session: Session, appliance: Appliance, *, reason: str, now:
             or_(ApplianceCertificate.not_after > now, ApplianceCertificate.replaced_at.is_(None)),
         )
     )
-    for one in in_force:
-        _revoke(one, reason=reason, now=now)
+    for certificate in in_force:
+        _revoke(certificate, reason=reason, now=now)
     # Nobody receives the new secret.
     rotate_agent_secret(appliance)
     session.flush()

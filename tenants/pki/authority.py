@@ -33,18 +33,18 @@ def signing_authority(session: Session, box: SecretBox, *, now: datetime) -> Cer
     Raises:
         UnavailableError: another process is creating the first one.
     """
-    found = _signing(session, now)
-    if found is not None:
-        return found
+    authority = _signing(session, now)
+    if authority is not None:
+        return authority
     # Only one process may create it: a proxy may trust just one of two.
     may_create = acquire_lease(session, _LEASE, holder=new_id(), now=now, duration=_LEASE_DURATION)
-    found = _signing(session, now)
-    if found is None and not may_create:
+    authority = _signing(session, now)
+    if authority is None and not may_create:
         raise UnavailableError(
             "Another process is creating the certificate authority. Try again in a few seconds."
         )
     # Backdated for hosts whose clock is behind.
-    return found or _add_authority(session, box, signs_from=now - CLOCK_MARGIN, now=now)
+    return authority or _add_authority(session, box, signs_from=now - CLOCK_MARGIN, now=now)
 
 
 def trusted_authorities(session: Session, *, now: datetime) -> list[CertificateAuthority]:
@@ -60,7 +60,7 @@ def trusted_authorities(session: Session, *, now: datetime) -> list[CertificateA
 
 def authorities_pem(session: Session, *, now: datetime) -> str:
     """Return the certificates of all trusted authorities, concatenated."""
-    return "".join(one.certificate for one in trusted_authorities(session, now=now))
+    return "".join(authority.certificate for authority in trusted_authorities(session, now=now))
 
 
 def rotate_authority(

@@ -29,7 +29,7 @@ RENEWALS_WITHIN = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """What signs certificates: the box with the authority's key, and their lifetime."""
+    """The signer of certificates: the box with the authority's key, and their lifetime."""
 
     box: SecretBox
     lifetime: timedelta
@@ -167,16 +167,18 @@ class CertificateState(StrEnum):
 
 def state_of(certificate: ApplianceCertificate, *, now: datetime) -> CertificateState:
     """Return the state of a certificate."""
-    one = certificate
-    if one.revoked_at is not None:
+    if certificate.revoked_at is not None:
         return CertificateState.REVOKED
-    if one.replaced_at is not None:
+    if certificate.replaced_at is not None:
         return CertificateState.REPLACED
-    if one.not_after <= now:
+    if certificate.not_after <= now:
         return CertificateState.EXPIRED
-    if one.first_used_at is None:
+    if certificate.first_used_at is None:
         return CertificateState.NEW
-    is_overdue = one.not_after - now < (one.not_after - one.issued_at) * OVERDUE_RATIO
+    is_overdue = (
+        certificate.not_after - now
+        < (certificate.not_after - certificate.issued_at) * OVERDUE_RATIO
+    )
     return CertificateState.OVERDUE if is_overdue else CertificateState.ACTIVE
 
 
@@ -185,7 +187,11 @@ def newest_certificate(
 ) -> ApplianceCertificate | None:
     """Return the certificate that an agent uses, or the newest one; None without."""
     page = list_certificates(session, scope, appliance_id, page_size=10)
-    in_use = [one for one in page.items if one.first_used_at and not one.replaced_at]
+    in_use = [
+        certificate
+        for certificate in page.items
+        if certificate.first_used_at and not certificate.replaced_at
+    ]
     return next(iter([*in_use, *page.items]), None)
 
 

@@ -114,10 +114,10 @@ def sign_server(
     if not names:
         raise InvalidInputError("Enter at least one host name for the certificate.")
     name = x509_name(names[0][:_MAX_NAME_CHARACTERS])
-    found = [_general_name(one) for one in names]
+    alternative_names = [_general_name(host) for host in names]
     usage = ExtendedKeyUsageOID.SERVER_AUTH
     until = min(now + lifetime, authority.not_after)
-    return _signed(authority, box, key, name, found, usage=usage, until=until, now=now)
+    return _signed(authority, box, key, name, alternative_names, usage=usage, until=until, now=now)
 
 
 def revocation_lists_pem(session: Session, box: SecretBox, *, now: datetime) -> str:

@@ -127,7 +127,7 @@ def _refuse_twice(session: Session, email: str, tenant_id: str | None) -> None:
     is_member = user is not None and (
         user.is_operator
         if tenant_id is None
-        else any(one.tenant_id == tenant_id for one in user.memberships)
+        else any(membership.tenant_id == tenant_id for membership in user.memberships)
     )
     if is_member:
         error_text = f"{email} is already a member. Look for the address in the list."
@@ -174,19 +174,19 @@ def find_invitation(session: Session, secret: str, *, now: datetime) -> Invitati
     Raises:
         NotFoundError: it is unknown, accepted, revoked, renewed or expired.
     """
-    found = session.scalar(
+    invitation = session.scalar(
         select(Invitation).where(
             Invitation.secret_hash == hash_secret(secret), is_open(), Invitation.expires_at > now
         )
     )
-    tenant = None if found is None else found.tenant
-    if found is None or (tenant is not None and tenant.state is not TenantState.ACTIVE):
+    tenant = None if invitation is None else invitation.tenant
+    if invitation is None or (tenant is not None and tenant.state is not TenantState.ACTIVE):
         raise NotFoundError(
             "This invitation is no longer valid: it was accepted, revoked or sent again, or it has "
             "expired. Ask the sender for a new one.",
             code=GONE,
         )
-    return found
+    return invitation
 
 
 def accept_as_new(

@@ -66,7 +66,10 @@ def set_user_active(
     if not is_active:
         lost = [membership] if membership is not None else member.user.memberships
         require_another_admin(
-            session, member.user, [one.tenant_id for one in lost], act="deactivate"
+            session,
+            member.user,
+            [lost_membership.tenant_id for lost_membership in lost],
+            act="deactivate",
         )
         if membership is None and member.user.is_operator:
             require_another_operator(session, member.user, act="deactivate")

@@ -64,7 +64,7 @@ class Member:
 
     @property
     def is_active(self) -> bool:
-        """Whether the user may sign in to the tenant."""
+        """Return whether the user may sign in to the tenant."""
         return self.user.is_active and (self.membership is None or self.membership.is_active)
 
     @property
@@ -80,8 +80,10 @@ class Member:
 
 def member_of(user: User, tenant_id: str | None) -> Member:
     """Return a user as a member of a tenant, or without one."""
-    found = [one for one in user.memberships if one.tenant_id == tenant_id]
-    return Member(user, found[0] if found else None)
+    memberships = [
+        membership for membership in user.memberships if membership.tenant_id == tenant_id
+    ]
+    return Member(user, memberships[0] if memberships else None)
 
 
 def list_users(
@@ -92,8 +94,8 @@ def list_users(
     if tenant_id is not None:
         get_tenant(session, scope, tenant_id)
     statement = _members(scope.tenant_id or tenant_id).order_by(User.email, Membership.id)
-    found = list_page(session, statement, USER_SORTS, last=Membership.id, **paging)
-    return found.of([Member(user, membership) for user, membership in found.items])
+    page = list_page(session, statement, USER_SORTS, last=Membership.id, **paging)
+    return page.of([Member(user, membership) for user, membership in page.items])
 
 
 def get_user(
@@ -198,8 +200,8 @@ def require_another_operator(session: Session, user: User, *, act: str) -> None:
     """Raise `ConflictError` if the user is the last operator."""
     lock = update(User).where(User.is_operator).values(is_operator=User.is_operator)
     session.execute(lock.execution_options(synchronize_session=False))
-    found = session.scalars(select(User.id).where(User.is_operator, User.is_active))
-    if found.all() == [user.id]:
+    operator_ids = session.scalars(select(User.id).where(User.is_operator, User.is_active))
+    if operator_ids.all() == [user.id]:
         raise ConflictError(
             f"{user.name} is the last operator, and you can't {act} them. Invite another first.",
             code=LAST_OPERATOR,

@@ -38,13 +38,13 @@ TENANT_ROLES = (Role.VIEWER, Role.MEMBER, Role.ADMIN)  # in ascending order
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """What groups grant: a role by tenant (its slug, later its id), and the operator role."""
+    """The roles that groups grant: by tenant (its slug, later its id), and the operator role."""
 
     roles: dict[str, Role]
     is_operator: bool
 
     def __bool__(self) -> bool:
-        """Whether anything is granted."""
+        """Return whether anything is granted."""
         return self.is_operator or bool(self.roles)
 
 
@@ -116,32 +116,32 @@ def user_for_identity(
             a new user grant nothing.
     """
     grants = _known_grants(session, group_roles.grants(identity.groups))
-    known = session.scalar(
+    oidc_identity = session.scalar(
         select(OIDCIdentity)
         .where(OIDCIdentity.issuer == identity.issuer, OIDCIdentity.subject == identity.subject)
         .with_for_update()
     )
-    if known is None:
+    if oidc_identity is None:
         user = _first_sign_in(session, identity, may_add=bool(grants), now=now)
-        known = OIDCIdentity(
+        oidc_identity = OIDCIdentity(
             user_id=user.id,
             issuer=identity.issuer,
             subject=identity.subject,
             granted=[],
             created_at=now,
         )
-        session.add(known)
-    user = session.get_one(User, known.user_id, populate_existing=True)
-    known.last_used_at = now
-    apply_grants(session, user, known, grants, now=now)
+        session.add(oidc_identity)
+    user = session.get_one(User, oidc_identity.user_id, populate_existing=True)
+    oidc_identity.last_used_at = now
+    apply_grants(session, user, oidc_identity, grants, now=now)
     return user
 
 
 def _known_grants(session: Session, grants: Grants) -> Grants:
     """Return the grants by tenant id, without those for unknown and closed tenants."""
-    found = session.scalars(select(Tenant).where(Tenant.slug.in_(list(grants.roles))))
+    matches = session.scalars(select(Tenant).where(Tenant.slug.in_(list(grants.roles))))
     # MySQL ignores case and accents when it compares.
-    tenants = [tenant for tenant in found if tenant.slug in grants.roles]
+    tenants = [tenant for tenant in matches if tenant.slug in grants.roles]
     for slug in sorted(grants.roles.keys() - {tenant.slug for tenant in tenants}):
         log.warning("oidc_roles: unknown tenant %r", slug)
     roles = {
@@ -204,16 +204,16 @@ def _hand_over(session: Session, user: User, *, now: datetime) -> None:
 
 
 def apply_grants(
-    session: Session, user: User, known: OIDCIdentity, grants: Grants, *, now: datetime
+    session: Session, user: User, oidc_identity: OIDCIdentity, grants: Grants, *, now: datetime
 ) -> None:
     """Add what the groups grant; remove what they granted before and do not grant any more.
 
-    `known.granted` stores what the groups granted; `grants` is by tenant id.
+    `oidc_identity.granted` stores what the groups granted; `grants` is by tenant id.
     """
-    before, after = set(known.granted), set[str]()
+    before, after = set(oidc_identity.granted), set[str]()
     if _apply_operator(session, user, before, is_given=grants.is_operator, now=now):
         after.add(OPERATOR)
-    current = {one.tenant_id: one for one in user.memberships}
+    current = {row.tenant_id: row for row in user.memberships}
     # Sorted, because tenants are locked where an admin is removed.
     for tenant_id in sorted(current.keys() | grants.roles.keys()):
         membership, role = current.get(tenant_id), grants.roles.get(tenant_id)
@@ -228,7 +228,7 @@ def apply_grants(
             and _stays(session, user, membership, role, now=now)
         ):
             after.add(membership.id)
-    known.granted = sorted(after)
+    oidc_identity.granted = sorted(after)
     session.flush()
     session.refresh(user, ["memberships"])
 
@@ -252,8 +252,8 @@ def _is_last_admin(session: Session, user: User, membership: Membership, *, now:
     try:
         require_another_admin(session, user, [membership.tenant_id], act="remove by groups")
     except ConflictError:
-        what = f"admin of {membership.tenant.slug}"
-        _record_kept(session, user, "membership.kept", membership, what, now=now)
+        role_text = f"admin of {membership.tenant.slug}"
+        _record_kept(session, user, "membership.kept", membership, role_text, now=now)
         return True
     return False
 
@@ -281,10 +281,16 @@ def _is_last_operator(session: Session, user: User, *, now: datetime) -> bool:
 
 
 def _record_kept(
-    session: Session, user: User, action: str, row: Membership | User, what: str, *, now: datetime
+    session: Session,
+    user: User,
+    action: str,
+    row: Membership | User,
+    role_text: str,
+    *,
+    now: datetime,
 ) -> None:
-    reason = f"No group grants it, but this is the last {what}: it was not removed."
-    log.warning("%s stays an %s: %s", user.email, what, reason)
+    reason = f"No group grants it, but this is the last {role_text}: it was not removed."
+    log.warning("%s stays an %s: %s", user.email, role_text, reason)
     record(
         session,
         action=action,

@@ -72,7 +72,7 @@ def hash_password(password: str) -> str:
 
 
 def verify_password(password_hash: str | None, password: str) -> bool:
-    """Whether the password matches the hash.
+    """Return whether the password matches the hash.
 
     Without a hash (unknown user) the same work is done, so that the response time does not reveal
     which email addresses have accounts.
@@ -86,7 +86,7 @@ def verify_password(password_hash: str | None, password: str) -> bool:
 
 
 def needs_rehash(password_hash: str) -> bool:
-    """Whether the hash has outdated parameters."""
+    """Return whether the hash has outdated parameters."""
     return hashing.hasher.check_needs_rehash(password_hash)
 
 

@@ -93,7 +93,7 @@ def _link_error() -> NotFoundError:
 
 
 class Purpose(StrEnum):
-    """What a link is for; a link is valid for its purpose only."""
+    """The purpose of a link; a link is valid for its purpose only."""
 
     PASSWORD = "password"  # noqa: S105 - a purpose
     INVITATION = "invitation"

@@ -38,14 +38,14 @@ WRONG_CODE = "second_factor_wrong"
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """What an authenticator app needs: the secret to type, and the URI of the QR code."""
+    """The input of an authenticator app: the secret to type, and the URI of the QR code."""
 
     secret: str
     uri: str
 
 
 def is_on(user: User) -> bool:
-    """Whether the user's second factor is on."""
+    """Return whether the user's second factor is on."""
     return user.totp_confirmed_at is not None
 
 
@@ -125,8 +125,8 @@ def unused_codes(session: Session, user_id: str, codes: Sequence[str]) -> list[s
         RecoveryCode.code_hash.in_(list(hashes)),
         RecoveryCode.used_at.is_(None),
     )
-    known = set(session.scalars(statement))
-    return [code for hashed, code in hashes.items() if hashed in known]
+    unused = set(session.scalars(statement))
+    return [code for hashed, code in hashes.items() if hashed in unused]
 
 
 def renew_recovery_codes(
@@ -163,7 +163,7 @@ def reset_second_factor(session: Session, scope: Scope, user_id: str, now: datet
     if member.id == scope.user_id:
         raise ConflictError("Turn your own second factor off in your settings.")
     user = _locked(session, member.id)
-    is_elsewhere = any(one.tenant_id != scope.tenant_id for one in user.memberships)
+    is_elsewhere = any(membership.tenant_id != scope.tenant_id for membership in user.memberships)
     if scope.tenant_id is not None and (user.is_operator or is_elsewhere):
         raise ConflictError(
             "This account also belongs elsewhere. Ask the portal's operator to reset it."

@@ -62,21 +62,21 @@ def session_principal(session: Session, secret: str, *, now: datetime) -> Princi
     statement = select(LoginSession).where(
         LoginSession.secret_hash == hash_secret(secret), LoginSession.expires_at > now
     )
-    found = session.scalars(statement.options(theirs)).unique().one_or_none()
-    if found is None:
+    login = session.scalars(statement.options(theirs)).unique().one_or_none()
+    if login is None:
         return None
-    return support_principal(session, found, now=now) or principal_of(
-        found.user, via=Via.SESSION, tenant_id=found.tenant_id, credential_id=found.id
+    return support_principal(session, login, now=now) or principal_of(
+        login.user, via=Via.SESSION, tenant_id=login.tenant_id, credential_id=login.id
     )
 
 
 def principal_of_session(session: Session, session_id: str, *, now: datetime) -> Principal | None:
     """Return the signed-in user of a browser session by its id; None if it has ended."""
-    found = session.get(LoginSession, session_id)
-    if found is None or found.expires_at <= now:
+    login = session.get(LoginSession, session_id)
+    if login is None or login.expires_at <= now:
         return None
-    return support_principal(session, found, now=now) or principal_of(
-        found.user, via=Via.SESSION, tenant_id=found.tenant_id, credential_id=found.id
+    return support_principal(session, login, now=now) or principal_of(
+        login.user, via=Via.SESSION, tenant_id=login.tenant_id, credential_id=login.id
     )
 
 
@@ -111,10 +111,10 @@ def get_session(session: Session, scope: Scope, session_id: str) -> LoginSession
         NotFoundError: it does not exist, or is another user's.
     """
     scope.require_unlimited()
-    found = session.get(LoginSession, session_id)
-    if found is None or found.user_id != scope.user_id:
+    login = session.get(LoginSession, session_id)
+    if login is None or login.user_id != scope.user_id:
         raise NotFoundError.of("session", session_id)
-    return found
+    return login
 
 
 def end_one_session(session: Session, scope: Scope, session_id: str) -> None:
@@ -140,20 +140,20 @@ def switch_tenant(
         NotFoundError: the user does not belong to the tenant, or it is suspended.
         ConflictError: a support session is active in the browser.
     """
-    found = session.get(LoginSession, session_id)
-    if found is None:
+    login = session.get(LoginSession, session_id)
+    if login is None:
         raise NotFoundError.of("session", session_id)
-    if support_principal(session, found, now=now) is not None:
+    if support_principal(session, login, now=now) is not None:
         raise ConflictError("A support session is active in this browser. End it first.")
-    tenants = {tenant.id: tenant for tenant in available_tenants(found.user)}
-    if tenant_id not in tenants and (tenant_id is not None or not found.user.is_operator):
+    tenants = {tenant.id: tenant for tenant in available_tenants(login.user)}
+    if tenant_id not in tenants and (tenant_id is not None or not login.user.is_operator):
         raise NotFoundError.of("tenant", tenant_id or "")
-    found.tenant_id = tenant_id
+    login.tenant_id = tenant_id
     session.flush()
     return None if tenant_id is None else tenants[tenant_id]
 
 
 def available_tenants(user: User) -> list[Tenant]:
     """Return the tenants that a user may select, by name."""
-    found = [membership.tenant for membership in active_memberships(user)]
-    return sorted(found, key=lambda tenant: tenant.name.lower())
+    tenants = [membership.tenant for membership in active_memberships(user)]
+    return sorted(tenants, key=lambda tenant: tenant.name.lower())

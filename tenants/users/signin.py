@@ -71,7 +71,7 @@ def refresh_signed_in_user(session: Session, proved: User, *, new_hash: str | No
 
 
 def can_sign_in(user: User) -> bool:
-    """Whether the user may sign in: to a tenant, or as an operator."""
+    """Return whether the user may sign in: to a tenant, or as an operator."""
     return principal_of(user, via=Via.PASSWORD) is not None
 
 
@@ -79,7 +79,7 @@ def require_can_sign_in(user: User) -> None:
     """Raise `UnauthenticatedError` with the reason if the user may not sign in."""
     if can_sign_in(user):
         return
-    if any(one.is_active for one in user.memberships):
+    if any(membership.is_active for membership in user.memberships):
         raise UnauthenticatedError("This tenant is suspended. Contact the portal's operator.")
     raise UnauthenticatedError(
         "This account belongs to no tenant. Ask an admin of your tenant for an invitation."

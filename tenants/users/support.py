@@ -100,13 +100,13 @@ def find_user_to_support(
     """Return the user of a tenant that an operator wants to support."""
     principal.scope.require(Permission.OPERATE)
     user = session.get(User, user_id)
-    if user is None or all(one.tenant_id != tenant_id for one in user.memberships):
+    if user is None or all(membership.tenant_id != tenant_id for membership in user.memberships):
         raise NotFoundError.of("user", user_id)
     return user
 
 
 def _as_user(user: User, support: SupportSession, login: LoginSession) -> Principal | None:
-    found = principal_of(
+    principal = principal_of(
         user,
         via=Via.SESSION,
         tenant_id=support.tenant_id,
@@ -114,9 +114,9 @@ def _as_user(user: User, support: SupportSession, login: LoginSession) -> Princi
         support_session=support,
     )
     # The reason covers this tenant only: don't fall back to another tenant of the same user.
-    if found is None or found.tenant is None or found.tenant.id != support.tenant_id:
+    if principal is None or principal.tenant is None or principal.tenant.id != support.tenant_id:
         return None
-    return found
+    return principal
 
 
 def _checked(reason: str) -> str:

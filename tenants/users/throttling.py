@@ -110,14 +110,14 @@ def count_attempt(
             subjects[ThrottleKind.ADDRESS] = network_of(address)
     # This locks the rows.
     session.execute(_counting(session, subjects, now=now))
-    found = _counts(session, subjects)
-    locks = {kind: until for kind, (_, until) in found.items() if until and until > now}
+    counts = _counts(session, subjects)
+    locks = {kind: until for kind, (_, until) in counts.items() if until and until > now}
     if locks:
         longest = max(locks, key=locks.__getitem__)
         raise TooManyAttemptsError(longest, locks[longest] - now)
     attempt = []
     for kind, subject in subjects.items():
-        failures, former = found[kind]
+        failures, former = counts[kind]
         wait = LOCKOUT_POLICIES[kind].wait_after(failures)
         until = None if wait is None else now + wait
         if until != former:
@@ -128,17 +128,17 @@ def count_attempt(
 
 def forgive_attempt(session: Session, attempt: CountedAttempt) -> None:
     """Forgive a successful attempt; do it right before the commit."""
-    for one in attempt:
-        if one.kind is ThrottleKind.ADDRESS:
-            _decrement(session, one)
+    for count in attempt:
+        if count.kind is ThrottleKind.ADDRESS:
+            _decrement(session, count)
         else:
-            _reset(session, one.kind, one.subject)
+            _reset(session, count.kind, count.subject)
 
 
 def discard_attempt(session: Session, attempt: CountedAttempt) -> None:
     """Discard an attempt that was not checked."""
-    for one in attempt:
-        _decrement(session, one)
+    for count in attempt:
+        _decrement(session, count)
 
 
 def reset_account_attempts(session: Session, account: str) -> None:
@@ -202,10 +202,10 @@ def _reset(session: Session, kind: ThrottleKind, subject: str) -> None:
     _run(session, update(Throttle).where(_row(kind, subject)).values(failures=0, locked_until=None))
 
 
-def _decrement(session: Session, one: AttemptCount) -> None:
+def _decrement(session: Session, count: AttemptCount) -> None:
     # End the wait that this attempt started, but not one that a later attempt started.
-    is_own = Throttle.locked_until == one.locked_until
-    fewer = update(Throttle).where(_row(one.kind, one.subject), Throttle.failures > 0)
+    is_own = Throttle.locked_until == count.locked_until
+    fewer = update(Throttle).where(_row(count.kind, count.subject), Throttle.failures > 0)
     _run(
         session,
         fewer.values(

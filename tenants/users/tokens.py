@@ -36,7 +36,7 @@ TOKEN_SORTS: Columns = {
 
 @dataclass(frozen=True, slots=True)
 class TokenLimits:
-    """What a token may do and for how long; no scopes and no lifetime are unlimited."""
+    """The scopes and the lifetime of a token; no scopes and no lifetime are unlimited."""
 
     scopes: tuple[str, ...] = ()
     lifetime: timedelta | None = None
@@ -61,8 +61,8 @@ def create_api_token(
         errors["name"] = [
             f"The name must have 1 to {MAX_TOKEN_NAME_LENGTH} characters; it has {len(name)}."
         ]
-    most = timedelta(days=MAX_LIFETIME_DAYS)
-    if limits.lifetime is not None and not timedelta() < limits.lifetime <= most:
+    longest = timedelta(days=MAX_LIFETIME_DAYS)
+    if limits.lifetime is not None and not timedelta() < limits.lifetime <= longest:
         errors["lifetime_days"] = [f"Choose at most {MAX_LIFETIME_DAYS} days, or no expiry."]
     raise_if_invalid(errors, "The token can't be created")
     secret = new_secret(API_TOKEN_PREFIX)
@@ -70,7 +70,7 @@ def create_api_token(
         user_id=scope.user_id,
         tenant_id=scope.tenant_id,
         name=name,
-        scopes=[known for known in TOKEN_SCOPES if known in limits.scopes],
+        scopes=[token_scope for token_scope in TOKEN_SCOPES if token_scope in limits.scopes],
         secret_hash=hash_secret(secret),
         created_at=now,
         expires_at=None if limits.lifetime is None else now + limits.lifetime,
@@ -118,13 +118,13 @@ def revoke_api_token(session: Session, scope: Scope, token_id: str, *, now: date
     return token
 
 
-def revoke_older_tokens(session: Session, scope: Scope, kept: APIToken, *, now: datetime) -> int:
+def revoke_older_tokens(session: Session, scope: Scope, current: APIToken, *, now: datetime) -> int:
     """Revoke the user's other tokens of this name and tenant; return how many."""
     statement = select(APIToken).where(
         APIToken.user_id == scope.user_id,
-        APIToken.tenant_id == kept.tenant_id,  # None becomes IS NULL
-        APIToken.name == kept.name,
-        APIToken.id != kept.id,
+        APIToken.tenant_id == current.tenant_id,  # None becomes IS NULL
+        APIToken.name == current.name,
+        APIToken.id != current.id,
         APIToken.revoked_at.is_(None),
     )
     older = session.scalars(statement).all()
@@ -136,21 +136,21 @@ def revoke_older_tokens(session: Session, scope: Scope, kept: APIToken, *, now: 
 
 def token_principal(session: Session, secret: str, *, now: datetime) -> Principal | None:
     """Return the user of a token; None if it is unknown, revoked or expired."""
-    found = session.scalar(select(APIToken).where(APIToken.secret_hash == hash_secret(secret)))
-    if found is None or not is_token_active(found, now=now):
+    token = session.scalar(select(APIToken).where(APIToken.secret_hash == hash_secret(secret)))
+    if token is None or not is_token_active(token, now=now):
         return None
     return principal_of(
-        found.user,
+        token.user,
         via=Via.TOKEN,
-        tenant_id=found.tenant_id,
-        credential_id=found.id,
-        credential_name=found.name,
-        token_scopes=tuple(found.scopes),
+        tenant_id=token.tenant_id,
+        credential_id=token.id,
+        credential_name=token.name,
+        token_scopes=tuple(token.scopes),
     )
 
 
 def is_token_active(token: APIToken, *, now: datetime) -> bool:
-    """Whether a token is neither revoked nor expired."""
+    """Return whether a token is neither revoked nor expired."""
     ends = (token.revoked_at, token.expires_at)
     return not any(end is not None and end <= now for end in ends)
 

@@ -17,7 +17,7 @@ URL = "https://portal.example"
 
 def crossing(cast: Cast, quota: FillingQuota = FillingQuota.STORAGE) -> Crossing:
     return Crossing(
-        tenant_id=cast.acme.id, quota=quota, level_percent=80, used=8 * 2**30, most=10 * 2**30
+        tenant_id=cast.acme.id, quota=quota, level_percent=80, used=8 * 2**30, limit=10 * 2**30
     )
 
 

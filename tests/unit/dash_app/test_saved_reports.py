@@ -266,7 +266,7 @@ def test_a_schedule_may_begin_at_the_end_of_the_calendar(session: Session, cast:
 
 def test_names_are_unique_and_their_number_is_limited(session: Session, cast: Cast) -> None:
     alice = scope_of(cast.alice)
-    for number in range(ITEMS.most):
+    for number in range(ITEMS.max_items):
         create_saved(session, alice, replace(WEEKLY, name=f"report {number}"), now=NOON)
     with pytest.raises(ConflictError) as taken:
         create_saved(session, alice, replace(WEEKLY, name="report 7"), now=NOON)

@@ -87,7 +87,7 @@ def test_errors_and_taken_names_are_reported(session: Session, cast: Cast) -> No
     with pytest.raises(InvalidInputError) as caught:
         save_template(session, bob, TemplateRequest(name="a/b", job=broken), now=NOON)
     assert caught.value.errors.keys() == {"name", "image", "gpus"}
-    for number in range(ITEMS.most):
+    for number in range(ITEMS.max_items):
         save_template(session, bob, wanted(f"tune {number}"), now=NOON)
     with pytest.raises(ConflictError, match="'tune 0'"):
         save_template(session, bob, wanted("tune 0"), now=NOON)

@@ -239,8 +239,8 @@ def test_a_file_that_is_no_list_of_dashboards_is_refused(bob: Browser, text: str
 
 
 def test_dashboards_and_views_are_bounded(bob: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dashboards, "ITEMS", replace(dashboards.ITEMS, most=2, most_shared=1))
-    monkeypatch.setattr(views, "ITEMS", replace(views.ITEMS, most=1))
+    monkeypatch.setattr(dashboards, "ITEMS", replace(dashboards.ITEMS, max_items=2, max_shared=1))
+    monkeypatch.setattr(views, "ITEMS", replace(views.ITEMS, max_items=1))
     create(bob, "1", is_shared=True)
     shared = bob.call("POST", DASHBOARDS, {"name": "2", "is_shared": True})
     create(bob, "2")

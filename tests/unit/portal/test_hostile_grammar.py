@@ -60,7 +60,7 @@ def _quantities(text: str) -> None:
 def _address(text: str) -> None:
     short = text[:MAX_TEXT_LENGTH]
     Controls.parse(short)
-    parameter_problem(short, known=["gpu"])
+    parameter_problem(short, names=["gpu"])
     parse_path(short)
 
 

@@ -155,13 +155,14 @@ def test_a_truncated_chain_with_a_forged_head_is_detected_by_a_stored_head(
     assert fault(log) == ""
     with log() as session:
         assert (
-            verify(session, PLATFORM_CHAIN, known=[kept]).problem == "Entries 5 to 6 are missing."
+            verify(session, PLATFORM_CHAIN, known_heads=[kept]).problem
+            == "Entries 5 to 6 are missing."
         )
     with log.begin() as session:
         tell(session, "another history")
         tell(session, "and more of it")
     with log() as session:
-        assert "rewritten" in verify(session, PLATFORM_CHAIN, known=[kept]).problem
+        assert "rewritten" in verify(session, PLATFORM_CHAIN, known_heads=[kept]).problem
 
 
 def test_a_stored_head_still_fits_after_more_was_written(log: SessionFactory) -> None:
@@ -170,7 +171,7 @@ def test_a_stored_head_still_fits_after_more_was_written(log: SessionFactory) ->
     with log.begin() as session:
         tell(session, "later")
     with log() as session:
-        assert verify(session, PLATFORM_CHAIN, known=[kept]).problem == ""
+        assert verify(session, PLATFORM_CHAIN, known_heads=[kept]).problem == ""
 
 
 def test_a_tenants_log_that_is_gone_as_a_whole_shows(log: SessionFactory, cast: Cast) -> None:

@@ -17,7 +17,7 @@ def test_a_report_is_parsed_again_only_when_it_has_changed(
 
     with sessions.begin() as session:
         idents = [make_appliance(session, cast.acme, f"gpu-0{n}").id for n in range(3)]
-    cache = ReportCache(parse, most=2)
+    cache = ReportCache(parse, max_reports=2)
 
     def read(*wanted: str) -> dict[str, str]:
         with sessions() as session:

@@ -146,7 +146,7 @@ def test_series_are_compared_with_the_own_quota_or_the_servers(
     )
     assert update_quota_warnings(session, defaults={FillingQuota.SERIES: 120}, now=NOON) == [
         Crossing(
-            tenant_id=tenant_id, quota=FillingQuota.SERIES, level_percent=level, used=96, most=most
+            tenant_id=tenant_id, quota=FillingQuota.SERIES, level_percent=level, used=96, limit=most
         )
         for tenant_id, level, most in sorted([(cast.acme.id, 95, 100), (cast.globex.id, 80, 120)])
     ]
@@ -169,7 +169,7 @@ def test_names_have_warnings_by_the_own_quota_or_that_of_the_server(
 
     found = update_quota_warnings(session, defaults=defaults, now=NOON)
 
-    assert [(one.quota.value, one.level_percent, one.most) for one in found] == [
+    assert [(one.quota.value, one.level_percent, one.limit) for one in found] == [
         ("measurements", 80, 10),
         ("fields", 95, 100),
     ]
