@@ -120,7 +120,7 @@ class Agent:
             access_points=self._delivery.access_points,
             samples=self._samples,
             clock=clock,
-            more=self._certificates.metrics,
+            extra_metrics=self._certificates.metrics,
         )
         self._portal_client = self._build_portal_client(identity) if identity is not None else None
 

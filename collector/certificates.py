@@ -77,7 +77,7 @@ class AgentCertificate:
         return self._folder / CERTIFICATE_NAME
 
     def replaces_secret_for(self, url: str) -> bool:
-        """Whether the certificate authenticates the agent at this address without its token."""
+        """Return whether the certificate replaces the agent's token at this address."""
         metadata = self._metadata
         is_trusted = metadata is not None and metadata.replaces_secret
         return self._is_active and url.startswith("https:") and is_trusted

@@ -226,7 +226,7 @@ def plugin_settings(config: AgentConfig) -> list[PluginSettings]:
     settings, errors = check_plugin_tables(config.plugins)
     if errors:
         raise ConfigurationError(errors, source="The plugins' configuration")
-    configured = {one.name for one in settings}
+    configured = {plugin.name for plugin in settings}
     return settings + [
         PluginSettings(name=name, config=load_plugin_class(name).config_class())
         for name in plugin_names()
@@ -243,9 +243,9 @@ def check_plugin_tables(tables: Mapping[str, object]) -> tuple[list[PluginSettin
         elif not isinstance(table, Mapping):
             errors.append(f"plugins.{name} = {table!r}: expected a table [plugins.{name}]")
         else:
-            one, own_errors = _check_table(name, table)
+            checked, own_errors = _check_table(name, table)
             errors += own_errors
-            settings += [one] if one else []
+            settings += [checked] if checked else []
     return settings, errors
 
 
@@ -256,7 +256,7 @@ def apply_live_settings(running: AgentConfig, new: AgentConfig) -> AgentConfig:
 
 def changed_settings(running: AgentConfig, new: AgentConfig) -> list[str]:
     """Return the settings that differ."""
-    names = [one.name for one in fields(AgentConfig)]
+    names = [setting.name for setting in fields(AgentConfig)]
     return [name for name in names if getattr(running, name) != getattr(new, name)]
 
 

@@ -98,15 +98,15 @@ def fetch_authority(portal_url: str, fingerprint: str, *, data_dir: Path) -> Non
     """
     pem = _fetch_untrusted(portal_url)
     try:
-        found = sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
+        digest = sha256(ssl.PEM_cert_to_DER_cert(pem)).hexdigest()
     except ValueError as error:
         raise EnrollmentError(
             f"{portal_url}{AUTHORITY_PATH} returned no certificate. Is this a Vedette portal?"
         ) from error
     expected = fingerprint.replace(":", "").strip().lower()
-    if not compare_digest(found.encode(), expected.encode()):
+    if not compare_digest(digest.encode(), expected.encode()):
         raise EnrollmentError(
-            f"The authority of {portal_url} has the SHA-256 {found}, but the command expects "
+            f"The authority of {portal_url} has the SHA-256 {digest}, but the command expects "
             f"{expected}. Copy the command again. If they still differ, the connection may be "
             "intercepted."
         )

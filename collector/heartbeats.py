@@ -95,8 +95,8 @@ class GPUProcessCache:
 
     def update(self, processes: list[GPUProcess]) -> None:
         """Set the processes; of too many, those with the most memory."""
-        by_memory = sorted(processes, key=lambda one: -one.memory_bytes)[:MAX_GPU_PROCESSES]
-        listed = sorted(by_memory, key=lambda one: (one.gpu, one.uuid, one.pid))
+        by_memory = sorted(processes, key=lambda process: -process.memory_bytes)[:MAX_GPU_PROCESSES]
+        listed = sorted(by_memory, key=lambda process: (process.gpu, process.uuid, process.pid))
         self._read = self._monotonic(), listed
 
     def current(self) -> list[GPUProcess] | None:
@@ -182,15 +182,15 @@ class Heartbeats:
             if error.http_status not in REJECTED:
                 raise
             if heartbeat.inventory is not None:
-                rest = msgspec.structs.replace(heartbeat, inventory=None)
+                reduced = msgspec.structs.replace(heartbeat, inventory=None)
             elif heartbeat.health is not None:
-                rest = msgspec.structs.replace(heartbeat, health=None)
+                reduced = msgspec.structs.replace(heartbeat, health=None)
             else:
                 raise
             if error.message != self._refusal:
                 log.error("%s The heartbeat is sent without it.", error.message)  # noqa: TRY400
                 self._refusal = error.message
-            self._send(portal, rest)
+            self._send(portal, reduced)
             self._rejected = heartbeat.inventory or self._rejected
 
     def _is_due(self, now: datetime, executors: list[str], interval_seconds: float) -> bool:

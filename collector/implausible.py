@@ -35,12 +35,12 @@ def implausible_fields(measurement: str, fields: Mapping[str, FieldValue]) -> di
         if (limits := declared.ranges.get(name))
         and not limits.least <= value <= limits.greatest  # NaN is in no range
     }
-    for whole, parts in PARTS.get(measurement, ()):
-        if whole in numbers and whole not in reasons:
+    for total, parts in PARTS.get(measurement, ()):
+        if total in numbers and total not in reasons:
             reasons |= {
-                part: f"above {whole}, which is {numbers[whole]}"
+                part: f"above {total}, which is {numbers[total]}"
                 for part in parts
-                if part not in reasons and numbers.get(part, 0) > numbers[whole]
+                if part not in reasons and numbers.get(part, 0) > numbers[total]
             }
     return reasons
 
@@ -59,7 +59,7 @@ class ImplausibleFilter:
 
     def plausible(self, points: Iterable[Point]) -> Sequence[Point]:
         """Return the points without implausible values."""
-        return [rest for point in points if (rest := self._plausible(point)) is not None]
+        return [checked for point in points if (checked := self._plausible(point)) is not None]
 
     def readings(self) -> list[ImplausibleReading]:
         """Return what was dropped, the newest first; of too many series, the newest."""
@@ -73,8 +73,14 @@ class ImplausibleFilter:
         with self._lock:
             for name, reason in reasons.items():
                 self._record(point, name, reason)
-        rest = {name: value for name, value in point.fields.items() if name not in reasons}
-        return Point(point.measurement, point.tags, rest, point.time_ns) if rest else None
+        plausible_fields = {
+            name: value for name, value in point.fields.items() if name not in reasons
+        }
+        return (
+            Point(point.measurement, point.tags, plausible_fields, point.time_ns)
+            if plausible_fields
+            else None
+        )
 
     def _record(self, point: Point, field: str, reason: str) -> None:
         metric = f"{point.measurement}.{field}"

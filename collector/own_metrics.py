@@ -36,9 +36,9 @@ class OwnMetrics:
         samples: SampleWriter,
         clock: Clock,
         monotonic: Callable[[], float] = time.monotonic,
-        more: Callable[[], Mapping[str, float | int | None]] = dict,
+        extra_metrics: Callable[[], Mapping[str, float | int | None]] = dict,
     ) -> None:
-        self._more = more
+        self._extra_metrics = extra_metrics
         self._host = host
         self._buffer = buffer
         self._sender = sender
@@ -78,7 +78,7 @@ class OwnMetrics:
                 "gather_failures": self._host.gather_failures,
                 "implausible_readings": self._samples.implausible.count,
                 "access_point_latency_seconds": self._access_points.latency_seconds,
-                **self._more(),
+                **self._extra_metrics(),
                 **self._usage.fields(),
             }
         )

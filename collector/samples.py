@@ -16,7 +16,7 @@ from timeseries.points import Point
 log = logging.getLogger(__name__)
 
 POINTS_PER_FRAME = 2000
-# What is due within a tenth of its interval is done at once, which saves a wake-up.
+# A reading that is due within a tenth of its interval is taken at once: this saves a wake-up.
 EARLY_RATIO = 0.1
 
 
@@ -80,8 +80,8 @@ def append_points(points: Iterable[Point], buffer: DiskBuffer) -> int:
 
 def encode_frames(points: Iterable[Point]) -> Iterator[Frame]:
     """Yield points as frames of limited size, without those that can't be encoded."""
-    rest = iter(points)
-    while chunk := list(islice(rest, POINTS_PER_FRAME)):
+    remaining = iter(points)
+    while chunk := list(islice(remaining, POINTS_PER_FRAME)):
         valid, lines = _encode(chunk)
         if valid:
             newest_ns = max(point.time_ns for point in valid)

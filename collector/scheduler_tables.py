@@ -36,14 +36,14 @@ def check_schedulers(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
 
 def _contradictions(values: Mapping[str, Any]) -> list[str]:
     errors = []
-    given = [name for name in SCHEDULERS if name in values]
+    tables = [name for name in SCHEDULERS if name in values]
     is_chosen = values.get("executor") == EXECUTOR
-    if is_chosen and not set(given) - {"mesos"}:
+    if is_chosen and not set(tables) - {"mesos"}:
         errors.append(
             f'executor = "{EXECUTOR}" needs a table [marathon], [metronome] or [chronos] with url'
         )
-    if given and not is_chosen:
-        errors.append(f'[{given[0]}] is set; set executor = "{EXECUTOR}" to use it')
+    if tables and not is_chosen:
+        errors.append(f'[{tables[0]}] is set; set executor = "{EXECUTOR}" to use it')
     if "metronome" in values and "chronos" in values:
         errors.append("[metronome] and [chronos] are both set; set the one that runs batch jobs")
     return errors

@@ -38,8 +38,8 @@ class TLSFiles:
     @property
     def paths(self) -> tuple[Path, ...]:
         """The files that are set."""
-        given = (self.ca_file, self.certificate_file, self.key_file)
-        return tuple(path for path in given if path is not None) + self.also_trusted
+        paths = (self.ca_file, self.certificate_file, self.key_file)
+        return tuple(path for path in paths if path is not None) + self.also_trusted
 
     def resolved(self) -> "TLSFiles":
         """Return the files that are in use now: those from the portal only if they exist."""

@@ -139,9 +139,9 @@ def _is_valid(content: bytes | memoryview, offset: int, header: _Header) -> bool
 
 def _next_valid(content: bytes, view: memoryview, offset: int) -> int:
     """Return where the next valid frame begins, or the end."""
-    while (found := content.find(MAGIC, offset, len(view))) >= 0:
-        header = _header(view, found)
-        if header is not None and _is_valid(view, found, header):
-            return found
-        offset = found + 1
+    while (start := content.find(MAGIC, offset, len(view))) >= 0:
+        header = _header(view, start)
+        if header is not None and _is_valid(view, start, header):
+            return start
+        offset = start + 1
     return len(view)

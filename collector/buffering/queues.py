@@ -111,10 +111,10 @@ class LiveQueue:
         if self._entries and self._entries[0] is entry:
             self._entries.popleft()
         else:
-            others = [one for one in self._entries if one is not entry]
-            if len(others) == len(self._entries):
+            remaining = [queued for queued in self._entries if queued is not entry]
+            if len(remaining) == len(self._entries):
                 return False
-            self._entries = deque(others)
+            self._entries = deque(remaining)
         self._removed(entry)
         return True
 
@@ -215,7 +215,7 @@ class BacklogQueue:
 
     def drop_segment(self, segment: Segment) -> int:
         """Remove all ranges of a segment; return their points."""
-        dropped = sum(one.points for one in self._ranges if one.segment is segment)
-        self._ranges = deque(one for one in self._ranges if one.segment is not segment)
+        dropped = sum(queued.points for queued in self._ranges if queued.segment is segment)
+        self._ranges = deque(queued for queued in self._ranges if queued.segment is not segment)
         self.points -= dropped
         return dropped

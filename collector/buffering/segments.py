@@ -46,7 +46,7 @@ class Segment:
 
     @property
     def is_acknowledged(self) -> bool:
-        """Whether every byte is acknowledged."""
+        """Return whether every byte is acknowledged."""
         return not self.size_bytes or self.acknowledged == [(0, self.size_bytes)]
 
     def acknowledge(self, start: int, end: int) -> None:
@@ -171,11 +171,11 @@ class SegmentWriter:
         Raises:
             OSError: they can't be written; the segment is unchanged, or sealed.
         """
-        rest = memoryview(b"".join(contents))
-        size = len(rest)
+        unwritten = memoryview(b"".join(contents))
+        size = len(unwritten)
         try:
-            while rest:  # a full disk accepts a part first
-                rest = rest[os.write(self._descriptor, rest) :]
+            while unwritten:  # a full disk accepts a part first
+                unwritten = unwritten[os.write(self._descriptor, unwritten) :]
             os.fsync(self._descriptor)
         except OSError:
             # The content after the last frame is undefined now.
@@ -197,10 +197,10 @@ def add_range(ranges: list[Range], start: int, end: int) -> list[Range]:
         return ranges
     if ranges and ranges[-1][0] <= start <= ranges[-1][1]:  # the usual case
         return [*ranges[:-1], (ranges[-1][0], max(end, ranges[-1][1]))]
-    separate = [one for one in ranges if one[1] < start or one[0] > end]
-    touching = [one for one in ranges if not (one[1] < start or one[0] > end)]
-    first = min([start, *(one[0] for one in touching)])
-    last = max([end, *(one[1] for one in touching)])
+    separate = [span for span in ranges if span[1] < start or span[0] > end]
+    touching = [span for span in ranges if not (span[1] < start or span[0] > end)]
+    first = min([start, *(span[0] for span in touching)])
+    last = max([end, *(span[1] for span in touching)])
     return sorted([*separate, (first, last)])
 
 

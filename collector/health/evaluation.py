@@ -74,13 +74,13 @@ def _gpu_findings(gpu: GPUSignals, now: datetime) -> Iterator[HealthFinding]:
 
 
 def _xids(records: Iterable[XIDRecord], now: datetime) -> Iterator[HealthFinding]:
-    for record in sorted(records, key=lambda one: (-one.last_at_ns, one.code)):
-        known = xid(record.code)
+    for record in sorted(records, key=lambda entry: (-entry.last_at_ns, entry.code)):
+        definition = xid(record.code)
         times = "" if record.count == 1 else f", {record.count} times since the boot, last"
-        detail = f"XID {record.code}{times} at {_clock(record.last_at_ns)}: {known.title}."
-        if known.kind is XIDKind.FATAL:
+        detail = f"XID {record.code}{times} at {_clock(record.last_at_ns)}: {definition.title}."
+        if definition.kind is XIDKind.FATAL:
             yield _failed(_R.XID_FATAL, detail)
-        elif known.kind is XIDKind.WARNING and to_ns(now) - record.last_at_ns < XID_NS:
+        elif definition.kind is XIDKind.WARNING and to_ns(now) - record.last_at_ns < XID_NS:
             yield _degraded(_R.XID, detail)
 
 
@@ -179,18 +179,20 @@ def _gpu_summaries(gpus: Sequence[GPUHealth]) -> Iterator[HealthFinding]:
         yield _degraded(_R.GPU_DEGRADED, _summary(degraded, len(gpus), "degraded"))
 
 
-def _summary(some: Sequence[GPUHealth], total: int, word: str) -> str:
-    worst = [max(gpu.findings, key=lambda finding: SEVERITY[finding.state]) for gpu in some]
+def _summary(gpus: Sequence[GPUHealth], total: int, word: str) -> str:
+    worst = [max(gpu.findings, key=lambda finding: SEVERITY[finding.state]) for gpu in gpus]
     named = ", ".join(
         f"GPU {gpu.index} ({advice_for(finding.reason).name})"
-        for gpu, finding in zip(some, worst, strict=True)
+        for gpu, finding in zip(gpus, worst, strict=True)
     )
-    verb = "" if word == "failed" else "is " if len(some) == 1 else "are "
-    return f"{len(some)} of {_count(total, 'GPU')} {verb}{word}: {named}."
+    verb = "" if word == "failed" else "is " if len(gpus) == 1 else "are "
+    return f"{len(gpus)} of {_count(total, 'GPU')} {verb}{word}: {named}."
 
 
 def _worst(findings: Iterable[HealthFinding]) -> HealthState:
-    return max((one.state for one in findings), key=SEVERITY.__getitem__, default=_S.HEALTHY)
+    return max(
+        (finding.state for finding in findings), key=SEVERITY.__getitem__, default=_S.HEALTHY
+    )
 
 
 def _failed(reason: HealthReason, detail: str) -> HealthFinding:

@@ -72,16 +72,16 @@ class KnownGPUs:
     def update(self, present: Iterable[KnownGPU]) -> None:
         """Record which GPUs are present; new ones are known from now on."""
         seen = {gpu.uuid: gpu for gpu in present}
-        known = {
+        gpus = {
             uuid: msgspec.structs.replace(gpu, is_present=uuid in seen)
             for uuid, gpu in self._gpus.items()
         }
         for uuid, gpu in seen.items():
-            before = known.get(uuid)
+            before = gpus.get(uuid)
             has_nvlinks = gpu.has_nvlinks or (before is not None and before.has_nvlinks)
-            known[uuid] = msgspec.structs.replace(gpu, has_nvlinks=has_nvlinks)
-        if known != self._gpus:
-            self._gpus, self._is_saved = known, False
+            gpus[uuid] = msgspec.structs.replace(gpu, has_nvlinks=has_nvlinks)
+        if gpus != self._gpus:
+            self._gpus, self._is_saved = gpus, False
 
     def forget_missing(self) -> None:
         """Keep the present GPUs only, with the NVLinks that they have now."""
@@ -112,8 +112,8 @@ class KnownGPUs:
 class GPUTrackers:
     """The tracker of each GPU with readings, by UUID or placeholder. For one thread."""
 
-    def __init__(self, known: KnownGPUs) -> None:
-        self._known = known
+    def __init__(self, known_gpus: KnownGPUs) -> None:
+        self._known = known_gpus
         self._trackers: dict[str, GPUTracker] = {}
 
     @property
@@ -144,17 +144,17 @@ class GPUTrackers:
 
     def forget_unknown(self) -> None:
         """Remove the trackers of GPUs that are not known."""
-        known = self._known.gpus
+        known_gpus = self._known.gpus
         self._trackers = {
-            uuid: tracker for uuid, tracker in self._trackers.items() if uuid in known
+            uuid: tracker for uuid, tracker in self._trackers.items() if uuid in known_gpus
         }
 
     def _tracker(self, point: Point) -> GPUTracker | None:
         index = gpu_index(point)
         uuid = point.tags.get("uuid", "")
         if (not uuid or uuid.startswith(SLICE_PREFIX)) and index != _UNKNOWN_INDEX:
-            known = (gpu.uuid for gpu in self._known.gpus.values() if gpu.index == index)
-            uuid = next(known, "") or f"{UNKNOWN_PREFIX}{index}"
+            uuids = (gpu.uuid for gpu in self._known.gpus.values() if gpu.index == index)
+            uuid = next(uuids, "") or f"{UNKNOWN_PREFIX}{index}"
         if not uuid:
             return None
         tracker = self._trackers.get(uuid)

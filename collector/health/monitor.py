@@ -108,7 +108,7 @@ class HealthMonitor:
         """Return measurement `gpu_health`: one point for each GPU and one for the appliance."""
         with self._lock:
             health = self._evaluate(now)
-            missing = sum(not one.is_present for one in self._known.gpus.values())
+            missing = sum(not gpu.is_present for gpu in self._known.gpus.values())
         job_of_gpu, time_ns = self._job_of_gpu(), to_ns(now)
         findings = len(health.findings) + sum(len(gpu.findings) for gpu in health.gpus)
         fields = {"state": SEVERITY[health.state], "findings": findings, "gpus_missing": missing}
@@ -147,7 +147,7 @@ class HealthMonitor:
     def _evaluate(self, now: datetime) -> ApplianceHealth:
         health = evaluate_health(self._signals(now), now)
         self._reported = {
-            gpu.uuid: frozenset(one.reason for one in gpu.findings) for gpu in health.gpus
+            gpu.uuid: frozenset(finding.reason for finding in gpu.findings) for gpu in health.gpus
         }
         return health
 
@@ -167,17 +167,17 @@ class HealthMonitor:
         )
 
     def _gpu_signals(self, uuid: str, info: GPUInfo | None, at: float) -> GPUSignals:
-        known = self._known.gpus.get(uuid)
+        known_gpu = self._known.gpus.get(uuid)
         tracker = self._trackers.get(uuid)
-        source = info or tracker or known
+        source = info or tracker or known_gpu
         assert source is not None  # noqa: S101 - the uuid is from one of the three
         signals = GPUSignals(
             index=source.index,
             uuid=uuid,
             model=source.model,
             info=info,
-            is_missing=self._inventory is not None and info is None and known is not None,
-            had_nvlinks=known is not None and known.has_nvlinks,
+            is_missing=self._inventory is not None and info is None and known_gpu is not None,
+            had_nvlinks=known_gpu is not None and known_gpu.has_nvlinks,
             xids=tuple(record for record in self._history.records if record.uuid == uuid),
             reported=self._reported.get(uuid, frozenset()),
         )

@@ -186,9 +186,9 @@ class GPUTracker:
     def _external_use(self, now: float) -> ExternalUse | None:
         """Return the oldest allocation outside of jobs."""
         self._external = {
-            key: one
-            for key, one in self._external.items()
-            if now - one.until <= EXTERNAL_GONE_SECONDS
+            key: use
+            for key, use in self._external.items()
+            if now - use.until <= EXTERNAL_GONE_SECONDS
         }
         if not self._external:
             return None

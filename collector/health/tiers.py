@@ -77,8 +77,8 @@ def tier_by_specs(specs: Specs) -> Tier | None:
 
     With only one known spec a GPU is `standard` at best.
     """
-    known = [specs.memory_bytes, specs.bandwidth, specs.flops]
-    count = sum(spec is not None for spec in known)
+    values = [specs.memory_bytes, specs.bandwidth, specs.flops]
+    count = sum(spec is not None for spec in values)
     if count == 0:
         return None
     for tier, least in LIMITS:
@@ -86,7 +86,7 @@ def tier_by_specs(specs: Specs) -> Tier | None:
         limits = (least.memory_bytes, least.bandwidth, least.flops)
         if is_sure and all(
             spec is None or limit is None or spec >= limit
-            for spec, limit in zip(known, limits, strict=True)
+            for spec, limit in zip(values, limits, strict=True)
         ):
             return tier
     return Tier.ENTRY

@@ -47,7 +47,7 @@ UPLOADS_PER_STEP = 8
 
 
 class AttemptState(msgspec.Struct):
-    """What survives a restart: the last desired state, observation by attempt, and probe."""
+    """The state that survives a restart: the last desired state, observations, and the probe."""
 
     desired: DesiredState | None = None
     remembered: dict[str, AttemptObservation] = {}
@@ -90,7 +90,7 @@ class AttemptRunner:
         self._reported_at: datetime | None = None
         self._is_available = False
         self._has_observed = False
-        # What the last run of the agent stored may be old: the portal says again what it wants.
+        # The state that the last run stored may be old: the portal sends the desired state again.
         self.tunnel_wanted = Event()
         self.step_wanted = Event()
 
@@ -106,12 +106,12 @@ class AttemptRunner:
 
     @property
     def is_available(self) -> bool:
-        """Whether the executor responded to the last request."""
+        """Return whether the executor responded to the last request."""
         return self._is_available
 
     @property
     def is_running(self) -> bool:
-        """Whether an attempt was running at the last step."""
+        """Return whether an attempt was running at the last step."""
         return any(seen.state is ObservedState.RUNNING for seen in self._observed.values())
 
     @property
@@ -245,10 +245,17 @@ class AttemptRunner:
     def endpoint(self, attempt_id: str, port: int) -> str | None:
         """Return where a port of a running attempt listens, such as `127.0.0.1:49153`."""
         seen = self._observed.get(attempt_id)
-        spec = next((one for one in self._desired_attempts() if one.attempt_id == attempt_id), None)
+        spec = next(
+            (attempt for attempt in self._desired_attempts() if attempt.attempt_id == attempt_id),
+            None,
+        )
         if seen is None or spec is None or seen.state is not ObservedState.RUNNING:
             return None
-        names = [one.name or str(port) for one in spec.ports if one.container_port == port]
+        names = [
+            spec_port.name or str(port)
+            for spec_port in spec.ports
+            if spec_port.container_port == port
+        ]
         return seen.endpoints.get(names[0]) if names else None
 
     async def execute(self, attempt_id: str, session: ExecSession) -> int:
@@ -283,9 +290,9 @@ class AttemptRunner:
         """Return the observed attempts, and how those ended that are gone from the executor."""
         with self._lock:
             ended = {
-                attempt_id: known
-                for attempt_id, known in self._state.remembered.items()
-                if known.state.is_final
+                attempt_id: observation
+                for attempt_id, observation in self._state.remembered.items()
+                if observation.state.is_final
             }
         merged = {**self._observed, **ended}
         return [merged[attempt_id] for attempt_id in sorted(merged)]
@@ -294,8 +301,8 @@ class AttemptRunner:
         """Store the last state of each attempt; a final state never changes."""
         is_changed = False
         for attempt_id, seen in observed.items():
-            known = self._state.remembered.get(attempt_id)
-            if known == seen or (known is not None and known.state.is_final):
+            remembered = self._state.remembered.get(attempt_id)
+            if remembered == seen or (remembered is not None and remembered.state.is_final):
                 continue
             self._state.remembered[attempt_id] = seen
             is_changed = True
@@ -369,20 +376,24 @@ class LogShipper:
         self.delivered.discard(attempt_id)
 
     def _new_output(self, observations: Collection[AttemptObservation]) -> list[LogChunk]:
-        live = [one for one in observations if one.attempt_id not in self.delivered]
+        live = [
+            observation
+            for observation in observations
+            if observation.attempt_id not in self.delivered
+        ]
         limit = min(CHUNK_BYTES, UPLOAD_BYTES // max(1, len(live)))
         chunks = []
-        for one in live:
-            offset = self._offsets.get(one.attempt_id, 0)
+        for observation in live:
+            offset = self._offsets.get(observation.attempt_id, 0)
             try:
-                data = self._executor.read_log(one.attempt_id, offset=offset, limit=limit)
+                data = self._executor.read_log(observation.attempt_id, offset=offset, limit=limit)
             except ExecutorError as error:
-                log.warning("can't read the log of %s: %s", one.attempt_id, error)
+                log.warning("can't read the log of %s: %s", observation.attempt_id, error)
                 continue
             if data:
-                chunks.append(LogChunk(attempt_id=one.attempt_id, offset=offset, data=data))
-            elif one.state.is_final:
-                self.delivered.add(one.attempt_id)
+                chunks.append(LogChunk(attempt_id=observation.attempt_id, offset=offset, data=data))
+            elif observation.state.is_final:
+                self.delivered.add(observation.attempt_id)
         return chunks
 
 

@@ -106,13 +106,13 @@ def reconcile(
     return actions
 
 
-def _start_or_mark(spec: AttemptSpec, known: AttemptObservation | None) -> list[Action]:
+def _start_or_mark(spec: AttemptSpec, remembered: AttemptObservation | None) -> list[Action]:
     rejected = unknown_policy(spec)
     if rejected is not None:
-        return [] if known == rejected else [Mark(rejected)]
-    if known is None or known.state is ObservedState.STARTING:
+        return [] if remembered == rejected else [Mark(rejected)]
+    if remembered is None or remembered.state is ObservedState.STARTING:
         return [Start(spec)]
-    if known.state.is_final:
+    if remembered.state.is_final:
         return []
     return [
         Mark(
@@ -121,7 +121,7 @@ def _start_or_mark(spec: AttemptSpec, known: AttemptObservation | None) -> list[
                 state=ObservedState.FAILED,
                 reason="executor_error",
                 message="The attempt was removed from its executor while it was running.",
-                started_at_ns=known.started_at_ns,
+                started_at_ns=remembered.started_at_ns,
             )
         )
     ]
@@ -134,11 +134,11 @@ def _is_over_time(spec: AttemptSpec, seen: AttemptObservation, now_ns: int) -> b
 
 
 def _stop(
-    attempt_id: str, seen: AttemptObservation | None, known: AttemptObservation | None
+    attempt_id: str, seen: AttemptObservation | None, remembered: AttemptObservation | None
 ) -> list[Action]:
     if seen is not None:
         return [] if seen.state.is_final else [Stop(attempt_id)]
-    if known is not None and known.state.is_final:
+    if remembered is not None and remembered.state.is_final:
         return []
     return [
         Mark(

@@ -39,16 +39,21 @@ def read_once(
         for plan in plans
     ]
     try:
-        readings = {one: _read(one, threads, clock) for one in readers}
-        again = [one for one, reading in readings.items() if _needs_second(one.plan, reading)]
-        if again:
+        readings = {reader: _read(reader, threads, clock) for reader in readers}
+        second_readers = [
+            reader for reader, reading in readings.items() if _needs_second(reader.plan, reading)
+        ]
+        if second_readers:
             wait()
-            readings |= {one: _merged(readings[one], _read(one, threads, clock)) for one in again}
+            readings |= {
+                reader: _merged(readings[reader], _read(reader, threads, clock))
+                for reader in second_readers
+            }
         return list(readings.values())
     finally:
-        for one in readers:
-            if not one.is_stuck:
-                one.close()
+        for reader in readers:
+            if not reader.is_stuck:
+                reader.close()
         for worker in workers.values():
             worker.close()
         for thread in threads.values():
@@ -101,10 +106,10 @@ def _merged(first: ReadResult, second: ReadResult) -> ReadResult:
     """Return the second reading, with what only the first has: some values are read less often."""
     if second.error is not None:
         return second
-    points = {_series(one): one for one in first.points}
-    for one in second.points:
-        known = points.pop(_series(one), one)
-        points[_series(one)] = replace(one, fields={**known.fields, **one.fields})
+    points = {_series(point): point for point in first.points}
+    for point in second.points:
+        former = points.pop(_series(point), point)
+        points[_series(point)] = replace(point, fields={**former.fields, **point.fields})
     return replace(second, points=list(points.values()))
 
 

@@ -75,20 +75,22 @@ class PluginHost:
     @property
     def gather_failures(self) -> int:
         """Readings that failed or exceeded their limit since the start."""
-        return self._past_failures + sum(one.errors + one.timeouts for one in self._readers())
+        return self._past_failures + sum(
+            reader.errors + reader.timeouts for reader in self._readers()
+        )
 
     @property
     def is_alive(self) -> bool:
-        """Whether a read thread is running; abandoned ones do not count."""
+        """Return whether a read thread is running; abandoned ones do not count."""
         return not all(thread.join(0.0) for thread in list(self._threads.values()))
 
     @property
     def worker_pids(self) -> list[int]:
         """The worker processes."""
-        return [pid for one in list(self._workers.values()) if (pid := one.pid) is not None]
+        return [pid for worker in list(self._workers.values()) if (pid := worker.pid) is not None]
 
     def is_starting(self, name: str) -> bool:
-        """Whether this plugin is enabled and its first reading has not finished."""
+        """Return whether this plugin is enabled and its first reading has not finished."""
         return any(reader.name == name and reader.is_starting for reader in self._readers())
 
     def own_points(self, now: datetime) -> list[Point]:
@@ -132,7 +134,9 @@ class PluginHost:
                 build = partial(open_plugin, plan, self._context, self._workers)
                 reader = PluginReader(plan, build, anchor_seconds=self._anchor_seconds)
             assigned.setdefault(plan.thread, []).append(reader)
-        self._past_failures += sum(one.errors + one.timeouts for one in existing.values())
+        self._past_failures += sum(
+            stopped.errors + stopped.timeouts for stopped in existing.values()
+        )
         for name, readers in assigned.items():
             is_new = name not in self._threads
             if is_new:
@@ -215,16 +219,16 @@ def plugin_plans(config: AgentConfig, *, is_simulated: bool) -> Iterator[PluginP
             )
 
 
-def restore_gpu_tags(points: Sequence[Point], known: Callable[[], GPUTags]) -> list[Point]:
+def restore_gpu_tags(points: Sequence[Point], known_tags: Callable[[], GPUTags]) -> list[Point]:
     """Return the points, with the former UUID of GPUs that no longer report one.
 
     Args:
         points: a reading.
-        known: see `PluginContext.known_gpus`; called only if there is such a GPU.
+        known_tags: see `PluginContext.known_gpus`; called only if there is such a GPU.
     """
     if not any(_has_no_uuid(point) for point in points):
         return list(points)
-    tags_at = known()
+    tags_at = known_tags()
     return [
         replace(point, tags={**point.tags, **tags_at[point.tags["gpu"]]})
         if _has_no_uuid(point) and point.tags["gpu"] in tags_at

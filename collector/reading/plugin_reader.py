@@ -119,7 +119,7 @@ class PluginPlan:
         return self.time_limit_seconds + worker_seconds
 
     def is_same_plugin(self, other: "PluginPlan") -> bool:
-        """Whether the plugin needs no restart: only its schedule may differ."""
+        """Return whether the plugin needs no restart: only its schedule may differ."""
         return (self.plugin_class, self.config) == (other.plugin_class, other.config)
 
 
@@ -177,7 +177,7 @@ class PluginReader:
 
     @property
     def is_starting(self) -> bool:
-        """Whether no reading has finished yet."""
+        """Return whether no reading has finished yet."""
         return self._planned is None
 
     def reschedule(self, plan: PluginPlan, *, at_seconds: float) -> None:

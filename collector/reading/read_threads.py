@@ -119,7 +119,7 @@ class ReadThread:
         with self._lock:
             now, reader = self._monotonic(), self._active
             if reader is None:
-                limits = (one.plan.watchdog_seconds for one in self._readers)
+                limits = (assigned.plan.watchdog_seconds for assigned in self._readers)
                 return min(limits, default=MAX_SLEEP_SECONDS)
             left_seconds = self._active_since + reader.plan.watchdog_seconds - now
             if left_seconds > 0:
@@ -132,7 +132,7 @@ class ReadThread:
 
     def _abandon(self, reader: PluginReader, now: float) -> None:
         reader.is_stuck = True
-        self._retired = [one for one in self._retired if one is not reader]
+        self._retired = [retired for retired in self._retired if retired is not reader]
         limit = f"{reader.plan.watchdog_seconds:g} s"
         reason = f"no response within {limit}; the other plugins continue without it"
         reader.record_timeout(at_seconds=now, reason=reason)
@@ -181,7 +181,9 @@ class ReadThread:
 
     def _due(self) -> list[PluginReader]:
         now = self._monotonic()
-        return [one for one in self._readers if one.due_seconds <= now and not one.is_stuck]
+        return [
+            reader for reader in self._readers if reader.due_seconds <= now and not reader.is_stuck
+        ]
 
     def _read(self, reader: PluginReader, run: _Run) -> list[Point]:
         """Return the plugin's points; none if this thread was abandoned in the meantime."""

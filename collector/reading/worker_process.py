@@ -73,7 +73,7 @@ class WorkerProcess:
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs; logs a warning if it has died."""
+        """Return whether it runs; logs a warning if it has died."""
         process = self._process
         if process is not None and process.poll() is not None:
             log.warning("worker process %s %s", self._name, _exit_message(process))

@@ -93,11 +93,11 @@ def send(descriptor: int, message: msgspec.Struct, *, timeout_seconds: float | N
         DisconnectedError: it has ended.
     """
     body = msgspec.msgpack.encode(message)
-    rest = memoryview(_LENGTH.pack(len(body)) + body)
+    unsent = memoryview(_LENGTH.pack(len(body)) + body)
     deadline = _deadline(timeout_seconds)
-    while rest:
+    while unsent:
         try:
-            rest = rest[os.write(descriptor, rest) :]
+            unsent = unsent[os.write(descriptor, unsent) :]
         except BlockingIOError:
             _wait(descriptor, select.POLLOUT, deadline)
         except OSError as error:
@@ -124,18 +124,18 @@ def receive(
 
 
 def _read(descriptor: int, size: int, deadline: float | None) -> bytes:
-    whole = b""
-    while len(whole) < size:
+    content = b""
+    while len(content) < size:
         if deadline is not None:
             _wait(descriptor, select.POLLIN, deadline)
         try:
-            piece = os.read(descriptor, min(size - len(whole), _CHUNK_BYTES))
+            piece = os.read(descriptor, min(size - len(content), _CHUNK_BYTES))
         except OSError as error:
             raise DisconnectedError(str(error)) from error
         if not piece:
             raise DisconnectedError("the pipe was closed")
-        whole += piece
-    return whole
+        content += piece
+    return content
 
 
 def _deadline(timeout_seconds: float | None) -> float | None:

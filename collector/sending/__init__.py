@@ -1,1 +1,1 @@
-"""What goes over the line: access points, TLS, the write call, the link to the portal."""
+"""Network connections: access points, TLS, the write call, the link to the portal."""

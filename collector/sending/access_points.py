@@ -82,7 +82,7 @@ class AccessPoints:
 
     @property
     def has_healthy(self) -> bool:
-        """Whether there is an address that isn't avoided now."""
+        """Return whether there is an address that isn't avoided now."""
         with self._lock:
             return bool(self._healthy())
 

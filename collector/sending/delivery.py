@@ -94,12 +94,12 @@ def build_delivery(
 
 def build_tls(config: AgentConfig) -> TLSContexts:
     """Return the configured authorities and client certificate."""
-    given = (config.ca_file, config.client_certificate_file, config.client_key_file)
+    files = (config.ca_file, config.client_certificate_file, config.client_key_file)
     if config.influxdb is not None:
-        return TLSContexts(TLSFiles(*given))
+        return TLSContexts(TLSFiles(*files))
     issued_file = config.data_dir / CERTIFICATE_NAME
     trusted = portal_authority_files(config.data_dir)
-    return TLSContexts(TLSFiles(*given, issued_file, also_trusted=trusted))
+    return TLSContexts(TLSFiles(*files, issued_file, also_trusted=trusted))
 
 
 def connect_to_portal(

@@ -104,7 +104,7 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
         return None
     host = parts.hostname or ""
     excepted = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
-    for entry in (one.strip().lstrip(".") for one in excepted.split(",")):
+    for entry in (host_pattern.strip().lstrip(".") for host_pattern in excepted.split(",")):
         if entry == "*" or (entry and (host == entry or host.endswith(f".{entry}"))):
             return None
     return proxy if "://" in proxy else f"http://{proxy}"

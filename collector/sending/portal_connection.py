@@ -104,8 +104,8 @@ class PortalConnection:
         """Send new output of attempts; return what the portal has, for each chunk."""
         body = msgspec.msgpack.encode(LogUpload(chunks=chunks))
         headers = {"Content-Type": "application/msgpack"}
-        found = self._request("POST", "/agent/v1/logs", body=body, headers=headers)
-        return _decode(*found, LogReply).acks
+        reply = self._request("POST", "/agent/v1/logs", body=body, headers=headers)
+        return _decode(*reply, LogReply).acks
 
     def tunnel(
         self,

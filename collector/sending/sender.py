@@ -42,7 +42,7 @@ MAX_UNDELIVERABLE_BYTES = 1024 * 1024
 
 
 class Outcome(StrEnum):
-    """What happened to a batch."""
+    """The outcome of sending a batch."""
 
     NOTHING = "nothing"
     SENT = "sent"
@@ -56,7 +56,7 @@ DELIVERED = frozenset({Outcome.SENT, Outcome.PARTLY_SENT})
 
 @dataclass(frozen=True, slots=True)
 class SendResult:
-    """What happened, and how long to wait before the next batch."""
+    """An outcome, and how long to wait before the next batch."""
 
     outcome: Outcome
     wait_seconds: float = 0.0

@@ -189,8 +189,8 @@ class InfluxDBTarget:
     def _target_for(self, url: str, version: str) -> WriteTarget:
         settings = self._settings
         credentials = f"{settings.username}:{settings.read_password()}" if settings.username else ""
-        found = _VERSION.match(version)
-        is_before_v2 = found is not None and (int(found[1]), int(found[2])) < FIRST_WITH_V2
+        match = _VERSION.match(version)
+        is_before_v2 = match is not None and (int(match[1]), int(match[2])) < FIRST_WITH_V2
         if settings.database and is_before_v2:
             log.info("%s is InfluxDB %s: using the v1 write API", url, version)
             query = {"db": settings.database, "precision": "ns"}
@@ -294,10 +294,10 @@ def line_tagger(tags: Mapping[str, str]) -> Callable[[bytes], bytes]:
     def add_tags(lines: bytes) -> bytes:
         if b'"' not in lines:
             return _MEASUREMENT.sub(with_tags, lines)
-        whole = (line for _, line in logical_lines(lines.decode(errors="surrogateescape")))
+        complete_lines = (line for _, line in logical_lines(lines.decode(errors="surrogateescape")))
         return b"\n".join(
             _MEASUREMENT.sub(with_tags, line.encode(errors="surrogateescape"), count=1)
-            for line in whole
+            for line in complete_lines
         )
 
     return add_tags

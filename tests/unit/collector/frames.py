@@ -39,6 +39,6 @@ def noise(number: int) -> str:
 def drain(buffer: DiskBuffer) -> list[str]:
     texts = []
     while (batch := buffer.read()) is not None:
-        texts += [one.payload.decode() for one in batch.frames]
+        texts += [sent.payload.decode() for sent in batch.frames]
         buffer.acknowledge(batch)
     return texts

@@ -100,22 +100,22 @@ def monitor(folder: Path, *, boot: str = BOOT, **changes: Any) -> HealthMonitor:
 @pytest.fixture
 def eight(tmp_path: Path) -> HealthMonitor:
     """A server of eight GPUs that was just read for the first time."""
-    found = monitor(tmp_path)
-    found.set_inventory(inventory())
-    found.observe([gpu_point(index=index) for index in range(8)], NOON)
-    return found
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory())
+    health_monitor.observe([gpu_point(index=index) for index in range(8)], NOON)
+    return health_monitor
 
 
-def feed(found: HealthMonitor, points: Iterable[Point], *, until: float) -> None:
+def feed(health_monitor: HealthMonitor, points: Iterable[Point], *, until: float) -> None:
     """Give the monitor points, at so many seconds after noon."""
-    found.observe(points, after(until))
+    health_monitor.observe(points, after(until))
 
 
-def first(found: HealthMonitor, seconds: float = 0.0) -> GPUHealth:
+def first(health_monitor: HealthMonitor, seconds: float = 0.0) -> GPUHealth:
     """Return the judgment of the first GPU."""
-    return found.report(after(seconds)).gpus[0]
+    return health_monitor.report(after(seconds)).gpus[0]
 
 
-def reasons(found: HealthMonitor, seconds: float = 0.0) -> list[str]:
+def reasons(health_monitor: HealthMonitor, seconds: float = 0.0) -> list[str]:
     """Return why the first GPU is not healthy."""
-    return [finding.reason for finding in first(found, seconds).findings]
+    return [finding.reason for finding in first(health_monitor, seconds).findings]

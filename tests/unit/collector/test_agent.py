@@ -55,9 +55,9 @@ def running(*agents: Agent) -> Iterator[None]:
 
 
 def last_inventory(portal: RecordingPortal) -> Inventory:
-    found = portal.recording.heartbeats[-1].inventory
-    assert found is not None
-    return found
+    inventory = portal.recording.heartbeats[-1].inventory
+    assert inventory is not None
+    return inventory
 
 
 def measurements(portal: RecordingPortal) -> set[str]:
@@ -163,8 +163,8 @@ def test_unsent_samples_are_on_disk_at_the_next_start(
     first = Agent(config, IDENTITY, simulation=simulated("acme/dgx-1"))
     with running(first):
         eventually(lambda: first.buffered_points > 0)
-    again = Agent(config, IDENTITY, simulation=simulated("acme/dgx-1"))
-    assert again.buffered_points == first.buffered_points > 0
+    restarted = Agent(config, IDENTITY, simulation=simulated("acme/dgx-1"))
+    assert restarted.buffered_points == first.buffered_points > 0
 
 
 def test_a_simulated_outage_sends_nothing_and_samples_continue(
@@ -186,8 +186,10 @@ def test_values_that_cant_be_true_are_reported_and_not_sent(
     with running(Agent(config, IDENTITY, simulation=simulation)):
 
         def reported() -> set[str]:
-            healths = [one.health for one in portal.recording.heartbeats if one.health]
-            return {one.metric for health in healths for one in health.implausible_readings}
+            healths = [
+                heartbeat.health for heartbeat in portal.recording.heartbeats if heartbeat.health
+            ]
+            return {reading.metric for health in healths for reading in health.implausible_readings}
 
         eventually(lambda: "gpu.power_limit_watts" in reported())
         eventually(lambda: any("utilization_percent" in line for line in portal.recording.lines))

@@ -160,12 +160,12 @@ def test_a_log_continues_at_the_offset_from_the_portal(site: Site) -> None:
     site.runner.set_desired(RUN)
     site.turn()
     site.turn(seconds=5)
-    kept = site.portal.recording.logs["a"]
+    log = site.portal.recording.logs["a"]
     site.restart()
     site.turn(seconds=2)
     site.turn(seconds=2)
-    assert site.portal.recording.logs["a"].startswith(kept)
-    assert len(site.portal.recording.logs["a"]) > len(kept)
+    assert site.portal.recording.logs["a"].startswith(log)
+    assert len(site.portal.recording.logs["a"]) > len(log)
     assert site.portal.recording.logs["a"].count(b"image train:1") == 1
 
 
@@ -256,7 +256,7 @@ class StorageLink:
         self.reports: list[list[str]] = []
 
     def report_storage(self, report: StorageReport) -> CleanupOrder:
-        self.reports.append([one.names[0] for one in report.images])
+        self.reports.append([image.names[0] for image in report.images])
         return CleanupOrder()
 
 

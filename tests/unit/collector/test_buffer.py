@@ -52,9 +52,9 @@ def test_points_waiting_are_counted(buffer: DiskBuffer) -> None:
 
 def test_frames_outlive_the_process(tmp_path: Path, hand_clock: HandClock) -> None:
     reopened(tmp_path, hand_clock).append(frame("m v=1", points=3))
-    again = reopened(tmp_path, hand_clock)
-    assert again.points == 3
-    assert drain(again) == ["m v=1"]
+    restarted = reopened(tmp_path, hand_clock)
+    assert restarted.points == 3
+    assert drain(restarted) == ["m v=1"]
 
 
 def test_acknowledged_frames_are_not_sent_after_a_restart(
@@ -66,9 +66,9 @@ def test_acknowledged_frames_are_not_sent_after_a_restart(
     batch = first.read(max_points=100)
     assert batch is not None
     first.acknowledge(batch)
-    again = reopened(tmp_path, hand_clock)
-    assert again.points == 100
-    assert drain(again) == ["m v=2", "m v=3"]
+    restarted = reopened(tmp_path, hand_clock)
+    assert restarted.points == 100
+    assert drain(restarted) == ["m v=2", "m v=3"]
 
 
 def test_nothing_flushed_is_lost_when_the_process_is_killed(
@@ -122,8 +122,8 @@ def test_a_segments_number_is_never_used_again(tmp_path: Path, hand_clock: HandC
         buffer.append(frame(noise(number)))
         drain(buffer)
     drain(reopened(tmp_path, hand_clock, max_bytes=8_000))
-    again = reopened(tmp_path, hand_clock, max_bytes=8_000)
-    again.append(frame("m v=9"))
+    restarted = reopened(tmp_path, hand_clock, max_bytes=8_000)
+    restarted.append(frame("m v=9"))
     assert drain(reopened(tmp_path, hand_clock, max_bytes=8_000)) == ["m v=9"]
 
 
@@ -154,9 +154,9 @@ def test_frames_appended_after_a_cut_are_read(tmp_path: Path, hand_clock: HandCl
     drain(first)
     [segment] = (tmp_path / "buffer").glob("*.seg")
     os.truncate(segment, segment.stat().st_size - 3)
-    again = reopened(tmp_path, hand_clock)
-    again.append(frame("m v=2"))
-    assert drain(again) == ["m v=2"]
+    restarted = reopened(tmp_path, hand_clock)
+    restarted.append(frame("m v=2"))
+    assert drain(restarted) == ["m v=2"]
 
 
 def test_a_damaged_cursor_sends_again_rather_than_losing(
@@ -175,11 +175,13 @@ def test_over_its_bound_the_oldest_are_dropped_and_counted(
     buffer = reopened(tmp_path, hand_clock, max_bytes=80_000)
     for number in range(200):
         buffer.append(frame(noise(number)))
-    left = drain(buffer)
-    assert buffer.losses.dropped_points == buffer.losses.dropped_by_size_points == 200 - len(left)
+    remaining = drain(buffer)
+    assert (
+        buffer.losses.dropped_points == buffer.losses.dropped_by_size_points == 200 - len(remaining)
+    )
     assert 0 < buffer.losses.dropped_points < 200
-    assert left[-1].startswith("m v=199 ")
-    assert left[0].startswith(f"m v={buffer.losses.dropped_points} ")
+    assert remaining[-1].startswith("m v=199 ")
+    assert remaining[0].startswith(f"m v={buffer.losses.dropped_points} ")
 
 
 def test_the_count_of_dropped_points_outlives_a_restart(

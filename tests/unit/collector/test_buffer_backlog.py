@@ -112,10 +112,10 @@ def test_frames_out_of_order_are_not_sent_again_after_a_restart(
     fill(buffer, hand_clock, 5)
     assert taken(buffer) == ["m v=5"]
     assert taken(buffer) == ["m v=1", "m v=2"]
-    again = opened(tmp_path, hand_clock)
-    assert again.points == 100
-    assert taken(again) == ["m v=3", "m v=4"]
-    assert taken(again) == []
+    restarted = opened(tmp_path, hand_clock)
+    assert restarted.points == 100
+    assert taken(restarted) == ["m v=3", "m v=4"]
+    assert taken(restarted) == []
 
 
 def test_a_batch_that_grew_old_on_its_way_is_acknowledged(

@@ -40,8 +40,8 @@ def frames() -> list[Frame]:
 def filled(tmp_path: Path, clock: HandClock) -> Path:
     """Write three frames and return their segment."""
     buffer = opened(tmp_path, clock)
-    for one in frames():
-        buffer.append(one)
+    for written in frames():
+        buffer.append(written)
     buffer.close()
     [segment] = (tmp_path / "buffer").glob("*.seg")
     return segment
@@ -142,8 +142,8 @@ def test_the_number_of_damaged_copies_is_limited(tmp_path: Path, hand_clock: Han
     size = len(encode_frame(Frame(b"m v=1", 1, 0)))
     for number in range(0, 20, 2):
         flip(segment, number * size)
-    left = drain(opened(tmp_path, hand_clock), hand_clock)
-    assert len(left) == 30
+    remaining = drain(opened(tmp_path, hand_clock), hand_clock)
+    assert len(remaining) == 30
     assert len(list((tmp_path / "buffer").glob("*.damaged-*"))) == 8
 
 
@@ -154,8 +154,8 @@ def test_live_frames_that_exceed_the_cache_are_read_from_disk(
     large = [
         Frame(b"m v=%d " % number + b"x" * (CACHE_BYTES // 3), 1, NOON_NS) for number in range(8)
     ]
-    for one in large:
-        buffer.append(one)
+    for written in large:
+        buffer.append(written)
     assert drain(buffer, hand_clock) == large
 
 

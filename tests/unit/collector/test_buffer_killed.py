@@ -29,10 +29,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, object]]:
 
 
 def numbers(run: dict[str, object], word: str) -> list[int]:
-    told = run["told"]
-    assert isinstance(told, list)
-    lines = [line.split() for line in told]
-    return [int(number) for first, *rest in lines if first == word for number in rest]
+    lines_out = run["told"]
+    assert isinstance(lines_out, list)
+    lines = [line.split() for line in lines_out]
+    return [int(number) for first, *values in lines if first == word for number in values]
 
 
 def survivors(run: dict[str, object]) -> list[bytes]:
@@ -64,12 +64,12 @@ def test_all_that_was_appended_is_read_back_and_nothing_that_arrived_comes_twice
         acknowledged = set(numbers(run, "acknowledged"))
         on_its_way = set(numbers(run, "acknowledging")) - acknowledged
         payloads = survivors(run)
-        found = [number_of(payload) for payload in payloads]
-        assert len(found) == len(set(found)), run["folder"]
+        survived = [number_of(payload) for payload in payloads]
+        assert len(survived) == len(set(survived)), run["folder"]
         # The frame that was being appended may be there too.
         begun = appended | {max(appended, default=-1) + 1}
-        assert appended - acknowledged - on_its_way <= set(found) <= begun, run["folder"]
-        assert not acknowledged & set(found), run["folder"]
+        assert appended - acknowledged - on_its_way <= set(survived) <= begun, run["folder"]
+        assert not acknowledged & set(survived), run["folder"]
         assert all(payload == text_of(number_of(payload)) for payload in payloads)
 
 

@@ -31,7 +31,9 @@ def test_frames_stay_in_memory_until_the_disk_is_writable_again(
         broken.setattr(f"collector.buffering.segments.os.{call}", refusing(code))
         buffer.append(frame("m v=1"))
         buffer.append(frame("m v=2"))
-        assert len([one for one in caplog.records if "is not writable" in one.message]) == 1
+        assert (
+            len([record for record in caplog.records if "is not writable" in record.message]) == 1
+        )
     buffer.append(frame("m v=3"))
     expected = [f"m v={number}" for number in range(1 if call == "open" else 0, 4)]
     assert drain(reopened(tmp_path, hand_clock)) == expected

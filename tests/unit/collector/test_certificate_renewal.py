@@ -108,9 +108,9 @@ def test_the_first_certificate_is_requested_at_once_and_stored_with_its_key(
     make_renewal: MakeRenewal, tmp_path: Path
 ) -> None:
     make_renewal().step()
-    kept = (tmp_path / CERTIFICATE_NAME).read_text()
-    assert "PRIVATE KEY" in kept
-    assert kept.endswith("certificate first\n")
+    stored = (tmp_path / CERTIFICATE_NAME).read_text()
+    assert "PRIVATE KEY" in stored
+    assert stored.endswith("certificate first\n")
     assert (tmp_path / CERTIFICATE_NAME).stat().st_mode & 0o777 == 0o600
     assert not (tmp_path / NEXT_KEY_NAME).exists()
 
@@ -133,10 +133,10 @@ def test_a_restarted_agent_knows_how_old_its_certificate_is(
     make_renewal: MakeRenewal, tmp_path: Path, shown: SigningPortal, clock: FrozenClock
 ) -> None:
     make_renewal().step()
-    again = AgentCertificate(tmp_path)
-    assert again.seconds_until_renewal(clock()) == pytest.approx(7 * DAY * 2 / 3)
-    assert again.replaces_secret_for(HTTPS)
-    assert not again.replaces_secret_for("http://127.0.0.1:8000")
+    restarted = AgentCertificate(tmp_path)
+    assert restarted.seconds_until_renewal(clock()) == pytest.approx(7 * DAY * 2 / 3)
+    assert restarted.replaces_secret_for(HTTPS)
+    assert not restarted.replaces_secret_for("http://127.0.0.1:8000")
     assert len(shown.asked) == 1
 
 
@@ -152,7 +152,7 @@ def test_an_outage_is_survived_with_the_same_request(
     shown.answer = issued("late")
     renewal.step()
     assert len(shown.asked) == 4
-    assert len({one.csr for one in shown.asked}) == 1
+    assert len({request.csr for request in shown.asked}) == 1
 
 
 def test_one_that_is_refused_is_renewed_with_the_secret(

@@ -36,7 +36,7 @@ def test_plugins_take_their_own_settings_and_the_shared_ones(tmp_path: Path) -> 
             "[plugins.load]\nenabled = false\n",
         )
     )
-    settings = {one.name: one for one in plugin_settings(config)}
+    settings = {plugin.name: plugin for plugin in plugin_settings(config)}
     assert settings["disk"].interval_seconds == 60
     assert settings["disk"].config == DiskConfig(skip_mounts=("/mnt/*",))
     assert settings["load"].enabled is False

@@ -19,7 +19,7 @@ def point(
 
 
 def jobs(*points: Point) -> list[str | None]:
-    return [one.tags.get("job") for one in add_job_tags(points, HOLDERS)]
+    return [tagged.tags.get("job") for tagged in add_job_tags(points, HOLDERS)]
 
 
 @pytest.mark.parametrize("measurement", ["gpu", "gpu_link", "gpu_xid"])
@@ -37,8 +37,8 @@ def test_slices_of_a_gpu_allocated_as_a_whole_have_its_job() -> None:
 
 def test_an_allocated_slice_has_its_job_and_its_neighbors_do_not() -> None:
     slices = [point("gpu_slice", gpu="0", uuid=f"MIG-{n}", slice=str(n)) for n in range(2)]
-    found = add_job_tags([point(gpu="0", uuid="GPU-9"), *slices], {"MIG-1": "job-8"})
-    assert [one.tags.get("job") for one in found] == [None, None, "job-8"]
+    tagged = add_job_tags([point(gpu="0", uuid="GPU-9"), *slices], {"MIG-1": "job-8"})
+    assert [tagged_point.tags.get("job") for tagged_point in tagged] == [None, None, "job-8"]
 
 
 def test_who_uses_a_gpu_is_not_who_holds_it() -> None:
@@ -47,8 +47,8 @@ def test_who_uses_a_gpu_is_not_who_holds_it() -> None:
 
 @pytest.mark.parametrize("tags", [{}, {"uuid": "PCI-0000:5d:00.0", "model": "NVIDIA H100"}])
 def test_a_lost_gpu_gets_the_names_that_it_had(tags: dict[str, str]) -> None:
-    [found] = restore_gpu_tags([point(fields={"lost": 1}, gpu="3", **tags)], lambda: KNOWN)
-    assert found.tags == {"gpu": "3", "uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}
+    [restored] = restore_gpu_tags([point(fields={"lost": 1}, gpu="3", **tags)], lambda: KNOWN)
+    assert restored.tags == {"gpu": "3", "uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}
 
 
 def test_a_lost_gpu_that_nobody_knew_stays_as_it_is() -> None:

@@ -215,8 +215,11 @@ def test_a_warning_xid_ends_after_a_day_and_a_fatal_one_does_not() -> None:
     gpu = signs(xids=(record(79), record(94)))
     day = 24 * 3600
     before, later = (judged(gpu, after(seconds)) for seconds in (day - 1, day))
-    assert [one.reason for one in before.findings] == [HealthReason.XID_FATAL, HealthReason.XID]
-    assert [one.reason for one in later.findings] == [HealthReason.XID_FATAL]
+    assert [finding.reason for finding in before.findings] == [
+        HealthReason.XID_FATAL,
+        HealthReason.XID,
+    ]
+    assert [finding.reason for finding in later.findings] == [HealthReason.XID_FATAL]
 
 
 def test_an_xid_that_nobody_knows_is_a_warning() -> None:

@@ -43,14 +43,14 @@ def test_before_the_first_inventory_nothing_is_missing(tmp_path: Path) -> None:
 
 
 def test_accepting_makes_the_present_gpus_all_there_are(tmp_path: Path) -> None:
-    found = monitor(tmp_path)
-    found.set_inventory(inventory())
-    found.observe([xid_point(79, index=0)], NOON)
-    found.set_inventory(inventory(7))
-    assert found.report(NOON).state is HealthState.DEGRADED
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory())
+    health_monitor.observe([xid_point(79, index=0)], NOON)
+    health_monitor.set_inventory(inventory(7))
+    assert health_monitor.report(NOON).state is HealthState.DEGRADED
 
     assert [gpu.uuid for gpu in accept_present_gpus(tmp_path / "data")] == ["GPU-7"]
-    health = found.report(NOON)
+    health = health_monitor.report(NOON)
     assert (health.state, len(health.gpus)) == (HealthState.HEALTHY, 7)
     assert accept_present_gpus(tmp_path / "data") == []
 
@@ -67,9 +67,9 @@ def test_accepting_is_obeyed_by_an_agent_that_starts_later(tmp_path: Path) -> No
 
 
 def test_a_restart_of_the_agent_heals_no_gpu_and_a_reboot_does(tmp_path: Path) -> None:
-    found = monitor(tmp_path)
-    found.set_inventory(inventory())
-    found.observe([xid_point(79)], NOON)
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory())
+    health_monitor.observe([xid_point(79)], NOON)
 
     restarted = monitor(tmp_path)
     restarted.set_inventory(inventory())
@@ -91,9 +91,9 @@ def test_a_file_that_can_not_be_read_is_as_good_as_none(
 ) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / name).write_bytes(b'{"boot')
-    found = monitor(tmp_path)
-    found.set_inventory(inventory())
-    assert found.report(NOON).state is HealthState.HEALTHY
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory())
+    assert health_monitor.report(NOON).state is HealthState.HEALTHY
     assert name in caplog.text
 
 
@@ -101,18 +101,18 @@ def test_an_unwritable_folder_stops_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "data").write_text("a file where the folder should be", encoding="utf-8")
-    found = monitor(tmp_path)
-    found.set_inventory(inventory())
-    found.observe([xid_point(79)], NOON)
-    assert reasons(found) == [HealthReason.XID_FATAL]
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory())
+    health_monitor.observe([xid_point(79)], NOON)
+    assert reasons(health_monitor) == [HealthReason.XID_FATAL]
     assert "can't write" in caplog.text
 
 
 def test_a_bridge_that_was_up_once_is_missed_when_all_its_links_are_down(tmp_path: Path) -> None:
-    found = monitor(tmp_path)
-    found.observe([gpu_point(nvlinks=12, nvlinks_active=12)], NOON)
-    found.set_inventory(inventory(1))
-    found.report(NOON)
+    health_monitor = monitor(tmp_path)
+    health_monitor.observe([gpu_point(nvlinks=12, nvlinks_active=12)], NOON)
+    health_monitor.set_inventory(inventory(1))
+    health_monitor.report(NOON)
 
     restarted = monitor(tmp_path)
     restarted.set_inventory(inventory(1))

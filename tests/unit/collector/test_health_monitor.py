@@ -53,14 +53,17 @@ def test_a_lost_gpu_that_can_not_say_its_uuid_is_known_by_its_index(tmp_path: Pa
     restarted.set_inventory(inventory(7))
     restarted.observe([Point("gpu", {"gpu": "7"}, {"lost": 1}, 1)], NOON)
     lost = restarted.report(NOON).gpus[7]
-    assert (lost.uuid, [one.reason for one in lost.findings]) == ("GPU-7", [HealthReason.LOST])
+    assert (lost.uuid, [finding.reason for finding in lost.findings]) == (
+        "GPU-7",
+        [HealthReason.LOST],
+    )
 
 
 def test_a_lost_gpu_that_nobody_knows_fails_by_its_index(tmp_path: Path) -> None:
-    found = monitor(tmp_path)
-    found.set_inventory(inventory(7))
-    found.observe([Point("gpu", {"gpu": "7"}, {"lost": 1}, 1)], NOON)
-    health = found.report(NOON)
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory(7))
+    health_monitor.observe([Point("gpu", {"gpu": "7"}, {"lost": 1}, 1)], NOON)
+    health = health_monitor.report(NOON)
     assert [gpu.index for gpu in health.gpus if gpu.state is HealthState.FAILED] == [7]
     assert health.findings[0].detail == "1 of 8 GPUs failed: GPU 7 (lost)."
 
@@ -69,30 +72,30 @@ def test_a_lost_gpu_that_nobody_knows_fails_by_its_index(tmp_path: Path) -> None
 def test_a_gpu_that_answers_again_is_the_one_that_could_not_say_its_uuid(
     tmp_path: Path, tags: dict[str, str]
 ) -> None:
-    found = monitor(tmp_path)
-    found.set_inventory(inventory(7))
-    found.observe([Point("gpu", {"gpu": "7"} | tags, {"lost": 1}, 1)], NOON)
-    found.observe([gpu_point(index=7, seconds=10)], after(10))
-    found.set_inventory(inventory(8))
-    health = found.report(after(10))
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory(7))
+    health_monitor.observe([Point("gpu", {"gpu": "7"} | tags, {"lost": 1}, 1)], NOON)
+    health_monitor.observe([gpu_point(index=7, seconds=10)], after(10))
+    health_monitor.set_inventory(inventory(8))
+    health = health_monitor.report(after(10))
     assert (health.state, len(health.gpus)) == (HealthState.HEALTHY, 8)
 
 
 def test_the_tags_of_gpus_that_do_not_answer_are_known_by_index(tmp_path: Path) -> None:
-    found = monitor(tmp_path)
-    found.set_inventory(inventory())
-    assert found.known_gpus() == {}
-    found.set_inventory(inventory(7))
-    assert found.known_gpus() == {"7": {"uuid": "GPU-7", "model": "NVIDIA H100 80GB HBM3"}}
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory())
+    assert health_monitor.known_gpus() == {}
+    health_monitor.set_inventory(inventory(7))
+    assert health_monitor.known_gpus() == {"7": {"uuid": "GPU-7", "model": "NVIDIA H100 80GB HBM3"}}
 
 
 def test_the_points_say_state_and_findings_by_gpu_and_by_appliance(tmp_path: Path) -> None:
-    found = monitor(tmp_path, job_of_gpu=lambda: {"GPU-1": "job-7"})
-    found.set_inventory(inventory(2))
-    found.observe([gpu_point(lost=1), xid_point(79), gpu_point(index=1)], NOON)
-    whole, lost, fine = found.points(NOON)
-    assert (whole.measurement, whole.tags) == ("gpu_health", {})
-    assert whole.fields == {"state": 1, "findings": 3, "gpus_missing": 0}
+    health_monitor = monitor(tmp_path, job_of_gpu=lambda: {"GPU-1": "job-7"})
+    health_monitor.set_inventory(inventory(2))
+    health_monitor.observe([gpu_point(lost=1), xid_point(79), gpu_point(index=1)], NOON)
+    appliance, lost, fine = health_monitor.points(NOON)
+    assert (appliance.measurement, appliance.tags) == ("gpu_health", {})
+    assert appliance.fields == {"state": 1, "findings": 3, "gpus_missing": 0}
     assert (lost.tags, lost.fields) == (
         {"gpu": "0", "uuid": "GPU-0"},
         {"state": 2, "findings": 2},
@@ -104,10 +107,10 @@ def test_the_points_say_state_and_findings_by_gpu_and_by_appliance(tmp_path: Pat
 
 
 def test_gpus_that_the_inventory_lacks_are_counted_as_missing(tmp_path: Path) -> None:
-    found = monitor(tmp_path)
+    health_monitor = monitor(tmp_path)
     for listed in (inventory(8), inventory(6)):
-        found.set_inventory(listed)
-    assert found.points(NOON)[0].fields["gpus_missing"] == 2
+        health_monitor.set_inventory(listed)
+    assert health_monitor.points(NOON)[0].fields["gpus_missing"] == 2
 
 
 def test_points_that_are_not_understood_are_passed_over(eight: HealthMonitor) -> None:

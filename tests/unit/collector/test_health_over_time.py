@@ -154,25 +154,25 @@ def test_silence_of_all_gpus_for_a_minute_fails_the_appliance(eight: HealthMonit
 
 
 def test_rare_readings_are_given_three_intervals(tmp_path: Path) -> None:
-    found = monitor(tmp_path, gpu_interval_seconds=60.0)
-    found.set_inventory(inventory())
-    found.observe([gpu_point()], NOON)
-    assert found.report(after(179)).state is HealthState.HEALTHY
-    assert found.report(after(180)).state is HealthState.FAILED
+    health_monitor = monitor(tmp_path, gpu_interval_seconds=60.0)
+    health_monitor.set_inventory(inventory())
+    health_monitor.observe([gpu_point()], NOON)
+    assert health_monitor.report(after(179)).state is HealthState.HEALTHY
+    assert health_monitor.report(after(180)).state is HealthState.FAILED
 
 
 def test_gpus_without_readings_are_silent_from_the_first_evaluation(tmp_path: Path) -> None:
-    found = monitor(tmp_path)
-    found.set_inventory(inventory())
-    assert found.report(after(1000)).state is HealthState.HEALTHY
-    assert found.report(after(1060)).state is HealthState.FAILED
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(inventory())
+    assert health_monitor.report(after(1000)).state is HealthState.HEALTHY
+    assert health_monitor.report(after(1060)).state is HealthState.FAILED
 
 
 def test_where_no_plugin_reads_gpus_their_silence_means_nothing(tmp_path: Path) -> None:
-    found = monitor(tmp_path, gpu_interval_seconds=None)
-    found.set_inventory(inventory())
-    found.report(NOON)
-    assert found.report(after(3600)).state is HealthState.HEALTHY
+    health_monitor = monitor(tmp_path, gpu_interval_seconds=None)
+    health_monitor.set_inventory(inventory())
+    health_monitor.report(NOON)
+    assert health_monitor.report(after(3600)).state is HealthState.HEALTHY
 
 
 def test_a_full_disk_is_a_finding_until_it_is_read_emptier(eight: HealthMonitor) -> None:
@@ -180,7 +180,7 @@ def test_a_full_disk_is_a_finding_until_it_is_read_emptier(eight: HealthMonitor)
         return Point("disk", {"mount": "/data"}, {"used_percent": percent}, 1)
 
     eight.observe([disk(96.5)], NOON)
-    assert [one.reason for one in eight.report(NOON).findings] == [HealthReason.DISK_FULL]
+    assert [finding.reason for finding in eight.report(NOON).findings] == [HealthReason.DISK_FULL]
     eight.observe([disk(60.0)], NOON)
     assert eight.report(NOON).findings == []
 
@@ -192,11 +192,11 @@ def test_the_simulated_hot_gpu_is_found_and_classed_lower_and_the_others_are_not
     model = SimulatedAppliance(config, started_at=NOON)
     model.add(Workload(workload_id="train", gpu_uuids=config.gpu_uuids, started_at=NOON))
     plugin = SimulatedGPUPlugin(NoSettings(), PluginContext(simulation=model))
-    found = monitor(tmp_path)
-    found.set_inventory(simulated_inventory(config))
+    health_monitor = monitor(tmp_path)
+    health_monitor.set_inventory(simulated_inventory(config))
     for seconds in range(0, 1800, 10):
-        found.observe(plugin.gather(after(seconds)), after(seconds))
-    gpus = found.report(after(1800)).gpus
+        health_monitor.observe(plugin.gather(after(seconds)), after(seconds))
+    gpus = health_monitor.report(after(1800)).gpus
     assert [finding.reason for finding in gpus[3].findings] == [HealthReason.THROTTLED_BY_HEAT]
     assert [gpu.tier for gpu in gpus[2:4]] == ["flagship", "performance"]
     assert {gpu.state for gpu in gpus if gpu.index != 3} == {HealthState.HEALTHY}

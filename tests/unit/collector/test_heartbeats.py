@@ -45,9 +45,9 @@ class Scene:
 
     @property
     def last(self) -> Inventory:
-        found = self.portal.recording.heartbeats[-1].inventory
-        assert found is not None
-        return found
+        inventory = self.portal.recording.heartbeats[-1].inventory
+        assert inventory is not None
+        return inventory
 
 
 @pytest.fixture
@@ -128,14 +128,14 @@ def test_gpu_processes_are_bounded_and_unknown_once_readings_fail() -> None:
     seconds = [0.0]
     cache = GPUProcessCache([], lambda: seconds[0])
     assert cache.current() is None
-    found = [
+    processes = [
         GPUProcess(pid=pid, name="", gpu=pid % 2, uuid="", owner="host", memory_bytes=pid)
         for pid in range(MAX_GPU_PROCESSES + 2)
     ]
-    cache.update(found)
+    cache.update(processes)
     listed = cache.current()
     assert listed is not None
-    assert [one.pid for one in listed[:2]] == [2, 4]  # without the two smallest, by GPU
+    assert [process.pid for process in listed[:2]] == [2, 4]  # without the two smallest, by GPU
     assert len(listed) == MAX_GPU_PROCESSES
     seconds[0] = 61.0
     assert cache.current() is None

@@ -62,8 +62,8 @@ def test_what_cant_be_true_is_dropped_and_the_rest_of_the_point_stays(
     buffer: DiskBuffer, hand_clock: HandClock
 ) -> None:
     samples = writer(buffer, hand_clock)
-    whole = Point("diskio", {"device": "sda"}, {"in_flight": -1}, NOON_NS)
-    added = samples.add([gpu_point(300.0), gpu_point(4294967.295), whole])
+    disk_point = Point("diskio", {"device": "sda"}, {"in_flight": -1}, NOON_NS)
+    added = samples.add([gpu_point(300.0), gpu_point(4294967.295), disk_point])
     assert [dict(point.fields) for point in added] == [
         {"power_watts": 300.0, "lost": 0},
         {"lost": 0},

@@ -251,12 +251,12 @@ def test_an_allocated_gpu_is_tagged_with_its_job(
 
 
 def test_a_lost_gpu_has_its_former_tags_and_job(stage: Stage, scripted: ScriptedPlugin) -> None:
-    known = {"3": {"uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}}
-    context = PluginContext(job_of_gpu=lambda: {"GPU-3": "job-1"}, known_gpus=lambda: known)
+    known_tags = {"3": {"uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}}
+    context = PluginContext(job_of_gpu=lambda: {"GPU-3": "job-1"}, known_gpus=lambda: known_tags)
     host = stage.host([plan_for(scripted)], context=context)
     scripted.measurement, scripted.tags = "gpu", {"gpu": "3"}
     stage.reads(host, scripted, seconds=10)
-    assert stage.points[-1].tags == {"gpu": "3", **known["3"], "job": "job-1"}
+    assert stage.points[-1].tags == {"gpu": "3", **known_tags["3"], "job": "job-1"}
 
 
 def test_a_job_that_a_plugin_found_itself_stays(
@@ -292,6 +292,10 @@ def test_a_plugin_can_be_switched_off(tmp_path: Path) -> None:
 def test_generic_settings_win_over_a_plugins_traits(tmp_path: Path) -> None:
     table = {"interval_seconds": 7, "jitter_seconds": 2, "time_limit_seconds": 3}
     config = agent_config(tmp_path, {"nvml": table})
-    [plan] = [one for one in plugin_plans(config, is_simulated=False) if one.name == "nvml"]
+    [plan] = [
+        candidate
+        for candidate in plugin_plans(config, is_simulated=False)
+        if candidate.name == "nvml"
+    ]
     assert (plan.interval_seconds, plan.jitter_seconds, plan.time_limit_seconds) == (7, 2, 3)
     assert plan.worker == "nvml"

@@ -44,7 +44,7 @@ def test_the_log_reply_has_the_next_offset(link: PortalConnection, portal: Recor
         LogChunk(attempt_id="a", offset=0, data=b"123"),
         LogChunk(attempt_id="b", offset=0, data=b"12"),
     ]
-    assert [one.next_offset for one in link.ship_logs(chunks)] == [5, 2]
+    assert [ack.next_offset for ack in link.ship_logs(chunks)] == [5, 2]
     assert portal.recording.logs == {"a": b"12345", "b": b"12"}
 
 

@@ -120,8 +120,8 @@ def test_a_late_reading_is_dropped_and_the_plugin_read_again(
     eventually(lambda: failures(watched) == 1)
     gate.open.set()
     eventually(lambda: watched.count("gate"))
-    found = next(point for point in watched.points if point.measurement == "gate")
-    assert found.fields == {"entered": 2}
+    gate_point = next(point for point in watched.points if point.measurement == "gate")
+    assert gate_point.fields == {"entered": 2}
     assert "dropped 1 points" in caplog.text
 
 

@@ -17,14 +17,14 @@ NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 
 def beats(beat: Schedule, at_seconds: float, *, count: int) -> list[float]:
     """Return the first beats of a plugin that is read in time each time."""
-    found: list[float] = []
+    ticks: list[float] = []
     planned: float | None = None
     for _ in range(count):
         wait_seconds = beat.interval_seconds
         planned = beat.next_tick(planned, at_seconds, wait_seconds=wait_seconds)
-        found.append(planned)
+        ticks.append(planned)
         at_seconds = planned
-    return found
+    return ticks
 
 
 def test_ticks_include_the_anchor() -> None:

@@ -38,7 +38,7 @@ def large(number: int) -> Frame:
 
 def written(folder: Path, frames: list[Frame]) -> tuple[Segment, list[int]]:
     """Write a segment; return it with the offset of each frame, and the end."""
-    contents = [encode_frame(one) for one in frames]
+    contents = [encode_frame(written_frame) for written_frame in frames]
     offsets = [sum(map(len, contents[:count])) for count in range(len(contents) + 1)]
     segment = Segment(segment_path(folder, 1), 1, size_bytes=offsets[-1])
     segment.path.write_bytes(b"".join(contents))
@@ -60,8 +60,8 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def read(segment: Segment, start: int, end: int, **limits: int) -> list[Frame]:
-    given = {"max_points": NO_LIMIT, "max_bytes": NO_LIMIT, **limits}
-    frames, damage = read_range(segment, start, end, **given)
+    all_limits = {"max_points": NO_LIMIT, "max_bytes": NO_LIMIT, **limits}
+    frames, damage = read_range(segment, start, end, **all_limits)
     assert damage is None
     return [frame for _, frame in frames]
 
@@ -130,8 +130,8 @@ def test_damage_ends_at_the_next_valid_frame(tmp_path: Path) -> None:
     content = bytearray(segment.path.read_bytes())
     content[at[2] - 1] ^= 1
     segment.path.write_bytes(content)
-    found = read_range(segment, at[1], at[3], max_points=NO_LIMIT, max_bytes=NO_LIMIT)
-    assert found == ([], Extent(at[1], at[2], 2, is_damaged=True))
+    result = read_range(segment, at[1], at[3], max_points=NO_LIMIT, max_bytes=NO_LIMIT)
+    assert result == ([], Extent(at[1], at[2], 2, is_damaged=True))
 
 
 def test_damage_longer_than_one_read_ends_at_the_next_valid_frame(tmp_path: Path) -> None:
@@ -149,8 +149,8 @@ def test_damage_reaches_the_end_of_the_range_where_the_file_is_cut(
 ) -> None:
     segment, at = written(tmp_path, [small(0), small(1), small(2)])
     os.truncate(segment.path, at[1] + left_bytes)
-    found = read_range(segment, at[1], at[3], max_points=NO_LIMIT, max_bytes=NO_LIMIT)
-    assert found == ([], Extent(at[1], at[3], 0, is_damaged=True))
+    result = read_range(segment, at[1], at[3], max_points=NO_LIMIT, max_bytes=NO_LIMIT)
+    assert result == ([], Extent(at[1], at[3], 0, is_damaged=True))
 
 
 def test_reading_closes_the_file(tmp_path: Path) -> None:
@@ -185,9 +185,9 @@ def test_only_the_newest_eight_copies_are_retained(tmp_path: Path) -> None:
         copy.touch()
         os.utime(copy, (1000 + second, 1000 + second))
     assert set_aside(segment, Extent(0, 5, 0, is_damaged=True))
-    left = {path.name for path in tmp_path.glob("*.damaged-*")}
+    remaining = {path.name for path in tmp_path.glob("*.damaged-*")}
     newest_seven = {f"000000000000.damaged-{number}" for number in oldest_first[2:]}
-    assert left == {*newest_seven, "000000000001.damaged-0"}
+    assert remaining == {*newest_seven, "000000000001.damaged-0"}
     assert segment.path.exists()
 
 
@@ -201,8 +201,8 @@ def test_a_copy_that_can_not_be_deleted_does_not_prevent_deleting_others(tmp_pat
         copy.touch()
         os.utime(copy, (1 + number, 1 + number))
     assert set_aside(segment, Extent(0, 5, 0, is_damaged=True))
-    left = {path.name.rpartition("-")[2] for path in tmp_path.glob("000000000000.damaged-*")}
-    assert left == {"0", "3", "4", "5", "6", "7", "8", "9"}
+    remaining = {path.name.rpartition("-")[2] for path in tmp_path.glob("000000000000.damaged-*")}
+    assert remaining == {"0", "3", "4", "5", "6", "7", "8", "9"}
 
 
 def test_damage_counts_also_if_it_can_not_be_copied(
@@ -242,20 +242,20 @@ def test_damage_between_frames_is_acknowledged_and_the_file_unchanged(tmp_path: 
     content[at[2] - 1] ^= 1
     segment.path.write_bytes(content)
     opened, extents = open_segment(segment.path, [])
-    assert [(one.start, one.is_damaged) for one in extents] == [
+    assert [(extent.start, extent.is_damaged) for extent in extents] == [
         (0, False),
         (at[1], True),
         (at[2], False),
     ]
     assert (opened.acknowledged, opened.size_bytes) == ([(at[1], at[2])], at[3])
-    assert [one.start for one in open_segment(segment.path, [])[1]] == [0, at[2]]
+    assert [extent.start for extent in open_segment(segment.path, [])[1]] == [0, at[2]]
     assert segment.path.read_bytes() == content
 
 
 def test_acknowledged_frames_are_not_sent_again_but_count_as_newest(tmp_path: Path) -> None:
     segment, at = written(tmp_path, [small(0), small(9)])
     opened, extents = open_segment(segment.path, [(at[1], at[2])])
-    assert [one.start for one in extents] == [0]
+    assert [extent.start for extent in extents] == [0]
     assert (opened.newest_ns, opened.is_acknowledged, opened.is_sealed) == (1009, False, False)
     assert open_segment(segment.path, [(0, at[2])])[0].is_acknowledged
 

@@ -75,9 +75,9 @@ def test_an_agent_with_a_portal_does_not_load_the_influxdb_client() -> None:
 
 
 def test_the_log_of_rejected_lines_has_a_size_limit(tmp_path: Path) -> None:
-    kept = UndeliverableLines(tmp_path / "undeliverable.log", max_bytes=10_000)
+    undeliverable = UndeliverableLines(tmp_path / "undeliverable.log", max_bytes=10_000)
     for number in range(1000):
-        kept.add([b"m v=%d" % number], reason="no", rejected_at=utc_now())
+        undeliverable.add([b"m v=%d" % number], reason="no", rejected_at=utc_now())
     sizes = [path.stat().st_size for path in tmp_path.iterdir()]
     assert 5_000 < sum(sizes) <= 10_000
     assert (tmp_path / "undeliverable.log").read_bytes().endswith(b"m v=999\n")
