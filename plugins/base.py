@@ -40,7 +40,7 @@ class PluginRestartError(PluginError):
 
 
 class MetricKind(StrEnum):
-    """How values of a metric may be combined."""
+    """The kind of a metric: it says how values may be combined."""
 
     GAUGE = "gauge"
     RATE = "rate"
@@ -82,7 +82,7 @@ class Transfer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginContext:
-    """What the agent provides to plugins.
+    """The services of the agent for plugins.
 
     Attributes:
         simulation: the simulated appliance, if this one is simulated.

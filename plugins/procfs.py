@@ -113,11 +113,11 @@ def named_numbers(text: bytes, fields: Mapping[bytes, str]) -> dict[str, int]:
     Args:
         fields: what precedes the number, such as `b"\\nctxt "`, to the name of its field.
     """
-    found = {}
+    numbers = {}
     for name, field in fields.items():
         if (start := text.find(name)) >= 0:
-            found[field] = int(text[start + len(name) : text.index(b"\n", start + 1)])
-    return found
+            numbers[field] = int(text[start + len(name) : text.index(b"\n", start + 1)])
+    return numbers
 
 
 def entries(folder: Path) -> list[Path]:
@@ -131,8 +131,8 @@ def entries(folder: Path) -> list[Path]:
 def _whole(descriptor: int) -> bytes:
     # A read returns whole records of about a page.
     data = os.pread(descriptor, CHUNK_BYTES, 0)
-    while more := os.pread(descriptor, CHUNK_BYTES, len(data)):
-        data += more
+    while chunk := os.pread(descriptor, CHUNK_BYTES, len(data)):
+        data += chunk
     return data
 
 

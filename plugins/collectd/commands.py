@@ -168,15 +168,17 @@ def _numbers(
     time_ns = None if moment == "N" else _time_ns(moment, column)
     values: list[Number | None] = []
     column += len(moment) + 1
-    for source, one in zip(data_set, texts, strict=True):
+    for source, value_text in zip(data_set, texts, strict=True):
         parse: Callable[[str, SourceKind], Number | None] = (
             _gauge if source.kind is SourceKind.GAUGE else _integer
         )
         try:
-            values.append(None if one == "U" else parse(one, source.kind))
+            values.append(None if value_text == "U" else parse(value_text, source.kind))
         except ValueError as error:
-            raise CommandError(f"{source.name} is {_shown(one)}: {error}", column=column) from None
-        column += len(one) + 1
+            raise CommandError(
+                f"{source.name} is {_shown(value_text)}: {error}", column=column
+            ) from None
+        column += len(value_text) + 1
     return time_ns, tuple(values)
 
 
@@ -240,8 +242,8 @@ def _parse_notification(words: list[Word]) -> Notification:
             )
         name = option[1].lower()
         if name == "message":  # takes the rest of the line
-            rest = " ".join(word for word, _ in words[index + 1 :])
-            options[name] = (f"{option[2]} {rest}".strip(), column)
+            tail = " ".join(word for word, _ in words[index + 1 :])
+            options[name] = (f"{option[2]} {tail}".strip(), column)
             break
         options[name] = (option[2], column)
     for name in ("severity", "time", "message"):

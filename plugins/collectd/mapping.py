@@ -144,8 +144,8 @@ class PointMapper:
             )
         self._measurements.add(measurement)
         fields = tuple(
-            _name(one.name) + ("" if one.kind is SourceKind.GAUGE else "_per_second")
-            for one in data_set
+            _name(source.name) + ("" if source.kind is SourceKind.GAUGE else "_per_second")
+            for source in data_set
         )
         return _Series(measurement, self._tags(identity), data_set, fields)
 

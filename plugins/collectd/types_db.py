@@ -57,8 +57,8 @@ def load_types(files: Iterable[Path], *, system: Path = SYSTEM_TYPES_DB) -> Type
             text = path.read_text(encoding="utf-8", errors="replace")
         except OSError as error:
             raise PluginError(f"types_db: {path} can't be read: {error.strerror}") from error
-        found, faults = parse_types(text)
-        types |= found
+        file_types, faults = parse_types(text)
+        types |= file_types
         for fault in faults:
             log.warning("%s, %s", path, fault)
     return types
@@ -97,8 +97,8 @@ def _data_source(text: str) -> DataSource:
         raise ValueError(f"{text!r} is not a data source; expected NAME:KIND:MIN:MAX")
     name, kind, minimum, maximum = parts
     if kind.lower() not in list(SourceKind):
-        known = ", ".join(one.upper() for one in SourceKind)
-        raise ValueError(f"{text!r} has the kind {kind!r}; there are {known}")
+        kinds = ", ".join(source_kind.upper() for source_kind in SourceKind)
+        raise ValueError(f"{text!r} has the kind {kind!r}; there are {kinds}")
     return DataSource(name, SourceKind(kind.lower()), _bound(text, minimum), _bound(text, maximum))
 
 

@@ -36,7 +36,7 @@ class Identity:
     type_instance: str = ""
 
     def __str__(self) -> str:
-        """As collectd writes it: `host/plugin-instance/type-instance`."""
+        """Return the identity as collectd writes it: `host/plugin-instance/type-instance`."""
         plugin = "-".join(filter(None, (self.plugin, self.plugin_instance)))
         kind = "-".join(filter(None, (self.type, self.type_instance)))
         return f"{self.host}/{plugin}/{kind}"

@@ -53,8 +53,8 @@ class Callback:
 
     def __call__(self, *args: object) -> object:
         """Call the function as collectd does."""
-        more = () if self.data is NO_DATA else (self.data,)
-        return self.function(*args, *more)
+        data_arguments = () if self.data is NO_DATA else (self.data,)
+        return self.function(*args, *data_arguments)
 
 
 @dataclass(slots=True)
@@ -220,9 +220,9 @@ class Daemon:
         return values
 
 
-def _fill(target: PluginData, sent: Dispatched, **more: object) -> None:
+def _fill(target: PluginData, sent: Dispatched, **extra: object) -> None:
     names = sent.identity
-    given = {
+    attributes = {
         "host": names.host,
         "plugin": names.plugin,
         "plugin_instance": names.plugin_instance,
@@ -230,7 +230,7 @@ def _fill(target: PluginData, sent: Dispatched, **more: object) -> None:
         "type_instance": names.type_instance,
         "time": sent.time,
         "meta": dict(sent.meta),
-        **more,
+        **extra,
     }
-    for name, value in given.items():
+    for name, value in attributes.items():
         setattr(target, name, value)

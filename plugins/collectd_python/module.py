@@ -143,27 +143,27 @@ def _unregister_functions(daemon: Daemon) -> dict[str, Function]:
         def unregister(identifier: Function | str | bytes, /) -> None:
             name = _identifier(identifier)
             registered = getattr(callbacks, kind)
-            found = (
+            callback = (
                 registered.pop(name, None)
                 if isinstance(registered, dict)
-                else next((one for one in registered if one.name == name), None)
+                else next((candidate for candidate in registered if candidate.name == name), None)
             )
-            if found is None:
+            if callback is None:
                 raise RuntimeError(f"Unable to unregister {kind} callback '{name}'.")
             if isinstance(registered, list):
-                registered.remove(found)
+                registered.remove(callback)
 
         return unregister
 
     return {f"unregister_{kind}": unregister_of(kind) for kind in kinds}
 
 
-def _identifier(given: object) -> str:
-    if isinstance(given, str | bytes):
-        return text_of(given)
-    if not callable(given):
+def _identifier(identifier: object) -> str:
+    if isinstance(identifier, str | bytes):
+        return text_of(identifier)
+    if not callable(identifier):
         raise TypeError("This function needs a string or a callable object as its only parameter.")
-    return callback_name(given)
+    return callback_name(identifier)
 
 
 def _other_functions(daemon: Daemon) -> dict[str, Function]:
@@ -171,7 +171,9 @@ def _other_functions(daemon: Daemon) -> dict[str, Function]:
         data_set = daemon.types.get(text_of(name))
         if data_set is None:
             raise TypeError(f"Dataset {text_of(name)} not found")
-        return [(one.name, one.kind.value, one.minimum, one.maximum) for one in data_set]
+        return [
+            (source.name, source.kind.value, source.minimum, source.maximum) for source in data_set
+        ]
 
     def flush(plugin: object = None, timeout: int = -1, identifier: object = None) -> None:
         daemon.flush(

@@ -157,7 +157,10 @@ def _import(name: str, daemon: Daemon) -> None:
 
 def _configure(name: str, table: dict[str, Any], daemon: Daemon) -> None:
     wanted = (NAME_PREFIX + name).lower()
-    callback = next((one for one in daemon.callbacks.config if one.name.lower() == wanted), None)
+    callback = next(
+        (candidate for candidate in daemon.callbacks.config if candidate.name.lower() == wanted),
+        None,
+    )
     if callback is not None:
         daemon.call(callback, "config", module_node(name, table))
     elif table:

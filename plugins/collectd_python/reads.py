@@ -47,8 +47,8 @@ class Reads:
         for name in self._reads.keys() - registered.keys():
             del self._reads[name]
         for name, (callback, own_seconds) in list(registered.items()):
-            known = self._reads.get(name)
-            if known is None or known.callback is not callback:
+            scheduled = self._reads.get(name)
+            if scheduled is None or scheduled.callback is not callback:
                 seconds = own_seconds or self._daemon.interval_seconds
                 self._reads[name] = _Read(callback, seconds, seconds, now)
 

@@ -83,8 +83,8 @@ def find_group(pid: int, container_id: str, *, proc: Path, sys: Path) -> Group |
     root = sys / "fs" / "cgroup"
     paths: dict[str, str] = {}
     for line in _text(proc / str(pid) / "cgroup").splitlines():
-        _, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
+        _, _, controllers_and_path = line.partition(":")
+        controllers, _, path = controllers_and_path.partition(":")
         if (own := _up_to(path, container_id)) is not None:
             paths |= dict.fromkeys(controllers.split(","), own.lstrip("/"))
     if "memory" in paths:
@@ -168,5 +168,5 @@ def _sum_after(words: Iterable[str], prefix: str) -> int | None:
 
 def _sum_of(lines: Iterable[str], operation: str) -> int | None:
     """Return the sum over devices of `8:0 Read N`; None when no device is named."""
-    found = [parts for line in lines if len(parts := line.split()) == 3 and parts[1] == operation]  # noqa: PLR2004 - device, operation, bytes
-    return sum(int(parts[2]) for parts in found) if found else None
+    rows = [parts for line in lines if len(parts := line.split()) == 3 and parts[1] == operation]  # noqa: PLR2004 - device, operation, bytes
+    return sum(int(parts[2]) for parts in rows) if rows else None

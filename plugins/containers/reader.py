@@ -127,7 +127,9 @@ class ContainersPlugin(BasePlugin):
             # The engine was available: it is probably restarting, so retry soon.
             raise PluginError(str(error)) from error
         watched = (self._watch(listed) for listed in self._listed if self._is_wanted(listed))
-        self._watched = {one.listed.id: one for one in watched if one is not None}
+        self._watched = {
+            container.listed.id: container for container in watched if container is not None
+        }
         self._rates.keep_only(set(self._watched))
 
     def _is_wanted(self, listed: ListedContainer) -> bool:
@@ -139,11 +141,11 @@ class ContainersPlugin(BasePlugin):
 
     def _watch(self, listed: ListedContainer) -> _Watched | None:
         """Return the container with its cgroups; inspect it if its process changed."""
-        known = self._watched.get(listed.id)
-        if known is not None and listed.state != "restarting":
-            group = self._group(known.pid, listed)
+        former = self._watched.get(listed.id)
+        if former is not None and listed.state != "restarting":
+            group = self._group(former.pid, listed)
             if group is not None:
-                return _Watched(listed, known.restarts, known.pid, group)
+                return _Watched(listed, former.restarts, former.pid, group)
         inspected = self._engine.inspect(listed.id)
         if inspected is None:
             return None

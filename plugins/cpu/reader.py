@@ -16,7 +16,7 @@ KINDS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CPUConfig:
-    """What to read.
+    """The values to read.
 
     Attributes:
         per_core: add a point for each core.

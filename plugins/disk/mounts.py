@@ -48,7 +48,7 @@ def wanted_mounts(mountinfo: bytes, is_wanted: Callable[[Mount], bool]) -> list[
 
 def _visible(lines: Iterable[bytes]) -> Iterable[tuple[bytes, bool, Mount]]:
     """Return device number, whether only a subtree is mounted, and mount, without hidden ones."""
-    found = {}
+    mounts = {}
     for line in lines:
         left, _, right = line.partition(b" - ")
         _, _, number, root, path, *_ = left.split(b" ")
@@ -57,8 +57,8 @@ def _visible(lines: Iterable[bytes]) -> Iterable[tuple[bytes, bool, Mount]]:
         is_local = source.startswith(b"/dev/") or kind in ROOTLESS_LOCAL_TYPES
         mount = Mount(_unescaped(path), _text(path), _text(source), _text(kind), is_remote)
         counts = (is_remote or is_local) and _is_tag(mount.mount) and _is_tag(mount.device)
-        found[path] = (number, root != _WHOLE, mount) if counts else None
-    return [entry for entry in found.values() if entry]
+        mounts[path] = (number, root != _WHOLE, mount) if counts else None
+    return [entry for entry in mounts.values() if entry]
 
 
 def _is_tag(text: str) -> bool:

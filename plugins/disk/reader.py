@@ -23,7 +23,7 @@ RELOAD_INTERVAL = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskConfig:
-    """What to read; the `skip_` settings are shell patterns.
+    """The file systems to read; the `skip_` settings are shell patterns.
 
     Attributes:
         skip_devices: devices such as `/dev/loop*` (snap images, always full).

@@ -16,7 +16,7 @@ ALWAYS_BUSY_PERCENT = 100.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiskIOConfig:
-    """What to read.
+    """The devices to read.
 
     Attributes:
         skip_devices: shell patterns of device names; `nvme*c*n*` are paths of multipath NVMe
@@ -71,7 +71,7 @@ class DiskIOPlugin(ProcPlugin):
 
 
 class _DiskFilter(NameFilter):
-    """Also skips partitions: only whole devices have a directory in `/sys/block`."""
+    """Skip partitions, too: only whole devices have a directory in `/sys/block`."""
 
     def __init__(self, config: DiskIOConfig, block: Path) -> None:
         super().__init__(config.skip_devices)

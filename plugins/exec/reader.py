@@ -72,9 +72,12 @@ class ExecPlugin(BasePlugin):
         hostname = socket.gethostname()
         self._hostname = hostname
         bounds = Bounds(line_bytes=config.max_line_bytes, output_bytes=config.max_output_bytes)
-        programs = [Program(one, hostname=hostname, bounds=bounds) for one in config.programs]
+        programs = [
+            Program(settings, hostname=hostname, bounds=bounds) for settings in config.programs
+        ]
         self._watched = [
-            _Watched(one, ErrorLog(f"exec: {one.name}", unit="bytes")) for one in programs
+            _Watched(program, ErrorLog(f"exec: {program.name}", unit="bytes"))
+            for program in programs
         ]
         self._types: Types = {}
         self._mapper: PointMapper | None = None
@@ -106,7 +109,9 @@ class ExecPlugin(BasePlugin):
     ) -> list[Point]:
         now_ns, errors = to_ns(now), watched.errors
         lists, notifications = self._parse(watched, output.lines)
-        points = [mapper.notification(one, now_ns=now_ns) for one in notifications]
+        points = [
+            mapper.notification(notification, now_ns=now_ns) for notification in notifications
+        ]
         for values in _dated(lists, output, since_at=watched.read_at or now, now=now):
             try:
                 point = mapper.point(
@@ -165,14 +170,20 @@ def _dated(
 
 def _log_lines(name: str, notifications: list[Notification], error_lines: list[str]) -> None:
     """Log a program's standard error, up to a limit."""
-    for said in notifications[:LOGGED_LINES_PER_GATHER]:
-        names = said.identity
+    for notification in notifications[:LOGGED_LINES_PER_GATHER]:
+        names = notification.identity
         about = "/".join(filter(None, (names.plugin, names.plugin_instance, names.type)))
         where = f" ({about})" if about else ""
-        log.log(LEVELS[said.severity], "exec: %s notifies%s: %s", name, where, said.message)
+        log.log(
+            LEVELS[notification.severity],
+            "exec: %s notifies%s: %s",
+            name,
+            where,
+            notification.message,
+        )
     for line in error_lines[:LOGGED_LINES_PER_GATHER]:
         log.warning("exec: %s: %s", name, line)
     lines = (notifications, error_lines)
-    more = sum(max(0, len(one) - LOGGED_LINES_PER_GATHER) for one in lines)
-    if more:
-        log.warning("exec: %s: %d more lines not shown", name, more)
+    unlisted = sum(max(0, len(entries) - LOGGED_LINES_PER_GATHER) for entries in lines)
+    if unlisted:
+        log.warning("exec: %s: %d more lines not shown", name, unlisted)

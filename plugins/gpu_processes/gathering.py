@@ -80,7 +80,7 @@ class Gathering:
         targets = read_reopening(lambda: self._read(now), close=self.close)
         pids = {pid for target in targets for pid in target.memory_of}
         owners = self._owners.of(pids)
-        self._publish([one for target in targets for one in self._listed(target, owners)])
+        self._publish([process for target in targets for process in self._listed(target, owners)])
         return [point for target in targets for point in _points(target, owners, now)]
 
     def _listed(self, target: _Target, owners: Mapping[int, Owner]) -> Iterator[GPUProcess]:
@@ -109,7 +109,7 @@ class Gathering:
         targets = []
         for device in self._library.devices():
             try:
-                targets += [self._fill(one, now) for one in self._targets(device)]
+                targets += [self._fill(target, now) for target in self._targets(device)]
             except GPULostError:
                 continue  # the nvml plugin reports it
         return targets
@@ -122,20 +122,25 @@ class Gathering:
         if not is_mig_enabled(calls):
             yield _Target(own, calls)
             return
-        for one in find_slices(calls):
-            if one.uuid not in self._skip_uuids:
-                yield _Target({**own, "uuid": one.uuid}, self._calls_to(one.uuid, one.handle))
+        for mig_slice in find_slices(calls):
+            if mig_slice.uuid not in self._skip_uuids:
+                yield _Target(
+                    {**own, "uuid": mig_slice.uuid},
+                    self._calls_to(mig_slice.uuid, mig_slice.handle),
+                )
 
     def _calls_to(self, uuid: str, handle: object) -> Calls:
-        known = self._calls.setdefault(uuid, Calls(handle))
-        known.handle = handle
-        return known
+        calls = self._calls.setdefault(uuid, Calls(handle))
+        calls.handle = handle
+        return calls
 
     def _fill(self, target: _Target, now: datetime) -> _Target:
-        lists = [target.calls.ask(one) for one in LISTS]
+        lists = [target.calls.ask(call) for call in LISTS]
         if lists[0] is None:  # drivers before 510
-            lists = [target.calls.ask(one) for one in OLDER_LISTS]
-        target.memory_of = _memory_by_pid(one for found in lists for one in found or ())
+            lists = [target.calls.ask(call) for call in OLDER_LISTS]
+        target.memory_of = _memory_by_pid(
+            process for processes in lists for process in processes or ()
+        )
         if target.memory_of:
             target.percent_of = self._use_by_pid(target, now)
         return target
@@ -172,9 +177,9 @@ class _Samples:
                 return []  # no new samples
             raise
         # The driver pads the result with empty entries.
-        new = [one for one in samples if one.timeStamp > self._since_us]
-        self._since_us = max((one.timeStamp for one in new), default=self._since_us)
-        return [(one.pid, one.smUtil) for one in new if one.smUtil <= WHOLE_PERCENT]
+        new = [sample for sample in samples if sample.timeStamp > self._since_us]
+        self._since_us = max((sample.timeStamp for sample in new), default=self._since_us)
+        return [(sample.pid, sample.smUtil) for sample in new if sample.smUtil <= WHOLE_PERCENT]
 
 
 def _memory_by_pid(processes: Iterable[pynvml.c_nvmlProcessInfo_t]) -> dict[int, int | None]:
@@ -182,8 +187,8 @@ def _memory_by_pid(processes: Iterable[pynvml.c_nvmlProcessInfo_t]) -> dict[int,
     memory_of: dict[int, int | None] = {}
     for process in processes:
         before, used = memory_of.get(process.pid), process.usedGpuMemory
-        known = [int(one) for one in (before, used) if one is not None]
-        memory_of[process.pid] = max(known) if known else None
+        amounts = [int(amount) for amount in (before, used) if amount is not None]
+        memory_of[process.pid] = max(amounts) if amounts else None
     return memory_of
 
 

@@ -16,7 +16,7 @@ from protocol.inventory import DiskInfo, Inventory, NICInfo
 SECTOR_BYTES = 512
 MEGABIT = 1_000_000
 GIGABIT = 1_000_000_000
-# Not disks: optical and floppy drives, boot partitions of flash cards, network block devices.
+# These are no disks: optical and floppy drives, boot partitions of flash cards, network devices.
 NOT_DISKS = ("sr*", "fd*", "mmcblk*boot*", "nbd*", "zd*")
 # Placeholders in DMI fields.
 PLACEHOLDERS = frozenset(

@@ -213,5 +213,5 @@ def nvlinks_between(first: GPUInfo, second: GPUInfo) -> int:
 def _address(bus_id: bytes | str) -> str:
     """Return `0000:1b:00.0` for NVML's `00000000:1B:00.0`."""
     text = bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else bus_id
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain[-4:]:0>4}:{rest}" if rest else ""
+    domain, _, address = text.lower().partition(":")
+    return f"{domain[-4:]:0>4}:{address}" if address else ""

@@ -50,14 +50,14 @@ class InventoryPlugin(BasePlugin):
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Publish the inventory and return the counts."""
-        found = self._source.read()
-        self._context.publish_inventory(found)
+        inventory = self._source.read()
+        self._context.publish_inventory(inventory)
         fields = {
-            "cpu_count": found.cpu_count,
-            "memory_bytes": found.memory_bytes,
-            "gpu_count": len(found.gpus),
-            "disk_count": len(found.disks),
-            "nic_count": len(found.nics),
+            "cpu_count": inventory.cpu_count,
+            "memory_bytes": inventory.memory_bytes,
+            "gpu_count": len(inventory.gpus),
+            "disk_count": len(inventory.disks),
+            "nic_count": len(inventory.nics),
         }
         return [Point("inventory", {}, fields, to_ns(now))]
 
@@ -100,7 +100,7 @@ class InventorySource:
             self._facts = read_facts(proc=self._proc, sys=self._sys)
         nvidia = self._read_nvidia(host_memory_bytes=self._facts.memory_bytes)
         cards = find_cards(proc=self._proc, sys=self._sys)
-        found = msgspec.structs.replace(
+        inventory = msgspec.structs.replace(
             self._facts,
             driver_version=nvidia.driver_version if nvidia else "",
             cuda_version=nvidia.cuda_version if nvidia else "",
@@ -110,22 +110,24 @@ class InventorySource:
             nics=read_nics(self._sys),
             executors=list(executors),
         )
-        return self._with_absent(found)
+        return self._with_absent(inventory)
 
     def close(self) -> None:
         """Close NVML."""
         if self._nvidia is not None:
             self._nvidia.close()
 
-    def _with_absent(self, found: Inventory) -> Inventory:
+    def _with_absent(self, inventory: Inventory) -> Inventory:
         """Add the GPUs that the previous reading had: one reading without a GPU is no loss.
 
         A GPU whose index is now another's is gone: the driver numbers its GPUs without gaps.
         """
-        previous, self._previous = self._previous, found
+        previous, self._previous = self._previous, inventory
         if previous is None:
-            return found
-        indexes, uuids = ({getattr(gpu, key) for gpu in found.gpus} for key in ("index", "uuid"))
+            return inventory
+        indexes, uuids = (
+            {getattr(gpu, key) for gpu in inventory.gpus} for key in ("index", "uuid")
+        )
         absent = {
             gpu.index: gpu
             for gpu in previous.gpus
@@ -137,10 +139,11 @@ class InventorySource:
             if path.first_index in absent or path.second_index in absent
         ]
         return msgspec.structs.replace(
-            found,
-            gpus=sorted([*found.gpus, *absent.values()], key=lambda gpu: gpu.index),
+            inventory,
+            gpus=sorted([*inventory.gpus, *absent.values()], key=lambda gpu: gpu.index),
             gpu_paths=sorted(
-                [*found.gpu_paths, *paths], key=lambda path: (path.first_index, path.second_index)
+                [*inventory.gpu_paths, *paths],
+                key=lambda path: (path.first_index, path.second_index),
             ),
         )
 

@@ -16,7 +16,7 @@ _LINK_STATES = {"up": 1, "down": 0, "lowerlayerdown": 0, "notpresent": 0}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkConfig:
-    """What to skip.
+    """The interfaces to skip.
 
     Attributes:
         skip_interfaces: shell patterns; the defaults exclude container interfaces.
@@ -64,12 +64,12 @@ class NetworkPlugin(ProcPlugin):
         return {"link_up": _LINK_STATES[state]} if state in _LINK_STATES else {}
 
     def _counters(self) -> dict[str, dict[str, float]]:
-        found = {}
+        counters = {}
         for line in self.read("net/dev").split(b"\n")[HEADER_LINES:-1]:
             name, _, columns = line.rpartition(b":")
             if interface := self._filter.tag(name.lstrip()):
-                found[interface] = _interface_counters(columns.split())
-        return found
+                counters[interface] = _interface_counters(columns.split())
+        return counters
 
 
 def _interface_counters(columns: list[bytes]) -> dict[str, float]:

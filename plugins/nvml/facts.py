@@ -93,8 +93,8 @@ def name_of_gpu(proc: Path, index: int, *, count: int) -> dict[str, str]:
         proc: where `/proc` is.
         count: number of GPUs in NVML.
     """
-    found = [(path.name, _read(path / "information")) for path in entries(proc / FOLDER)]
-    counted = [one for one in found if one[1].get("GPU Excluded") != "Yes"]
+    gpus = [(path.name, _read(path / "information")) for path in entries(proc / FOLDER)]
+    counted = [gpu for gpu in gpus if gpu[1].get("GPU Excluded") != "Yes"]
     if len(counted) != count:
         return {}
     address, facts = counted[index]

@@ -91,16 +91,20 @@ class GPUs:
             gpu = self._gpus.setdefault(index, GPU(index, self._config, proc=self._proc))
             if gpu.tags.get("uuid") in self._skip_uuids:
                 continue
-            found = gpu.read(self._library, now)
-            points += [] if gpu.tags.get("uuid") in self._skip_uuids else found
+            gpu_points = gpu.read(self._library, now)
+            points += [] if gpu.tags.get("uuid") in self._skip_uuids else gpu_points
         for index in self._gpus.keys() - set(range(count)):
             del self._gpus[index]
         return points
 
     def devices(self) -> list[Device]:
         """Return the GPUs that answered last time and are not skipped."""
-        found = [gpu.device for gpu in self._gpus.values()]
-        return [one for one in found if one is not None and one.uuid not in self._skip_uuids]
+        devices = [gpu.device for gpu in self._gpus.values()]
+        return [
+            device
+            for device in devices
+            if device is not None and device.uuid not in self._skip_uuids
+        ]
 
     def forget(self) -> None:
         """Clear handles and capabilities, but not the GPU identities."""
@@ -180,14 +184,19 @@ class GPU:
         if self._config.pcie_throughput:
             fields |= read_pcie(learned.calls, batch, self._rates, now=now)
         points = [Point("gpu", self.tags, present(fields), time_ns)]
-        for one in find_slices(learned.calls) if learned.is_mig else ():
-            tags = {**self.tags, "uuid": one.uuid, "slice": str(one.index), "model": one.model}
-            points.append(Point("gpu_slice", tags, present(slice_fields(one)), time_ns))
+        for mig_slice in find_slices(learned.calls) if learned.is_mig else ():
+            tags = {
+                **self.tags,
+                "uuid": mig_slice.uuid,
+                "slice": str(mig_slice.index),
+                "model": mig_slice.model,
+            }
+            points.append(Point("gpu_slice", tags, present(slice_fields(mig_slice)), time_ns))
         own = {name: self.tags[name] for name in ("gpu", "uuid")}
         for link, link_fields in enumerate(links if self._config.per_link else []):
-            kept = present(link_fields)
-            if kept:
-                points.append(Point("gpu_link", {**own, "link": str(link)}, kept, time_ns))
+            values = present(link_fields)
+            if values:
+                points.append(Point("gpu_link", {**own, "link": str(link)}, values, time_ns))
         return [point for point in points if point.fields]
 
 

@@ -58,7 +58,7 @@ REFUSED = frozenset(
     }
 )
 
-# Of a query that fails for a moment, before it counts as failed.
+# A query that fails for a moment is tried this often before it counts as failed.
 TRIES = 3
 
 
@@ -137,11 +137,11 @@ class NVMLLibrary:
             PluginError: the driver does not answer; the next call reopens it.
         """
         try:
-            found = [self._device_or_none(index) for index in range(self.count())]
+            devices = [self._device_or_none(index) for index in range(self.count())]
         except LibraryStaleError:
             self.close()
             raise
-        return [device for device in found if device is not None]
+        return [device for device in devices if device is not None]
 
     def count(self) -> int:
         """Return the number of GPUs, including lost ones.

@@ -82,7 +82,7 @@ def read_links(
     calls: Calls, batch: Mapping[FieldKey, int], rates: CounterRates, *, links: range, now: datetime
 ) -> list[Fields]:
     """Return the fields of `gpu_link` for each NVLink."""
-    found: list[Fields] = []
+    per_link: list[Fields] = []
     for link in links:
         sent = _bytes(batch, LINK_SENT, link)
         received = _bytes(batch, LINK_RECEIVED, link)
@@ -96,8 +96,8 @@ def read_links(
             if count is None:
                 count = calls.ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, link, counter)
             fields[name] = count
-        found.append(fields)
-    return found
+        per_link.append(fields)
+    return per_link
 
 
 def fabric_info(handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and structure
@@ -128,13 +128,13 @@ def link_totals(links: list[Fields]) -> Fields:
     if not links:
         return {}
     errors = [_total(links, name) for name in LINK_ERRORS]
-    known = [count for count in errors if count is not None]
+    counts = [count for count in errors if count is not None]
     return {
         "nvlinks": len(links),
         "nvlinks_active": _total(links, "active"),
         "nvlink_received_bytes_per_second": _total(links, "received_bytes_per_second"),
         "nvlink_sent_bytes_per_second": _total(links, "sent_bytes_per_second"),
-        "nvlink_errors": sum(known) if known else None,
+        "nvlink_errors": sum(counts) if counts else None,
     }
 
 

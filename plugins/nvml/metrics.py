@@ -1,4 +1,4 @@
-"""What is read of a GPU, its slices and its links, whether real or simulated."""
+"""The metrics of a GPU, its slices and its links, whether real or simulated."""
 
 from plugins.base import Metric, MetricKind, counters, flags, gauges, rates
 

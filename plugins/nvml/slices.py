@@ -30,21 +30,21 @@ def is_mig_enabled(calls: Calls) -> bool | None:
 
 def find_slices(calls: Calls) -> list[Slice]:
     """Return the slices of a GPU in MIG mode, which may change at any time."""
-    found = []
+    slices = []
     for index in range(calls.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount) or 0):
         handle = calls.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, index)
         own = None if handle is None else Calls(handle)
         uuid = None if own is None else own.ask(pynvml.nvmlDeviceGetUUID)
         if own is not None and uuid is not None:
-            found.append(_describe(own, index, str(uuid)))
-    return found
+            slices.append(_describe(own, index, str(uuid)))
+    return slices
 
 
-def slice_fields(one: Slice) -> Fields:
+def slice_fields(mig_slice: Slice) -> Fields:
     """Return the fields of `gpu_slice`."""
-    fields = memory_fields(Calls(one.handle).ask(memory_info))
+    fields = memory_fields(Calls(mig_slice.handle).ask(memory_info))
     own = {name: value for name, value in fields.items() if name not in _WHOLE_GPU_ONLY}
-    return {**own, "multiprocessors": one.multiprocessors}
+    return {**own, "multiprocessors": mig_slice.multiprocessors}
 
 
 def _describe(calls: Calls, index: int, uuid: str) -> Slice:

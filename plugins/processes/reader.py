@@ -25,7 +25,7 @@ EARLY_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessesConfig:
-    """How often to read the state of all processes.
+    """The interval between readings of the state of all processes.
 
     Attributes:
         states_interval_seconds: minimum interval of state readings; 0 for each reading.

@@ -102,11 +102,11 @@ def _sensors(chip: str, folder: Path) -> Iterable[Sensor]:
 
 def _inputs(folder: Path) -> list[tuple[str, str, Path]]:
     """Return stem, kind and path of each sensor file, preferring `_input` to `_average`."""
-    found = {}
+    inputs = {}
     for path in sorted(folder.glob("*_average")) + sorted(folder.glob("*_input")):
         if match := _INPUT.fullmatch(path.name):
-            found[match[1]] = (match[1], match[2], path)
-    return sorted(found.values(), key=lambda entry: (entry[1], int(entry[0][len(entry[1]) :])))
+            inputs[match[1]] = (match[1], match[2], path)
+    return sorted(inputs.values(), key=lambda entry: (entry[1], int(entry[0][len(entry[1]) :])))
 
 
 def _critical(path: Path) -> float | None:
@@ -127,7 +127,7 @@ RESCAN_INTERVAL = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensorsConfig:
-    """What to skip.
+    """The sensors to skip.
 
     Attributes:
         skip_chips: shell patterns of chips, such as `iwlwifi*`.
@@ -164,8 +164,8 @@ class SensorsPlugin(BasePlugin):
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return a point for each sensor; rescan for sensors every minute."""
-        kept = self._found_at
-        if kept is None or not timedelta(0) <= now - kept < RESCAN_INTERVAL:
+        found_at = self._found_at
+        if found_at is None or not timedelta(0) <= now - found_at < RESCAN_INTERVAL:
             self._find()
             self._found_at = now
         if not self._sensors:
@@ -191,18 +191,18 @@ class SensorsPlugin(BasePlugin):
             if not matches_any(sensor.chip, self._config.skip_chips)
             and not matches_any(sensor.sensor, self._config.skip_sensors)
         ]
-        wanted = {one.path for sensor in self._sensors for one in sensor.inputs}
+        wanted = {source.path for sensor in self._sensors for source in sensor.inputs}
         for path in self._files.keys() - wanted:
             self._files.pop(path).close()
         self._files |= {path: ProcFile(path) for path in wanted - self._files.keys()}
 
     def _read(self, sensor: Sensor) -> dict[str, FieldValue]:
         fields: dict[str, FieldValue] = {}
-        for one in sensor.inputs:
+        for source in sensor.inputs:
             try:
-                value = number(self._files[one.path].read(), one.quantity.per_unit)
+                value = number(self._files[source.path].read(), source.quantity.per_unit)
             except PluginError:  # no reading now, or removed
                 continue
             if value is not None:
-                fields[one.quantity.field] = value
+                fields[source.quantity.field] = value
         return fields

@@ -136,11 +136,11 @@ def gpu_processes(
     model: SimulatedAppliance, now: datetime, *, holders: Mapping[str, str]
 ) -> list[GPUProcess]:
     """Return the processes behind `process_points`."""
-    found = []
+    processes = []
     for point in process_points(model, now, holders=holders):
         job, uuid = point.tags.get("job", ""), point.tags["uuid"]
         name = "python3" if point.tags["owner"] == "job" else "ollama"
-        found.append(
+        processes.append(
             GPUProcess(
                 # The same as long as the job runs.
                 pid=FIRST_PID + int(fraction(f"{uuid}/{job}/{name}") * PIDS),
@@ -152,7 +152,7 @@ def gpu_processes(
                 job=job,
             )
         )
-    return found
+    return processes
 
 
 def xid_points(

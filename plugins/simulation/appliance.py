@@ -85,9 +85,11 @@ class SimulatedAppliance:
 
     def _advance(self, now: datetime) -> ApplianceReading:
         elapsed_seconds = max(0.0, (now - self._read_at).total_seconds())
-        running = (one for one in self._workloads.values() if one.is_running(now))
+        running = (workload for workload in self._workloads.values() if workload.is_running(now))
         # Jobs come last, so that they take over the GPUs of others.
-        work = sorted(running, key=lambda one: (one.until_at is None, one.workload_id))
+        work = sorted(
+            running, key=lambda workload: (workload.until_at is None, workload.workload_id)
+        )
         holder = {uuid: workload for workload in work for uuid in workload.gpu_uuids}
         gpus = {
             uuid: gpu.advance(holder.get(uuid), now, elapsed_seconds=elapsed_seconds)

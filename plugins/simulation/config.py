@@ -78,7 +78,7 @@ class Workload:
     until_at: datetime | None = None
 
     def is_running(self, now: datetime) -> bool:
-        """Whether it has started and not ended by itself."""
+        """Return whether it has started and not ended by itself."""
         return self.started_at <= now and (self.until_at is None or now < self.until_at)
 
     def age_seconds(self, now: datetime) -> float:

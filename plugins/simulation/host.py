@@ -56,10 +56,12 @@ class SimulatedHost:
         cpu_percent = self._cpu(work, seconds)
         self._fill_memory(work, elapsed_seconds)
         self._queue(cpu_percent, elapsed_seconds)
-        gpus = sum(len(one.gpu_uuids) for one in work)
+        gpus = sum(len(workload.gpu_uuids) for workload in work)
         written = _written(work, now)
         loading = sum(
-            len(one.gpu_uuids) for one in work if one.age_seconds(now) < CHECKPOINT_WRITE_SECONDS
+            len(workload.gpu_uuids)
+            for workload in work
+            if workload.age_seconds(now) < CHECKPOINT_WRITE_SECONDS
         )
         load1, load5, load15 = self._loads
         received = self._traffic("rx", seconds, base=60e3, work=45e6 * gpus + 400e6 * loading)
@@ -82,14 +84,15 @@ class SimulatedHost:
 
     def _cpu(self, work: Sequence[Workload], seconds: float) -> float:
         busy = sum(
-            one.cpus * (0.7 + 0.2 * wander(f"cpu:{one.workload_id}", seconds, period_seconds=20))
-            for one in work
+            workload.cpus
+            * (0.7 + 0.2 * wander(f"cpu:{workload.workload_id}", seconds, period_seconds=20))
+            for workload in work
         )
         ripple = 0.6 * wander(f"cpu:{self._config.seed}", seconds, period_seconds=30)
         return min(100.0, BASE_CPU_PERCENT + ripple + 100 * busy / self._config.cpu_count)
 
     def _fill_memory(self, work: Sequence[Workload], elapsed_seconds: float) -> None:
-        asked = BASE_MEMORY_BYTES + sum(0.8 * one.memory_bytes for one in work)
+        asked = BASE_MEMORY_BYTES + sum(0.8 * workload.memory_bytes for workload in work)
         self._memory = approach(
             self._memory,
             min(asked, 0.97 * self._config.memory_bytes),
@@ -118,8 +121,9 @@ def _written(work: Sequence[Workload], now: datetime) -> float:
     """Return bytes per second written by checkpoints: a burst every few minutes of training."""
     return sum(
         900e6
-        for one in work
-        if one.gpu_uuids and one.age_seconds(now) % CHECKPOINT_SECONDS > CHECKPOINT_SECONDS - 15
+        for workload in work
+        if workload.gpu_uuids
+        and workload.age_seconds(now) % CHECKPOINT_SECONDS > CHECKPOINT_SECONDS - 15
     )
 
 

@@ -18,9 +18,9 @@ SETTINGS = ServerSettings()
 
 
 def value_of(directive: str) -> str:
-    found = re.search(rf"^ *{directive} +([^;]+);", CONFIGURATION, re.MULTILINE)
-    assert found, directive
-    return found[1]
+    match = re.search(rf"^ *{directive} +([^;]+);", CONFIGURATION, re.MULTILINE)
+    assert match, directive
+    return match[1]
 
 
 @pytest.mark.parametrize(

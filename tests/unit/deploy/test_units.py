@@ -17,11 +17,11 @@ ROLE = ROOT / "ansible" / "roles" / "agent"
 
 def role_variables() -> dict[str, Any]:
     """Return the role's own variables, those that refer to others filled in."""
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for path in ("defaults/main.yml", "vars/main.yml"):
-        found |= yaml.safe_load((ROLE / path).read_text(encoding="utf-8"))
-    found["vedette_venv"] = jinja2.Template(found["vedette_venv"]).render(found)
-    return found
+        variables |= yaml.safe_load((ROLE / path).read_text(encoding="utf-8"))
+    variables["vedette_venv"] = jinja2.Template(variables["vedette_venv"]).render(variables)
+    return variables
 
 
 def read_unit(name: str) -> configparser.RawConfigParser:

@@ -24,7 +24,7 @@ class CapturedHost:
 
     @property
     def context(self) -> PluginContext:
-        """What makes a plugin read this host."""
+        """The context that makes a plugin read this host."""
         return PluginContext(proc=self.proc, sys=self.sys)
 
     def use(self, capture: str) -> None:

@@ -56,10 +56,10 @@ def load(tmp_path: Path, clock: FrozenClock) -> Iterator[Load]:
     """Return a function that loads one module from its source, or several by their names."""
     loaded = Loaded(tmp_path, clock)
 
-    def load_modules(source: str = "", *more: str, **settings: object) -> Loaded:
-        for number, text in enumerate([source, *more]):
+    def load_modules(source: str = "", *other_sources: str, **settings: object) -> Loaded:
+        for number, text in enumerate([source, *other_sources]):
             loaded.write(f"spam{number or ''}", text)
-        names = [f"spam{number or ''}" for number in range(1 + len(more))]
+        names = [f"spam{number or ''}" for number in range(1 + len(other_sources))]
         settings.setdefault("modules", {name: {} for name in names})
         config = CollectdPythonConfig(module_paths=(tmp_path,), **settings)  # type: ignore[arg-type]
         loaded.plugin = CollectdPythonPlugin(config, PluginContext(), clock=clock)

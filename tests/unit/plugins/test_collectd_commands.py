@@ -66,7 +66,10 @@ def test_the_second_example_of_the_manual_is_read() -> None:
 
 def test_one_line_may_hold_many_value_lists_and_options_hold_for_what_follows() -> None:
     line = "PUTVAL h/p/gauge 1:1 interval=5 2:2 interval=7 foo=bar 3:3"
-    assert [(one.time_ns, one.values, one.interval_seconds) for one in value_lists(line)] == [
+    assert [
+        (value_list.time_ns, value_list.values, value_list.interval_seconds)
+        for value_list in value_lists(line)
+    ] == [
         (1 * 10**9, (1.0,), None),
         (2 * 10**9, (2.0,), 5.0),
         (3 * 10**9, (3.0,), 7.0),
@@ -74,8 +77,8 @@ def test_one_line_may_hold_many_value_lists_and_options_hold_for_what_follows() 
 
 
 def test_quotes_keep_spaces_and_a_backslash_keeps_a_quote() -> None:
-    [one] = value_lists(r'PUTVAL "myups/snmp/gauge-Out \"1\" \\ x" N:1')
-    assert one.identity.type_instance == r'Out "1" \ x'
+    [value_list] = value_lists(r'PUTVAL "myups/snmp/gauge-Out \"1\" \\ x" N:1')
+    assert value_list.identity.type_instance == r'Out "1" \ x'
 
 
 def test_an_option_may_be_quoted_in_part_or_whole() -> None:
@@ -88,15 +91,18 @@ def test_a_backslash_outside_of_quotes_is_itself() -> None:
 
 
 def test_slashes_in_names_become_what_collectd_makes_of_them() -> None:
-    [one] = value_lists("PUTVAL h/df/gauge-/var/lib N:1")
-    assert one.identity.type_instance == "var_lib"
+    [value_list] = value_lists("PUTVAL h/df/gauge-/var/lib N:1")
+    assert value_list.identity.type_instance == "var_lib"
     assert value_lists("PUTVAL h/df/gauge-/ N:1")[0].identity.type_instance == "root"
 
 
 def test_only_the_first_hyphen_parts_a_name_from_its_instance() -> None:
-    [one] = value_lists("PUTVAL h/p-a-b/gauge-c-d N:1")
-    assert (one.identity.plugin_instance, one.identity.type_instance) == ("a-b", "c-d")
-    assert str(one.identity) == "h/p-a-b/gauge-c-d"
+    [value_list] = value_lists("PUTVAL h/p-a-b/gauge-c-d N:1")
+    assert (value_list.identity.plugin_instance, value_list.identity.type_instance) == (
+        "a-b",
+        "c-d",
+    )
+    assert str(value_list.identity) == "h/p-a-b/gauge-c-d"
 
 
 def test_u_is_an_unknown_value() -> None:
@@ -203,5 +209,5 @@ def test_no_text_breaks_the_parser(text: str) -> None:
 @given(st.text(min_size=1, max_size=40).filter(lambda text: "/" not in text))
 def test_any_instance_can_be_quoted(instance: str) -> None:
     quoted = instance.replace("\\", "\\\\").replace('"', '\\"')
-    [one] = value_lists(f'PUTVAL "h/p/gauge-{quoted}" N:1')
-    assert one.identity.type_instance == instance
+    [value_list] = value_lists(f'PUTVAL "h/p/gauge-{quoted}" N:1')
+    assert value_list.identity.type_instance == instance

@@ -85,7 +85,9 @@ def test_log_calls_reach_the_log_with_the_modules_name_and_the_log_callbacks(
     """)
     it.gather()
     assert seen() == [(severity, "100%s") for severity in (7, 6, 5, 4, 3)]
-    levels = [one.levelname for one in caplog.records if one.message.endswith("spam: 100%s")]
+    levels = [
+        record.levelname for record in caplog.records if record.message.endswith("spam: 100%s")
+    ]
     assert levels == ["DEBUG", "INFO", "INFO", "WARNING", "ERROR"]
 
 
@@ -130,7 +132,7 @@ def test_a_read_function_with_a_registered_name_is_rejected_with_a_warning(
     assert 'The read function "python.spam" is already registered' in caplog.text
 
 
-# What collectd 5.12 answers to each of these, taken from a run of it.
+# These are the answers of collectd 5.12, taken from a run of it.
 @pytest.mark.parametrize(
     ("body", "expected"),
     [

@@ -38,13 +38,13 @@ class Host:
 
     def write(self, path: str, text: str) -> None:
         """Change a file below the container's groups or below /proc."""
-        (found,) = self.root.rglob(path)
-        found.write_text(text)
+        (file,) = self.root.rglob(path)
+        file.write_text(text)
 
     def change_listed(self, **changes: object) -> None:
         """Change what the engine lists of the running container."""
         listed = json.loads(self.engine.answers[LIST])
-        next(one for one in listed if one["Id"] == BUSY).update(changes)
+        next(entry for entry in listed if entry["Id"] == BUSY).update(changes)
         self.engine.answers[LIST] = json.dumps(listed).encode()
 
 

@@ -24,13 +24,13 @@ def read_twice(host: CapturedHost, plugin: CPUPlugin) -> list[Point]:
 
 def with_cores(stat: str, count: int) -> str:
     """Return `/proc/stat` of a host that has copies of the capture's two cores, in turn."""
-    total, cpu0, cpu1, *rest = stat.splitlines(keepends=True)
+    total, cpu0, cpu1, *other_lines = stat.splitlines(keepends=True)
     pairs = count // 2
     columns = [str(pairs * int(ticks)) for ticks in total.split()[1:]]
     lines = [
         f"cpu{core} {(cpu0, cpu1)[core % 2].split(maxsplit=1)[1]}" for core in range(2 * pairs)
     ]
-    return "".join([f"cpu  {' '.join(columns)}\n", *lines, *rest])
+    return "".join([f"cpu  {' '.join(columns)}\n", *lines, *other_lines])
 
 
 def cores(points: Iterable[Point]) -> list[str]:

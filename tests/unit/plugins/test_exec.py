@@ -243,7 +243,7 @@ def test_complaints_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> No
         it.gather()
         it.until(50, step_seconds=1)
         it.until(50, step_seconds=1)
-    assert len([one for one in caplog.records if "bad readings" in one.message]) == 1
+    assert len([record for record in caplog.records if "bad readings" in record.message]) == 1
 
 
 def test_binary_output_is_an_invalid_line_and_the_next_line_is_read(
@@ -305,7 +305,7 @@ def test_a_notification_is_logged_by_its_severity_and_is_a_point(
         [point] = it.until()
         assert point.measurement == "notification"
         assert point.tags == {"severity": "failure", "plugin": "ups"}
-    [record] = [one for one in caplog.records if "notifies" in one.message]
+    [record] = [candidate for candidate in caplog.records if "notifies" in candidate.message]
     assert record.levelno == logging.ERROR
     assert record.message == "exec: prog notifies (ups): on battery"
 

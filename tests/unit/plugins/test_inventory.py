@@ -26,9 +26,9 @@ def host(tmp_path: Path) -> Path:
 
 
 def test_the_host_is_named_with_its_maker_and_kernel() -> None:
-    found = look()
-    assert (found.hostname, found.kernel) == ("dgx-01", "5.15.0-1063-nvidia")
-    assert (found.vendor, found.product) == ("NVIDIA", "DGXH100")
+    inventory = look()
+    assert (inventory.hostname, inventory.kernel) == ("dgx-01", "5.15.0-1063-nvidia")
+    assert (inventory.vendor, inventory.product) == ("NVIDIA", "DGXH100")
 
 
 def test_what_a_maker_did_not_fill_in_is_left_empty() -> None:
@@ -36,10 +36,10 @@ def test_what_a_maker_did_not_fill_in_is_left_empty() -> None:
 
 
 def test_threads_cores_and_sockets_are_counted() -> None:
-    found = look()
-    assert (found.cpu_count, found.cpu_core_count, found.cpu_socket_count) == (8, 4, 2)
-    assert found.cpu_model == "Intel(R) Xeon(R) Platinum 8480CL"
-    assert found.memory_bytes == 2113394016 * 1024
+    inventory = look()
+    assert (inventory.cpu_count, inventory.cpu_core_count, inventory.cpu_socket_count) == (8, 4, 2)
+    assert inventory.cpu_model == "Intel(R) Xeon(R) Platinum 8480CL"
+    assert inventory.memory_bytes == 2113394016 * 1024
 
 
 def test_disks_are_whole_devices_only() -> None:
@@ -104,10 +104,15 @@ def test_amd_gpus_are_listed_with_the_uuid_of_their_samples(host: Path) -> None:
 
 
 def test_a_host_that_shows_nothing_still_has_an_inventory(tmp_path: Path) -> None:
-    found = look(tmp_path)
-    assert found.hostname
-    assert found.cpu_count >= 1
-    assert (found.disks, found.nics, found.gpus, found.memory_bytes) == ([], [], [], 0)
+    inventory = look(tmp_path)
+    assert inventory.hostname
+    assert inventory.cpu_count >= 1
+    assert (inventory.disks, inventory.nics, inventory.gpus, inventory.memory_bytes) == (
+        [],
+        [],
+        [],
+        0,
+    )
 
 
 def test_the_plugin_publishes_what_it_finds_and_counts_it() -> None:

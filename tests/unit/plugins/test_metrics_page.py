@@ -33,11 +33,13 @@ def odd(points: Iterable[Point]) -> set[str]:
     """Return what is not on the page, and what its ranges say can't be true."""
     read = list(points)
     implausible = {
-        f"{one.measurement}.{name}: {reason}"
-        for one in read
-        for name, reason in implausible_fields(one.measurement, one.fields).items()
+        f"{point.measurement}.{name}: {reason}"
+        for point in read
+        for name, reason in implausible_fields(point.measurement, point.fields).items()
     }
-    return implausible | undocumented((one.measurement, one.tags, one.fields) for one in read)
+    return implausible | undocumented(
+        (point.measurement, point.tags, point.fields) for point in read
+    )
 
 
 KERNELS = ("cpu", "memory", "swap", "load", "disk", "network", "processes", "uptime")
@@ -63,7 +65,9 @@ def test_sensors_are_on_the_page(host: CapturedHost) -> None:
 def test_every_field_of_the_cpus_is_read(host: CapturedHost) -> None:
     points = read_twice("cpu", host, host.context)
     for measurement in ("cpu", "cpu_core"):
-        fields = {name for one in points if one.measurement == measurement for name in one.fields}
+        fields = {
+            name for point in points if point.measurement == measurement for name in point.fields
+        }
         assert fields == documented()[measurement].fields
 
 
@@ -89,14 +93,18 @@ def test_a_simulated_appliances_readings_are_on_the_page(name: str, host: Captur
 
 
 def test_the_declared_metrics_are_those_of_the_page() -> None:
-    declared = {name: (one.tags, one.fields) for name, one in DECLARED.items()}
+    declared = {name: (metrics.tags, metrics.fields) for name, metrics in DECLARED.items()}
 
-    assert declared == {name: (one.tags, one.fields) for name, one in documented().items()}
+    assert declared == {
+        name: (metrics.tags, metrics.fields) for name, metrics in documented().items()
+    }
 
 
 def test_the_plausible_values_of_every_declared_metric_are_those_of_the_page() -> None:
     page = documented_ranges()
-    declared = {name: limits for one in DECLARED.values() for name, limits in one.ranges.items()}
+    declared = {
+        name: limits for metrics in DECLARED.values() for name, limits in metrics.ranges.items()
+    }
 
     assert {name: str(limits) for name, limits in declared.items()} == {
         name: page[name] if name in page else page[longest_suffix(page, name)] for name in declared
@@ -109,7 +117,7 @@ def longest_suffix(page: Iterable[str], name: str) -> str:
 
 def test_the_catalog_describes_every_declared_metric_as_its_plugin_does() -> None:
     described = {name: set(fields) for name, fields in descriptions().items()}
-    assert described == {name: set(one.fields) for name, one in DECLARED.items()}
+    assert described == {name: set(metrics.fields) for name, metrics in DECLARED.items()}
     by_plugins = {
         (metric.name, metric.description)
         for name in BUILT_IN

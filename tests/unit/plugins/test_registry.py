@@ -62,9 +62,11 @@ def test_the_readme_names_every_metric_and_setting(name: str) -> None:
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_the_readme_gives_every_metric_the_kind_and_unit_that_it_has(name: str) -> None:
     readme = (ROOT / "plugins" / name / "README.md").read_text(encoding="utf-8")
-    told = set(re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \|", readme, flags=re.MULTILINE))
-    declared = {(one.name, str(one.kind), one.unit) for one in load_plugin_class(name).metrics}
-    assert declared - told == set()
+    documented = set(re.findall(r"^\| `(\w+)` \| (\w+) \| ([^|]+) \|", readme, flags=re.MULTILINE))
+    declared = {
+        (metric.name, str(metric.kind), metric.unit) for metric in load_plugin_class(name).metrics
+    }
+    assert declared - documented == set()
 
 
 def test_a_suffix_means_the_same_unit_in_every_plugin() -> None:
@@ -73,15 +75,19 @@ def test_a_suffix_means_the_same_unit_in_every_plugin() -> None:
         for metric in load_plugin_class(name).metrics:
             if suffix := unit_of(metric.name).suffix:
                 units.setdefault(suffix, set()).add(metric.unit)
-    assert {suffix: found for suffix, found in units.items() if len(found) > 1} == {}
+    assert {
+        suffix: units_of_suffix
+        for suffix, units_of_suffix in units.items()
+        if len(units_of_suffix) > 1
+    } == {}
 
 
 def test_gpus_of_all_makers_are_measured_alike() -> None:
-    told: dict[str, set[tuple[str, str]]] = {}
+    kinds: dict[str, set[tuple[str, str]]] = {}
     for name in ("nvml", "amdgpu", "simulated_gpu"):
         for metric in load_plugin_class(name).metrics:
-            told.setdefault(metric.name, set()).add((str(metric.kind), metric.unit))
-    assert {name: found for name, found in told.items() if len(found) > 1} == {}
+            kinds.setdefault(metric.name, set()).add((str(metric.kind), metric.unit))
+    assert {name: declared for name, declared in kinds.items() if len(declared) > 1} == {}
 
 
 def test_an_unknown_plugin_is_a_key_error() -> None:

@@ -61,9 +61,9 @@ def test_a_faulty_sensor_is_absent(server: CapturedHost) -> None:
 def test_a_sensor_that_does_not_answer_is_absent_and_the_others_stay(server: CapturedHost) -> None:
     fail(server.sys / BMC / "fan2_input")
     plugin = SensorsPlugin(SensorsConfig(), server.context)
-    found = readings(plugin)
-    assert ("bmc", "fan2") not in found
-    assert found["bmc", "FAN1"] == {"fan_rpm": 5460}
+    values = readings(plugin)
+    assert ("bmc", "fan2") not in values
+    assert values["bmc", "FAN1"] == {"fan_rpm": 5460}
     plugin.close()
 
 
@@ -71,9 +71,9 @@ def test_two_sensors_of_one_name_and_kind_are_distinguished(server: CapturedHost
     for number in (1, 2):
         (server.sys / BMC / f"fan{number}_label").write_text("FAN\n", encoding="utf-8")
     plugin = SensorsPlugin(SensorsConfig(), server.context)
-    found = readings(plugin)
-    assert found["bmc", "FAN"] == {"fan_rpm": 5460}
-    assert found["bmc", "FAN fan2"] == {"fan_rpm": 5520}
+    values = readings(plugin)
+    assert values["bmc", "FAN"] == {"fan_rpm": 5460}
+    assert values["bmc", "FAN fan2"] == {"fan_rpm": 5520}
     plugin.close()
 
 

@@ -22,7 +22,7 @@ def gathered(
     publish: Callable[[list[GPUProcess]], object] = lambda _: None,
     **faults: int,
 ) -> list[list[Point]]:
-    """What the plugin gives at these seconds on an appliance with these faults."""
+    """Return the plugin's points at these seconds on an appliance with these faults."""
     config = SimulationConfig(seed="acme/dgx-1", **faults)  # type: ignore[arg-type] # by name
     model = SimulatedAppliance(config, started_at=FIRST_AT)
     model.add(Workload(workload_id="train", gpu_uuids=config.gpu_uuids[:2], started_at=FIRST_AT))
@@ -60,7 +60,7 @@ def test_a_reconfigured_plugin_reports_no_event_twice() -> None:
     config = SimulationConfig(seed="acme/dgx-1", lost_gpu=5)
     context = PluginContext(simulation=SimulatedAppliance(config, started_at=FIRST_AT))
     plugins = [SimulatedGPUPlugin(NoSettings(), context) for _ in range(2)]
-    events = [readings_of(list(one.gather(after(1))), 5, "gpu_xid") for one in plugins]
+    events = [readings_of(list(plugin.gather(after(1))), 5, "gpu_xid") for plugin in plugins]
     assert [len(points) for points in events] == [1, 0]
 
 
@@ -74,14 +74,17 @@ def test_memory_errors_come_every_three_hours() -> None:
 def test_an_nvlink_that_is_down_is_missing_from_the_active_ones() -> None:
     [points] = gathered([1], nvlink_down_gpu=1)
     links = [readings_of(points, gpu)[0].fields for gpu in (0, 1)]
-    assert [(one["nvlinks"], one["nvlinks_active"]) for one in links] == [(18, 18), (18, 17)]
+    assert [(link_fields["nvlinks"], link_fields["nvlinks_active"]) for link_fields in links] == [
+        (18, 18),
+        (18, 17),
+    ]
 
 
 def test_a_worn_gpu_and_a_degraded_fabric_are_reported() -> None:
     [points] = gathered([1], nvlink_down_gpu=1, worn_gpu=0)
     names = ("sram_ecc_threshold_exceeded", "fabric_registered", "fabric_degraded")
     fields = [readings_of(points, gpu)[0].fields for gpu in (0, 1)]
-    assert [[one[name] for name in names] for one in fields] == [[1, 1, 0], [0, 1, 1]]
+    assert [[gpu_fields[name] for name in names] for gpu_fields in fields] == [[1, 1, 0], [0, 1, 1]]
     [points] = gathered([1], nvlink_down_gpu=1, has_fabric=False)  # an A100
     assert not any(name.startswith("fabric_") for name in readings_of(points, 1)[0].fields)
 
@@ -101,18 +104,20 @@ def test_gpu_processes_are_reported_every_ten_seconds() -> None:
 def test_the_listed_processes_stay_the_same_while_their_job_runs() -> None:
     listed: list[list[tuple[int, str, int, str]]] = []
 
-    def publish(found: list[GPUProcess]) -> None:
-        listed.append([(one.pid, one.name, one.gpu, one.owner) for one in found])
+    def publish(processes: list[GPUProcess]) -> None:
+        listed.append(
+            [(process.pid, process.name, process.gpu, process.owner) for process in processes]
+        )
 
     gathered([1, 11], publish, external_gpu=7)
     first, second = listed
     assert first == second
-    assert [one[1:] for one in first] == [
+    assert [process[1:] for process in first] == [
         ("python3", 0, "job"),
         ("python3", 1, "job"),
         ("ollama", 7, "host"),
     ]
-    assert len({one[0] for one in first}) == 3
+    assert len({process[0] for process in first}) == 3
 
 
 def test_an_external_process_uses_memory() -> None:

@@ -69,7 +69,7 @@ def test_temperature_lags_behind_power(model: SimulatedAppliance) -> None:
 
 def test_utilization_dips_between_epochs(model: SimulatedAppliance) -> None:
     model.add(training(0))
-    values = [one.utilization_percent for one in readings(model, 0, seconds=range(20, 220))]
+    values = [reading.utilization_percent for reading in readings(model, 0, seconds=range(20, 220))]
     assert max(values) > 90
     assert min(values) < 40
     assert sorted(values)[len(values) // 2] > 85
@@ -288,9 +288,9 @@ def test_no_slow_value_jumps_between_two_parts_of_a_history() -> None:
             if point.measurement == "load" and point.time_ns >= recent_ns
         ]
 
-    whole, part = (load15(end_at - timedelta(hours=hours)) for hours in (9, 1))
-    assert part == pytest.approx(whole, abs=0.5)
-    assert max(whole) > 5
+    complete, part = (load15(end_at - timedelta(hours=hours)) for hours in (9, 1))
+    assert part == pytest.approx(complete, abs=0.5)
+    assert max(complete) > 5
 
 
 def is_used(point: Point) -> bool:

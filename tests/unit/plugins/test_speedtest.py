@@ -100,7 +100,7 @@ def test_a_test_gives_one_point_and_lets_the_connection_go() -> None:
 
 
 def readings(plugin: SpeedtestPlugin, *seconds: float) -> list[bool]:
-    return [bool(list(plugin.gather(FIRST_AT + timedelta(seconds=one)))) for one in seconds]
+    return [bool(list(plugin.gather(FIRST_AT + timedelta(seconds=second)))) for second in seconds]
 
 
 def test_the_next_test_comes_six_hours_later() -> None:
