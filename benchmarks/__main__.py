@@ -74,12 +74,12 @@ def main(*, quick: bool, folder: Path) -> None:
         "dashboards": lambda: dashboards.measure(dashboards.QUICK if quick else dashboards.FULL),
         "hostile": lambda: hostile.measure(hostile.QUICK if quick else hostile.FULL),
     }
-    found = {}
+    documents = {}
     for name, run in runs.items():
         click.echo(f"• {name}", err=True)
-        found[name] = run()
-        keep_document(found[name], folder / f"{name}.json")
-    print(json.dumps(found, indent=2))
+        documents[name] = run()
+        keep_document(documents[name], folder / f"{name}.json")
+    print(json.dumps(documents, indent=2))
 
 
 if __name__ == "__main__":

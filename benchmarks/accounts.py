@@ -45,7 +45,7 @@ MILLISECONDS = 1_000
 EMAIL, PASSWORD = "alice@acme.example", "a password of the benchmark"
 PAGE_SIZE = 50
 COMMIT = "COMMIT"
-# What is asked by who is not signed in.
+# These are requested without signing in.
 STRANGERS = frozenset({"sign-in", "argon2id alone"})
 _SHOWN_CHARACTERS = 300
 _CSRF = re.compile(r'name="csrf-token" content="([^"]+)"')
@@ -56,7 +56,7 @@ Ask = Callable[[FlaskClient], Callable[[], None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much the database holds, and how often each question is asked."""
+    """The size of the database, and the number of runs of each question."""
 
     appliances: int
     entries: int
@@ -91,11 +91,11 @@ def measure(plan: Plan) -> dict[str, object]:
 
 def promises(results: Mapping[str, Mapping[str, float | None]]) -> list[Promise]:
     """Return what is promised: the time of each question, and that size adds no statement."""
-    kept = []
+    promised = []
     for name, figures in results.items():
-        few, many = figures["statements_of_a_small_database"], figures["statements"]
-        added = None if few is None or many is None else max(0.0, many - few)
-        kept += [
+        small_count, count = figures["statements_of_a_small_database"], figures["statements"]
+        added = None if small_count is None or count is None else max(0.0, count - small_count)
+        promised += [
             Promise(
                 name=f"{name}, median",
                 bound=MOST_MILLISECONDS,
@@ -104,7 +104,7 @@ def promises(results: Mapping[str, Mapping[str, float | None]]) -> list[Promise]
             ),
             Promise(name=f"{name}, statements added by size", bound=0.0, unit="", measured=added),
         ]
-    return kept
+    return promised
 
 
 def _asked(url: str, folder: Path, plan: Plan) -> dict[str, dict[str, float | None]]:
@@ -157,10 +157,10 @@ def _getter(address: str) -> Ask:
 
 
 def _sign_in(client: FlaskClient) -> Callable[[], None]:
-    found = _CSRF.search(client.get("/login").text)
-    if found is None:
+    match = _CSRF.search(client.get("/login").text)
+    if match is None:
         raise BenchmarkError("the login form has no CSRF token")
-    form = {"csrf_token": found[1], "email": EMAIL, "password": PASSWORD}
+    form = {"csrf_token": match[1], "email": EMAIL, "password": PASSWORD}
     return lambda: _check(client.post("/login", data=form), HTTPStatus.FOUND, "/login")
 
 

@@ -52,7 +52,7 @@ TOML = {AGENT: LIKE_COLLECTD, AGENT_DEFAULTS: gateways.HOST_ONLY, AGENT_AS_ENROL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long to measure, and how often."""
+    """The length and the number of measurements."""
 
     warm_up_seconds: float
     window_seconds: float
@@ -150,7 +150,9 @@ def _repetition(plan: Plan, number: int) -> dict[str, Figures]:
             after, end_ns = _look(contenders), to_ns(utc_now())
             time.sleep(DELIVERY_SECONDS)  # what was read in the window is counted where it arrives
         windows = {
-            one.appliance_id: (start_ns, end_ns) for one in contenders.values() if one.appliance_id
+            contender.appliance_id: (start_ns, end_ns)
+            for contender in contenders.values()
+            if contender.appliance_id
         }
         stored = gateways.stored_samples(gateway, windows)
         return {
@@ -219,8 +221,11 @@ class _Look:
 
 def _look(contenders: Mapping[str, Contender]) -> dict[str, _Look]:
     return {
-        name: _Look(read_usage(one.pid), get_json(one.counts_url) if one.counts_url else None)
-        for name, one in contenders.items()
+        name: _Look(
+            read_usage(contender.pid),
+            get_json(contender.counts_url) if contender.counts_url else None,
+        )
+        for name, contender in contenders.items()
     }
 
 

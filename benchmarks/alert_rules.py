@@ -85,7 +85,7 @@ LOOPBACK = AddressPolicy(allowed=(ip_network("127.0.0.0/8"),))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How large the fleet is, how often all rules are evaluated, how many alerts are notified."""
+    """The size of the fleet, the number of evaluations, and the number of notified alerts."""
 
     appliances: int
     rounds: int
@@ -193,12 +193,12 @@ def _evaluate(portal: Portal, plan: Plan, *, now: datetime) -> dict[str, float]:
     points: dict[int, list[Point]] = {}
     for appliance, step, at in _samples(plan, now):
         for gpu in range(GPUS):
-            fields = {one: _value(appliance, gpu, n, step) for n, one in enumerate(FIELDS)}
+            fields = {field: _value(appliance, gpu, n, step) for n, field in enumerate(FIELDS)}
             point = Point("gpu", {"gpu": str(gpu)}, fields, to_ns(at))
             points.setdefault(appliance, []).append(point)
-    for appliance, some in points.items():
+    for appliance, appliance_points in points.items():
         identity = {"tenant": portal.tenant, "appliance": f"gpu-{appliance:05}"}
-        if portal.store.submit(Batch.of(some), identity=identity).result():
+        if portal.store.submit(Batch.of(appliance_points), identity=identity).result():
             raise BenchmarkError("the store refused samples")
     rules = _add_rules(
         portal,
@@ -280,10 +280,10 @@ def _ask_prometheus(folder: Path, plan: Plan, *, now: datetime) -> dict[str, flo
         click.echo("asking Prometheus", err=True)
         for _ in range(plan.rounds + 1):
             began, used = time.perf_counter(), cpu_ns(pid)
-            found = [get_json(f"{url}/api/v1/query?{query}") for query in queries]
+            replies = [get_json(f"{url}/api/v1/query?{query}") for query in queries]
             wall.append(time.perf_counter() - began)
             cpu.append((cpu_ns(pid) - used) / NS_PER_SECOND)
-            counts = {len(one["data"]["result"]) for one in found}
+            counts = {len(reply["data"]["result"]) for reply in replies}
             if counts != {-(-plan.appliances // HOT_OF) * GPUS}:
                 raise BenchmarkError(f"Prometheus found {counts} series above the level")
     return _round(wall[1:], cpu[1:])
@@ -399,9 +399,9 @@ def _storm(folder: Path, portal: Portal, plan: Plan) -> dict[str, float]:
         delivered = time.perf_counter()
     payloads = [payload for _, payload in arrived]
     alerts = {
-        str(one["alert_id"])
+        str(alert["alert_id"])
         for payload in payloads
-        for one in payload.get("alerts", [payload])  # type: ignore[attr-defined]
+        for alert in payload.get("alerts", [payload])  # type: ignore[attr-defined]
     }
     return {
         "alerts": plan.alerts,

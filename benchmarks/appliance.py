@@ -141,8 +141,8 @@ class Appliance:
                     },
                 )
         counts = {"running": CONTAINERS, "paused": 0, "exited": 3}
-        rest = {"created": 0, "restarting": 0, "dead": 0}
-        yield Point("containers", {}, {**counts, **rest}, to_ns(now))
+        other_counts = {"created": 0, "restarting": 0, "dead": 0}
+        yield Point("containers", {}, {**counts, **other_counts}, to_ns(now))
 
     def _own_points(self, now: datetime) -> Iterator[Point]:
         time_ns = to_ns(now)

@@ -42,8 +42,8 @@ class Cores:
         share = self._busy_cores / len(self._ticks)
         for ticks in self._ticks:
             self._spend(ticks, busy=min(1.0, max(0.0, self._random.gauss(share, share / 2))))
-        whole = {kind: sum(ticks[kind] for ticks in self._ticks) for kind in _KINDS}
-        lines = [_stat_line("cpu ", whole)]
+        total = {kind: sum(ticks[kind] for ticks in self._ticks) for kind in _KINDS}
+        lines = [_stat_line("cpu ", total)]
         lines += [_stat_line(f"cpu{core}", ticks) for core, ticks in enumerate(self._ticks)]
         (self._scratch / "stat").write_text("\n".join([*lines, "intr 1\n"]), encoding="ascii")
         return self._plugin.gather(now)

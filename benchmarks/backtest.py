@@ -108,15 +108,15 @@ def _replay(store: Store, plan: Plan, *, end_ns: int) -> dict[str, float]:
             store, scope, parse_expression(EXPRESSION), now=from_ns(end_ns), days=plan.days
         )
     ]
-    found, passed = parts[-1][0], [began, *(at for _, at in parts)]
-    if not isinstance(found, Backtest) or found.groups != plan.appliances * GPUS:
-        raise BenchmarkError(f"the backtest found {found}")
+    result, passed = parts[-1][0], [began, *(at for _, at in parts)]
+    if not isinstance(result, Backtest) or result.groups != plan.appliances * GPUS:
+        raise BenchmarkError(f"the backtest found {result}")
     return {
         "seconds": rounded(passed[-1] - began),
         "cpu_seconds": rounded(time.process_time() - used),
         "longest_silence_seconds": rounded(max(b - a for a, b in pairwise(passed))),
-        "groups": found.groups,
-        "groups_that_fired": len(found.firings),
+        "groups": result.groups,
+        "groups_that_fired": len(result.firings),
     }
 
 

@@ -33,13 +33,13 @@ class Bodies:
 
     @property
     def values(self) -> int:
-        """How many values the bodies hold, on average over whole ticks."""
+        """The number of values in the bodies, on average over whole ticks."""
         return self.lines * VALUES_OF_A_TICK // LINES_OF_A_TICK
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ticks:
-    """Which part of the fleet's life is made into bodies."""
+    """The part of the fleet's life that is made into bodies."""
 
     appliances: int
     first_tick: int = 0

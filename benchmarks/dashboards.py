@@ -38,7 +38,7 @@ from core.clock import utc_now
 IDLE_SECONDS = 0.5
 BOUNDS = {"first_view": 1_500.0, "refresh": 300.0, "report": 3_000.0, "pdf": 10_000.0}
 MAX_GROWTH_MEBIBYTES = 1.0
-# How often the heap is read. What the first half of the refreshes leaves in caches does not count.
+# The heap is read this often. The caches that the first half of the refreshes fills don't count.
 _HEAPS = 10
 _WINDOW: ViewportSize = {"width": 1440, "height": 900}
 # A chart has no drawing before its data are there.
@@ -65,7 +65,7 @@ class Plan:
     memory_refreshes: int = 360
 
 
-Found = Iterator[tuple[str, dict[str, Any]]]
+Readings = Iterator[tuple[str, dict[str, Any]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def measure(plan: Plan, parts: Sequence[str] = ()) -> dict[str, object]:
     path = require_program("chromium", package="chromium")
     results: dict[str, dict[str, Any]] = {}
     with TemporaryDirectory(prefix="vedette-bench-") as name, sync_playwright() as playwright:
-        gateway = make_gateway(Path(name), more=NO_HEARTBEATS | NO_RULES)
+        gateway = make_gateway(Path(name), extra_environ=NO_HEARTBEATS | NO_RULES)
         filled = fill(gateway, appliances=plan.appliances, days=plan.days)
         with serving(gateway) as pid:
             browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
@@ -101,9 +101,9 @@ def measure(plan: Plan, parts: Sequence[str] = ()) -> dict[str, object]:
             )
             measured = Measured(user, operator, pid, plan, filled)
             for part in parts or PARTS:
-                for key, found in PARTS[part](measured):
-                    results[key] = found
-                    click.echo(f"{key}: {found}", err=True)
+                for key, reading in PARTS[part](measured):
+                    results[key] = reading
+                    click.echo(f"{key}: {reading}", err=True)
             browser.close()
     return document(
         "dashboards",
@@ -126,7 +126,7 @@ def _signed_in(context: BrowserContext, email: str) -> BrowserContext:
     return context
 
 
-def tiers(measured: Measured) -> Found:
+def tiers(measured: Measured) -> Readings:
     """Yield how long first views and refreshes of each tier take."""
     appliance = f"/dashboards/appliances/{measured.filled.appliance_id}"
     paths = {
@@ -144,7 +144,7 @@ def tiers(measured: Measured) -> Found:
         context = measured.operator if path == paths["platform"] else measured.user
         page, address = context.new_page(), f"{path}?range={span}&"
         views = [_drawn(page, f"{address}refresh=off") for _ in range(plan.visits)]
-        # More often, refreshes would share their results.
+        # Refreshes that are more frequent would share their results.
         refreshed = _refreshed(page, f"{address}refresh=5s", plan.refreshes)
         page.close()
         yield (
@@ -159,7 +159,7 @@ def tiers(measured: Measured) -> Found:
         )
 
 
-def reports(measured: Measured) -> Found:
+def reports(measured: Measured) -> Readings:
     """Yield how long reports of all days take, on the page and as a PDF."""
     plan = measured.plan
     since = (utc_now() - timedelta(days=plan.days)).date()
@@ -204,21 +204,21 @@ def _opened(page: Page, address: str) -> float:
 
 def _refreshed(page: Page, address: str, count: int) -> list[float]:
     """Return the milliseconds of each refresh of an open page."""
-    found: list[float] = []
+    milliseconds: list[float] = []
 
     def note(request: Request) -> None:
         if "tick.n_intervals" in (request.post_data or ""):
-            found.append(request.timing["responseEnd"])
+            milliseconds.append(request.timing["responseEnd"])
 
     page.on("requestfinished", note)
     page.goto(address)
-    while len(found) < count:
+    while len(milliseconds) < count:
         page.wait_for_timeout(500)
     page.remove_listener("requestfinished", note)
-    return found
+    return milliseconds
 
 
-def viewers(measured: Measured) -> Found:
+def viewers(measured: Measured) -> Readings:
     """Yield the server's CPU without viewers, and what each of one and of several adds."""
     plan = measured.plan
 
@@ -228,27 +228,27 @@ def viewers(measured: Measured) -> Found:
         return spent(before, read_usage(measured.pid))["cpu_milliseconds_per_second"]
 
     idle = cpu()
-    found = {"idle_cpu_milliseconds_per_second": rounded(idle)}
+    reading = {"idle_cpu_milliseconds_per_second": rounded(idle)}
     pages: list[Page] = []
     for count in (1, plan.viewers):
         while len(pages) < count:
             pages.append(measured.user.new_page())
             pages[-1].goto("/dashboards/?refresh=5s", wait_until="networkidle")
-        each = (cpu() - idle) / count
-        found[f"cpu_milliseconds_per_second_of_each_of_{count}"] = rounded(each)
+        added = (cpu() - idle) / count
+        reading[f"cpu_milliseconds_per_second_of_each_of_{count}"] = rounded(added)
     for page in pages:
         page.close()
-    yield "viewer", found
+    yield "viewer", reading
 
 
-def memory(measured: Measured) -> Found:
+def memory(measured: Measured) -> Readings:
     """Yield the heap and the DOM nodes of the fleet's page after each tenth of the refreshes."""
     context, refreshes = measured.user, measured.plan.memory_refreshes
     page = context.new_page()
     page.goto("/dashboards/?refresh=off", wait_until="networkidle")
     debugger = context.new_cdp_session(page)
     debugger.send("Performance.enable")
-    found: list[dict[str, float]] = []
+    readings: list[dict[str, float]] = []
     for turn in range(1, refreshes + 1):
         with page.expect_response("**/_dash-update-component*"):
             page.evaluate(_REFRESH, turn)
@@ -256,20 +256,20 @@ def memory(measured: Measured) -> Found:
             page.wait_for_timeout(1_000)
             debugger.send("HeapProfiler.collectGarbage")
             metrics = debugger.send("Performance.getMetrics")["metrics"]
-            found.append({one["name"]: one["value"] for one in metrics})
+            readings.append({metric["name"]: metric["value"] for metric in metrics})
     page.close()
-    heap = [one["JSHeapUsedSize"] / 2**20 for one in found]
+    heap = [reading["JSHeapUsedSize"] / 2**20 for reading in readings]
     yield (
         "memory",
         {
-            "heap_mebibytes": [rounded(one) for one in heap],
-            "nodes": [one["Nodes"] for one in found],
+            "heap_mebibytes": [rounded(value) for value in heap],
+            "nodes": [reading["Nodes"] for reading in readings],
             "growth_mebibytes": rounded(heap[-1] - heap[len(heap) // 2]),
         },
     )
 
 
-PARTS: Mapping[str, Callable[[Measured], Found]] = {
+PARTS: Mapping[str, Callable[[Measured], Readings]] = {
     "tiers": tiers,
     "reports": reports,
     "viewers": viewers,
@@ -278,19 +278,21 @@ PARTS: Mapping[str, Callable[[Measured], Found]] = {
 
 
 def _promises(results: dict[str, dict[str, Any]]) -> list[Promise]:
-    found = []
-    for name, one in results.items():
-        for key, value in one.items():
+    promises = []
+    for name, figures in results.items():
+        for key, value in figures.items():
             kind = {"first_view_milliseconds": "first_view", "refresh_milliseconds": "refresh"}
             bound = "report" if name.startswith("report") else kind.get(key, name)
             if bound in BOUNDS and key.endswith("milliseconds"):
                 title = f"{name}: {key.removesuffix('_milliseconds').replace('_', ' ')}"
-                found.append(Promise(name=title, bound=BOUNDS[bound], measured=value, unit="ms"))
+                promises.append(Promise(name=title, bound=BOUNDS[bound], measured=value, unit="ms"))
     if "memory" in results:
         title = "growth of the fleet's heap in the second half of half an hour"
         growth = results["memory"]["growth_mebibytes"]
-        found.append(Promise(name=title, bound=MAX_GROWTH_MEBIBYTES, measured=growth, unit="MiB"))
-    return found
+        promises.append(
+            Promise(name=title, bound=MAX_GROWTH_MEBIBYTES, measured=growth, unit="MiB")
+        )
+    return promises
 
 
 @click.command()

@@ -89,7 +89,7 @@ def fill(gateway: Gateway, *, appliances: int, days: int) -> Filled:
 
 def write(store: Store, tenant_id: str, ids: Iterable[str], times: range, job_id: str) -> None:
     """Submit the samples of appliances at some times; the job has the GPUs of the first one."""
-    walk = [tuple(one[name] for name in FIELDS) for one in gpu_walk(Random(SEED))]  # noqa: S311
+    walk = [tuple(step[name] for name in FIELDS) for step in gpu_walk(Random(SEED))]  # noqa: S311
 
     def samples() -> Iterator[tuple[Mapping[str, str], Batch]]:
         for number, appliance_id in enumerate(ids):
@@ -107,8 +107,10 @@ def write(store: Store, tenant_id: str, ids: Iterable[str], times: range, job_id
 
 def _of_job(batch: Batch, job_id: str) -> Batch:
     blocks = (
-        replace(one, tags=(*one.tags, "job"), tag_sets=[(*tags, job_id) for tags in one.tag_sets])
-        for one in batch.blocks
+        replace(
+            block, tags=(*block.tags, "job"), tag_sets=[(*tags, job_id) for tags in block.tag_sets]
+        )
+        for block in batch.blocks
     )
     return Batch(tuple(blocks))
 

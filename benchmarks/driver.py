@@ -30,7 +30,7 @@ KEPT_REASONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What to send where.
+    """The posts to send, and their server.
 
     Attributes:
         path: with its query.
@@ -53,7 +53,7 @@ class Order:
 
 @dataclass(slots=True)
 class Tally:
-    """What came of the posts; instants in seconds since the beginning."""
+    """The results of the posts; instants in seconds since the beginning."""
 
     acknowledged: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -256,8 +256,8 @@ def minutes(delays: Sequence[tuple[float, float]]) -> list[dict[str, object]]:
 
 
 def _milliseconds(seconds: Sequence[float], percent: float) -> float | None:
-    found = percentile(seconds, percent)
-    return None if found is None else rounded(1000 * found)
+    value = percentile(seconds, percent)
+    return None if value is None else rounded(1000 * value)
 
 
 def write_order(path: Path, order: Order) -> None:
@@ -267,8 +267,8 @@ def write_order(path: Path, order: Order) -> None:
 
 def read_result(path: Path) -> dict[str, object]:
     """Return what a driver's process has found."""
-    found: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    result: dict[str, object] = json.loads(path.read_text(encoding="utf-8"))
+    return result
 
 
 def main() -> None:
@@ -282,9 +282,9 @@ def main() -> None:
         count = min(len(posts), order.most_posts or len(posts))
         cpu_before = time.process_time()
         tally = Driver(order, posts, count=count).run()
-        found = summary(tally, cpu_seconds=time.process_time() - cpu_before)
+        result = summary(tally, cpu_seconds=time.process_time() - cpu_before)
         posts.clear()
-    Path(sys.argv[2]).write_text(json.dumps(found), encoding="utf-8")
+    Path(sys.argv[2]).write_text(json.dumps(result), encoding="utf-8")
 
 
 if __name__ == "__main__":

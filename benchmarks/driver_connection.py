@@ -33,7 +33,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a socket."""
+        """Return whether there is a socket."""
         return self._socket is not None
 
     def open(self) -> None:

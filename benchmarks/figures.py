@@ -33,7 +33,7 @@ class Promise:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the figure is at most the bound; one that was not measured keeps nothing."""
+        """Return whether the figure is measured and at most the bound."""
         return self.measured is not None and self.measured <= self.bound
 
 
@@ -45,8 +45,8 @@ def medians(readings: Sequence[Figures]) -> dict[str, float | None]:
 
 def median(values: Iterable[float | None]) -> float | None:
     """Return the median of the values that were measured, to four digits; None without any."""
-    known = [value for value in values if value is not None]
-    return rounded(statistics.median(known)) if known else None
+    measured = [value for value in values if value is not None]
+    return rounded(statistics.median(measured)) if measured else None
 
 
 def ratio(ours: float | None, theirs: float | None) -> float | None:
@@ -100,17 +100,17 @@ def machine() -> dict[str, object]:
     }
 
 
-def write_document(found: Mapping[str, object], path: Path | None) -> None:
+def write_document(content: Mapping[str, object], path: Path | None) -> None:
     """Print a document, and keep it in `path` if there is one."""
     if path is not None:
-        keep_document(found, path)
-    print(json.dumps(found, indent=2))
+        keep_document(content, path)
+    print(json.dumps(content, indent=2))
 
 
-def keep_document(found: Mapping[str, object], path: Path) -> None:
+def keep_document(content: Mapping[str, object], path: Path) -> None:
     """Write a document into a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"{json.dumps(found, indent=2)}\n", encoding="utf-8")
+    path.write_text(f"{json.dumps(content, indent=2)}\n", encoding="utf-8")
 
 
 def _field(path: Path, name: str) -> str:

@@ -54,8 +54,8 @@ def submit_each(submissions: Iterable[tuple[Store, Mapping[str, str], Batch]]) -
         pending.append(store.submit(batch, identity=identity))
         if len(pending) > MOST_PENDING:
             _take(pending.popleft())
-    for one in pending:
-        _take(one)
+    for future in pending:
+        _take(future)
 
 
 def values_of(batch: Batch) -> int:
@@ -80,12 +80,14 @@ def repeat_first_day(store: Store, days: int, *, until_ns: int) -> None:
     for day in range(1, days + 1):
         for measurement in store.manifest.measurements:
             segments = store.manifest.of(measurement)
-            first_ns = min(one.oldest_ns for one in segments)
-            copied = [one for one in segments if one.oldest_ns < first_ns + DAY_NS]
-            copies = [_later(store, one, day * DAY_NS, until_ns=until_ns) for one in copied]
+            first_ns = min(segment.oldest_ns for segment in segments)
+            copied = [segment for segment in segments if segment.oldest_ns < first_ns + DAY_NS]
+            copies = [_later(store, segment, day * DAY_NS, until_ns=until_ns) for segment in copied]
             with store.database.cursor() as cursor:
                 cursor.begin()
-                store.manifest.commit(cursor, measurement, add=[one for one in copies if one.rows])
+                store.manifest.commit(
+                    cursor, measurement, add=[copy for copy in copies if copy.rows]
+                )
         click.echo(f"filled day {day} of {days}", err=True)
 
 

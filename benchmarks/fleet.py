@@ -24,7 +24,7 @@ GPU_STRIDE, _HOST_STRIDE = 1_237, 2_411
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Readings:
-    """What is told about a GPU and about a host at each step of a walk, as line protocol fields."""
+    """The line protocol fields of a GPU and of a host at each step of a walk."""
 
     gpu: Sequence[str]
     host: Sequence[tuple[str, ...]]
@@ -53,7 +53,7 @@ class Fleet:
         fields = self._readings.host[step % WALK_STEPS]
         heads = host_heads(host)
         lines = self.gpu_lines(appliance, tick=tick, time_ns=time_ns)
-        lines += [f"{head} {one} {time_ns}" for head, one in zip(heads, fields, strict=True)]
+        lines += [f"{head} {field} {time_ns}" for head, field in zip(heads, fields, strict=True)]
         return lines
 
     def gpu_lines(self, appliance: int, *, tick: int, time_ns: int) -> list[str]:
@@ -147,11 +147,11 @@ def _host_walk(random: Random) -> Iterator[tuple[str, ...]]:
         used = _step(random, used, 0.002, low=0.1, high=0.9)
         fields = (
             _cpu(busy),
-            _room(2_048 * GIB, used, rest="available_bytes"),
+            _room(2_048 * GIB, used, free_field="available_bytes"),
             {"used_bytes": 4_096 * random.randint(0, 9), "used_percent": 0.01},
             {f"load{n}": round(share * busy, 2) for n, share in ((1, 0.96), (5, 0.9), (15, 0.88))},
-            _room(894 * GIB, 0.31, rest="free_bytes"),
-            _room(28_000 * GIB, 0.5 + 1e-5 * step, rest="free_bytes"),
+            _room(894 * GIB, 0.31, free_field="free_bytes"),
+            _room(28_000 * GIB, 0.5 + 1e-5 * step, free_field="free_bytes"),
             _traffic_of_a_disk(random),
             _traffic_of_a_network(random),
             {
@@ -161,7 +161,7 @@ def _host_walk(random: Random) -> Iterator[tuple[str, ...]]:
             },
             {"uptime_seconds": 1_000_000 + 10 * step},
         )
-        yield tuple(field_text(one) for one in fields)
+        yield tuple(field_text(values) for values in fields)
 
 
 def _cpu(busy: float) -> dict[str, float]:
@@ -171,12 +171,12 @@ def _cpu(busy: float) -> dict[str, float]:
     }
 
 
-def _room(size: int, share: float, *, rest: str) -> dict[str, int | float]:
+def _room(size: int, share: float, *, free_field: str) -> dict[str, int | float]:
     used = int(size * share) & ~0xFFF
     return {
         "total_bytes": size,
         "used_bytes": used,
-        rest: size - used,
+        free_field: size - used,
         "used_percent": round(100 * share, 2),
     }
 

@@ -45,7 +45,7 @@ class Plan:
 
     @property
     def posts_per_second(self) -> float:
-        """How many posts are due in a second."""
+        """The number of posts that are due in a second."""
         return self.appliances / INTERVAL_SECONDS
 
 
@@ -55,7 +55,7 @@ QUICK = Plan(appliances=2_000, seconds=20)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """What the server used and its file held at one instant."""
+    """The server's usage and the size of its file at one instant."""
 
     usage: Usage
     file_bytes: int
@@ -72,8 +72,8 @@ def measure(plan: Plan) -> dict[str, object]:
             peers.VEDETTE, folder / "server", appliances=plan.appliances, has_rules=True
         ) as server:
             time.sleep(WARM_UP_SECONDS)
-            found, readings = hold(folder, plan, parts, server)
-    results = {**found, **server_figures(readings), "watched": _watched(readings)}
+            figures, readings = hold(folder, plan, parts, server)
+    results = {**figures, **server_figures(readings), "watched": _watched(readings)}
     results["fell_behind"] = verdict(results)
     return document(
         "fleet_hold",

@@ -1,4 +1,4 @@
-"""How soon does a line of a job's log reach who follows the job, and is one lost?
+"""Measure how soon a line of a job's log reaches a client that follows it, and count losses.
 
     python -m benchmarks.follow [--quick] [--output FILE]
 
@@ -48,7 +48,7 @@ _LOG_EVENT = b'data: {"attempt_number":1,"offset"'
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many jobs write how many lines a second, and for how long."""
+    """The number of jobs, their lines a second, and the duration."""
 
     jobs: int = 200
     lines_per_second: int = 100
@@ -77,8 +77,8 @@ def measure(plan: Plan) -> dict[str, object]:
     results: dict[str, object] = {}
     for jobs in sorted({1, plan.jobs}):
         results[f"{jobs} jobs"] = _followed(plan, jobs)
-    one, all_jobs = (results[f"{jobs} jobs"] for jobs in (1, plan.jobs))
-    assert isinstance(one, dict)  # noqa: S101 - ours
+    one_job, all_jobs = (results[f"{jobs} jobs"] for jobs in (1, plan.jobs))
+    assert isinstance(one_job, dict)  # noqa: S101 - ours
     assert isinstance(all_jobs, dict)  # noqa: S101 - ours
     return document(
         "follow",
@@ -89,7 +89,7 @@ def measure(plan: Plan) -> dict[str, object]:
             Promise(
                 name="median delay of a line of one job",
                 bound=MOST_MEDIAN_MILLISECONDS,
-                measured=one["delay_median_milliseconds"],
+                measured=one_job["delay_median_milliseconds"],
                 unit="ms",
             ),
             Promise(
@@ -114,8 +114,8 @@ def _followed(plan: Plan, jobs: int) -> dict[str, float | None]:
     lines = plan.lines_per_second * plan.seconds
     wanted = list(range(lines))
     wrong = sum(
-        len(set(wanted) ^ set(found)) + len(found) - len(set(found))
-        for found in run.received.values()
+        len(set(wanted) ^ set(numbers)) + len(numbers) - len(set(numbers))
+        for numbers in run.received.values()
     )
     used = spent(before, after)
     driver_seconds = driver_ns / 1e9 / (after.at_seconds - before.at_seconds)
@@ -199,15 +199,15 @@ async def _write(
     while number < total:
         await asyncio.sleep(SEND_SECONDS)
         due = min(total, int((time.time() - began) * plan.lines_per_second))
-        times = ((one, began + one / plan.lines_per_second) for one in range(number, due))
+        times = ((line, began + line / plan.lines_per_second) for line in range(number, due))
         data = b"".join(
-            record(b"2026-01-01T00:00:00Z", Stream.STDOUT, f"{one} {at:.6f}\n".encode())
-            for one, at in times
+            record(b"2026-01-01T00:00:00Z", Stream.STDOUT, f"{line} {at:.6f}\n".encode())
+            for line, at in times
         )
         if data:
             chunks = [
-                LogChunk(attempt_id=one, offset=offset, data=data)
-                for one, offset in offsets.items()
+                LogChunk(attempt_id=attempt_id, offset=offset, data=data)
+                for attempt_id, offset in offsets.items()
             ]
             answer = await client.post(
                 "/agent/v1/logs",
@@ -216,7 +216,9 @@ async def _write(
             )
             answer.raise_for_status()
             acks = msgspec.json.decode(answer.content, type=LogReply).acks
-            offsets = {one: ack.next_offset for one, ack in zip(offsets, acks, strict=True)}
+            offsets = {
+                attempt_id: ack.next_offset for attempt_id, ack in zip(offsets, acks, strict=True)
+            }
             number = due
 
 
@@ -228,7 +230,7 @@ async def _follow(url: str, plan: Plan, job_id: str, token: str, run: Run) -> No
     )
     request = f"GET /api/v1/jobs/{job_id}/follow HTTP/1.1\r\nHost: {address.netloc}\r\n"
     writer.write(f"{request}Authorization: Bearer {token}\r\n\r\n".encode())
-    found, last = run.received[job_id], plan.lines_per_second * plan.seconds - 1
+    received, last = run.received[job_id], plan.lines_per_second * plan.seconds - 1
     status = await reader.readline()
     if HTTPStatus.OK.phrase.encode() not in status:
         raise BenchmarkError(f"the server answered {status!r}")
@@ -236,11 +238,11 @@ async def _follow(url: str, plan: Plan, job_id: str, token: str, run: Run) -> No
         if not line.startswith(_LOG_EVENT):
             continue
         now = time.time()
-        for one in msgspec.json.decode(line.removeprefix(b"data: "), type=_Lines).lines:
-            number, _, at = one.text.partition(" ")
+        for entry in msgspec.json.decode(line.removeprefix(b"data: "), type=_Lines).lines:
+            number, _, at = entry.text.partition(" ")
             run.delays_seconds.append(now - float(at))
-            found.append(int(number))
-        if found and found[-1] == last:
+            received.append(int(number))
+        if received and received[-1] == last:
             break
     writer.close()
 

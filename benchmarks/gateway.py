@@ -70,12 +70,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where a server of a benchmark keeps its data and listens."""
+    """The folder and the ports of a benchmark's server."""
 
     data_dir: Path
     port: int
     store_memory_mib: int = 0
-    more: Mapping[str, str] = field(default_factory=dict)
+    extra_environ: Mapping[str, str] = field(default_factory=dict)
     database_url: str = ""
     timeseries_url: str = ""
 
@@ -101,14 +101,14 @@ class Gateway:
 
     @property
     def environ(self) -> dict[str, str]:
-        """What the server's process finds in its environment."""
+        """Return the environment of the server's process."""
         return {
             "VEDETTE_DATA_DIR": str(self.data_dir),
             "VEDETTE_PORT": str(self.port),
             "VEDETTE_STORE_MEMORY_MIB": str(self.store_memory_mib),
             "DATABASE_URL": self.settings.resolved_database_url,
             "TIMESERIES_URL": self.settings.resolved_timeseries_url,
-            **self.more,
+            **self.extra_environ,
         }
 
 
@@ -116,14 +116,14 @@ def make_gateway(
     data_dir: Path,
     *,
     store_memory_mib: int = 0,
-    more: Mapping[str, str] | None = None,
+    extra_environ: Mapping[str, str] | None = None,
     database_url: str = "",
     timeseries_url: str = "",
 ) -> Gateway:
-    """Prepare a database with two tenants; nothing runs yet. `more` is for the environment."""
+    """Prepare a database with two tenants; nothing runs yet. `extra_environ` is for the server."""
     data_dir.mkdir(parents=True, exist_ok=True)
     gateway = Gateway(
-        data_dir, free_port(), store_memory_mib, more or {}, database_url, timeseries_url
+        data_dir, free_port(), store_memory_mib, extra_environ or {}, database_url, timeseries_url
     )
     with open_database(gateway.settings, may_create=True) as (_engine, sessions):
         prepare_demo(sessions, now=utc_now())

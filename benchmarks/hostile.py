@@ -1,4 +1,4 @@
-"""What does tenant A lose while tenant B and a stranger do their worst?
+"""Measure what tenant A loses while tenant B and an anonymous client attack.
 
     python -m benchmarks.hostile [--quick] [--output FILE]
 
@@ -65,7 +65,7 @@ _CSRF = re.compile(r'name="csrf-token" content="([^"]+)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How long each part takes."""
+    """The duration of each part."""
 
     warm_up_seconds: int = 30
     seconds: int = 100
@@ -89,9 +89,9 @@ class Tally:
             "requests": sum(map(len, self.rounds)) + len(self.failures),
             "failed": len(self.failures),
             "reasons": sorted(set(self.failures))[:5],
-            "milliseconds_p50": median(percentile(one, 50) for one in self.rounds),
-            "milliseconds_p99": median(percentile(one, 99) for one in self.rounds),
-            "milliseconds_max": max(percentile(one, 100) or 0.0 for one in self.rounds),
+            "milliseconds_p50": median(percentile(durations, 50) for durations in self.rounds),
+            "milliseconds_p99": median(percentile(durations, 99) for durations in self.rounds),
+            "milliseconds_max": max(percentile(durations, 100) or 0.0 for durations in self.rounds),
         }
 
 
@@ -125,8 +125,8 @@ class Visitor:
 
     def stored(self) -> int:
         """Return how many writes the store has."""
-        found = self._preview(self._session(), Aggregate.COUNT, window_seconds=86_400.0)
-        return int(sum(group["value"] or 0 for group in found.json()["items"]) / GPUS)
+        response = self._preview(self._session(), Aggregate.COUNT, window_seconds=86_400.0)
+        return int(sum(group["value"] or 0 for group in response.json()["items"]) / GPUS)
 
     def _session(self) -> requests.Session:
         session = requests.Session()
@@ -322,10 +322,10 @@ def _signed_in(url: str) -> requests.Session:
 
 def _csrf_token(session: requests.Session, url: str) -> str:
     page = session.get(url, timeout=REQUEST_SECONDS)
-    found = _CSRF.search(page.text)
-    if found is None:
+    match = _CSRF.search(page.text)
+    if match is None:
         raise BenchmarkError(f"{url} answered {page.status_code} without a CSRF token.")
-    return found[1]
+    return match[1]
 
 
 def _enrolled(gateway: Gateway, tenant: str) -> str:

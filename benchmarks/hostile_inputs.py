@@ -1,4 +1,4 @@
-"""What a user of tenant B sends in `benchmarks.hostile`, again and again: the list is `INPUTS`.
+"""The inputs that a user of tenant B repeats in `benchmarks.hostile`, as `INPUTS`.
 
 An input is a function that sends requests by `post`, which returns the decoded answer, or nothing
 for an error. Append what a review finds; each input runs in as many threads as it says.

@@ -29,7 +29,7 @@ from benchmarks.hostile_inputs import INPUTS, Input
 ADDRESS = ("127.0.0.2", 0)
 SECONDS = 600.0
 HEADS, BODIES, READERS = 1_500, 32, 32
-# As many as the server queues of a connection.
+# The server queues this many of a connection.
 PIPELINED = 16
 REQUEST = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: portal\r\n\r\n"
 LOWEST_PRIORITY = 19
@@ -63,7 +63,7 @@ class Hostile:
             self._slow_readers,
             self._excess_requests,
         ]
-        attacks += [partial(self._send, one) for one in INPUTS for _ in range(one.threads)]
+        attacks += [partial(self._send, entry) for entry in INPUTS for _ in range(entry.threads)]
         threads = [threading.Thread(target=attack, daemon=True) for attack in attacks]
         for thread in threads:
             thread.start()
@@ -80,8 +80,8 @@ class Hostile:
         def post(path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
             text = json.dumps(body).encode()
             answer = self._post(sent.name, f"/api/v1{path}", text, headers)
-            found = json.loads(answer) if answer else {}
-            return found if isinstance(found, dict) else {}
+            reply = json.loads(answer) if answer else {}
+            return reply if isinstance(reply, dict) else {}
 
         for _ in sent.rounds(post):
             if self.done.wait(USER_SECONDS):
@@ -134,33 +134,33 @@ class Hostile:
         """Keep this many connections open, and open those again that the server closes."""
         sockets: list[socket.socket] = []
         while not self.done.wait(DRIP_SECONDS):
-            open_ones = []
-            for one in sockets:
-                if self._is_open(one, drip):
-                    open_ones.append(one)
+            open_sockets = []
+            for connection in sockets:
+                if self._is_open(connection, drip):
+                    open_sockets.append(connection)
                 else:
                     self.answers[f"{name}: closed"] += 1
-                    one.close()
-            sockets = open_ones
+                    connection.close()
+            sockets = open_sockets
             # A few at a time: the attack is the number that stays open.
             for _ in range(min(100, count - len(sockets))):
                 with suppress(OSError):
-                    one = socket.create_connection(self._server, 5, ADDRESS)
-                    one.sendall(start)
-                    one.settimeout(0)
-                    sockets.append(one)
+                    connection = socket.create_connection(self._server, 5, ADDRESS)
+                    connection.sendall(start)
+                    connection.settimeout(0)
+                    sockets.append(connection)
 
-    def _is_open(self, one: socket.socket, drip: bytes) -> bool:
+    def _is_open(self, connection: socket.socket, drip: bytes) -> bool:
         if drip:
             try:
-                one.send(drip)
+                connection.send(drip)
             except BlockingIOError:
                 pass
             except OSError:
                 return False
-        # Whether the server has closed it is known without reading what it sent before.
+        # Poll tells whether the server has closed it, without reading what it sent before.
         ends = select.poll()
-        ends.register(one, select.POLLRDHUP)
+        ends.register(connection, select.POLLRDHUP)
         return not ends.poll(0)
 
     def _post(

@@ -1,4 +1,4 @@
-"""What does a server cost that has little to do?
+"""Measure the cost of a server that has little to do.
 
     python -m benchmarks.idle [--quick] [--output FILE]
 

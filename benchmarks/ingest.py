@@ -41,7 +41,7 @@ AHEAD_SECONDS = 1800
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much to send, how often, and how long to look at a server after the last answer."""
+    """The amount to send, the repetitions, and the time to watch a server after the last answer."""
 
     appliances: int
     ticks: Mapping[str, int]
@@ -111,13 +111,13 @@ def make_bodies(folder: Path, load: str, plan: Plan, *, start_ns: int) -> Bodies
 
 def compared(repetitions: Sequence[Mapping[str, Mapping[str, float | None]]]) -> dict[str, object]:
     """Return the medians of each server, their ratios to InfluxDB's, and every reading."""
-    names = list(dict.fromkeys(name for one in repetitions for name in one))
-    of_each = {name: medians([one[name] for one in repetitions]) for name in names}
+    names = list(dict.fromkeys(name for repetition in repetitions for name in repetition))
+    of_each = {name: medians([repetition[name] for repetition in repetitions]) for name in names}
     return {
         "medians": of_each,
         "ratios_to_influxdb": {
-            name: {figure: ratio(found[figure], of_each[INFLUXDB][figure]) for figure in found}
-            for name, found in of_each.items()
+            name: {figure: ratio(values[figure], of_each[INFLUXDB][figure]) for figure in values}
+            for name, values in of_each.items()
             if name != INFLUXDB
         },
         "repetitions": list(repetitions),
@@ -177,7 +177,9 @@ def senders_of(server: Server, load: str) -> list[str]:
 def file_bytes(path: Path) -> int:
     """Return the room of a file, with what lies beside it by its name, or of a folder."""
     beside = path.parent.glob(f"{path.stem}*") if not path.is_dir() else [path]
-    files = [file for one in beside for file in ([one] if one.is_file() else one.rglob("*"))]
+    files = [
+        file for entry in beside for file in ([entry] if entry.is_file() else entry.rglob("*"))
+    ]
     return sum(512 * file.stat().st_blocks for file in files if file.is_file())
 
 
@@ -186,14 +188,14 @@ def _repeat(
 ) -> list[dict[str, dict[str, float | None]]]:
     repetitions = []
     for number in range(plan.repetitions):
-        found = {}
+        readings = {}
         for name in SERVERS:
             if name == UNBATCHED and load != SMALL:
                 continue  # large posts are never batched
             click.echo(f"{load}, repetition {number + 1}: {name}", err=True)
             with TemporaryDirectory(prefix=f"{name}-", dir=folder) as home:
-                found[name] = _measure(name, Path(home), load, bodies, plan)
-        repetitions.append(found)
+                readings[name] = _measure(name, Path(home), load, bodies, plan)
+        repetitions.append(readings)
     return repetitions
 
 
@@ -210,42 +212,42 @@ def _measure(
             connections=plan.connections[load],
         )
         before = read_usage(server.pid)
-        found = load_server(server, order, folder=home)
+        result = load_server(server, order, folder=home)
         time.sleep(plan.settle_seconds)
         after = read_usage(server.pid)
-    if found["refused"]:
-        raise BenchmarkError(f"{name} refused {found['refused']} posts: {found['reasons']}")
+    if result["refused"]:
+        raise BenchmarkError(f"{name} refused {result['refused']} posts: {result['reasons']}")
     cpu_seconds = (after.cpu_ns - before.cpu_ns) / NS_PER_SECOND
-    return figures(found, bodies, cpu_seconds=cpu_seconds, disk_bytes=file_bytes(server.files)) | {
+    return figures(result, bodies, cpu_seconds=cpu_seconds, disk_bytes=file_bytes(server.files)) | {
         "resident_mebibytes": rounded(after.resident_bytes / 2**20)
     }
 
 
 def figures(
-    found: Mapping[str, object], bodies: Bodies, *, cpu_seconds: float, disk_bytes: int
+    result: Mapping[str, object], bodies: Bodies, *, cpu_seconds: float, disk_bytes: int
 ) -> dict[str, float | None]:
     """Return the figures of one load of one server."""
-    told = {
+    reported = {
         name: float(value)
         for name in ("posts_per_second", "ack_milliseconds_p50", "ack_milliseconds_p99")
-        if isinstance(value := found[name], int | float)
+        if isinstance(value := result[name], int | float)
     }
-    seconds = found["seconds"]
+    seconds = result["seconds"]
     if not isinstance(seconds, int | float):
         raise TypeError(seconds)
     return {
         SPEED: rounded(bodies.values / seconds),
-        **told,
+        **reported,
         CPU: rounded(cpu_seconds * 1e6 / bodies.values),
         "disk_bytes_per_value": rounded(disk_bytes / bodies.values),
     }
 
 
 def _medians_of(results: Mapping[str, object], load: str) -> Mapping[str, Mapping[str, float]]:
-    found = results[load]
-    if not isinstance(found, dict):
-        raise TypeError(found)
-    of_each: Mapping[str, Mapping[str, float]] = found["medians"]
+    result = results[load]
+    if not isinstance(result, dict):
+        raise TypeError(result)
+    of_each: Mapping[str, Mapping[str, float]] = result["medians"]
     return of_each
 
 

@@ -1,4 +1,4 @@
-"""What a kill costs in an outage: the agent's buffer beside influxdb-client's batching WriteApi.
+"""Measure a kill in an outage: the agent's buffer beside influxdb-client's batching WriteApi.
 
 Both are given the same points once a second while no portal answers, and are killed (SIGKILL).
 Then the portal comes, each is started again, has time to deliver, and the portal's samples are
@@ -30,7 +30,7 @@ def measure_loss(folder: Path, *, outage_seconds: float) -> dict[str, dict[str, 
         for name, home in homes.items():
             home.mkdir()
             gateways.enroll(gateway, home, name=name)
-    given = _outage(gateway, homes, outage_seconds=outage_seconds)
+    point_counts = _outage(gateway, homes, outage_seconds=outage_seconds)
     with gateways.serving(gateway):
         for writer in _start(gateway, homes, mode="deliver").values():
             writer.wait(DELIVERY_SECONDS * 3)
@@ -38,9 +38,9 @@ def measure_loss(folder: Path, *, outage_seconds: float) -> dict[str, dict[str, 
     stored = gateways.stored_samples(gateway, windows)
     return {
         name: {
-            "given_points": given[name],
-            "lost_points": given[name] - stored[_appliance_id(home)],
-            "lost_seconds": (given[name] - stored[_appliance_id(home)]) / POINTS_PER_SECOND,
+            "given_points": point_counts[name],
+            "lost_points": point_counts[name] - stored[_appliance_id(home)],
+            "lost_seconds": (point_counts[name] - stored[_appliance_id(home)]) / POINTS_PER_SECOND,
         }
         for name, home in homes.items()
     }
@@ -52,12 +52,12 @@ def _outage(
     """Let the writers write, kill them, and return how many points each was given."""
     writers = _start(gateway, homes, mode="write")
     time.sleep(outage_seconds)
-    given = {}
+    point_counts = {}
     for name, writer in writers.items():
         os.kill(writer.pid, signal.SIGKILL)
         output, _ = writer.communicate()
-        given[name] = len(output.split())
-    return given
+        point_counts[name] = len(output.split())
+    return point_counts
 
 
 def _start(

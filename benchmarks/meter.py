@@ -1,4 +1,4 @@
-"""What a process uses, its children included: CPU time, memory and context switches.
+"""Read the usage of a process and its children: CPU time, memory and context switches.
 
 CPU time comes from the process's own CPU clock, which counts nanoseconds and keeps the time of
 threads that have ended; `utime` and `stime` of `/proc/PID/stat` count in hundredths of a second,
@@ -48,11 +48,11 @@ def read_usage(pid: int) -> Usage:
     if not (PROC / str(pid)).exists():
         raise ProcessLookupError(f"process {pid} has ended")
     pids = [pid, *descendants(pid)]
-    tasks = [task for one in pids for task in _tasks(one)]
-    memory = [_memory(one) for one in pids]
+    tasks = [task for process_id in pids for task in _tasks(process_id)]
+    memory = [_memory(process_id) for process_id in pids]
     return Usage(
         at_seconds=time.monotonic(),
-        cpu_ns=sum(cpu_ns(one) for one in pids),
+        cpu_ns=sum(cpu_ns(process_id) for process_id in pids),
         voluntary_switches=sum(task["voluntary_ctxt_switches"] for task in tasks),
         involuntary_switches=sum(task["nonvoluntary_ctxt_switches"] for task in tasks),
         threads=len(tasks),
@@ -105,12 +105,12 @@ def descendants(pid: int) -> list[int]:
             except (FileNotFoundError, ProcessLookupError):  # ended just now
                 continue
             children.setdefault(int(columns[_PARENT]), []).append(int(path.name))
-    found, waiting = [], [pid]
+    descendant_ids, waiting = [], [pid]
     while waiting:
         below = children.get(waiting.pop(), [])
-        found += below
+        descendant_ids += below
         waiting += below
-    return found
+    return descendant_ids
 
 
 def _tasks(pid: int) -> Iterator[dict[str, int]]:

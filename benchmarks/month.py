@@ -78,7 +78,7 @@ def measure(plan: Plan) -> dict[str, object]:
         settings=asdict(plan),
         results=results,
         promises=[
-            *(_promise(f"query {one} of a month", results[one], "milliseconds") for one in asked),
+            *(_promise(f"query {key} of a month", results[key], "milliseconds") for key in asked),
             _promise("removal of a large tenant", results["removal"], "seconds"),
         ],
     )
@@ -99,14 +99,14 @@ def questions(plan: Plan, history: History) -> dict[str, RangeQuery]:
     }
 
 
-def _query(span: tuple[int, int], field: str, **more: object) -> RangeQuery:
+def _query(span: tuple[int, int], field: str, **settings: object) -> RangeQuery:
     values: dict[str, object] = {
         "measurement": "gpu",
         "fields": (field,),
         "start_ns": span[0],
         "end_ns": span[1],
         "tenants": None,
-        **more,
+        **settings,
     }
     return RangeQuery(**values)  # type: ignore[arg-type]
 
@@ -168,8 +168,8 @@ def _peak_mebibytes() -> float:
     return rounded(kibibytes / 1024)
 
 
-def _promise(name: str, found: dict[str, object], figure: str) -> Promise:
-    value = found[figure]
+def _promise(name: str, result: dict[str, object], figure: str) -> Promise:
+    value = result[figure]
     is_query = figure == "milliseconds"
     return Promise(
         name=name,

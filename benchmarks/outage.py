@@ -35,7 +35,7 @@ class TickTemplate:
 
     @property
     def points(self) -> int:
-        """How many lines there are."""
+        """The number of lines."""
         return len(self.offsets_ns)
 
     def frame(self, at: datetime) -> Frame:
@@ -61,7 +61,7 @@ class SetClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filled:
-    """What an outage has put into a buffer."""
+    """The contents of a buffer after an outage."""
 
     ticks: int
     points: int

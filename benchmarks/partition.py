@@ -37,7 +37,7 @@ MOST_LIVE_DELAY_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much of the week to play, and how long to look at each drain."""
+    """The part of the week to play, and the time to watch each drain."""
 
     ticks: int
     distinct_ticks: int

@@ -66,7 +66,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Its address."""
+        """The server's address."""
         return f"http://127.0.0.1:{self.port}"
 
 
@@ -96,7 +96,7 @@ def vedette(
 ) -> Iterator[Server]:
     """Run a Vedette server with an enrolled fleet, with or without batching of small posts."""
     environ = gateways.NO_HEARTBEATS | ({} if has_rules else gateways.NO_RULES)
-    gateway = gateways.make_gateway(folder, more=environ)
+    gateway = gateways.make_gateway(folder, extra_environ=environ)
     members = gateways.enroll_fleet(gateway, appliances)
     module = "cli.main" if is_batching else "benchmarks.unbatched_server"
     with gateways.serving(gateway, module=module) as pid:

@@ -161,7 +161,7 @@ def _view(number: int) -> ApplianceView:
 
 
 class _Locks:
-    """How long each transaction had written, and so excluded other writers, at its end."""
+    """The time for which each transaction excluded other writers."""
 
     def __init__(self, engine: Engine) -> None:
         self.seconds = [0.0]
@@ -226,7 +226,7 @@ def _end_all(session: Session) -> bool:
     ran = session.scalar(select(Attempt.id).where(Attempt.state.in_(ALLOCATED_STATES)).limit(1))
     now = utc_now()
     for model, state in ((Attempt, AttemptState.SUCCEEDED), (Job, JobState.SUCCEEDED)):
-        running = [one.value for one in ALLOCATED_STATES]
+        running = [allocated_state.value for allocated_state in ALLOCATED_STATES]
         ended = update(model).where(model.state.in_(running))
         session.execute(
             ended.values(state=state, finished_at=now),

@@ -1,4 +1,4 @@
-"""What one reading of each plugin costs: CPU time, samples, bytes on the line.
+"""Measure one reading of each plugin: CPU time, samples, bytes on the line.
 
     python -m benchmarks.plugins [--quick] [--gpus] [--output FILE]
 
@@ -31,7 +31,7 @@ SETTLE_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many paced readings, and how far apart."""
+    """The number of paced readings, and the time between them."""
 
     readings: int
     pause_seconds: float

@@ -47,7 +47,7 @@ INVENTORY = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many agents poll, and how many of them get a job, one every so many seconds."""
+    """The numbers of agents that poll and that get a job, and the seconds between jobs."""
 
     agents: int = 10_000
     jobs: int = 300
@@ -62,7 +62,7 @@ def measure(plan: Plan) -> dict[str, object]:
     """Poll and deliver; return the document."""
     started_at = utc_now()
     with TemporaryDirectory(prefix="vedette-bench-") as name:
-        gateway = make_gateway(Path(name), more=ENVIRON)
+        gateway = make_gateway(Path(name), extra_environ=ENVIRON)
         members = enroll_fleet(gateway, plan.agents)
         _bring_online(gateway)
         with serving(gateway) as pid:

@@ -52,8 +52,8 @@ def running(
 
 def ended(pid: int) -> bool:
     """Return whether a child process has ended; it is still there to be waited for."""
-    found = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    return found is not None
+    status = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    return status is not None
 
 
 def python(module: str, *arguments: str) -> list[str]:

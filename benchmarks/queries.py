@@ -53,7 +53,7 @@ Ask = Callable[[], Answer]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much the stores hold, and how often each question is asked."""
+    """The size of the stores, and the number of runs of each question."""
 
     history: History
     runs: int
@@ -76,17 +76,17 @@ def quick(end_ns: int) -> Plan:
 def measure(plan: Plan) -> dict[str, object]:
     """Fill each store and ask it; return the document."""
     started_at = utc_now()
-    found: dict[str, dict[str, object]] = {}
+    results: dict[str, dict[str, object]] = {}
     with TemporaryDirectory(prefix="vedette-bench-") as folder:
         for contender in (_ask_duckdb, _ask_influxdb, _ask_victoriametrics):
-            found |= contender(Path(folder), plan)
-    _compare_answers(found)
+            results |= contender(Path(folder), plan)
+    _compare_answers(results)
     return document(
         "queries",
         started_at=started_at,
         settings={**asdict(plan), "fields": list(FIELDS)},
-        results=found,
-        promises=promises(found),
+        results=results,
+        promises=promises(results),
     )
 
 
@@ -126,12 +126,12 @@ def questions(history: History) -> dict[str, RangeQuery | LatestQuery]:
     }
 
 
-def promises(found: Mapping[str, Mapping[str, object]]) -> list[Promise]:
+def promises(results: Mapping[str, Mapping[str, object]]) -> list[Promise]:
     """Return what is promised of the questions, with what was measured."""
-    kept = []
+    promised = []
     for name in questions(History(appliances=1, minutes=1, tenant_hours=1, end_ns=0)):
-        ours, theirs = (_median_of(found, who, name) for who in (DUCKDB, INFLUXDB))
-        kept += [
+        ours, theirs = (_median_of(results, who, name) for who in (DUCKDB, INFLUXDB))
+        promised += [
             Promise(
                 name=f"query {name}, median", bound=MOST_MILLISECONDS, measured=ours, unit="ms"
             ),
@@ -142,7 +142,7 @@ def promises(found: Mapping[str, Mapping[str, object]]) -> list[Promise]:
                 unit="times",
             ),
         ]
-    return kept
+    return promised
 
 
 def timed(ask: Ask, plan: Plan) -> dict[str, object]:
@@ -241,8 +241,8 @@ def ask_store(store: Store, query: RangeQuery | LatestQuery) -> Answer:
     if isinstance(query, LatestQuery):
         rows = store.latest(query)
         return Answer.of([[float(row.values[query.fields[0]]) for row in rows]], series=len(rows))
-    found = store.query_range(query)
-    return Answer.of([series.values for series in found], series=len(found))
+    result = store.query_range(query)
+    return Answer.of([series.values for series in result], series=len(result))
 
 
 @contextmanager
@@ -254,18 +254,18 @@ def _opened(url: str) -> Iterator[Store]:
         store.close()
 
 
-def _compare_answers(found: Mapping[str, Mapping[str, object]]) -> None:
+def _compare_answers(results: Mapping[str, Mapping[str, object]]) -> None:
     """Raise `BenchmarkError` where two stores do not answer with as many series."""
     for name in questions(History(appliances=1, minutes=1, tenant_hours=1, end_ns=0)):
-        counts = {who: _figures(answers, name)["series"] for who, answers in found.items()}
+        counts = {who: _figures(answers, name)["series"] for who, answers in results.items()}
         if len(set(counts.values())) > 1:
             raise BenchmarkError(f"the answers to {name} differ in series: {counts}")
 
 
 def _median_of(
-    found: Mapping[str, Mapping[str, object]], contender: str, name: str
+    results: Mapping[str, Mapping[str, object]], contender: str, name: str
 ) -> float | None:
-    value = _figures(found[contender], name)["milliseconds"]
+    value = _figures(results[contender], name)["milliseconds"]
     return float(value) if isinstance(value, int | float) else None
 
 

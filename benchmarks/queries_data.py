@@ -28,7 +28,7 @@ DAY_NS = 24 * 60 * MINUTE_NS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """What the stores hold: every appliance for some minutes, and one tenant for some hours.
+    """The data in the stores: every appliance for minutes, and one tenant for hours.
 
     Attributes:
         minutes: of every appliance, read every `step_ns`.
@@ -45,7 +45,7 @@ class History:
 
     @property
     def gpus(self) -> int:
-        """How many GPUs the fleet has."""
+        """The number of GPUs in the fleet."""
         return self.appliances * GPUS
 
     def appliance_of(self, number: int) -> str:

@@ -28,7 +28,7 @@ _P95 = 0.95
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """How much was answered; the mean shows whether stores mean the same."""
+    """The size of an answer; its mean shows whether stores return the same values."""
 
     series: int
     values: int
@@ -54,11 +54,11 @@ def kept_connection(port: int) -> Iterator[http.client.HTTPConnection]:
 def ask_influxdb(connection: http.client.HTTPConnection, query: RangeQuery | LatestQuery) -> Answer:
     """Ask InfluxDB by InfluxQL."""
     asked = {"db": DATABASE, "epoch": "ns", "q": influxql(query)}
-    found = _get(connection, "/query", asked)["results"][0]
-    if "error" in found:
-        raise BenchmarkError(f"InfluxDB refused {asked['q']}: {found['error']}")
-    series = found.get("series", [])
-    columns = [[row[1] for row in one["values"] if row[1] is not None] for one in series]
+    result = _get(connection, "/query", asked)["results"][0]
+    if "error" in result:
+        raise BenchmarkError(f"InfluxDB refused {asked['q']}: {result['error']}")
+    series = result.get("series", [])
+    columns = [[row[1] for row in group["values"] if row[1] is not None] for group in series]
     return Answer.of(columns, series=len(series))
 
 
@@ -68,18 +68,18 @@ def influxql(query: RangeQuery | LatestQuery) -> str:
     where = [f"\"{tag}\" = '{value}'" for tag, value in _matches(query)]
     groups = [f'"{tag}"' for tag in query.group_by]
     if isinstance(query, LatestQuery):
-        what = f'last("{field}")'
+        expression = f'last("{field}")'
         where.append(f"time >= {query.since_ns}")
     else:
         where += [f"time >= {query.start_ns}", f"time < {query.end_ns}"]
-        what = f'"{field}"' if is_raw(query) else _INFLUXQL[query.aggregate].format(field)
+        expression = f'"{field}"' if is_raw(query) else _INFLUXQL[query.aggregate].format(field)
         groups += [] if is_raw(query) else [f"time({query.step_ns}ns)"]
-    text = f'SELECT {what} FROM "{query.measurement}" WHERE {" AND ".join(where)}'  # noqa: S608 - ours
+    text = f'SELECT {expression} FROM "{query.measurement}" WHERE {" AND ".join(where)}'  # noqa: S608 - ours
     return f"{text} GROUP BY {', '.join(groups)}"
 
 
 def is_raw(query: RangeQuery) -> bool:
-    """Whether a query asks for samples as they came: steps narrower than a minute."""
+    """Return whether a query asks for samples as they came: steps narrower than a minute."""
     return query.step_ns is not None and query.step_ns < MINUTE_NS
 
 
@@ -88,9 +88,11 @@ def ask_victoriametrics(
 ) -> Answer:
     """Ask VictoriaMetrics by MetricsQL."""
     path, asked = metricsql(query)
-    found = _get(connection, path, asked)["data"]["result"]
-    columns = [[float(text) for _, text in one.get("values") or [one["value"]]] for one in found]
-    return Answer.of(columns, series=len(found))
+    groups = _get(connection, path, asked)["data"]["result"]
+    columns = [
+        [float(text) for _, text in group.get("values") or [group["value"]]] for group in groups
+    ]
+    return Answer.of(columns, series=len(groups))
 
 
 def metricsql(query: RangeQuery | LatestQuery) -> tuple[str, dict[str, str]]:

@@ -21,7 +21,7 @@ IDLE_SECONDS = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """How long to look at a drain, and how often a live tick comes meanwhile."""
+    """The time to watch a drain, and the interval of live ticks meanwhile."""
 
     seconds: float
     live_interval_seconds: float = 1.0

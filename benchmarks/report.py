@@ -56,7 +56,7 @@ QUESTIONS = {
     "p95": "p95 of power by appliance and day, the whole fleet, 1 h",
     "p95_day": "the same of one tenant, 24 h",
 }
-# More than a benchmark causes itself.
+# A benchmark itself causes less load.
 BUSY_LOAD_OF_A_CORE = 2.0
 TUNNEL_FIGURES = {
     "round_trip_milliseconds": "WebSocket, there and back, ms",
@@ -93,10 +93,10 @@ def page(documents: Mapping[str, Document], before: str = "") -> str:
         for name, document in documents.items()
     }
     sections = {_heading(text): text for text in re.split(r"^(?=## )", before, flags=re.MULTILINE)}
-    known = sections.pop("Promises", "")
+    former_promises = sections.pop("Promises", "")
     sections.pop(_heading(HEAD), None)
     sections |= {_heading(text): text for text in new.values()}
-    parts = [HEAD, promises(documents, known), *sections.values()]
+    parts = [HEAD, promises(documents, former_promises), *sections.values()]
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
@@ -209,9 +209,9 @@ def outage(document: Document) -> str:
 def readings(document: Document) -> str:
     """Return the section on what one reading of each plugin costs."""
     rows: list[tuple[str, ...]] = []
-    for name, found in document["results"].items():
-        if "absent" in found:
-            rows.append((f"`{name}`", f"not here: {found['absent']}", "", "", "", ""))
+    for name, figures in document["results"].items():
+        if "absent" in figures:
+            rows.append((f"`{name}`", f"not here: {figures['absent']}", "", "", "", ""))
             continue
         keys = (
             "gather_paced_microseconds",
@@ -220,7 +220,7 @@ def readings(document: Document) -> str:
             "samples",
             "line_bytes",
         )
-        rows.append((f"`{name}`", *(shown(found.get(key)) for key in keys)))
+        rows.append((f"`{name}`", *(shown(figures.get(key)) for key in keys)))
     columns = ("plugin", "paced, µs of CPU", "hot, µs of CPU", "points", "samples", "line bytes")
     return (
         "## One reading of each plugin\n\n"
@@ -232,7 +232,7 @@ def taken_in(document: Document) -> str:
     """Return the section on what ingest costs."""
     parts = []
     for load, title in LOADS.items():
-        found = document["results"][load]
+        results = document["results"][load]
         rows = [
             (
                 SERVERS[name],
@@ -244,7 +244,9 @@ def taken_in(document: Document) -> str:
                         "cpu_seconds_per_million_values",
                     )
                 ),
-                shown(1.0 if name == "influxdb" else found["ratios_to_influxdb"][name][INGEST_CPU]),
+                shown(
+                    1.0 if name == "influxdb" else results["ratios_to_influxdb"][name][INGEST_CPU]
+                ),
                 *(
                     shown(figures[key])
                     for key in (
@@ -255,7 +257,7 @@ def taken_in(document: Document) -> str:
                     )
                 ),
             )
-            for name, figures in found["medians"].items()
+            for name, figures in results["medians"].items()
         ]
         columns = (
             "server",
@@ -268,7 +270,7 @@ def taken_in(document: Document) -> str:
             "disk bytes/value",
             "RSS, MiB",
         )
-        parts.append(f"{title}, {found['bodies']['posts']:,} posts:\n\n{_table(columns, rows)}")
+        parts.append(f"{title}, {results['bodies']['posts']:,} posts:\n\n{_table(columns, rows)}")
     settings = document["settings"]
     return (
         "## Ingest through HTTP\n\n"
@@ -287,8 +289,8 @@ def asked(document: Document) -> str:
         (
             QUESTIONS[name],
             *(
-                f"{shown(found[name]['milliseconds'])} ({shown(found[name]['milliseconds_p95'])})"
-                for found in results.values()
+                f"{shown(store[name]['milliseconds'])} ({shown(store[name]['milliseconds_p95'])})"
+                for store in results.values()
             ),
         )
         for name in QUESTIONS
@@ -306,28 +308,28 @@ def asked(document: Document) -> str:
 
 def held(document: Document) -> str:
     """Return the section on the fleet that is held."""
-    settings, found = document["settings"], document["results"]
+    settings, results = document["settings"], document["results"]
     rows = [
         (
             "posts a second, due and acknowledged",
-            f"{shown(settings['due_posts_per_second'])}, {shown(found['posts_per_second'])}",
+            f"{shown(settings['due_posts_per_second'])}, {shown(results['posts_per_second'])}",
         ),
         ("values a second, due", shown(settings["due_values_per_second"])),
-        ("posts refused", f"{found['refused']:,} of {found['posts']:,}"),
+        ("posts refused", f"{results['refused']:,} of {results['posts']:,}"),
         (
             "acknowledged after, p50, p99, longest",
             ", ".join(
-                f"{shown(found[f'ack_milliseconds_{name}'])} ms" for name in ("p50", "p99", "max")
+                f"{shown(results[f'ack_milliseconds_{name}'])} ms" for name in ("p50", "p99", "max")
             ),
         ),
-        ("server's CPU", f"{shown(found['server_cpu_percent_of_a_core'])} % of a core"),
-        ("server's RSS", f"{shown(found['server_resident_mebibytes'])} MiB"),
-        ("file grows", f"{shown(found['file_mebibytes_per_minute'])} MiB a minute"),
+        ("server's CPU", f"{shown(results['server_cpu_percent_of_a_core'])} % of a core"),
+        ("server's RSS", f"{shown(results['server_resident_mebibytes'])} MiB"),
+        ("file grows", f"{shown(results['file_mebibytes_per_minute'])} MiB a minute"),
         (
             "driver's lateness, p99",
-            f"{shown(found['driver_lateness_milliseconds_p99'])} ms",
+            f"{shown(results['driver_lateness_milliseconds_p99'])} ms",
         ),
-        ("fell behind the schedule", found["fell_behind"]),
+        ("fell behind the schedule", results["fell_behind"]),
     ]
     return (
         "## A fleet held\n\n"
@@ -350,15 +352,15 @@ def _recovery(recovery: Mapping[str, Document]) -> str:
     rows = [
         (
             titles[name],
-            f"{shown(found['slice_seconds'])} s",
-            shown(found["points_per_second"]),
-            f"{shown(found['whole_backlog_hours'])} h",
-            shown(found["live_delay_seconds_p50"]),
-            shown(found["live_delay_seconds_p99"]),
-            f"{shown(found['sender_cpu_percent'])} %",
-            f"{shown(found['server_cpu_percent'])} %",
+            f"{shown(figures['slice_seconds'])} s",
+            shown(figures["points_per_second"]),
+            f"{shown(figures['whole_backlog_hours'])} h",
+            shown(figures["live_delay_seconds_p50"]),
+            shown(figures["live_delay_seconds_p99"]),
+            f"{shown(figures['sender_cpu_percent'])} %",
+            f"{shown(figures['server_cpu_percent'])} %",
         )
-        for name, found in recovery.items()
+        for name, figures in recovery.items()
     ]
     columns = (
         "drain at",
@@ -376,8 +378,8 @@ def _recovery(recovery: Mapping[str, Document]) -> str:
 
 def _loss(loss: Mapping[str, Document]) -> str:
     rows = [
-        (LOSSES[name], f"{found['given_points']:,}", f"{found['lost_points']:,}")
-        for name, found in loss.items()
+        (LOSSES[name], f"{figures['given_points']:,}", f"{figures['lost_points']:,}")
+        for name, figures in loss.items()
     ]
     return (
         "Killed (SIGKILL) while no portal answered, started again when it did:\n\n"
@@ -411,12 +413,12 @@ def accounts(document: Document) -> str:
     rows = [
         (
             name,
-            shown(found["milliseconds"]),
-            shown(found["milliseconds_p95"]),
-            shown(found["statements"]),
-            shown(found["statements_of_a_small_database"]),
+            shown(figures["milliseconds"]),
+            shown(figures["milliseconds_p95"]),
+            shown(figures["statements"]),
+            shown(figures["statements_of_a_small_database"]),
         )
-        for name, found in document["results"].items()
+        for name, figures in document["results"].items()
     ]
     columns = ("request", "ms, median", "p95", "statements", "of a small database")
     return (

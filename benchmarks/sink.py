@@ -23,7 +23,7 @@ COLLECTD_PATH = "/collectd"
 
 @dataclass(slots=True)
 class Counts:
-    """What came in; `body_bytes` as sent, compressed where it was."""
+    """Counts of what arrived; `body_bytes` as sent, compressed where it was."""
 
     requests: int = 0
     body_bytes: int = 0

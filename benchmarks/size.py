@@ -1,4 +1,4 @@
-"""How much disk a value takes once it is settled, roll-ups included.
+"""Measure the disk space of a settled value, roll-ups included.
 
     python -m benchmarks.size [--quick] [--appliances N] [--days DAYS] [--output FILE]
 
@@ -47,10 +47,10 @@ HOUR = timedelta(hours=1)
 MAX_WAIT_SECONDS = 1_800.0
 BATCH_NS = 600 * NS_PER_SECOND
 PROCESSES = 2
-"""How many simulate appliances."""
+"""The number of processes that simulate appliances."""
 HOURS_AHEAD = 16
 FOR_INFLUXDB = 10
-"""How many of the simulated appliances InfluxDB gets."""
+"""The number of simulated appliances that InfluxDB gets."""
 TENANT = "01a1fe98-0000-7000-8000-000000000000"
 # A cold shard is compacted at once, and its log is written to files.
 COMPACTING = {
@@ -63,7 +63,7 @@ Samples = Iterator[tuple[str, Batch]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much each kind of data has."""
+    """The amount of each kind of data."""
 
     fleet_appliances: int = 1_000
     fleet_ticks: int = 40
@@ -100,11 +100,11 @@ def measure(plan: Plan) -> dict[str, object]:
             *(
                 Promise(
                     name=f"bytes of a settled value beside VictoriaMetrics', {kind}",
-                    bound=found[peers.VICTORIAMETRICS],
-                    measured=found[peers.VEDETTE],
+                    bound=sizes[peers.VICTORIAMETRICS],
+                    measured=sizes[peers.VEDETTE],
                     unit="bytes",
                 )
-                for kind, found in results.items()
+                for kind, sizes in results.items()
             ),
         ],
     )
@@ -128,12 +128,16 @@ def simulated_samples(names: Sequence[str], plan: Plan, end_at: datetime) -> Ite
     hours = range(ceil((end_at - span[0]) / HOUR))
     asked = ((name, span, span[0] + HOUR * hour) for hour in hours for name in names)
     with ProcessPoolExecutor(PROCESSES, get_context("spawn")) as pool:
-        ahead = deque(pool.submit(simulated_hour, *one) for one in islice(asked, HOURS_AHEAD))
+        ahead = deque(
+            pool.submit(simulated_hour, *arguments) for arguments in islice(asked, HOURS_AHEAD)
+        )
 
         def samples() -> Samples:
             while ahead:
                 name, batches = ahead.popleft().result()
-                ahead.extend(pool.submit(simulated_hour, *one) for one in islice(asked, 1))
+                ahead.extend(
+                    pool.submit(simulated_hour, *arguments) for arguments in islice(asked, 1)
+                )
                 yield from ((name, batch) for batch in batches)
 
         yield samples()
@@ -151,7 +155,7 @@ def simulated_hour(
         planned=span,
     )
     by_time = groupby(points, key=lambda point: point.time_ns // BATCH_NS)
-    return name, [Batch.of(some) for _, some in by_time]
+    return name, [Batch.of(batch_points) for _, batch_points in by_time]
 
 
 def _sizes(
@@ -175,7 +179,7 @@ def _sizes(
             "?databases=shared",
             peers.VICTORIAMETRICS: f"victoriametrics://127.0.0.1:{victoria.port}",
         }
-        stores = {one: open_store(url) for one, url in urls.items()}
+        stores = {peer: open_store(url) for peer, url in urls.items()}
         click.echo(f"writing {kind}", err=True)
         values = _write(stores, samples, for_influxdb)
         click.echo(f"settling {kind}: {values[peers.VEDETTE]:,} values", err=True)
@@ -190,8 +194,8 @@ def _sizes(
             peers.INFLUXDB: _settled([influxdb.files / "data", influxdb.files / "wal"], plan),
             peers.VICTORIAMETRICS: _settled([victoria.files], plan),
         }
-        found = {one: rounded(size / values[one]) for one, size in sizes.items()}
-        return {**found, "values": values[peers.VEDETTE]}
+        per_value = {peer: rounded(size / values[peer]) for peer, size in sizes.items()}
+        return {**per_value, "values": values[peers.VEDETTE]}
 
 
 def _write(
@@ -200,18 +204,20 @@ def _write(
     """Write samples, and seal hour by hour meanwhile; return how many values each store took."""
     values = Counter[str]()
 
-    def submissions(some: Samples) -> Iterator[tuple[Store, Mapping[str, str], Batch]]:
-        for name, batch in some:
-            for one, store in stores.items():
-                if one != peers.INFLUXDB or for_influxdb is None or name in for_influxdb:
-                    values[one] += values_of(batch)
+    def submissions(hour_samples: Samples) -> Iterator[tuple[Store, Mapping[str, str], Batch]]:
+        for name, batch in hour_samples:
+            for peer, store in stores.items():
+                if peer != peers.INFLUXDB or for_influxdb is None or name in for_influxdb:
+                    values[peer] += values_of(batch)
                     yield store, {TENANT_TAG: TENANT, APPLIANCE_TAG: name}, batch
 
     with ThreadPoolExecutor(1) as maintenance:
-        for hour, some in groupby(samples, key=lambda one: _time_ns(one[1]) // HOUR_NS):
+        for hour, hour_samples in groupby(
+            samples, key=lambda sample: _time_ns(sample[1]) // HOUR_NS
+        ):
             click.echo(f"hour {hour}: {values[peers.VEDETTE]:,} values so far", err=True)
             sealing = maintenance.submit(stores[peers.VEDETTE].maintain, now_ns=hour * HOUR_NS)
-            submit_each(submissions(some))
+            submit_each(submissions(hour_samples))
             sealing.result()
     return values
 

@@ -1,4 +1,4 @@
-"""How long does tenant B's message take while tenant A's receiver answers slowly?
+"""Measure the delay of tenant B's message while tenant A's receiver answers slowly.
 
     python -m benchmarks.slow_receivers [--quick] [--output FILE]
 
@@ -46,7 +46,7 @@ LOOPBACK = AddressPolicy(allowed=(ip_network("127.0.0.0/8"),))
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many messages of B are measured."""
+    """The number of B's messages that are measured."""
 
     messages: int = 30
 

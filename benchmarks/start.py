@@ -1,4 +1,4 @@
-"""How soon does a container run after its job was submitted, beside `docker run`?
+"""Measure how soon a container runs after its job was submitted, beside `docker run`.
 
     python -m benchmarks.start [--quick] [--output FILE]
 
@@ -56,7 +56,7 @@ WAIT_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How often each is started."""
+    """The number of starts of each."""
 
     starts: int = 30
 
@@ -111,10 +111,10 @@ def _submit(client: Client, engine: docker.DockerClient) -> float:
     )
     deadline = time.monotonic() + WAIT_SECONDS
     while time.monotonic() < deadline:
-        found = client.get(f"/jobs/{job['id']}")
-        if found["attempts"] and found["state"] in {"running", "succeeded"}:
-            name = container_name(found["attempts"][-1]["id"])
-            return _started_ns(engine, name, found) / 1e9 - began_ns / 1e9
+        current = client.get(f"/jobs/{job['id']}")
+        if current["attempts"] and current["state"] in {"running", "succeeded"}:
+            name = container_name(current["attempts"][-1]["id"])
+            return _started_ns(engine, name, current) / 1e9 - began_ns / 1e9
         time.sleep(0.2)
     raise BenchmarkError(f"the job did not start: {client.get('/jobs/' + job['id'])}")
 
@@ -231,10 +231,10 @@ def _token(data: Path) -> str:
 
 
 def _is_ready(client: Client) -> bool:
-    found = client.get("/appliances")["items"]
-    if not found or found[0]["state"] != "online":
+    appliances = client.get("/appliances")["items"]
+    if not appliances or appliances[0]["state"] != "online":
         return False
-    return bool(client.get(f"/appliances/{found[0]['id']}")["inventory"]["executors"])
+    return bool(client.get(f"/appliances/{appliances[0]['id']}")["inventory"]["executors"])
 
 
 @click.command()

@@ -1,4 +1,4 @@
-"""What do web pages of jobs cost through the tunnel, beside a direct connection and `ssh -L`?
+"""Compare web pages of jobs through the tunnel with a direct connection and `ssh -L`.
 
     python -m benchmarks.tunnel [--quick] [--output FILE]
 
@@ -71,7 +71,7 @@ PasswordAuthentication no
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much goes through each way in a repetition."""
+    """The amount of data for each way in a repetition."""
 
     repetitions: int = 5
     round_trips: int = 500
@@ -85,7 +85,7 @@ QUICK = Plan(repetitions=1, round_trips=20, requests=10, mebibytes=4)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """Where the job's server is reached; a browser's host and cookie for its origin.
+    """A way to the job's server; a browser's host and cookie for its origin.
 
     `near` and `far` are the processes of the two ends: the portal's and the appliance's.
     """
@@ -125,12 +125,14 @@ def measure(plan: Plan) -> dict[str, object]:
         started_at=started_at,
         settings=asdict(plan) | {"cipher": CIPHER},
         results={
-            "medians": {name: medians(found) for name, found in readings.items()},
+            "medians": {name: medians(repetitions) for name, repetitions in readings.items()},
             "tunnel_beside": {
                 other: {
                     figure: median(
-                        ratio(one[figure], two[figure])
-                        for one, two in zip(readings["tunnel"], readings[other], strict=True)
+                        ratio(tunnel_reading[figure], other_reading[figure])
+                        for tunnel_reading, other_reading in zip(
+                            readings["tunnel"], readings[other], strict=True
+                        )
                     )
                     for figure in readings[other][0]
                 }
@@ -193,22 +195,22 @@ def _requests(way: Way, count: int) -> float | None:
         connection.request("GET", "/small", headers=way.all_headers())
         _checked(connection.getresponse()).read()
 
-    found = _median_milliseconds(request, count)
+    milliseconds = _median_milliseconds(request, count)
     connection.close()
-    return found
+    return milliseconds
 
 
 def _download(way: Way, mebibytes: int) -> float:
     connection, size = way.http(), mebibytes * MEBIBYTE
     began = time.perf_counter()
     connection.request("GET", f"/large?bytes={size}", headers=way.all_headers())
-    answer, found = _checked(connection.getresponse()), 0
+    answer, received = _checked(connection.getresponse()), 0
     while part := answer.read(READ_BYTES):
-        found += len(part)
+        received += len(part)
     seconds = time.perf_counter() - began
     connection.close()
-    if found != size:
-        raise BenchmarkError(f"{found} of {size} bytes arrived")
+    if received != size:
+        raise BenchmarkError(f"{received} of {size} bytes arrived")
     return rounded(mebibytes / seconds)
 
 
@@ -216,11 +218,11 @@ def _upload(way: Way, mebibytes: int) -> float:
     connection, body = way.http(), b"x" * mebibytes * MEBIBYTE
     began = time.perf_counter()
     connection.request("POST", "/upload", body=body, headers=way.all_headers())
-    found = int(_checked(connection.getresponse()).read())
+    received = int(_checked(connection.getresponse()).read())
     seconds = time.perf_counter() - began
     connection.close()
-    if found != len(body):
-        raise BenchmarkError(f"{found} of {len(body)} bytes arrived")
+    if received != len(body):
+        raise BenchmarkError(f"{received} of {len(body)} bytes arrived")
     return rounded(mebibytes / seconds)
 
 
@@ -232,12 +234,12 @@ def _checked(answer: http.client.HTTPResponse) -> http.client.HTTPResponse:
 
 def _median_milliseconds(action: Callable[[], None], count: int) -> float | None:
     action()
-    found = []
+    durations = []
     for _ in range(count):
         began = time.perf_counter()
         action()
-        found.append(1000 * (time.perf_counter() - began))
-    return median(found)
+        durations.append(1000 * (time.perf_counter() - began))
+    return median(durations)
 
 
 @contextmanager
@@ -311,11 +313,11 @@ def _enter(gateway: Gateway, host: str, ticket: str) -> str:
     headers = {"Host": f"{host}:{gateway.port}"}
     connection.request("GET", f"/.vedette/enter?ticket={ticket}", headers=headers)
     answer = connection.getresponse()
-    found = answer.getheader("Set-Cookie", "").partition(";")[0]
+    cookie = answer.getheader("Set-Cookie", "").partition(";")[0]
     connection.close()
-    if not found:
+    if not cookie:
         raise BenchmarkError(f"the job's origin answered {answer.status} without a cookie")
-    return found
+    return cookie
 
 
 def _answers(way: Way) -> bool:

@@ -47,7 +47,7 @@ _PENDING = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How many attempts begin in how many days."""
+    """The number of attempts, and the days in which they begin."""
 
     attempts: int
     days: float

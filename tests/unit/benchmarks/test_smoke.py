@@ -25,13 +25,13 @@ def document_of(module: str, *options: str) -> dict[str, dict[str, object]]:
 
 def test_a_quick_run_of_one_benchmark_prints_its_figures(tmp_path: Path) -> None:
     output = tmp_path / "plugins.json"
-    found = document_of("benchmarks.plugins", "--output", str(output))
-    assert found["results"]["load"]
-    assert json.loads(output.read_text()) == found
+    document = document_of("benchmarks.plugins", "--output", str(output))
+    assert document["results"]["load"]
+    assert json.loads(output.read_text()) == document
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_a_quick_run_of_all_benchmarks_prints_their_figures(tmp_path: Path) -> None:
-    found = document_of("benchmarks", "--folder", str(tmp_path))
-    assert {path.stem for path in tmp_path.glob("*.json")} == set(found)
+    document = document_of("benchmarks", "--folder", str(tmp_path))
+    assert {path.stem for path in tmp_path.glob("*.json")} == set(document)
