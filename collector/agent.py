@@ -126,7 +126,7 @@ class Agent:
 
     @property
     def buffered_points(self) -> int:
-        """How many points wait to be sent."""
+        """The number of points that wait to be sent."""
         return self._buffer.points
 
     def run(self, stop: Event) -> None:

@@ -39,7 +39,7 @@ class CertificateMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def received_at(self) -> datetime:
-        """When the certificate was received."""
+        """The time when the certificate was received."""
         return from_ns(self.received_at_ns)
 
 
@@ -51,7 +51,7 @@ class RenewalFailure(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def since(self) -> datetime:
-        """When the first of them failed."""
+        """The time when the first of them failed."""
         return from_ns(self.since_ns)
 
 

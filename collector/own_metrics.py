@@ -15,7 +15,7 @@ from timeseries.points import Point
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-# Of /proc/PID/stat, after the name in parentheses.
+# Columns of /proc/PID/stat, after the name in parentheses.
 _USER_TICKS, _SYSTEM_TICKS = 11, 12
 
 

@@ -25,7 +25,7 @@ OFFLINE_WAIT_SECONDS = 1.0
 UNCHANGED_WAIT_SECONDS = 1.0
 TUNNEL_WAIT_SECONDS = 5.0
 RECONNECT_SECONDS = 0.5
-# How often new output of attempts is looked for: users follow it.
+# New output of attempts is read this often: users follow it.
 LOG_INTERVAL_SECONDS = 0.2
 
 

@@ -42,7 +42,7 @@ class QueuedFrame:
 
     @property
     def extent(self) -> Extent:
-        """Where it is in its segment."""
+        """The position of the frame in its segment."""
         return Extent(self.start, self.end, self.points, self.time_ns)
 
     def decode(self) -> Frame | None:

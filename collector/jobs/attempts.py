@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = timedelta(seconds=10)
 CHUNK_BYTES = 256 * 1024
-# Of all chunks in a request, whose limit is 1 MiB.
+# The size of all chunks in a request, whose limit is 1 MiB.
 UPLOAD_BYTES = 768 * 1024
 UPLOADS_PER_STEP = 8
 
@@ -116,7 +116,7 @@ class AttemptRunner:
 
     @property
     def storage_generation(self) -> int:
-        """How many reports of the container storage the portal has requested."""
+        """The number of container storage reports that the portal has requested."""
         with self._lock:
             return self._state.desired.storage_generation if self._state.desired else 0
 

@@ -38,7 +38,7 @@ _HASHES = 2**32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """When a plugin is due.
+    """The times at which a plugin is due.
 
     Attributes:
         anchor_seconds: a tick that all schedules of this agent share; see `phase_anchor`.
@@ -96,7 +96,7 @@ def unavailable_seconds(interval_seconds: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PluginPlan:
-    """How to read a plugin: its traits and its configuration combined."""
+    """The plan of reading a plugin: its traits and its configuration combined."""
 
     name: str
     plugin_class: PluginClass

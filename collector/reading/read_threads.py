@@ -16,7 +16,7 @@ from timeseries.points import Point
 
 log = logging.getLogger(__name__)
 
-# How long a thread sleeps, and isn't watched, if nothing is due.
+# A thread sleeps this long, and isn't watched, if nothing is due.
 MAX_SLEEP_SECONDS = 3600.0
 MIN_SLEEP_SECONDS = 0.005
 CRASH_WAIT_SECONDS = 5.0

@@ -25,7 +25,7 @@ def portal() -> Iterator[RecordingPortal]:
 
 @pytest.fixture
 def aside(tmp_path: Path) -> Path:
-    """Where refused lines are kept."""
+    """The file of refused lines."""
     return tmp_path / "undeliverable.log"
 
 

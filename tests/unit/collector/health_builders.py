@@ -1,4 +1,4 @@
-"""What the tests of health are made of: an eight-GPU server, its readings, and its monitor."""
+"""Builders for tests of health: an eight-GPU server, its readings, and its monitor."""
 
 # ruff: noqa: ANN401 - builders pass any field on
 
@@ -66,7 +66,7 @@ def judged(gpu: GPUSignals, now: datetime = NOON) -> GPUHealth:
 
 
 def after(seconds: float) -> datetime:
-    """So long after noon."""
+    """Return the time this many seconds after noon."""
     return NOON + timedelta(seconds=seconds)
 
 

@@ -1,4 +1,4 @@
-"""Which access point is used: the nearest healthy one, without taking turns."""
+"""The agent uses the nearest healthy access point, without taking turns."""
 
 import pytest
 

@@ -65,7 +65,7 @@ def measurements(portal: RecordingPortal) -> set[str]:
         return {line.partition(" ")[0].partition(",")[0] for line in portal.recording.lines}
 
 
-def test_a_real_agent_sends_this_hosts_vital_signs(portal: RecordingPortal, tmp_path: Path) -> None:
+def test_a_real_agent_sends_this_hosts_metrics(portal: RecordingPortal, tmp_path: Path) -> None:
     with running(Agent(quick_config(portal, tmp_path), IDENTITY)):
         eventually(lambda: measurements(portal) >= {"cpu", "memory", "load", "disk", "agent"})
         beat = eventually(lambda: portal.recording.heartbeats)[0]

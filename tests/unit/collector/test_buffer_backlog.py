@@ -159,7 +159,7 @@ def test_the_oldest_are_dropped_before_live_samples(tmp_path: Path, hand_clock: 
     assert taken(buffer) == [f"m v={number}" for number in range(100, 110)]
 
 
-def test_who_waits_is_woken_by_a_flush(buffer: DiskBuffer, hand_clock: HandClock) -> None:
+def test_a_waiting_thread_is_woken_by_a_flush(buffer: DiskBuffer, hand_clock: HandClock) -> None:
     woken: list[bool] = []
     waiter = threading.Thread(target=lambda: woken.append(buffer.wait_for_frames(30)))
     waiter.start()
@@ -175,7 +175,7 @@ def test_waiting_for_frames_returns_false_after_the_timeout(
     assert not buffer.wait_for_frames(0.01)
 
 
-def test_who_waits_is_woken_when_the_backlogs_turn_comes(
+def test_a_waiting_thread_is_woken_when_the_backlogs_turn_comes(
     tmp_path: Path, hand_clock: HandClock
 ) -> None:
     buffer = DiskBuffer(
@@ -192,6 +192,6 @@ def test_who_waits_is_woken_when_the_backlogs_turn_comes(
     assert buffer.wait_for_frames(30)
 
 
-def test_who_waits_is_released_when_the_agent_ends(buffer: DiskBuffer) -> None:
+def test_a_waiting_thread_is_released_when_the_agent_ends(buffer: DiskBuffer) -> None:
     buffer.stop_waiting()
     assert not buffer.wait_for_frames(30)

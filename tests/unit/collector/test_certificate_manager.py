@@ -65,7 +65,7 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
         read_validity(path)
 
 
-def test_a_configured_certificate_is_looked_at_again_when_it_was_renewed(
+def test_a_configured_certificate_is_read_again_after_its_renewal(
     tmp_path: Path, pair: Pair
 ) -> None:
     watched = ConfiguredCertificate(pair.certificate)

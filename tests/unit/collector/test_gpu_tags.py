@@ -41,7 +41,7 @@ def test_an_allocated_slice_has_its_job_and_its_neighbors_do_not() -> None:
     assert [tagged_point.tags.get("job") for tagged_point in tagged] == [None, None, "job-8"]
 
 
-def test_who_uses_a_gpu_is_not_who_holds_it() -> None:
+def test_a_process_outside_of_jobs_has_no_job() -> None:
     assert jobs(point("gpu_process", gpu="0", uuid="GPU-0", owner="host")) == [None]
 
 

@@ -1,4 +1,4 @@
-"""What must last before it is a finding: heat, errors, foreign programs, silence."""
+"""Conditions that must last before they are findings: heat, errors, foreign programs, silence."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -72,7 +72,7 @@ def test_a_gpu_is_classed_by_its_figures(
         ("AMD Instinct MI210", 65520, Tier.PERFORMANCE),
     ],
 )
-def test_a_known_model_is_classed_though_its_driver_tells_only_its_memory(
+def test_a_known_model_is_classed_though_its_driver_reports_only_its_memory(
     model: str, mib: int, tier: Tier
 ) -> None:
     assert tier_by_specs(specs_of(info(model, mib))) is tier

@@ -68,7 +68,7 @@ class Watched:
         return sum(point.measurement == measurement for point in list(self.points))
 
     def goes_on(self) -> bool:
-        """Whether another puppet is read after now."""
+        """Return whether another puppet is read after now."""
         before = self.count("puppet")
         return bool(eventually(lambda: self.host.watch() and self.count("puppet") > before))
 

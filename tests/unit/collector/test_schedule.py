@@ -1,4 +1,4 @@
-"""When plugins are read: one beat for all of an agent, another for each agent."""
+"""Plugins are read at one beat for all of an agent, and another for each agent."""
 
 from datetime import UTC, datetime
 from random import Random

@@ -1,4 +1,4 @@
-"""What a portal does not take: bad lines, too much at once, and an agent that it shuts out."""
+"""Refusals by a portal: bad lines, batches that are too large, and a blocked agent."""
 
 import logging
 from pathlib import Path

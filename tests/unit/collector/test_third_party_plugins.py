@@ -62,7 +62,7 @@ def test_a_reading_that_is_no_point_is_the_plugins_failure(gives: object) -> Non
     assert {point.measurement for point in points} == {"puppet"}
 
 
-def test_a_point_that_nobody_can_take_in_does_not_end_the_lane(
+def test_a_point_that_cannot_be_stored_does_not_end_the_thread(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     taken: list[Point] = []

@@ -64,12 +64,12 @@ def read(plugin: WorkerPlugin) -> Point:
 
 
 def is_gone(pid: int) -> bool:
-    """Whether no process has this id, not even as a zombie."""
+    """Return whether no process has this id, not even as a zombie."""
     return not Path(f"/proc/{pid}").exists()
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process has ended, also where its new parent has not taken note."""
+    """Return whether a process has ended, also where its new parent has not taken note."""
     try:
         return "Z (zombie)" in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except (FileNotFoundError, ProcessLookupError):
