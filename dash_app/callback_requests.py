@@ -12,7 +12,7 @@ from dash_app.routes import PREFIX
 
 PATH = f"{PREFIX}_dash-update-component"
 MAX_TEXT_LENGTH = 8000
-"""As long as the addresses that nginx accepts."""
+"""The length of the longest address that nginx accepts."""
 _MAX_PARTS = 1000
 
 
@@ -46,7 +46,7 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "search": (str,),
     "n_intervals": (int, float),
 }
-# Of stores, by the end of their name.
+# Types of the values of stores, by the end of their name.
 _STORE_TYPES: Mapping[str, tuple[type, ...]] = {
     "changed": (int, float),
     "path": (str,),

@@ -1,4 +1,4 @@
-"""What the tiers share: services from the portal, one request's view, and a tier's contract."""
+"""The common parts of the tiers: the portal's services, a request's view, a tier's contract."""
 
 import threading
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence

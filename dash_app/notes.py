@@ -1,4 +1,4 @@
-"""What a panel shows, in a sentence or two, and the metric that a rule about it would watch."""
+"""Descriptions of panels in a sentence or two, and the metric that a rule about each watches."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

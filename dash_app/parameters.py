@@ -1,4 +1,4 @@
-"""What is wrong with the query parameters of a dashboard's address.
+"""Errors in the query parameters of a dashboard's address.
 
 A dashboard with a mistyped parameter would show another time, or unfiltered data, without a word.
 """

@@ -20,7 +20,7 @@ _PARTS, _PARTS_OF_TOTALS = 300, 60
 _LONGEST_NS = int(MINUTE / timedelta(seconds=1)) * NS_PER_SECOND
 # Newer samples may still be on their way.
 _SETTLED_NS = 60 * NS_PER_SECOND
-# Of all answers together: some 100 MiB.
+# All answers together take some 100 MiB.
 MAX_VALUES = 2_000_000
 
 

@@ -188,7 +188,7 @@ class Controls:
 
     @property
     def earlier_seconds(self) -> int:
-        """How long before the shown time the period to compare with is; 0 for none."""
+        """The time from the compared period to the shown one; 0 for none."""
         return EARLIER[self.compare][1] or self.seconds if self.compare in EARLIER else 0
 
     def without_window(self) -> "Controls":

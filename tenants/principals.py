@@ -8,7 +8,7 @@ from tenants.scope import Scope, active_memberships
 
 
 class Via(StrEnum):
-    """How the user authenticated."""
+    """The way in which the user authenticated."""
 
     SESSION = "browser"
     TOKEN = "API token"  # noqa: S105 - a label

@@ -1,1 +1,1 @@
-"""What users make themselves: dashboards from panels, and saved views."""
+"""Users' own dashboards, made of panels, and saved views."""

@@ -39,7 +39,7 @@ class CustomDashboard(Base):
 
     @property
     def panel_list(self) -> list[Panel]:
-        """Its panels."""
+        """The dashboard's panels."""
         return load_panels(self.panels)
 
 
@@ -56,6 +56,6 @@ class SavedView(Base):
     address: Mapped[str] = mapped_column(String(MAX_ADDRESS_LENGTH))
     is_shared: Mapped[bool]
     is_default: Mapped[bool]
-    """Whether its user starts with it."""
+    """True if its user starts with it."""
     created_at: Mapped[datetime]
     user: Mapped[User | None] = relationship(lazy="joined")

@@ -37,7 +37,7 @@ Errors = dict[str, list[str]]
 
 
 class ChartKind(StrEnum):
-    """How a panel shows its series; see `MAX_SERIES`."""
+    """The kinds of charts that show a panel's series; see `MAX_SERIES`."""
 
     LINE = "line"
     BAND = "band"
@@ -177,10 +177,10 @@ def metric_errors(
     errors: Errors = {}
     try:
         for number, panel in enumerate(panels):
-            panel_errors = _metric_errors(store, panel, tenants)
+            field_errors = _metric_errors(store, panel, tenants)
             errors |= {
                 f"{prefix}panels.{number}.{name}": texts
-                for name, texts in panel_errors.items()
+                for name, texts in field_errors.items()
                 if texts
             }
     except UnavailableError:

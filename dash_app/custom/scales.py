@@ -1,4 +1,4 @@
-"""How a panel shows its values: in which unit, within which limits, and which are too high or low.
+"""The unit, the limits and the thresholds of a panel's values.
 
 A *unit* is one that metrics have, such as `bytes` or `celsius`, whose values are scaled, or a text
 that follows each number, such as `tokens/s`.

@@ -1,4 +1,4 @@
-"""What charts show besides samples: health, XIDs, and thresholds of alert rules."""
+"""Annotations of charts: health, XIDs, and thresholds of alert rules."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace

@@ -31,7 +31,7 @@ class Ranked:
 
     @property
     def note(self) -> str:
-        """How many series are left out; empty for none."""
+        """Return a note on the series that are left out; empty for none."""
         shown = len(self.rows)
         return "" if shown == self.total else f"The greatest {shown} of {self.total} series"
 

@@ -29,9 +29,9 @@ from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
 
 NO_NVLINK = "No NVLink traffic is reported in this time range"
-# More would not be told apart.
+# More bands could not be told apart.
 MAX_BANDS = 100
-# Of the energy.
+# The energy is summed over at most this many windows.
 _MAX_WINDOWS = 1000
 # Panel to fields and labels.
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {

@@ -32,7 +32,7 @@ class GPURow:
 
     @property
     def state(self) -> HealthState | None:
-        """Its health; None if unknown."""
+        """The GPU's health; None if unknown."""
         return self.health.state if self.health else None
 
     @property

@@ -1,4 +1,4 @@
-"""What stands out in a fleet: its hottest, most throttled and idle GPUs, full disks, heavy users.
+"""Rankings of a fleet: its hottest, most throttled and idle GPUs, full disks, heavy users.
 
 A GPU is *idle* if it is allocated, but its mean utilization over the time range is below 5 %.
 """
@@ -42,7 +42,7 @@ class ModelCapacity:
 
     @property
     def allocated(self) -> int:
-        """How many are allocated to jobs."""
+        """Return the number of GPUs that are allocated to jobs."""
         return self.busy + self.idle
 
 

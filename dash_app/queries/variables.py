@@ -1,4 +1,4 @@
-"""What a dashboard's variables can be, and what filters on the places of appliances select."""
+"""The choices of a dashboard's variables, and filters on the places of appliances."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

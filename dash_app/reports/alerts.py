@@ -25,7 +25,7 @@ class _Firing:
 
     @property
     def acknowledge_seconds(self) -> float | None:
-        """How long nobody acknowledged it; None if nobody did."""
+        """The time until it was acknowledged; None if nobody did."""
         at = self.begin.acknowledged_at
         return None if at is None else (at - self.begin.at).total_seconds()
 

@@ -65,7 +65,7 @@ class _Group:
 
 def network(source: Source) -> Table:
     """Return the mean speed of all interfaces together, and the highest sample of one."""
-    # Of the whole period whatever the grouping, so that each has the same totals.
+    # The totals cover the whole period, so that they are the same for each grouping.
     groups = _groups(source, is_day=False)
     everything = _Group()
     for group in groups.values():

@@ -14,7 +14,7 @@ from core.zones import instant_text, zone_of
 from jobqueue.usage.measuring import Period
 
 Cell = str | int | float | None
-# Of a GPU-hour, a tenth of what the ledger's milliseconds are.
+# This part of a GPU-hour is a tenth of the ledger's milliseconds.
 _DECIMALS = 8
 ABSENT = "-"
 

@@ -1,4 +1,4 @@
-"""What the builders of reports share: where figures come from, the filter, and names of groups."""
+"""The common parts of report builders: the source of figures, the filter, and group names."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

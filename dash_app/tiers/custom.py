@@ -35,7 +35,7 @@ from dash_app.routes import appliance_path, gpu_path
 from tenants.permissions import Permission
 from timeseries.store import APPLIANCE_TAG
 
-# Of one tenant: each takes a thread of the portal and a core of the store.
+# The limits of one tenant: each refresh takes a thread of the portal and a core of the store.
 MAX_CONCURRENT = 2
 MAX_SECONDS = 10.0
 BUSY = (

@@ -85,7 +85,7 @@ def rotate_agent_secret(appliance: Appliance) -> str:
 
 def lock_appliance(session: Session, appliance_id: str) -> Appliance:
     """Lock an appliance's row until the transaction ends; return it, freshly read."""
-    # Not a joined load: that would lock the tenant's row, which all its appliances share.
+    # A joined load would lock the tenant's row, which all its appliances share.
     session.execute(select(Appliance.id).where(Appliance.id == appliance_id).with_for_update())
     return session.get_one(Appliance, appliance_id, populate_existing=True)
 

@@ -15,7 +15,7 @@ from tenants.models import Appliance
 
 T = TypeVar("T")
 MAX_REPORTS = 20_000
-"""How many parsed reports a cache has."""
+"""The capacity of a cache of parsed reports."""
 
 
 class ReportCache(Generic[T]):

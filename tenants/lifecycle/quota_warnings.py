@@ -16,7 +16,7 @@ from tenants.models import FillingQuota, QuotaWarning, Tenant, TenantState
 from tenants.quotas import UNLIMITED, all_limits
 
 LEVELS_PERCENT = (80, 95)
-# How far usage must fall below a level before it is reported again.
+# Usage must fall this far below a level before it is reported again.
 CLEARLY_BELOW_PERCENT = 5
 
 

@@ -239,7 +239,7 @@ _TenantColumn = ColumnElement[Any] | InstrumentedAttribute[Any]
 
 @dataclass(frozen=True, slots=True)
 class TenantCounts:
-    """How many users, appliances and jobs a tenant has."""
+    """The numbers of users, appliances and jobs of a tenant."""
 
     users: int = 0
     appliances: int = 0

@@ -54,7 +54,7 @@ class Member:
 
     @property
     def created_at(self) -> datetime:
-        """When the user joined."""
+        """The time when the user joined."""
         return self.user.created_at if self.membership is None else self.membership.created_at
 
     @property

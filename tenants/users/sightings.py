@@ -1,4 +1,4 @@
-"""When and from where credentials were last used: noted in memory, and written in the background.
+"""Last uses of credentials, with their address: noted in memory, written in the background.
 
 A request that only reads needs no write for it, so that it never waits for another writer. What is
 noted in the last seconds before a crash is lost.
@@ -22,7 +22,7 @@ from tenants.principals import Principal, Via
 
 log = logging.getLogger(__name__)
 
-# How often the use of a credential is stored at most.
+# The use of a credential is stored at most this often.
 SEEN_EVERY = timedelta(minutes=1)
 WRITE_SECONDS = 5.0
 # A few milliseconds of one transaction.

@@ -30,7 +30,7 @@ _IPV6_NETWORK_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class LockoutPolicy:
-    """How many attempts are free, and how long to wait then: doubled each time, up to a limit."""
+    """The number of free attempts, and the wait after them: doubled each time, up to a limit."""
 
     free: int
     first_wait: timedelta

@@ -18,9 +18,9 @@ HOUR_MS = 3_600_000
 BuildReport = Callable[..., Report]
 
 
-def row(found: Report, name: str) -> dict[str, Cell]:
-    values = next(one for one in found.rows if one[0] == name)
-    return dict(zip([column.name for column in found.columns], values, strict=True))
+def row(report: Report, name: str) -> dict[str, Cell]:
+    values = next(cells for cells in report.rows if cells[0] == name)
+    return dict(zip([column.name for column in report.columns], values, strict=True))
 
 
 def add_usage(

@@ -55,8 +55,10 @@ class Browser:
 
     def post(self, output: str, changed: str = "", **values: object) -> TestResponse:
         """Call the callback that writes `output`."""
-        known = self.client.get("/dashboards/_dash-dependencies", headers=self.headers).get_json()
-        entry = next(item for item in known if output in item["output"])
+        callbacks = self.client.get(
+            "/dashboards/_dash-dependencies", headers=self.headers
+        ).get_json()
+        entry = next(item for item in callbacks if output in item["output"])
         body = {
             "output": entry["output"],
             "outputs": [
@@ -153,19 +155,20 @@ def test_a_page_comes_with_its_layout_and_callbacks(
         page = client.get(f"{path}{search}", headers={USER_HEADER: who}).text
         return {name: json.loads(text) for name, text in PART.findall(page)}
 
-    found = parts("alice")
-    known = client.get("/dashboards/_dash-dependencies", headers={USER_HEADER: "alice"})
-    assert found["_dash-dependencies"] == known.get_json()
+    alices = parts("alice")
+    callbacks = client.get("/dashboards/_dash-dependencies", headers={USER_HEADER: "alice"})
+    assert alices["_dash-dependencies"] == callbacks.get_json()
     by_id = {
-        one["props"]["id"]: one["props"] for one in found["_dash-layout"]["props"]["children"][:4]
+        component["props"]["id"]: component["props"]
+        for component in alices["_dash-layout"]["props"]["children"][:4]
     }
     assert (by_id["url"]["pathname"], by_id["url"]["search"]) == (path, search)
     assert (by_id["tick"]["interval"], by_id["tick"]["disabled"]) == (30_000, False)
     assert by_id["title"]["data"] == "dgx-01"
-    assert '"appliance-cpu"' in json.dumps(found["_dash-layout"])
-    other = json.dumps(parts("charlie")["_dash-layout"])
-    assert "Not found" in other
-    assert "dgx-01" not in other
+    assert '"appliance-cpu"' in json.dumps(alices["_dash-layout"])
+    charlies = json.dumps(parts("charlie")["_dash-layout"])
+    assert "Not found" in charlies
+    assert "dgx-01" not in charlies
 
 
 @pytest.mark.parametrize("path", ["dash/nothing.js", "nothing/deps/react.js"])
@@ -187,7 +190,7 @@ def test_links_to_other_tiers_keep_the_range(alice: Browser, fleet_of_three: Fle
     assert f"/dashboards/appliances/{fleet_of_three.first.id}/gpus/1?range=15m" in text
 
 
-def test_the_filter_looks_into_names_and_jobs(alice: Browser) -> None:
+def test_the_filter_matches_names_and_jobs(alice: Browser) -> None:
     text = alice.fill("fleet-cards.children", **FLEET | {"url_search": "?text=train"})
     assert "dgx-01" in text
     assert "dgx-02" not in text
@@ -395,13 +398,13 @@ def test_processes_and_topology_of_an_appliance_reach_its_page(
     ]
     path = {"first_index": 0, "second_index": 1, "kind": "NV17"}
     with sessions.begin() as session:
-        found = session.get_one(Appliance, fleet_of_three.first.id)
+        appliance = session.get_one(Appliance, fleet_of_three.first.id)
         gpus = [
-            one | {"pcie_width": 8, "pcie_width_max": 16, "pcie_generation_max": 5}
-            for one in found.inventory["gpus"]
+            gpu | {"pcie_width": 8, "pcie_width_max": 16, "pcie_generation_max": 5}
+            for gpu in appliance.inventory["gpus"]
         ]
-        found.inventory = {**found.inventory, "gpus": gpus, "gpu_paths": [path]}
-        found.gpu_processes = processes
+        appliance.inventory = {**appliance.inventory, "gpus": gpus, "gpu_paths": [path]}
+        appliance.gpu_processes = processes
     values = {"appliance_path_data": appliance_path(fleet_of_three.first.id), "url_search": ""}
     answer = json.loads(alice.fill("appliance-processes.children", **values))["response"]
     (used, outside) = rows_of(answer["appliance-processes"])
@@ -433,8 +436,8 @@ def test_a_refresh_sends_only_what_has_changed(
         "appliance_path_data": path,
         "appliance_digests_data": first["appliance-digests"]["data"],
     }
-    again = json.loads(alice.fill("appliance-cpu.figure", **shown))["response"]
-    assert again.keys() == {"appliance-digests"}
+    unchanged = json.loads(alice.fill("appliance-cpu.figure", **shown))["response"]
+    assert unchanged.keys() == {"appliance-digests"}
     clock.advance(60)
     later = json.loads(alice.fill("appliance-cpu.figure", **shown))["response"]
     assert "appliance-cpu" in later
@@ -513,7 +516,7 @@ def test_a_job_is_compared_with_another_one_from_its_start_on(
         values = {"job_path_data": job_path(job.id), "url_search": f"?compare={compare}"}
         answer = json.loads(alice.fill("job-attempt-memory_bytes.figure", **values))["response"]
         traces = answer["job-gpu-power_watts"]["figure"]["data"]
-        return {one["name"]: [one["x"][0], one["y"]] for one in traces}
+        return {trace["name"]: [trace["x"][0], trace["y"]] for trace in traces}
 
     assert lines("").keys() == {"GPU 0"}
     assert lines(f"job:{fleet_of_three.foreign_job.id}").keys() == {"GPU 0"}
@@ -707,12 +710,12 @@ def test_a_filter_of_the_fleet_applies_to_totals_and_charts(alice: Browser) -> N
         answer = json.loads(
             alice.fill("fleet-cards.children", **FLEET | {"url_search": f"?text={quote(text)}"})
         )
-        return {name: json.dumps(found) for name, found in answer["response"].items()}
+        return {name: json.dumps(value) for name, value in answer["response"].items()}
 
-    everything, one, none = filled(""), filled("dgx-02"), filled("nothing like it")
+    everything, matching, none = filled(""), filled("dgx-02"), filled("nothing like it")
     assert ">2 / 2<" in everything["fleet-totals"]
-    assert ">1 / 1<" in one["fleet-totals"]
-    assert everything["fleet-power"] != one["fleet-power"]
+    assert ">1 / 1<" in matching["fleet-totals"]
+    assert everything["fleet-power"] != matching["fleet-power"]
     assert ">0 / 0<" in none["fleet-totals"]
     for chart in ("fleet-heat", "fleet-power"):
         assert "No appliance matches the filter" in none[chart]

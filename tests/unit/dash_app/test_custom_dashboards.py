@@ -63,8 +63,8 @@ class Dashboards:
     ) -> list[Any]:
         """Return the response: digests, message, whether it is hidden, then the panels in order."""
         headers = {USER_HEADER: who}
-        known = self._client.get("/dashboards/_dash-dependencies", headers=headers).get_json()
-        entry = next(one for one in known if "custom-digests" in one["output"])
+        callbacks = self._client.get("/dashboards/_dash-dependencies", headers=headers).get_json()
+        entry = next(callback for callback in callbacks if "custom-digests" in callback["output"])
         kinds = {"chart": "figure", "area": "children"}
         outputs: list[Any] = [
             {"id": "custom-digests", "property": "data"},
@@ -73,7 +73,7 @@ class Dashboards:
         ]
         for part, name in kinds.items():
             places = [
-                at for at, one in enumerate(panels) if (one.chart in AREAS) == (part == "area")
+                at for at, panel in enumerate(panels) if (panel.chart in AREAS) == (part == "area")
             ]
             ids = [{"tier": "custom", "part": part, "index": at} for at in places]
             outputs.append([{"id": ident, "property": name} for ident in ids])
@@ -81,18 +81,21 @@ class Dashboards:
         body = {
             "output": entry["output"],
             "outputs": outputs,
-            "inputs": [{**one, "value": values.get(one["id"])} for one in entry["inputs"]],
+            "inputs": [
+                {**dependency, "value": values.get(dependency["id"])}
+                for dependency in entry["inputs"]
+            ],
             "state": entry["state"],
             "changedPropIds": [],
         }
         answer = self._client.post("/dashboards/_dash-update-component", json=body, headers=headers)
         assert answer.status_code == 200, answer.text
-        found = answer.get_json()["response"]
-        shown: list[Any] = [found.get("custom-problem", {}).get("children")]
+        response = answer.get_json()["response"]
+        shown: list[Any] = [response.get("custom-problem", {}).get("children")]
         for at, panel in enumerate(panels):
             part = "area" if panel.chart in AREAS else "chart"
             key = f'{{"index":{at},"part":"{part}","tier":"custom"}}'
-            shown.append(found[key][kinds[part]])
+            shown.append(response[key][kinds[part]])
         return shown
 
 
@@ -115,12 +118,16 @@ def test_each_kind_of_panel_shows_the_tenants_series(
     assert [trace["name"] for trace in line["data"]] == names
     # 80 % and 20 % of use are 400 and 100 W.
     assert {round(value) for trace in line["data"] for value in trace["y"]} == {400, 100}
-    assert [one["name"] for one in band["layout"]["meta"]["legend"]] == names
+    assert [entry["name"] for entry in band["layout"]["meta"]["legend"]] == names
     assert (bar["data"][0]["y"], bar["data"][0]["x"]) == (names, [400, 400, 100, 100])
     assert bar["data"][0]["customdata"][1].startswith(gpu_path(fleet_of_three.first.id, "1"))
     assert heatmap["data"][0]["y"] == names
     of_range = "avg of all samples in the range"
-    assert [one["layout"]["meta"]["note"] for one in (bar, line, heatmap)] == [of_range, "", ""]
+    assert [figure["layout"]["meta"]["note"] for figure in (bar, line, heatmap)] == [
+        of_range,
+        "",
+        "",
+    ]
     for area in (stat, table):
         assert "400 W" in str(area)
         assert of_range in str(area)
@@ -206,7 +213,7 @@ def test_a_panel_has_its_own_unit_limits_and_thresholds(dashboards: Dashboards) 
     assert line["layout"]["meta"]["unit"] == "tokens/s"
     drawn = ["Too much > 450 tokens/s", "< 150 tokens/s"]
     for figure in (line, bar):
-        assert [one["name"] for one in figure["layout"]["meta"]["thresholds"]] == drawn
+        assert [threshold["name"] for threshold in figure["layout"]["meta"]["thresholds"]] == drawn
     # The axis of the bars reaches the threshold above all values.
     assert bar["layout"]["xaxis"]["range"][1] > 450
     assert heat["layout"]["meta"]["scale"] == ["50 W", "500 W"]

@@ -58,7 +58,7 @@ def test_the_loopback_is_not_drawn(
     assert [line.name for line in seen.charts["network"].lines] == ["eth0 in"]
 
 
-def test_bob_cannot_look_at_globexs_appliance(
+def test_bob_cannot_read_globexs_appliance(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, span: Span
 ) -> None:
     with pytest.raises(NotFoundError) as foreign:
@@ -160,7 +160,7 @@ def test_a_jobs_cores_and_memory_are_drawn(
     assert rates == {"read": {5e6}, "write": {1e6}}
 
 
-def test_charlie_cannot_look_at_acmes_job(
+def test_charlie_cannot_read_acmes_job(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
 ) -> None:
     with pytest.raises(NotFoundError):
@@ -190,29 +190,33 @@ def test_a_waiting_job_has_no_charts(
 def test_energy_counts_the_time_between_samples_that_are_further_apart_than_steps(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
 ) -> None:
-    found = fleet_of_three.second
+    appliance = fleet_of_three.second
     end_ns, minute_ns = to_ns(clock.now) - 3600 * NS_PER_SECOND, 60 * NS_PER_SECOND
     points = [
         Point("gpu", {"gpu": "0"}, {"power_watts": 300.0}, end_ns - minutes * minute_ns)
         for minutes in range(1, 61)
     ]
-    assert not write(store, points, identity={"tenant": found.tenant_id, "appliance": found.id})
+    assert not write(
+        store, points, identity={"tenant": appliance.tenant_id, "appliance": appliance.id}
+    )
     # Half an hour and four minutes.
     span = Span(end_ns - 34 * minute_ns, end_ns, 15 * NS_PER_SECOND)
-    seen = gpu_detail(session, store, scope_of(cast.alice), found.id, index="0", span=span)
+    seen = gpu_detail(session, store, scope_of(cast.alice), appliance.id, index="0", span=span)
     assert seen.energy_joules == 300 * 34 * 60
 
 
 def test_the_figures_of_a_share_of_the_time_are_in_percent(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
 ) -> None:
-    found = fleet_of_three.second
+    appliance = fleet_of_three.second
     end_ns = to_ns(clock.now) - 3600 * NS_PER_SECOND
     points = [
         Point("gpu", {"gpu": "0"}, {"throttled": at % 4 == 0}, end_ns - at * NS_PER_SECOND)
         for at in range(1, 41)
     ]
-    assert not write(store, points, identity={"tenant": found.tenant_id, "appliance": found.id})
+    assert not write(
+        store, points, identity={"tenant": appliance.tenant_id, "appliance": appliance.id}
+    )
     span = Span(end_ns - 60 * NS_PER_SECOND, end_ns, 10 * NS_PER_SECOND)
-    seen = gpu_detail(session, store, scope_of(cast.alice), found.id, index="0", span=span)
+    seen = gpu_detail(session, store, scope_of(cast.alice), appliance.id, index="0", span=span)
     assert seen.charts["throttled"].lines[0].summary == Summary(0.0, 25.0, 100.0)

@@ -40,8 +40,8 @@ BAR = Bar(row="GPU 0", start_ns=0, end_ns=STEP_NS, label="train", text="train", 
 
 
 def heat(chart: Chart) -> Figure:
-    found = Heat(chart, {row.name: f"/dashboards/{row.name}" for row in chart.lines})
-    return heat_figure(found, SPAN, metric=METRICS["utilization"], search="?range=6h", revision="r")
+    data = Heat(chart, {row.name: f"/dashboards/{row.name}" for row in chart.lines})
+    return heat_figure(data, SPAN, metric=METRICS["utilization"], search="?range=6h", revision="r")
 
 
 def drawn(*lines: Line, field: str = "usage_percent", is_stacked: bool = False) -> Figure:
@@ -73,8 +73,8 @@ def test_a_lone_sample_in_an_outage_has_a_gap_on_both_sides() -> None:
 def test_the_extremes_of_a_line_are_an_area_behind_it_and_raise_the_axis() -> None:
     pairs = [(10.0, 90.0), (20.0, 150.0), (5.0, 80.0)]
     times_ns = at(0, 1, 9)
-    whole = Line(name="GPU", times_ns=times_ns, values=[50.0] * 3, color=0, extremes=pairs)
-    figure = drawn(whole, field="power_watts")
+    gpu_line = Line(name="GPU", times_ns=times_ns, values=[50.0] * 3, color=0, extremes=pairs)
+    figure = drawn(gpu_line, field="power_watts")
 
     *areas, drawn_line = figure["data"]
     assert [area["fill"] for area in areas] == ["toself", "toself"]
@@ -186,8 +186,8 @@ def test_a_heat_map_has_a_scale_with_units_and_room_for_the_name_of_every_row() 
     )
     metric = Metric("", "used_bytes", 0.0, 4.0 * GIB)
     links = dict.fromkeys((row.name for row in rows), "/")
-    found = Heat(Chart(field=metric.field, lines=rows), links)
-    figure = heat_figure(found, SPAN, metric=metric, search="", revision="r")
+    data = Heat(Chart(field=metric.field, lines=rows), links)
+    figure = heat_figure(data, SPAN, metric=metric, search="", revision="r")
     (trace,), layout = figure["data"], figure["layout"]
     assert layout["meta"]["scale"] == ["0 B", "4 GiB"]
     assert (trace["z"][0], trace["zmax"]) == ([1.0, 3.0], 4.0)
@@ -200,14 +200,14 @@ def test_a_heat_map_has_a_scale_with_units_and_room_for_the_name_of_every_row() 
 
 def test_the_legend_has_the_figures_of_the_samples_behind_a_line() -> None:
     # Nine samples of 50 W in the first step, one of 60 W in the second.
-    whole = Line(
+    gpu_line = Line(
         name="GPU",
         times_ns=at(0, 1),
         values=[50.0, 60.0],
         color=0,
         summary=Summary(least=10.0, whole=51.0, greatest=150.0),
     )
-    meta = drawn(whole, field="power_watts")["layout"]["meta"]
+    meta = drawn(gpu_line, field="power_watts")["layout"]["meta"]
     assert meta["headings"] == ["of samples", "min", "mean", "max", "last step"]
     assert meta["legend"][0]["stats"] == ["10 W", "51 W", "150 W", "60 W"]
 

@@ -61,9 +61,9 @@ def test_totals_are_of_the_own_tenant_only(
     # Two GPUs at 80 % and 400 W, two at 20 % and 100 W.
     assert (totals.gpu_percent, totals.power_watts) == (50.0, 1000.0)
     assert (totals.running_jobs, totals.queued_jobs) == (1, 0)
-    some = fleet_totals(session, scope, cards[1:], is_filtered=True)
-    assert (some.appliances, some.gpu_percent, some.power_watts) == (1, 20.0, 200.0)
-    assert (some.running_jobs, some.queued_jobs) == (0, None)
+    narrowed = fleet_totals(session, scope, cards[1:], is_filtered=True)
+    assert (narrowed.appliances, narrowed.gpu_percent, narrowed.power_watts) == (1, 20.0, 200.0)
+    assert (narrowed.running_jobs, narrowed.queued_jobs) == (0, None)
 
 
 @pytest.mark.usefixtures("fleet_of_three")
@@ -128,15 +128,15 @@ def power_of(*series: Series, counts: dict[str, int]) -> Line:
 
 
 def test_total_power_is_the_mean_per_gpu_times_the_gpus() -> None:
-    one = Series("power_watts", {"appliance": "a"}, [0, 10], [100.0, 200.0])
-    two = Series("power_watts", {"appliance": "b"}, [0, 10], [50.0, 50.0])
-    assert power_of(one, two, counts={"a": 8, "b": 2}).values == [900.0, 1700.0]
+    first = Series("power_watts", {"appliance": "a"}, [0, 10], [100.0, 200.0])
+    second = Series("power_watts", {"appliance": "b"}, [0, 10], [50.0, 50.0])
+    assert power_of(first, second, counts={"a": 8, "b": 2}).values == [900.0, 1700.0]
 
 
 def test_a_late_step_counts_with_the_last_value() -> None:
-    one = Series("power_watts", {"appliance": "a"}, [0, 10, 20], [100.0, 100.0, 100.0])
+    complete = Series("power_watts", {"appliance": "a"}, [0, 10, 20], [100.0, 100.0, 100.0])
     late = Series("power_watts", {"appliance": "b"}, [0, 10], [50.0, 50.0])
-    assert power_of(one, late, counts={"a": 1, "b": 1}).values == [150.0, 150.0, 150.0]
+    assert power_of(complete, late, counts={"a": 1, "b": 1}).values == [150.0, 150.0, 150.0]
 
 
 @pytest.mark.usefixtures("fleet_of_three")
@@ -144,7 +144,7 @@ def test_power_of_a_live_range_is_extended_by_its_newest_steps(
     store: Store, cast: Cast, fleet_of_three: Fleet, clock: FrozenClock
 ) -> None:
     cache = SharedCache(clock, ttl=MINUTE)
-    counts = {one.id: 2 for one in (fleet_of_three.first, fleet_of_three.second)}
+    counts = {appliance.id: 2 for appliance in (fleet_of_three.first, fleet_of_three.second)}
 
     def now(cache: SharedCache) -> Chart:
         span = Controls.parse("?range=15m").span(clock.now)
@@ -197,7 +197,7 @@ def test_rates_of_the_fleet_are_those_of_all_devices_together(
     assert received.values[-1] == 2e6
 
 
-def test_what_stands_out_is_ranked(
+def test_the_fleets_extremes_are_ranked(
     session: Session,
     seen_by_alice: FleetView,
     telemetry: Telemetry,
@@ -205,11 +205,18 @@ def test_what_stands_out_is_ranked(
     clock: FrozenClock,
 ) -> None:
     cache = SharedCache(clock, ttl=MINUTE)
-    found = rankings(session, telemetry, cache, seen_by_alice.cards, appliances=None, now=clock.now)
-    assert [one[0].name for one, _ in found.hottest] == ["dgx-01", "dgx-01", "dgx-02", "dgx-02"]
-    assert found.idle == []
-    assert [card.name for card in found.fullest] == ["dgx-01", "dgx-02"]
-    (model,) = found.capacity
+    ranked = rankings(
+        session, telemetry, cache, seen_by_alice.cards, appliances=None, now=clock.now
+    )
+    assert [gpu_at[0].name for gpu_at, _ in ranked.hottest] == [
+        "dgx-01",
+        "dgx-01",
+        "dgx-02",
+        "dgx-02",
+    ]
+    assert ranked.idle == []
+    assert [card.name for card in ranked.fullest] == ["dgx-01", "dgx-02"]
+    (model,) = ranked.capacity
     assert (model.model, model.total, model.allocated, model.busy, model.free) == (
         "H100",
         4,
@@ -218,9 +225,9 @@ def test_what_stands_out_is_ranked(
         3,
     )
     # One GPU for eight minutes.
-    assert [(job.key, job.name) for job in found.jobs] == [(fleet_of_three.job.id, "train")]
-    assert found.jobs[0].allocated_gpu_seconds == 8 * 60
-    assert [(user.name, user.allocated_gpu_seconds) for user in found.users] == [
+    assert [(job.key, job.name) for job in ranked.jobs] == [(fleet_of_three.job.id, "train")]
+    assert ranked.jobs[0].allocated_gpu_seconds == 8 * 60
+    assert [(user.name, user.allocated_gpu_seconds) for user in ranked.users] == [
         ("alice@acme.example", 8 * 60)
     ]
 

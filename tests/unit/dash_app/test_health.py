@@ -124,7 +124,7 @@ def test_an_appliance_shows_its_own_findings_and_those_of_each_gpu(
 ) -> None:
     seen = appliance_detail(session, store, scope_of(cast.alice), unhealthy.id, span=span)
     assert [finding.reason for finding in own_findings(seen.health)] == [HealthReason.DISK_FULL]
-    states = [(one.index, one.health.state if one.health else None) for one in seen.gpus]
+    states = [(row.index, row.health.state if row.health else None) for row in seen.gpus]
     assert states == [
         ("0", HealthState.FAILED),
         ("1", HealthState.DEGRADED),

@@ -35,16 +35,16 @@ def test_each_tenant_has_its_own_totals(
     session: Session, store: Store, cast: Cast, fleet_of_three: Fleet
 ) -> None:
     assert fleet_of_three
-    found = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
-    acme, globex = sorted(found.tenants, key=lambda one: one.name)
+    figures = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
+    acme, globex = sorted(figures.tenants, key=lambda tenant: tenant.name)
     assert (acme.appliances, acme.gpus, acme.active_jobs, acme.users) == (2, 4, 1, 2)
     assert (globex.appliances, globex.gpus, globex.active_jobs, globex.users) == (1, 2, 1, 1)
     assert acme.utilization_percent == pytest.approx(50.0)
     # Ten minutes of a job on one GPU that began eight minutes ago.
     assert acme.gpu_hours == pytest.approx(8 / 60)
-    assert found.by_status[EffectiveStatus.ONLINE] == found.appliances == 3
-    assert found.utilization_percent == pytest.approx(50.0)
-    assert found.problem == ""
+    assert figures.by_status[EffectiveStatus.ONLINE] == figures.appliances == 3
+    assert figures.utilization_percent == pytest.approx(50.0)
+    assert figures.problem == ""
 
 
 def test_the_platforms_utilization_is_the_mean_of_all_samples(
@@ -57,12 +57,12 @@ def test_the_platforms_utilization_is_the_mean_of_all_samples(
         for at in range(11, 131)
     ]
     assert not write(store, points, identity={"tenant": foreign.tenant_id, "appliance": foreign.id})
-    found = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
-    assert {one.name: one.utilization_percent for one in found.tenants} == {
+    figures = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
+    assert {tenant.name: tenant.utilization_percent for tenant in figures.tenants} == {
         "Acme": 50.0,
         "Globex": 74.0,
     }
-    assert found.utilization_percent == (360 * 50 + 120 * 98) / 480
+    assert figures.utilization_percent == (360 * 50 + 120 * 98) / 480
     span = Span(to_ns(NOON - DAY), to_ns(NOON), 600 * NS_PER_SECOND)
     charts = platform_charts(session, store, scope_of(cast.olivia), span=span, now=NOON)
     means = {line.name: line.summary for line in charts["utilization"].lines}
@@ -74,16 +74,16 @@ def test_totals_without_a_store_say_why_values_are_missing(
 ) -> None:
     assert fleet_of_three
     lost: Any = LostStore()
-    found = platform_figures(
+    figures = platform_figures(
         session,
         lost,
         scope_of(cast.olivia),
         now=NOON,
     )
-    assert found.problem == MESSAGE
-    assert found.gpus == 6
-    assert found.utilization_percent is None
-    assert found.points_per_second is None
+    assert figures.problem == MESSAGE
+    assert figures.gpus == 6
+    assert figures.utilization_percent is None
+    assert figures.points_per_second is None
 
 
 def test_a_tenants_admin_gets_no_totals(session: Session, store: Store, cast: Cast) -> None:
@@ -97,8 +97,10 @@ def test_a_quota_that_is_nearly_reached_is_marked(
     assert fleet_of_three
     session.add(TenantQuota(tenant_id=cast.acme.id, max_gpus=5, max_appliances=100))
     session.flush()
-    found = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
-    near = {one.slug: one.tightest_ratio for one in found.tenants if one.is_near_a_quota}
+    figures = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
+    near = {
+        tenant.slug: tenant.tightest_ratio for tenant in figures.tenants if tenant.is_near_a_quota
+    }
     assert near == {"acme": pytest.approx(0.8)}
 
 
@@ -129,7 +131,7 @@ def test_small_tenants_are_drawn_together(session: Session, store: Store, cast: 
     ]
     session.add_all(tenants)
     session.flush()
-    store_usage(session, {one.id: StorageUse(1, 100) for one in tenants}, now=NOON)
+    store_usage(session, {tenant.id: StorageUse(1, 100) for tenant in tenants}, now=NOON)
     span = Span(to_ns(NOON - DAY), to_ns(NOON), 3600 * NS_PER_SECOND)
     charts = platform_charts(session, store, scope_of(cast.olivia), span=span, now=NOON)
     assert len(charts["storage"].lines) == 9
@@ -192,5 +194,5 @@ def test_a_job_that_ended_is_not_active(
 ) -> None:
     session.get_one(Job, fleet_of_three.job.id).state = JobState.SUCCEEDED
     session.flush()
-    found = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
-    assert found.active_jobs == 1
+    figures = platform_figures(session, store, scope_of(cast.olivia), now=NOON)
+    assert figures.active_jobs == 1

@@ -21,9 +21,9 @@ def test_every_grouping_works_without_data_and_others_are_refused(
     build_report: BuildReport, kind: ReportKind
 ) -> None:
     for by in GROUPINGS[kind]:
-        found = build_report(kind, by)
-        assert len(found.totals) == len(found.columns)
-    assert pdf_file(found).startswith(b"%PDF")
+        report = build_report(kind, by)
+        assert len(report.totals) == len(report.columns)
+    assert pdf_file(report).startswith(b"%PDF")
     wrong = next(by for by in ReportBy if by not in GROUPINGS[kind])
     with pytest.raises(InvalidInputError) as error:
         build_report(kind, wrong)
@@ -58,7 +58,7 @@ def test_files_have_every_row_and_no_formula(evil: Report) -> None:
 def test_only_the_bars_of_a_pdf_have_their_color(evil: Report) -> None:
     document = pdf_file(replace(evil, rows=evil.rows[:5]))
     streams = re.findall(rb"stream\r?\n(.*?)endstream", document, re.DOTALL)
-    pages = [zlib.decompress(one) for one in streams if one.startswith(b"x")]
+    pages = [zlib.decompress(stream) for stream in streams if stream.startswith(b"x")]
     blue = " ".join(f"{part / 255:.4f}" for part in BLUE).encode()
     assert sum(page.count(blue) for page in pages) == 1
 

@@ -47,9 +47,9 @@ def test_gpu_time_and_energy_are_those_of_the_ledger(
     }
     assert row(by_user, "(none)")["used_percent"] is None
     assert list(by_user.totals[:4]) == ["Total", 11.0, 6.0, 2.0]
-    assert [one[:2] for one in by_site.rows] == [("Lyon", 8.0), ("Porto", 3.0)]
+    assert [cells[:2] for cells in by_site.rows] == [("Lyon", 8.0), ("Porto", 3.0)]
     in_lyon = build_report(ReportKind.GPU_TIME, ReportBy.USER, appliances="lyon DGX")
-    assert [list(one[:2]) for one in in_lyon.rows] == [[cast.alice.email, 8.0]]
+    assert [list(cells[:2]) for cells in in_lyon.rows] == [[cast.alice.email, 8.0]]
     assert in_lyon.totals[1] == 8.0
     assert build_report(ReportKind.GPU_TIME, ReportBy.USER, cast.charlie).rows == []
 
@@ -119,14 +119,14 @@ def test_availability_leaves_out_the_time_without_heartbeats(
         ):
             details = {"before": before, "after": after}
             add_event(session, appliances[0], EventKind.STATE, "", now=at, details=details)
-    found = build_report(ReportKind.AVAILABILITY, ReportBy.APPLIANCE)
-    first = row(found, "dgx-01")
+    report = build_report(ReportKind.AVAILABILITY, ReportBy.APPLIANCE)
+    first = row(report, "dgx-01")
     # From midnight to 18:00, without three hours.
     assert first["available_percent"] == pytest.approx(100 * 15 / 18)
     assert (first["outages"], first["target_met"]) == (1, "no")
     assert first["longest_outage_seconds"] == 3 * 3600
-    assert row(found, "dgx-02")["available_percent"] == 100.0
-    assert found.totals[2] == pytest.approx(100 * 33 / 36)
+    assert row(report, "dgx-02")["available_percent"] == 100.0
+    assert report.totals[2] == pytest.approx(100 * 33 / 36)
 
 
 def test_outages_at_the_ends_of_a_period_count_within_it() -> None:
@@ -134,10 +134,10 @@ def test_outages_at_the_ends_of_a_period_count_within_it() -> None:
         return NOON + hours * HOUR
 
     history = [(at(-5), "online"), (at(-1), "lost"), (at(1), "online"), (at(3), "lost")]
-    found = available_within(history, since=at(0), until=at(4))
-    assert (found.seconds, found.online_seconds) == (4 * 3600, 2 * 3600)
-    # Also the outage that began before.
-    assert (found.outages, found.longest_seconds) == (2, 3600)
+    availability = available_within(history, since=at(0), until=at(4))
+    assert (availability.seconds, availability.online_seconds) == (4 * 3600, 2 * 3600)
+    # The outage that began before counts, too.
+    assert (availability.outages, availability.longest_seconds) == (2, 3600)
 
 
 @pytest.mark.parametrize(
@@ -156,10 +156,10 @@ def test_an_outage_that_is_not_counted_has_no_length(
     history: list[tuple[int, str]], outages: int, longest_seconds: int, seconds: int
 ) -> None:
     changes = [(NOON + timedelta(seconds=at), state) for at, state in history]
-    found = available_within(changes, since=NOON, until=NOON + HOUR)
-    assert (found.outages, found.longest_seconds) == (outages, longest_seconds)
-    assert found.seconds == seconds
-    assert (found.outages == 0) == (found.online_seconds == found.seconds)
+    availability = available_within(changes, since=NOON, until=NOON + HOUR)
+    assert (availability.outages, availability.longest_seconds) == (outages, longest_seconds)
+    assert availability.seconds == seconds
+    assert (availability.outages == 0) == (availability.online_seconds == availability.seconds)
 
 
 def test_figures_have_no_remains_of_fractions(
@@ -173,10 +173,10 @@ def test_figures_have_no_remains_of_fractions(
         add_usage(
             session, appliances[0], cast.alice.id, allocated=0.3, used=0.1, idle=0.2, energy=0
         )
-    found = build_report(ReportKind.GPU_TIME, ReportBy.USER)
+    report = build_report(ReportKind.GPU_TIME, ReportBy.USER)
     [cell] = [
         cell
-        for column, cell in zip(found.columns, found.rows[0], strict=True)
+        for column, cell in zip(report.columns, report.rows[0], strict=True)
         if column.name == "unmeasured_gpu_hours"
     ]
     assert str(cell) == "0.0"
@@ -206,8 +206,8 @@ def test_alerts_count_from_firing_to_their_end(
     with sessions.begin() as session:
         acknowledge_alert(session, scope_of(cast.alice), ids[1], now=NOON + 5 * MINUTE)
         acknowledge_alert(session, scope_of(cast.alice), ids[2], now=NOON + 15 * MINUTE)
-    found = build_report(ReportKind.ALERTS, ReportBy.RULE)
-    hot = row(found, "GPU is hot")
+    report = build_report(ReportKind.ALERTS, ReportBy.RULE)
+    hot = row(report, "GPU is hot")
     assert (hot["alerts"], hot["critical"], hot["resolved"]) == (3, 3, 2)
     assert (hot["mean_resolve_seconds"], hot["longest_resolve_seconds"]) == (1200.0, 1800.0)
     # The third has been firing for six hours.
@@ -246,4 +246,4 @@ def _add_alert(session: Session, rule: Rule, key: str, end_at: datetime | None) 
 def test_percentiles_lie_between_values() -> None:
     assert percentile_95([]) is None
     assert percentile_95([7.0]) == 7.0
-    assert percentile_95([float(one) for one in range(101)]) == pytest.approx(95.0)
+    assert percentile_95([float(number) for number in range(101)]) == pytest.approx(95.0)

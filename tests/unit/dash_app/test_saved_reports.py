@@ -84,9 +84,9 @@ def test_periods_are_whole_days_of_the_time_zone(
 ) -> None:
     # Half past midnight on a Monday in Oslo, the day after its clocks changed.
     now = datetime(2026, 3, 29, 22, 30, tzinfo=UTC)
-    found = period_before(period, now, time_zone="Europe/Oslo")
-    assert found.since == datetime.fromisoformat(since)
-    assert found.until == datetime.fromisoformat(until)
+    span = period_before(period, now, time_zone="Europe/Oslo")
+    assert span.since == datetime.fromisoformat(since)
+    assert span.until == datetime.fromisoformat(until)
 
 
 def test_a_report_is_emailed_at_its_time_with_the_file_and_the_totals(
@@ -185,8 +185,8 @@ def test_a_report_without_its_samples_is_tried_again_and_does_not_stop_others(
     assert email_due(sessions, store, public_url=URL, now=NEXT) == 0
     assert email_due(sessions, store, public_url=URL, now=NEXT + RETRY_AFTER) == 2
     with sessions() as session:
-        again = session.get_one(SavedReport, network_id)
-        assert (again.last_error, again.next_run_at) == ("", NEXT + timedelta(weeks=1))
+        retried = session.get_one(SavedReport, network_id)
+        assert (retried.last_error, retried.next_run_at) == ("", NEXT + timedelta(weeks=1))
 
 
 def test_paused_reports_are_not_emailed_but_on_demand(

@@ -98,8 +98,8 @@ def test_a_rule_that_does_not_hold_for_the_whole_chart_is_left_out(
 
 def test_a_rule_on_one_gpu_has_thresholds_on_that_gpu_alone(desk: Desk) -> None:
     desk.add_rule(desk.cast.acme, {"filters": {"gpu": ["1"]}})
-    found = [len(desk.charts_of_gpu(index)["temperature"].thresholds) for index in ("0", "1")]
-    assert found == [0, 2]
+    counts = [len(desk.charts_of_gpu(index)["temperature"].thresholds) for index in ("0", "1")]
+    assert counts == [0, 2]
 
 
 def test_alice_sees_no_threshold_of_globex(desk: Desk) -> None:
@@ -117,7 +117,7 @@ def test_a_threshold_has_the_unit_of_the_axis_and_is_left_out_beyond_it(span: Sp
     )
     layout = time_figure(chart, span, revision="r")["layout"]
     assert [(shape["y0"], shape["name"]) for shape in layout["shapes"]] == [(4.5, "near")]
-    assert [one["name"] for one in layout["meta"]["thresholds"]] == ["near"]
+    assert [threshold["name"] for threshold in layout["meta"]["thresholds"]] == ["near"]
 
 
 def test_labels_of_thresholds_are_below_the_chart_however_close_they_are(span: Span) -> None:

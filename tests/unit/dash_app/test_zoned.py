@@ -42,7 +42,7 @@ def drawn(at: datetime, zone: ZoneInfo) -> Figure:
 
 
 def trace(figure: Figure, name: str) -> Figure:
-    return next(one for one in figure["data"] if one["name"] == name)
+    return next(drawn_trace for drawn_trace in figure["data"] if drawn_trace["name"] == name)
 
 
 def test_lines_axis_bands_and_events_are_in_the_zone_and_hover_names_it() -> None:
@@ -52,7 +52,7 @@ def test_lines_axis_bands_and_events_are_in_the_zone_and_hover_names_it() -> Non
     assert trace(figure, "events")["x"] == ["2026-06-01 17:30:00"]
     assert axis["range"] == ["2026-06-01 13:30:00", "2026-06-01 21:30:00"]
     assert axis["hoverformat"] == "%b %d %H:%M:%S IST"
-    shapes = [(one["x0"], one["x1"]) for one in figure["layout"]["shapes"]]
+    shapes = [(shape["x0"], shape["x1"]) for shape in figure["layout"]["shapes"]]
     assert shapes == [
         ("2026-06-01 17:30:00", "2026-06-01 18:30:00"),
         ("2026-06-01 17:30:00", "2026-06-01 17:30:00"),

@@ -181,8 +181,8 @@ def test_nobody_deactivates_themselves(session: Session, cast: Cast) -> None:
 
 def test_a_changed_password_is_the_one_that_counts(session: Session, cast: Cast) -> None:
     change_password(session, cast.bob, current=PASSWORD, new="another horse battery")
-    found = authenticate(session, email=cast.bob.email, password="another horse battery")
-    assert found.id == cast.bob.id
+    user = authenticate(session, email=cast.bob.email, password="another horse battery")
+    assert user.id == cast.bob.id
 
 
 def test_changing_the_password_ends_all_other_sessions(session: Session, cast: Cast) -> None:

@@ -158,18 +158,18 @@ def test_the_operator_sees_everyones_appliances(
     assert appliance_names(session, None) == {gpu01.id: "gpu-01", other.id: "gpu-01"}
 
 
-def test_a_search_looks_at_name_site_and_region(
+def test_a_search_matches_name_site_and_region(
     session: Session, cast: Cast, gpu01: Appliance
 ) -> None:
     other = make_appliance(session, gpu01.tenant, "gpu_02")
     other.site = "Lyon"
     session.flush()
     scope = scope_of(cast.bob)
-    found = {
+    names = {
         text: [a.name for a in list_appliances(session, scope, ApplianceFilter(search=text)).items]
         for text in ("lyo", "GPU-", "gpu_", "100%")
     }
-    assert found == {"lyo": ["gpu_02"], "GPU-": ["gpu-01"], "gpu_": ["gpu_02"], "100%": []}
+    assert names == {"lyo": ["gpu_02"], "GPU-": ["gpu-01"], "gpu_": ["gpu_02"], "100%": []}
 
 
 def test_a_list_is_narrowed_by_state(session: Session, cast: Cast, gpu01: Appliance) -> None:
@@ -265,11 +265,19 @@ def test_a_list_is_sorted_both_ways(
     session: Session, cast: Cast, gpu01: Appliance, name: str
 ) -> None:
     for number, state in enumerate(ApplianceState):
-        one = make_appliance(session, gpu01.tenant, f"a-{number}", state=state)
-        one.health_state = list(HealthState)[number] if number < 3 else None
-        one.gpu_count, one.gpu_model, one.appliance_class = number, f"m{number}", f"c{number}"
-        one.site, one.region, one.agent_version = f"s{number}", f"r{number}", f"{number}"
-        one.last_seen_at = NOON + timedelta(seconds=number)
+        appliance = make_appliance(session, gpu01.tenant, f"a-{number}", state=state)
+        appliance.health_state = list(HealthState)[number] if number < 3 else None
+        appliance.gpu_count, appliance.gpu_model, appliance.appliance_class = (
+            number,
+            f"m{number}",
+            f"c{number}",
+        )
+        appliance.site, appliance.region, appliance.agent_version = (
+            f"s{number}",
+            f"r{number}",
+            f"{number}",
+        )
+        appliance.last_seen_at = NOON + timedelta(seconds=number)
     session.flush()
     scope = scope_of(cast.bob)
     up = [a.name for a in list_appliances(session, scope, sort=name).items]
@@ -280,8 +288,8 @@ def test_a_list_is_sorted_both_ways(
 
 def test_a_list_is_sorted_by_several_names(session: Session, cast: Cast, gpu01: Appliance) -> None:
     for name, site, gpus in (("a", "Lyon", 8), ("b", "Lyon", 4), ("c", "Brest", 4)):
-        one = make_appliance(session, gpu01.tenant, name)
-        one.site, one.gpu_count = site, gpus
+        appliance = make_appliance(session, gpu01.tenant, name)
+        appliance.site, appliance.gpu_count = site, gpus
     session.flush()
     scope = scope_of(cast.bob)
 
@@ -298,9 +306,9 @@ def test_a_brief_list_leaves_inventory_and_health_in_the_database(
     session: Session, cast: Cast, gpu01: Appliance
 ) -> None:
     session.expunge(gpu01)
-    (found,) = list_appliances(session, scope_of(cast.bob)).items
-    assert "inventory" not in found.__dict__
-    assert "health" not in found.__dict__
+    (appliance,) = list_appliances(session, scope_of(cast.bob)).items
+    assert "inventory" not in appliance.__dict__
+    assert "health" not in appliance.__dict__
 
 
 def test_a_change_of_all_is_one_event_that_names_who_did_it(
@@ -371,7 +379,7 @@ def test_a_retired_appliance_leaves_the_list_keeps_its_name_and_comes_back(
         rename(session, scope, other.id, "gpu-01")
     reinstate_appliance(session, scope, gpu01.id, now=NOON)
     assert effective_status_of(gpu01) is EffectiveStatus.LOST
-    kinds = [one.kind for one in list_events(session, scope, gpu01.id).items]
+    kinds = [event.kind for event in list_events(session, scope, gpu01.id).items]
     assert sorted(kinds) == ["reinstated", "retired"]
 
 

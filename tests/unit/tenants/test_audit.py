@@ -244,9 +244,9 @@ def test_each_row_made_changed_and_deleted_is_three_entries(
         with audited.begin() as session:
             session.delete(session.merge(row))
         key = getattr(row, "id", None) or row.tenant_id
-        found = entries(sessions, target_id=key, target_kind=how.kind)
-        per_chain = [one for one in found if one.chain == found[-1].chain]
-        verbs = [one.action.partition(".")[2] for one in per_chain]
+        recorded = entries(sessions, target_id=key, target_kind=how.kind)
+        per_chain = [entry for entry in recorded if entry.chain == recorded[-1].chain]
+        verbs = [entry.action.partition(".")[2] for entry in per_chain]
         assert len(verbs) == 3, (how.kind, verbs)
         assert (verbs[0], verbs[-1]) == (how.created, "deleted"), how.kind
         made, change, gone = per_chain
@@ -282,7 +282,7 @@ def _change(row: object, name: str) -> None:
     setattr(row, name, new)
 
 
-def test_an_entry_says_who_from_where_and_when(
+def test_an_entry_has_actor_address_and_time(
     cast: Cast, audited: SessionFactory, clock: FrozenClock
 ) -> None:
     clock.advance(60)
@@ -324,13 +324,13 @@ def test_what_an_agent_and_loops_write_makes_no_entry(cast: Cast, audited: Sessi
     with audited.begin() as session:
         appliance = make_appliance(session, cast.acme, "gpu-01")
     with audited.begin() as session:
-        found = session.get_one(Appliance, appliance.id)
-        found.last_seen_at = LATER
-        found.inventory = {"gpus": []}
+        stored = session.get_one(Appliance, appliance.id)
+        stored.last_seen_at = LATER
+        stored.inventory = {"gpus": []}
     assert actions(audited) == ["appliance.enrolled"]
 
 
-def test_setting_what_is_set_already_makes_no_entry(cast: Cast, audited: SessionFactory) -> None:
+def test_a_change_to_the_current_value_makes_no_entry(cast: Cast, audited: SessionFactory) -> None:
     with audited.begin() as session:
         session.get_one(Tenant, cast.acme.id).name = "Acme"
     assert entries(audited) == []
@@ -410,7 +410,9 @@ def test_users_are_recorded_in_the_logs_of_all_their_tenants(
         session.get_one(User, cast.olivia.id).name = "Liv"
     chains = {entry.chain for entry in entries(sessions, target_id=cast.bob.id)}
     assert chains == {cast.acme.id, cast.globex.id}
-    assert [one.chain for one in entries(sessions, target_id=cast.olivia.id)] == [PLATFORM_CHAIN]
+    assert [entry.chain for entry in entries(sessions, target_id=cast.olivia.id)] == [
+        PLATFORM_CHAIN
+    ]
 
 
 def test_a_stopped_job_is_recorded_though_its_row_was_changed_by_a_guarded_update(

@@ -146,7 +146,7 @@ def test_a_truncated_chain_with_a_forged_head_is_detected_by_a_stored_head(
     log: SessionFactory,
 ) -> None:
     with log() as session:
-        kept = verify(session, PLATFORM_CHAIN).head
+        stored_head = verify(session, PLATFORM_CHAIN).head
     with log.begin() as session:
         session.execute(delete(AuditEntry).where(AuditEntry.number > 4))
         last = session.scalars(select(AuditEntry).where(*entry(4))).one()
@@ -155,23 +155,23 @@ def test_a_truncated_chain_with_a_forged_head_is_detected_by_a_stored_head(
     assert fault(log) == ""
     with log() as session:
         assert (
-            verify(session, PLATFORM_CHAIN, known_heads=[kept]).problem
+            verify(session, PLATFORM_CHAIN, known_heads=[stored_head]).problem
             == "Entries 5 to 6 are missing."
         )
     with log.begin() as session:
         tell(session, "another history")
         tell(session, "and more of it")
     with log() as session:
-        assert "rewritten" in verify(session, PLATFORM_CHAIN, known_heads=[kept]).problem
+        assert "rewritten" in verify(session, PLATFORM_CHAIN, known_heads=[stored_head]).problem
 
 
 def test_a_stored_head_still_fits_after_more_was_written(log: SessionFactory) -> None:
     with log() as session:
-        kept = Head.parse(str(verify(session, PLATFORM_CHAIN).head))
+        stored_head = Head.parse(str(verify(session, PLATFORM_CHAIN).head))
     with log.begin() as session:
         tell(session, "later")
     with log() as session:
-        assert verify(session, PLATFORM_CHAIN, known_heads=[kept]).problem == ""
+        assert verify(session, PLATFORM_CHAIN, known_heads=[stored_head]).problem == ""
 
 
 def test_a_tenants_log_that_is_gone_as_a_whole_shows(log: SessionFactory, cast: Cast) -> None:
@@ -185,7 +185,7 @@ def test_a_tenants_log_that_is_gone_as_a_whole_shows(log: SessionFactory, cast: 
         session.execute(delete(AuditEntry).where(AuditEntry.chain == tenant.id))
         session.execute(delete(AuditHead).where(AuditHead.chain == tenant.id))
     with log() as session:
-        faults = {one.head.chain: one.problem for one in verify_all(session)}
+        faults = {result.head.chain: result.problem for result in verify_all(session)}
     assert faults == {PLATFORM_CHAIN: "", tenant.id: "The chain is missing."}
 
 

@@ -45,7 +45,7 @@ def test_the_first_authority_is_created_on_demand_with_an_encrypted_key(session:
 
 def test_the_portal_sets_the_subject_and_ignores_that_of_the_request(session: Session) -> None:
     certificate = signed(session, signing_request(subject="another appliance"))
-    names = {one.oid: one.value for one in certificate.subject}
+    names = {attribute.oid: attribute.value for attribute in certificate.subject}
     assert names == {NameOID.ORGANIZATION_NAME: "acme", NameOID.COMMON_NAME: "dgx-01"}
     alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     uris = alternatives.value.get_values_for_type(x509.UniformResourceIdentifier)
@@ -85,8 +85,8 @@ def test_a_weak_or_odd_key_is_not_signed(key: Key, fault: str) -> None:
 
 def test_a_request_that_another_user_signed_is_refused() -> None:
     request = x509.load_pem_x509_csr(signing_request().encode())
-    whole = request.public_bytes(serialization.Encoding.DER)
-    bent = whole[:-1] + bytes([whole[-1] ^ 1])
+    der = request.public_bytes(serialization.Encoding.DER)
+    bent = der[:-1] + bytes([der[-1] ^ 1])
     pem = x509.load_der_x509_csr(bent).public_bytes(serialization.Encoding.PEM)
     with pytest.raises(InvalidInputError, match="signature"):
         key_of_request(pem.decode())
@@ -104,7 +104,10 @@ def test_after_a_rotation_the_old_one_signs_until_the_overlap_is_over(session: S
     assert signing_authority(session, BOX, now=NOON + timedelta(hours=23)).id == old.id
     assert signing_authority(session, BOX, now=NOON + timedelta(hours=24)).id == new.id
     later = NOON + timedelta(days=30)
-    assert {one.id for one in trusted_authorities(session, now=later)} == {old.id, new.id}
+    assert {authority.id for authority in trusted_authorities(session, now=later)} == {
+        old.id,
+        new.id,
+    }
     assert authorities_pem(session, now=NOON).count("BEGIN CERTIFICATE") == 2
 
 
@@ -122,7 +125,7 @@ def test_the_revocation_list_names_what_was_revoked(session: Session, cast: Cast
     row.revoked_at = NOON
     session.flush()
     listed = x509.load_pem_x509_crl(revocation_lists_pem(session, BOX, now=NOON).encode())
-    assert [one.serial_number for one in listed] == [certificate.serial_number]
+    assert [revoked.serial_number for revoked in listed] == [certificate.serial_number]
     [own] = x509.load_pem_x509_certificates(authorities_pem(session, now=NOON).encode())
     key = own.public_key()
     assert isinstance(key, ec.EllipticCurvePublicKey)
@@ -146,7 +149,7 @@ def _row(
     return row
 
 
-def test_the_portals_own_certificate_is_none_of_an_agents_and_none_of_theirs_is_the_portals(
+def test_certificates_of_the_portal_and_of_agents_do_not_replace_each_other(
     session: Session,
 ) -> None:
     authority = signing_authority(session, BOX, now=NOON)

@@ -126,10 +126,10 @@ def test_an_answer_that_was_lost_fences_nobody(session: Session, dgx: Appliance)
 def test_a_clone_that_renewed_too_is_fenced(session: Session, dgx: Appliance) -> None:
     first = issue(session, dgx)
     admit(session, first)
-    one, other = issue(session, dgx), issue(session, dgx)
-    admit(session, one)
-    admit(session, other)
-    assert admit(session, one, now=NOON + timedelta(hours=1)).refusal
+    first_renewal, second_renewal = issue(session, dgx), issue(session, dgx)
+    admit(session, first_renewal)
+    admit(session, second_renewal)
+    assert admit(session, first_renewal, now=NOON + timedelta(hours=1)).refusal
     assert dgx.fenced_at is not None
 
 

@@ -1,4 +1,4 @@
-"""Which differences between two heartbeats make events."""
+"""Differences between two heartbeats that make events."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def health(state: str, *findings: tuple[str, str]) -> ApplianceHealth:
     return ApplianceHealth(state=HealthState(state), findings=[summary], gpus=[gpu3])
 
 
-def known(**changes: Any) -> KnownState:  # noqa: ANN401 - the fields of Known
+def known_state(**changes: Any) -> KnownState:  # noqa: ANN401 - the fields of Known
     values: dict[str, Any] = {
         "inventory": inventory(gpu(0)),
         "health": None,
@@ -46,18 +46,21 @@ def reported(before: KnownState, after: KnownState) -> list[tuple[EventKind, str
 
 
 def test_the_same_again_makes_no_event() -> None:
-    same = known(health=health("failed", ("xid_fatal", "XID 79")))
+    same = known_state(health=health("failed", ("xid_fatal", "XID 79")))
     assert change_events_of(same, same) == []
 
 
 def test_a_first_heartbeat_makes_no_event() -> None:
     blank = KnownState(None, None, "", None)
-    assert change_events_of(blank, known(health=ApplianceHealth(state=HealthState.HEALTHY))) == []
+    assert (
+        change_events_of(blank, known_state(health=ApplianceHealth(state=HealthState.HEALTHY)))
+        == []
+    )
 
 
 def test_a_missing_and_a_new_gpu_are_named() -> None:
-    before = known(inventory=inventory(gpu(0), gpu(1)))
-    after = known(inventory=inventory(gpu(0), gpu(2, "H200")))
+    before = known_state(inventory=inventory(gpu(0), gpu(1)))
+    after = known_state(inventory=inventory(gpu(0), gpu(2, "H200")))
     (event,) = change_events_of(before, after)
     assert event.kind is EventKind.INVENTORY
     assert event.message == "Missing: GPU 1 (H100). New: GPU 2 (H200)."
@@ -65,36 +68,38 @@ def test_a_missing_and_a_new_gpu_are_named() -> None:
 
 
 def test_of_many_missing_gpus_four_are_named() -> None:
-    before = known(inventory=inventory(*map(gpu, range(8))))
-    ((_, message),) = reported(before, known(inventory=inventory()))
+    before = known_state(inventory=inventory(*map(gpu, range(8))))
+    ((_, message),) = reported(before, known_state(inventory=inventory()))
     assert message.endswith("GPU 3 (H100) and 4 more.")
 
 
 def test_another_driver_and_less_memory_are_reported() -> None:
-    before = known(inventory=inventory(driver_version="550.1"))
-    after = known(inventory=inventory(driver_version="560.2", memory_bytes=256 * GIB))
+    before = known_state(inventory=inventory(driver_version="550.1"))
+    after = known_state(inventory=inventory(driver_version="560.2", memory_bytes=256 * GIB))
     ((_, message),) = reported(before, after)
     assert message == "GPU driver: 560.2; was 550.1. Memory: 256 GiB; was 512 GiB."
 
 
 def test_a_little_less_memory_makes_no_event() -> None:
-    after = known(inventory=inventory(gpu(0), memory_bytes=511 * GIB))
-    assert change_events_of(known(), after) == []
+    after = known_state(inventory=inventory(gpu(0), memory_bytes=511 * GIB))
+    assert change_events_of(known_state(), after) == []
 
 
 def test_an_unknown_inventory_makes_no_event() -> None:
-    assert change_events_of(known(inventory=None), known()) == []
+    assert change_events_of(known_state(inventory=None), known_state()) == []
 
 
 def test_another_boot_id_is_a_reboot() -> None:
-    before, after = (known(inventory=inventory(gpu(0), boot_id=one)) for one in ("a", "b"))
+    before, after = (
+        known_state(inventory=inventory(gpu(0), boot_id=boot_id)) for boot_id in ("a", "b")
+    )
     assert reported(before, after) == [(EventKind.REBOOT, "The host was rebooted.")]
-    assert change_events_of(known(), after) == []
+    assert change_events_of(known_state(), after) == []
 
 
 def test_another_version_of_the_agent_is_reported() -> None:
     expected = [(EventKind.AGENT, "Agent version: 1.1; was 1.0.")]
-    assert reported(known(), known(agent_version="1.1")) == expected
+    assert reported(known_state(), known_state(agent_version="1.1")) == expected
 
 
 @pytest.mark.parametrize(
@@ -113,22 +118,27 @@ def test_a_change_of_health_says_which_way_and_why(
         findings = [("xid_fatal", "XID 79")] if state == "failed" else []
         return None if state is None else health(state, *findings)
 
-    found = reported(known(health=of(before)), known(health=of(after)))
-    assert found == [(EventKind.HEALTH, message)]
+    events = reported(known_state(health=of(before)), known_state(health=of(after)))
+    assert events == [(EventKind.HEALTH, message)]
 
 
 def test_a_new_and_a_resolved_finding_are_reported_in_the_same_state() -> None:
-    one = known(health=health("failed", ("xid_fatal", "XID 79")))
-    two = known(health=health("failed", ("xid_fatal", "XID 79"), ("remap_failed", "row remap")))
-    assert reported(one, two)[0][1] == "Health is still failed, new findings: GPU 3: row remap."
+    first = known_state(health=health("failed", ("xid_fatal", "XID 79")))
+    second = known_state(
+        health=health("failed", ("xid_fatal", "XID 79"), ("remap_failed", "row remap"))
+    )
     assert (
-        reported(two, one)[0][1] == "Health is still failed, resolved findings: GPU 3: row remap."
+        reported(first, second)[0][1] == "Health is still failed, new findings: GPU 3: row remap."
+    )
+    assert (
+        reported(second, first)[0][1]
+        == "Health is still failed, resolved findings: GPU 3: row remap."
     )
 
 
 def test_another_wording_of_the_same_finding_makes_no_event() -> None:
-    before = known(health=health("failed", ("xid_fatal", "XID 79, 3 s ago")))
-    after = known(health=health("failed", ("xid_fatal", "XID 79, 13 s ago")))
+    before = known_state(health=health("failed", ("xid_fatal", "XID 79, 3 s ago")))
+    after = known_state(health=health("failed", ("xid_fatal", "XID 79, 13 s ago")))
     assert change_events_of(before, after) == []
 
 
@@ -144,8 +154,8 @@ def test_a_clock_that_goes_wrong_or_right_is_reported_once(
     before: float | None, after: float, message: str
 ) -> None:
     is_off = before is not None and abs(before) > SKEW_LIMIT_SECONDS
-    old = known(clock_skew_seconds=before, is_clock_reported_skewed=is_off)
-    new = known(clock_skew_seconds=after, is_clock_reported_skewed=not is_off)
+    old = known_state(clock_skew_seconds=before, is_clock_reported_skewed=is_off)
+    new = known_state(clock_skew_seconds=after, is_clock_reported_skewed=not is_off)
     assert reported(old, new) == [(EventKind.CLOCK, message)]
     assert change_events_of(new, new) == []
 
@@ -157,5 +167,5 @@ def test_a_clock_that_goes_wrong_or_right_is_reported_once(
 def test_a_clock_around_the_limit_is_not_reported_repeatedly(
     before: float, after: float, *, is_told_off: bool
 ) -> None:
-    old = known(clock_skew_seconds=before, is_clock_reported_skewed=is_told_off)
-    assert change_events_of(old, known(clock_skew_seconds=after)) == []
+    old = known_state(clock_skew_seconds=before, is_clock_reported_skewed=is_told_off)
+    assert change_events_of(old, known_state(clock_skew_seconds=after)) == []

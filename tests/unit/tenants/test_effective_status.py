@@ -73,14 +73,14 @@ def test_sql_finds_the_same_status_for_every_combination(session: Session, cast:
         made.drained_at, made.quarantined_at, made.fenced_at, *out_of_service = verdict
         made.retired_at, made.revoked_at = out_of_service
     session.flush()
-    found = {
-        one.id: status
+    status_by_id = {
+        row.id: status
         for status in L
-        for one in session.scalars(select(Appliance).where(has_effective_status(status)))
+        for row in session.scalars(select(Appliance).where(has_effective_status(status)))
     }
     everything = session.scalars(select(Appliance)).all()
-    assert found == {one.id: effective_status_of(one) for one in everything}
-    assert len(found) == 5 * 2**5
+    assert status_by_id == {row.id: effective_status_of(row) for row in everything}
+    assert len(status_by_id) == 5 * 2**5
 
 
 def test_sorted_by_need_the_fenced_and_lost_come_first(session: Session, cast: Cast) -> None:

@@ -46,7 +46,7 @@ def beat(session: Session, appliance: Appliance, after_seconds: float = 10, **to
 def events(session: Session, cast: Cast, appliance: Appliance) -> list[tuple[str, str]]:
     """Return kind and message, the oldest first."""
     page = list_events(session, scope_of(cast.bob), appliance.id)
-    return [(one.kind, one.message) for one in reversed(page.items)]
+    return [(entry.kind, entry.message) for entry in reversed(page.items)]
 
 
 def test_an_ordinary_heartbeat_makes_no_event_and_two_statements(
@@ -165,7 +165,7 @@ def test_a_heartbeat_of_nobody_is_dropped(session: Session) -> None:
     )
 
 
-def test_events_are_paged_narrowed_and_nobody_elses(
+def test_events_are_paged_filtered_and_of_the_own_tenant_only(
     session: Session, cast: Cast, gpu01: Appliance
 ) -> None:
     for number in range(3):
@@ -174,7 +174,7 @@ def test_events_are_paged_narrowed_and_nobody_elses(
     add_event(session, gpu01, EventKind.AGENT, "agent", now=NOON)
     session.flush()
     page = list_events(session, scope_of(cast.bob), gpu01.id, kind=EventKind.CLOCK, page_size=2)
-    assert ([one.message for one in page.items], page.total) == (["clock 2", "clock 1"], 3)
+    assert ([entry.message for entry in page.items], page.total) == (["clock 2", "clock 1"], 3)
     with pytest.raises(NotFoundError):
         list_events(session, scope_of(cast.charlie), gpu01.id)
 

@@ -40,13 +40,18 @@ def test_a_new_user_accepts_and_signs_in(session: Session, cast: Cast) -> None:
     _, secret = invited(session, cast.alice, cast.acme)
     user = accept_as_new(session, secret, name="Dora", password=PASSWORD, now=NOON)
     assert authenticate(session, email=DORA, password=PASSWORD).id == user.id
-    assert [(one.tenant_id, one.role) for one in user.memberships] == [(cast.acme.id, Role.MEMBER)]
+    assert [(membership.tenant_id, membership.role) for membership in user.memberships] == [
+        (cast.acme.id, Role.MEMBER)
+    ]
 
 
 def test_a_known_user_joins_a_second_tenant(session: Session, cast: Cast) -> None:
     _, secret = invited(session, cast.alice, cast.acme, email=cast.charlie.email)
     user = accept_as(session, secret, cast.charlie.id, now=NOON)
-    assert {one.tenant_id for one in user.memberships} == {cast.globex.id, cast.acme.id}
+    assert {membership.tenant_id for membership in user.memberships} == {
+        cast.globex.id,
+        cast.acme.id,
+    }
 
 
 def test_an_operator_is_invited_by_an_operator(session: Session, cast: Cast) -> None:
@@ -74,10 +79,10 @@ def test_a_member_invites_nobody(session: Session, cast: Cast) -> None:
 def test_inviting_a_known_and_an_unknown_address_looks_the_same(
     session: Session, cast: Cast
 ) -> None:
-    known, _ = invited(session, cast.alice, cast.acme, email=cast.charlie.email)
-    unknown, _ = invited(session, cast.alice, cast.acme, email="nobody@globex.example")
+    known_invitation, _ = invited(session, cast.alice, cast.acme, email=cast.charlie.email)
+    unknown_invitation, _ = invited(session, cast.alice, cast.acme, email="nobody@globex.example")
     for name in ("tenant_id", "role", "created_at", "expires_at", "accepted_at", "revoked_at"):
-        assert getattr(known, name) == getattr(unknown, name)
+        assert getattr(known_invitation, name) == getattr(unknown_invitation, name)
 
 
 def test_a_member_is_not_invited(session: Session, cast: Cast) -> None:
@@ -150,7 +155,7 @@ def test_an_accepted_invitation_is_not_revoked(session: Session, cast: Cast) -> 
         revoke_invitation(session, scope_of(cast.alice), invitation.id, now=NOON)
 
 
-def test_only_who_was_invited_accepts(session: Session, cast: Cast) -> None:
+def test_only_the_invited_user_accepts(session: Session, cast: Cast) -> None:
     _, secret = invited(session, cast.alice, cast.acme)
     with pytest.raises(ForbiddenError, match=r"is for dora@example\.com"):
         accept_as(session, secret, cast.charlie.id, now=NOON)
@@ -194,5 +199,5 @@ def test_a_former_member_comes_back_by_invitation(session: Session, cast: Cast) 
     session.expire_all()
     _, secret = invited(session, cast.alice, cast.acme, email=cast.bob.email, role=Role.VIEWER)
     accept_as(session, secret, cast.bob.id, now=NOON)
-    emails = [one.email for one in list_users(session, scope_of(cast.alice)).items]
+    emails = [member.email for member in list_users(session, scope_of(cast.alice)).items]
     assert cast.bob.email in emails

@@ -90,7 +90,9 @@ def test_a_removed_user_is_signed_out_and_their_tokens_are_revoked(
     assert session_principal(session, cookie, now=NOON) is None
     assert token_principal(session, secret, now=NOON) is None
     assert token.revoked_at == NOON
-    assert [one.id for one in list_users(session, scope_of(cast.alice)).items] == [cast.alice.id]
+    assert [member.id for member in list_users(session, scope_of(cast.alice)).items] == [
+        cast.alice.id
+    ]
 
 
 def test_a_removed_user_keeps_their_other_tenants(session: Session, cast: Cast) -> None:
@@ -98,9 +100,9 @@ def test_a_removed_user_keeps_their_other_tenants(session: Session, cast: Cast) 
     there = Scope(cast.bob.id, Role.MEMBER, cast.globex.id)
     _, secret = create_api_token(session, there, name="ci", now=NOON)
     remove_user(session, scope_of(cast.alice), cast.bob.id, now=NOON)
-    found = token_principal(session, secret, now=NOON)
-    assert found is not None
-    assert found.scope.tenant_id == cast.globex.id
+    principal = token_principal(session, secret, now=NOON)
+    assert principal is not None
+    assert principal.scope.tenant_id == cast.globex.id
 
 
 def test_the_last_operator_stays(session: Session, cast: Cast) -> None:
@@ -123,7 +125,7 @@ def test_a_former_operator_stays_what_they_are_in_tenants(session: Session, cast
     assert (member.role, member.user.is_operator) == (Role.MEMBER, False)
 
 
-def test_who_is_no_operator_is_not_removed_from_them(session: Session, cast: Cast) -> None:
+def test_a_user_who_is_no_operator_is_not_removed_as_one(session: Session, cast: Cast) -> None:
     with pytest.raises(NotFoundError):
         remove_operator(session, scope_of(cast.olivia), cast.bob.id, now=NOON)
 

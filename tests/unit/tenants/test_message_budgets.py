@@ -20,7 +20,9 @@ BUDGETS = MessageBudgets(of_user=2, of_tenant=5)
 HOUR = timedelta(hours=1)
 
 
-def test_a_user_may_cause_so_many_messages_within_an_hour(session: Session, cast: Cast) -> None:
+def test_the_messages_that_a_user_causes_within_an_hour_are_limited(
+    session: Session, cast: Cast
+) -> None:
     bob, alice = scope_of(cast.bob), scope_of(cast.alice)
     for minutes in (0, 10):
         charge_user(session, bob, BUDGETS, now=NOON + timedelta(minutes=minutes))

@@ -46,7 +46,7 @@ def arrive(session: Session, identity: Identity) -> User:
 
 
 def roles(user: User) -> dict[str, Role]:
-    return {one.tenant.slug: one.role for one in user.memberships}
+    return {membership.tenant.slug: membership.role for membership in user.memberships}
 
 
 def test_a_new_user_is_added_with_what_their_groups_give(session: Session, cast: Cast) -> None:
@@ -245,9 +245,9 @@ def test_the_last_sign_in_is_stored(session: Session, cast: Cast) -> None:
     ],
 )
 def test_the_mapping_is_read(text: str, group: str, role: Role) -> None:
-    found, faults = GroupRoles.parse(text)
+    group_roles, faults = GroupRoles.parse(text)
     assert faults == []
-    assert found.grants(frozenset({group})).roles == {"acme": role}
+    assert group_roles.grants(frozenset({group})).roles == {"acme": role}
 
 
 @pytest.mark.parametrize(

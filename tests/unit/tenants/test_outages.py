@@ -101,7 +101,7 @@ def test_the_guard_is_off_once_half_of_them_report_again_and_the_rest_is_lost(
     hear(session, fleet[300:], 700)
     sweep(session, 700)
     hear(session, fleet[50:], 760)
-    lost = [one for one in sweep(session, 760) if one.after is S.LOST]
+    lost = [change for change in sweep(session, 760) if change.after is S.LOST]
     assert len(lost) == 50
     assert current_outage(session) is None
     assert outages(session)[0].ended_at == at(760)
@@ -109,15 +109,15 @@ def test_the_guard_is_off_once_half_of_them_report_again_and_the_rest_is_lost(
 
 def test_half_of_the_fleet_is_not_a_mass_outage(session: Session, fleet: list[str]) -> None:
     hear(session, fleet[250:], 700)
-    assert len([one for one in sweep(session, 700) if one.after is S.LOST]) == 250
+    assert len([change for change in sweep(session, 700) if change.after is S.LOST]) == 250
     assert outages(session) == []
 
 
 def test_those_lost_before_have_no_part_in_an_outage(session: Session, fleet: list[str]) -> None:
-    """Of 400 that are left, 190 are no half: that 100 were lost long ago changes nothing."""
+    """190 are less than half of the 400 that are not lost: the 100 lost ones don't count."""
     session.execute(update(Appliance).where(Appliance.id.in_(fleet[:100])).values(state=S.LOST))
     hear(session, fleet[290:], 700)
-    assert len([one for one in sweep(session, 700) if one.after is S.LOST]) == 190
+    assert len([change for change in sweep(session, 700) if change.after is S.LOST]) == 190
 
 
 def test_a_fleet_that_comes_and_goes_makes_one_outage(session: Session, fleet: list[str]) -> None:
@@ -137,7 +137,7 @@ def test_an_outage_long_after_is_another_one(session: Session) -> None:
     assert not update_mass_outage_guard(session, well, now=at(60))
     later = at(61) + REOPENED_WITHIN
     assert update_mass_outage_guard(session, suspect, now=later)
-    assert [one.began_at for one in outages(session)] == [NOON, later]
+    assert [outage.began_at for outage in outages(session)] == [NOON, later]
 
 
 def test_every_change_of_the_sweep_is_an_event(
@@ -147,7 +147,7 @@ def test_every_change_of_the_sweep_is_an_event(
     for seconds in (40, 100, 700):
         sweep(session, seconds)
     page = list_events(session, scope_of(cast.alice), fleet[0])
-    assert [one.message for one in reversed(page.items)] == [
+    assert [event.message for event in reversed(page.items)] == [
         "Stale: no heartbeat for 40s.",
         "Unreachable: no heartbeat for 1m 40s.",
         "Lost: no heartbeat for 11m 40s.",

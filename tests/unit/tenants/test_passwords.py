@@ -57,7 +57,7 @@ def test_a_password_is_known_by_its_hash_and_no_other_is() -> None:
     assert not verify_password("no hash at all", "correct horse")
 
 
-def test_who_has_no_hash_has_no_password_either() -> None:
+def test_a_user_without_a_hash_has_no_password() -> None:
     assert not verify_password(None, "")
 
 
@@ -76,7 +76,7 @@ def test_a_hash_of_other_costs_is_to_be_forged() -> None:
     assert not needs_rehash(hash_password("horse"))
 
 
-def test_only_so_many_hash_at_once_and_the_next_one_waits(guests: Guests) -> None:
+def test_concurrent_hashes_are_limited_and_the_next_one_waits(guests: Guests) -> None:
     for _ in range(3):
         guests.come()
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_only_so_many_hash_at_once_and_the_next_one_waits(guests: Guests) -> Non
     assert guests.inside.acquire(timeout=WAIT_SECONDS)
 
 
-def test_where_too_many_wait_the_next_one_is_sent_away_at_once(guests: Guests) -> None:
+def test_a_hash_is_refused_at_once_where_too_many_wait(guests: Guests) -> None:
     for _ in range(4):
         guests.come()
     assert guests.refused.acquire(timeout=WAIT_SECONDS)

@@ -47,13 +47,13 @@ def test_a_tenant_without_quotas_is_unlimited(session: Session, cast: Cast) -> N
     assert read_limits(session, scope_of(cast.alice), cast.acme.id) == UNLIMITED
 
 
-def test_the_operator_sets_quotas_and_the_tenants_people_see_them(
+def test_the_operator_sets_quotas_and_the_tenants_users_see_them(
     session: Session, cast: Cast
 ) -> None:
     limit(session, cast, max_appliances=3, max_storage_bytes=2**40)
-    found = read_limits(session, scope_of(cast.bob), cast.acme.id)
-    assert found == Limits(max_appliances=3, max_storage_bytes=2**40)
-    assert all_limits(session) == {cast.acme.id: found}
+    limits = read_limits(session, scope_of(cast.bob), cast.acme.id)
+    assert limits == Limits(max_appliances=3, max_storage_bytes=2**40)
+    assert all_limits(session) == {cast.acme.id: limits}
 
 
 def test_setting_quotas_again_replaces_all_of_them(session: Session, cast: Cast) -> None:

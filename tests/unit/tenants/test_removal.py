@@ -122,8 +122,8 @@ def test_nothing_of_the_tenant_is_left_and_others_are_untouched(
     assert run_removals(remover) == 1
     for table in Base.metadata.sorted_tables:
         if "tenant_id" in table.c and table.name != "tenant_removals":
-            found = session.execute(select(table).where(table.c.tenant_id == cast.acme.id)).all()
-            assert found == [], table.name
+            rows = session.execute(select(table).where(table.c.tenant_id == cast.acme.id)).all()
+            assert rows == [], table.name
     assert session.get(Tenant, cast.acme.id) is None
     assert session.get(User, cast.alice.id) is None
     assert session.get(User, cast.charlie.id) is not None
@@ -134,20 +134,20 @@ def test_nothing_of_the_tenant_is_left_and_others_are_untouched(
     assert list_removals(session, scope_of(cast.olivia)).items == [removal]
 
 
-def test_who_belongs_to_another_tenant_too_stays(
+def test_a_user_of_another_tenant_remains(
     remover: Remover, doomed: str, cast: Cast, session: Session
 ) -> None:
     assert doomed
-    with remover.sessions.begin() as other:
-        other.add(
+    with remover.sessions.begin() as other_session:
+        other_session.add(
             Membership(
                 user_id=cast.bob.id, tenant_id=cast.globex.id, role=Role.VIEWER, created_at=NOON
             )
         )
     run_removals(remover)
-    assert [one.tenant_id for one in session.get_one(User, cast.bob.id).memberships] == [
-        cast.globex.id
-    ]
+    assert [
+        membership.tenant_id for membership in session.get_one(User, cast.bob.id).memberships
+    ] == [cast.globex.id]
 
 
 def test_the_export_contains_everything_except_secrets(
@@ -255,8 +255,8 @@ def test_the_platforms_log_records_it_and_the_chains_are_whole(
         "tenant.removed",
     ]
     verdicts = verify_all(session)
-    assert [one.problem for one in verdicts] == [""] * len(verdicts)
-    assert cast.acme.id not in {one.head.chain for one in verdicts}
+    assert [result.problem for result in verdicts] == [""] * len(verdicts)
+    assert cast.acme.id not in {result.head.chain for result in verdicts}
 
 
 def test_an_export_is_discarded_by_hand_and_then_gone(
@@ -274,6 +274,6 @@ def test_an_export_is_discarded_by_hand_and_then_gone(
 
 
 def test_a_removal_is_found_by_its_tenant(session: Session, doomed: str, cast: Cast) -> None:
-    found = find_removal(session, cast.acme.id)
-    assert found is not None
-    assert found.id == doomed
+    removal = find_removal(session, cast.acme.id)
+    assert removal is not None
+    assert removal.id == doomed

@@ -23,8 +23,8 @@ MINUTE = timedelta(minutes=1)
 
 
 def cross(session: Session) -> list[tuple[str, int]]:
-    found = update_quota_warnings(session, defaults={}, now=NOON)
-    return [(one.quota.value, one.level_percent) for one in found]
+    crossings = update_quota_warnings(session, defaults={}, now=NOON)
+    return [(crossing.quota.value, crossing.level_percent) for crossing in crossings]
 
 
 def store(session: Session, cast: Cast, used_bytes: int) -> None:
@@ -146,9 +146,13 @@ def test_series_are_compared_with_the_own_quota_or_the_servers(
     )
     assert update_quota_warnings(session, defaults={FillingQuota.SERIES: 120}, now=NOON) == [
         Crossing(
-            tenant_id=tenant_id, quota=FillingQuota.SERIES, level_percent=level, used=96, limit=most
+            tenant_id=tenant_id,
+            quota=FillingQuota.SERIES,
+            level_percent=level,
+            used=96,
+            limit=limit,
         )
-        for tenant_id, level, most in sorted([(cast.acme.id, 95, 100), (cast.globex.id, 80, 120)])
+        for tenant_id, level, limit in sorted([(cast.acme.id, 95, 100), (cast.globex.id, 80, 120)])
     ]
 
 
@@ -167,9 +171,11 @@ def test_names_have_warnings_by_the_own_quota_or_that_of_the_server(
     store_sample_counts(session, "one:1", {cast.acme.id: counts}, now=NOON)
     defaults = {FillingQuota.MEASUREMENTS: 500, FillingQuota.FIELDS: 100, FillingQuota.SERIES: 0}
 
-    found = update_quota_warnings(session, defaults=defaults, now=NOON)
+    crossings = update_quota_warnings(session, defaults=defaults, now=NOON)
 
-    assert [(one.quota.value, one.level_percent, one.limit) for one in found] == [
+    assert [
+        (crossing.quota.value, crossing.level_percent, crossing.limit) for crossing in crossings
+    ] == [
         ("measurements", 80, 10),
         ("fields", 95, 100),
     ]

@@ -44,8 +44,8 @@ def bob_of_both(session: Session, cast: Cast) -> User:
 def test_browsers_are_listed_with_where_and_what_they_are(session: Session, cast: Cast) -> None:
     sign_in(session, cast.bob, address="192.0.2.7", user_agent="Firefox")
     sign_in(session, cast.alice)
-    (found,) = list_sessions(session, cast.bob.id, now=NOON).items
-    assert (found.address, found.user_agent, found.last_seen_at) == ("192.0.2.7", "Firefox", NOON)
+    (login,) = list_sessions(session, cast.bob.id, now=NOON).items
+    assert (login.address, login.user_agent, login.last_seen_at) == ("192.0.2.7", "Firefox", NOON)
 
 
 def test_what_expired_is_not_listed(session: Session, cast: Cast) -> None:
@@ -83,42 +83,46 @@ def test_all_browsers_are_signed_out(session: Session, cast: Cast) -> None:
     secrets = [sign_in(session, user)[0] for user in (cast.bob, cast.bob, cast.alice)]
     end_all_sessions(session, cast.bob.id)
     visitors = [session_principal(session, secret, now=NOON) for secret in secrets]
-    assert [one is not None for one in visitors] == [False, False, True]
+    assert [principal is not None for principal in visitors] == [False, False, True]
 
 
-def test_a_browser_looks_at_another_tenant(session: Session, cast: Cast, bob_of_both: User) -> None:
+def test_a_browser_switches_to_another_tenant(
+    session: Session, cast: Cast, bob_of_both: User
+) -> None:
     secret, made = sign_in(session, bob_of_both)
     switch_tenant(session, made.id, cast.globex.id, now=NOON)
-    found = session_principal(session, secret, now=NOON)
-    assert found is not None
-    assert (found.scope.tenant_id, found.scope.role) == (cast.globex.id, Role.VIEWER)
+    principal = session_principal(session, secret, now=NOON)
+    assert principal is not None
+    assert (principal.scope.tenant_id, principal.scope.role) == (cast.globex.id, Role.VIEWER)
 
 
-def test_nobody_looks_at_a_tenant_that_is_not_theirs(session: Session, cast: Cast) -> None:
+def test_a_browser_cannot_switch_to_a_tenant_of_other_users(session: Session, cast: Cast) -> None:
     _, made = sign_in(session, cast.bob)
     for tenant_id in (cast.globex.id, "missing", None):
         with pytest.raises(NotFoundError):
             switch_tenant(session, made.id, tenant_id, now=NOON)
 
 
-def test_a_suspended_tenant_is_not_looked_at(
+def test_a_browser_cannot_switch_to_a_suspended_tenant(
     session: Session, cast: Cast, bob_of_both: User
 ) -> None:
     _, made = sign_in(session, bob_of_both)
     session.get_one(Tenant, cast.globex.id).state = TenantState.SUSPENDED
-    assert [one.id for one in available_tenants(bob_of_both)] == [cast.acme.id]
+    assert [tenant.id for tenant in available_tenants(bob_of_both)] == [cast.acme.id]
     with pytest.raises(NotFoundError):
         switch_tenant(session, made.id, cast.globex.id, now=NOON)
 
 
-def test_an_operator_a_member_looks_at_either(session: Session, cast: Cast) -> None:
+def test_an_operator_who_is_a_member_switches_between_both_views(
+    session: Session, cast: Cast
+) -> None:
     bob = session.get_one(User, cast.bob.id)
     bob.is_operator = True
     secret, made = sign_in(session, bob)
     roles = []
     for tenant_id in (None, cast.acme.id, None):
         switch_tenant(session, made.id, tenant_id, now=NOON)
-        found = session_principal(session, secret, now=NOON)
-        assert found is not None
-        roles.append(found.scope.role)
+        principal = session_principal(session, secret, now=NOON)
+        assert principal is not None
+        roles.append(principal.scope.role)
     assert roles == [Role.OPERATOR, Role.MEMBER, Role.OPERATOR]

@@ -23,9 +23,9 @@ def token(sessions: SessionFactory, cast: Cast) -> APIToken:
 
 
 def user_of(token: APIToken, user: User) -> Principal:
-    found = principal_of(user, via=Via.TOKEN, credential_id=token.id)
-    assert found is not None
-    return found
+    principal = principal_of(user, via=Via.TOKEN, credential_id=token.id)
+    assert principal is not None
+    return principal
 
 
 def test_the_use_of_a_token_is_stored_once_a_minute(

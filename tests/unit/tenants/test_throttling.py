@@ -148,11 +148,11 @@ def test_a_right_try_gives_all_tries_back_to_its_account(session: Session) -> No
     assert wait_of(session) == 60
 
 
-def test_a_right_try_does_not_wash_its_address_clean(session: Session) -> None:
+def test_a_successful_sign_in_does_not_reset_its_address(session: Session) -> None:
     guess(session, times=4)
     forgive_attempt(session, count_attempt(session, account=BOB, address=HERE, now=NOON))
-    kept = select(Throttle.failures).where(Throttle.kind == ThrottleKind.ADDRESS)
-    assert session.scalars(kept).all() == [4]
+    failures = select(Throttle.failures).where(Throttle.kind == ThrottleKind.ADDRESS)
+    assert session.scalars(failures).all() == [4]
 
 
 def test_a_right_try_ends_the_wait_that_it_began_itself(session: Session) -> None:

@@ -26,9 +26,9 @@ SECOND = timedelta(seconds=1)
 
 def test_a_token_acts_as_its_user_until_it_is_revoked(session: Session, cast: Cast) -> None:
     token, secret = create_api_token(session, scope_of(cast.bob), name="ci", now=NOON)
-    found = token_principal(session, secret, now=NOON)
-    assert found is not None
-    assert found.user.id == cast.bob.id
+    principal = token_principal(session, secret, now=NOON)
+    assert principal is not None
+    assert principal.user.id == cast.bob.id
     revoke_api_token(session, scope_of(cast.bob), token.id, now=NOON)
     assert token_principal(session, secret, now=NOON) is None
 
@@ -71,20 +71,20 @@ def test_a_token_lasts_until_it_expires(session: Session, cast: Cast) -> None:
 def test_a_token_may_do_what_its_scopes_and_its_user_may(session: Session, cast: Cast) -> None:
     limits = TokenLimits(scopes=("jobs",))
     _, secret = create_api_token(session, scope_of(cast.bob), name="ci", limits=limits, now=NOON)
-    found = token_principal(session, secret, now=NOON)
-    assert found is not None
-    assert found.scope.allows(Permission.SUBMIT_JOBS)
-    assert not found.scope.allows(Permission.STOP_ANY_JOB)
-    assert not found.scope.allows(Permission.EDIT_ALERTS)
+    principal = token_principal(session, secret, now=NOON)
+    assert principal is not None
+    assert principal.scope.allows(Permission.SUBMIT_JOBS)
+    assert not principal.scope.allows(Permission.STOP_ANY_JOB)
+    assert not principal.scope.allows(Permission.EDIT_ALERTS)
 
 
 def test_a_limited_token_makes_no_token(session: Session, cast: Cast) -> None:
     limits = TokenLimits(scopes=("users",))
     _, secret = create_api_token(session, scope_of(cast.alice), name="ci", limits=limits, now=NOON)
-    found = token_principal(session, secret, now=NOON)
-    assert found is not None
+    principal = token_principal(session, secret, now=NOON)
+    assert principal is not None
     with pytest.raises(ForbiddenError, match="limited to users"):
-        create_api_token(session, found.scope, name="wider", now=NOON)
+        create_api_token(session, principal.scope, name="wider", now=NOON)
 
 
 def test_scopes_are_offered_by_role() -> None:
@@ -142,5 +142,7 @@ def test_tokens_are_sorted_by_the_requested_field(session: Session, cast: Cast) 
     scope = scope_of(cast.bob)
     for name, at in (("b", NOON), ("a", NOON + DAY), ("c", NOON + 2 * DAY)):
         create_api_token(session, scope, name=name, now=at)
-    assert [one.name for one in list_api_tokens(session, scope).items] == ["c", "a", "b"]
-    assert [one.name for one in list_api_tokens(session, scope, sort="name").items] == list("abc")
+    assert [token.name for token in list_api_tokens(session, scope).items] == ["c", "a", "b"]
+    assert [token.name for token in list_api_tokens(session, scope, sort="name").items] == list(
+        "abc"
+    )

@@ -1,4 +1,4 @@
-"""What tenants use, measured and kept by the day; and what is deleted by itself."""
+"""Daily usage of tenants, and rows that are deleted automatically."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -54,8 +54,8 @@ def test_the_bytes_of_the_stores_file_are_shared_out_by_points(store: Store) -> 
 
 def test_points_of_a_store_of_unknown_size_are_reckoned(store: Store) -> None:
     fill(store, "acme", points=5)
-    found = measure_storage(store, store_bytes=None, now=NOON)
-    assert found["acme"].bytes == 5 * ESTIMATED_BYTES_PER_POINT
+    storage = measure_storage(store, store_bytes=None, now=NOON)
+    assert storage["acme"].bytes == 5 * ESTIMATED_BYTES_PER_POINT
 
 
 def test_measurements_of_one_tenant_add_up(store: Store) -> None:
@@ -81,8 +81,8 @@ def test_a_day_keeps_its_last_measurement(session: Session, cast: Cast) -> None:
     store_usage(session, {cast.acme.id: StorageUse(2, 200)}, now=NOON + timedelta(hours=1))
     store_usage(session, {cast.acme.id: StorageUse(3, 300)}, now=NOON + DAY)
     session.expire_all()
-    days = [one for one in growth(session, since=NOON.date()) if one.tenant_id == cast.acme.id]
-    assert [(one.day, one.points) for one in days] == [
+    days = [day for day in growth(session, since=NOON.date()) if day.tenant_id == cast.acme.id]
+    assert [(day.day, day.points) for day in days] == [
         (NOON.date(), 2),
         ((NOON + DAY).date(), 3),
     ]
