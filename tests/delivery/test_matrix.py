@@ -91,15 +91,15 @@ def submit(portal: Portal, name: str) -> str:
         "memory_bytes": 64 * 2**20,
     }  # fmt: skip
 
-    def found() -> str:
+    def find_or_submit() -> str:
         try:
             items = portal.get("/jobs").json()["items"]
-            known = [str(one["id"]) for one in items if one["name"] == name]
-            return known[0] if known else portal.submit(**body)
+            job_ids = [str(item["id"]) for item in items if item["name"] == name]
+            return job_ids[0] if job_ids else portal.submit(**body)
         except OSError:  # requests' errors: the portal is dead
             return ""
 
-    return eventually(found, every_seconds=0.5, what="the job to be submitted")
+    return eventually(find_or_submit, every_seconds=0.5, what="the job to be submitted")
 
 
 def ended(portal: Portal, job_id: str) -> bool:
@@ -117,14 +117,16 @@ def containers(site: World) -> list[str]:
     except docker.errors.DockerException:
         return ["?"]
     try:
-        return [one.name for one in client.containers.list(all=True, ignore_removed=True)]
+        return [
+            container.name for container in client.containers.list(all=True, ignore_removed=True)
+        ]
     finally:
         client.close()
 
 
 def table() -> str:
     """Return the results as Markdown."""
-    lines = [f"| step | moment | {' | '.join(f'{one} killed' for one in VICTIMS)} |"]
+    lines = [f"| step | moment | {' | '.join(f'{victim} killed' for victim in VICTIMS)} |"]
     lines.append("| --- " * (2 + len(VICTIMS)) + "|")
     for step in STEPS:
         for moment in MOMENTS:

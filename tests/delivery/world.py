@@ -70,10 +70,10 @@ class Network:
         with self._lock:
             sockets, listener = list(self._open), self._listener
             self._listener = None
-        for one in [*sockets, *([listener] if listener else [])]:
+        for connection in [*sockets, *([listener] if listener else [])]:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
 
     def mend(self) -> None:
         """Forward again."""
@@ -101,9 +101,9 @@ class Network:
         with contextlib.suppress(OSError):
             while chunk := source.recv(65536):
                 sink.sendall(chunk)
-        for one in (source, sink):
+        for end in (source, sink):
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
+                end.shutdown(socket.SHUT_RDWR)
         with self._lock:
             is_first = source in self._open
             self._open -= {source, sink}
@@ -152,7 +152,7 @@ class World:
         self.home = home
         hooked = [sys.executable, "-m", "tests.delivery.hooked", str(self.arms)]
         environ = self.deployment.environ()
-        # As Debian runs it, containerd is a service of its own, which survives the engine.
+        # On Debian, containerd is a service of its own, which survives the engine.
         self._containerd = Process(
             self._containerd_argv(), log=folder / "containerd.log", environ=dict(os.environ),
             is_ready=lambda: _listens(engine_folder / "containerd.sock"),
@@ -212,14 +212,18 @@ class World:
 
     @property
     def was_reached(self) -> bool:
-        """Whether the armed step was reached."""
+        """Return whether the armed step was reached."""
         return (self.arms / "reached").exists()
 
     def starts_of(self, job_id: str) -> list[str]:
         """Return the attempts' ids of all starts of the job's containers."""
         lines = self._starts.read_text().splitlines() if self._starts.exists() else []
-        found = [dict(part.split("=") for part in line.split()) for line in lines]
-        return [one["VEDETTE_ATTEMPT_ID"] for one in found if one.get("VEDETTE_JOB_ID") == job_id]
+        environments = [dict(part.split("=") for part in line.split()) for line in lines]
+        return [
+            environment["VEDETTE_ATTEMPT_ID"]
+            for environment in environments
+            if environment.get("VEDETTE_JOB_ID") == job_id
+        ]
 
     def close(self) -> None:
         """End everything."""
@@ -270,7 +274,7 @@ class World:
 def _unmount(folder: Path) -> None:
     """Unmount what an engine that was killed has left mounted."""
     mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for mount in sorted((one for one in mounts if one.startswith(str(folder))), reverse=True):
+    for mount in sorted((path for path in mounts if path.startswith(str(folder))), reverse=True):
         subprocess.run(["/bin/umount", mount], check=False)
 
 
@@ -283,7 +287,7 @@ def _listens(path: Path) -> bool:
 def running_world(folder: Path) -> Iterator[tuple[World, Portal]]:
     """Run a world for the length of the block."""
     skip_unless_installed()
-    # Not pytest's folder: a socket's path may have 108 characters at most.
+    # Pytest's folder is too long: a socket's path may have 108 characters.
     engine_folder = Path(tempfile.mkdtemp(prefix="vedette-delivery-"))
     world = World(folder, engine_folder)
     try:

@@ -1,4 +1,4 @@
-"""What the integration tests share: MariaDB, a portal behind nginx, and SQLite files."""
+"""Fixtures of the integration tests: MariaDB, a portal behind nginx, and SQLite files."""
 
 from collections.abc import Iterator
 

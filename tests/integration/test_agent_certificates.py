@@ -112,14 +112,14 @@ def ask(
     secret: str = "",
     headers: dict[str, str] | None = None,
 ) -> requests.Response:
-    given = dict(headers or {})
+    all_headers = dict(headers or {})
     if secret:
-        given["Authorization"] = f"Bearer {secret}"
+        all_headers["Authorization"] = f"Bearer {secret}"
     shown = str(certificate) if isinstance(certificate, Path) else certificate
     return requests.post(
         f"{url}/api/v2/write",
         data=b"",
-        headers=given,
+        headers=all_headers,
         timeout=60,
         cert=shown,
         verify=str(ca) if ca else None,
@@ -164,7 +164,7 @@ def test_the_command_stores_a_key_that_only_the_agent_reads(dgx: Host) -> None:
     assert not (dgx.home / "next-key.pem").exists()
 
 
-def test_the_certificate_alone_says_who_is_there(dgx: Host) -> None:
+def test_the_certificate_alone_authenticates_the_agent(dgx: Host) -> None:
     answer = dgx.ask(certificate=dgx.certificate)
     assert answer.status_code == 204, answer.text
 
@@ -220,8 +220,8 @@ def test_an_expired_certificate_is_refused_though_its_connection_was_opened_befo
         open_database(gateway.deployment.settings) as (_engine, sessions),
         transaction(sessions) as session,
     ):
-        for one in session.query(ApplianceCertificate).filter_by(appliance_id=appliance.ident):
-            one.not_after = utc_now()
+        for row in session.query(ApplianceCertificate).filter_by(appliance_id=appliance.ident):
+            row.not_after = utc_now()
 
     message = eventually(
         lambda: refusal_of(appliance), what="the registry of agents to be read again"

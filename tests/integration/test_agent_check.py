@@ -10,7 +10,7 @@ from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.nginx import Front
 
 
-def test_an_enrolled_appliance_is_in_order_and_a_stranger_is_not(
+def test_an_enrolled_appliance_passes_the_check_and_an_unknown_one_does_not(
     front: Front, tmp_path: Path
 ) -> None:
     deployment = front.deployment
@@ -34,7 +34,7 @@ def test_an_enrolled_appliance_is_in_order_and_a_stranger_is_not(
     assert "the portal refuses this appliance" in stranger.stdout
 
 
-def test_a_database_that_is_missing_or_refuses_the_password_is_told(tmp_path: Path) -> None:
+def test_a_database_that_is_missing_or_refuses_the_password_is_reported(tmp_path: Path) -> None:
     with influxdb(tmp_path, with_auth=True) as url:
         query(url, "CREATE USER writer WITH PASSWORD 'right' WITH ALL PRIVILEGES")
         refused = check_influxdb(tmp_path, url, password="wrong")

@@ -54,8 +54,8 @@ def alertmanager(tmp_path: Path) -> Iterator[str]:
 
 def listed(url: str) -> dict[str, dict[str, Any]]:
     """Return the active alerts by name."""
-    found = requests.get(f"{url}/api/v2/alerts", timeout=10).json()
-    return {one["labels"]["alertname"]: one for one in found}
+    alerts = requests.get(f"{url}/api/v2/alerts", timeout=10).json()
+    return {alert["labels"]["alertname"]: alert for alert in alerts}
 
 
 def test_alerts_reach_an_alertmanager_stay_there_and_resolve(
@@ -90,9 +90,9 @@ def test_alerts_reach_an_alertmanager_stay_there_and_resolve(
 
     assert drain_outbox(sessions, senders, now=now) == 2
 
-    found = listed(alertmanager)
-    assert found.keys() == {"GPU too hot", "Test of firm"}
-    alert = found["GPU too hot"]
+    alerts = listed(alertmanager)
+    assert alerts.keys() == {"GPU too hot", "Test of firm"}
+    alert = alerts["GPU too hot"]
     assert alert["labels"]["appliance"] == "gpu-01"
     assert alert["labels"]["severity"] == "critical"
     assert alert["annotations"]["summary"] == "gpu-01 is hot"

@@ -72,7 +72,7 @@ def amtool(url: str, sessions: SessionFactory, tmp_path: Path) -> Callable[[User
 
 
 def names(alerts: list[dict[str, Any]]) -> set[tuple[str, str]]:
-    return {(one["labels"]["alertname"], one["labels"]["gpu"]) for one in alerts}
+    return {(alert["labels"]["alertname"], alert["labels"]["gpu"]) for alert in alerts}
 
 
 def test_amtool_reads_alerts_and_silences_them(

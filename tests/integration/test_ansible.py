@@ -67,8 +67,8 @@ class RollOut:
 
     def environ(self) -> dict[str, str]:
         """An environment in which Vedette is found only where it was installed."""
-        kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
-        return kept | {
+        variables = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        return variables | {
             "ANSIBLE_CONFIG": str(ROOT / "ansible" / "ansible.cfg"),
             "ANSIBLE_HOME": str(self.home / "ansible"),
             "ANSIBLE_VERBOSITY": "3",
@@ -76,7 +76,7 @@ class RollOut:
         }
 
     def start_command(self) -> list[str]:
-        """What systemd runs, from the unit that the playbook wrote."""
+        """The command that systemd runs, from the unit that the playbook wrote."""
         unit = configparser.RawConfigParser(strict=False)
         unit.read(self.unit_path, encoding="utf-8")
         return shlex.split(unit["Service"]["ExecStart"])
@@ -258,18 +258,20 @@ def test_removing_takes_the_software_and_asks_before_it_takes_the_data(
         path.mkdir(parents=True)
     roll_out.unit_path.touch()
 
-    kept = roll_out.play("remove.yml")
+    first_run = roll_out.play("remove.yml")
     left_first = sorted(path.name for path in roll_out.home.glob("[dsu]*"))
     removed = roll_out.play("remove.yml", vedette_remove_data=True)
 
-    assert kept.returncode == removed.returncode == 0, kept.stdout + removed.stdout
+    assert first_run.returncode == removed.returncode == 0, first_run.stdout + removed.stdout
     assert left_first == ["data", "units"]
     assert sorted(path.name for path in roll_out.home.glob("[dsu]*")) == ["units"]
     assert not roll_out.unit_path.exists()
 
 
 def _states(installed: Installed) -> dict[str, str]:
-    return {one["name"]: one["state"] for one in installed.ask("GET", "/appliances")}
+    return {
+        appliance["name"]: appliance["state"] for appliance in installed.ask("GET", "/appliances")
+    }
 
 
 def _loads(installed: Installed) -> list[dict[str, str]]:
@@ -283,8 +285,8 @@ def _rebuilt(wheel: Path, folder: Path, *, line: str) -> Path:
     rebuilt = folder / wheel.name
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(rebuilt, "w") as new:
         for name in old.namelist():
-            more = f"{line}\n".encode() if name == "cli/__init__.py" else b""
-            new.writestr(name, old.read(name) + more)
+            addition = f"{line}\n".encode() if name == "cli/__init__.py" else b""
+            new.writestr(name, old.read(name) + addition)
     return rebuilt
 
 

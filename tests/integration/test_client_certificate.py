@@ -49,7 +49,7 @@ def gateway(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Gateway:
 
 
 class Appliance:
-    """What of an agent speaks to the portal, with one sample that waits."""
+    """The agent's connections to the portal, with one sample that waits."""
 
     def __init__(
         self, gateway: Gateway, data_dir: Path, *, ca_file: Path, own: Pair | None

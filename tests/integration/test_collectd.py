@@ -48,7 +48,7 @@ Records = dict[str, list[Any]]
 
 @dataclass(frozen=True)
 class Both:
-    """What the module wrote down under collectd and under us, and the readings of each."""
+    """The records of the module under collectd and under Vedette, and the readings of each."""
 
     theirs: Records
     ours: Records
@@ -91,8 +91,8 @@ def _run_ours(folder: Path) -> list[Point]:
 def _records(path: Path) -> Records:
     records: Records = {}
     for line in path.read_text(encoding="utf-8").splitlines():
-        kind, what = json.loads(line)
-        records.setdefault(kind, []).append(what)
+        kind, value = json.loads(line)
+        records.setdefault(kind, []).append(value)
     return records
 
 

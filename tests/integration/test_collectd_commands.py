@@ -118,7 +118,9 @@ def test_good_lines_are_taken_by_both_and_give_the_same_readings(line: Line, fol
         said = parse_command(command, types)
         assert said is not None
         if not isinstance(said, Notification):
-            points += [mapper.point(one, now_ns=0, interval_seconds=10) for one in said]
+            points += [
+                mapper.point(value_list, now_ns=0, interval_seconds=10) for value_list in said
+            ]
     ours = our_readings([point for point in points if point is not None])
     assert len(ours) > 20
     theirs = eventually(

@@ -78,7 +78,7 @@ def test_a_published_module_gives_what_it_gives_under_collectd(folder: Path) -> 
     assert ours == theirs
 
 
-def test_its_readings_are_those_that_haproxy_told(folder: Path) -> None:
+def test_its_readings_are_those_that_haproxy_reported(folder: Path) -> None:
     with control_socket(folder / "admin.sock"):
         ours = series_of(our_readings(read_twice(folder)))
     assert ours["haproxy", "haproxy", "gauge-max_connections", "value"] == 2000

@@ -77,10 +77,10 @@ ALWAYS_FAIL = (
 
 @dataclass(frozen=True, slots=True)
 class Prisoner:
-    """What a container found out, and its neighbor, which it tried to kill."""
+    """The results of a container's attempts, and its neighbor, which it tried to kill."""
 
     policy: ContainerPolicy
-    found: dict[str, str]
+    results: dict[str, str]
     neighbor: AttemptObservation
 
 
@@ -113,8 +113,8 @@ def spec_of(engine: DockerEngine, script: str, policy: str) -> AttemptSpec:
 
 
 def state_of(executor: DockerExecutor, spec: AttemptSpec) -> AttemptObservation:
-    found = (seen for seen in executor.observe() if seen.attempt_id == spec.attempt_id)
-    return next(found)
+    observations = (seen for seen in executor.observe() if seen.attempt_id == spec.attempt_id)
+    return next(observations)
 
 
 def run(executor: DockerExecutor, spec: AttemptSpec) -> str:
@@ -143,8 +143,8 @@ def prisoner(
         .replace("DISK", disk_of(Path("/")))
     )
     output = run(executor, spec_of(docker_engine, script, request.param))
-    found = dict(line.partition("=")[::2] for line in output.splitlines())
-    return Prisoner(request.param, found, state_of(executor, neighbor))
+    results = dict(line.partition("=")[::2] for line in output.splitlines())
+    return Prisoner(request.param, results, state_of(executor, neighbor))
 
 
 def host_pid(engine: DockerEngine, spec: AttemptSpec) -> int:
@@ -164,29 +164,31 @@ def disk_of(path: Path) -> str:
 
 @pytest.mark.parametrize("name", ALWAYS_FAIL)
 def test_no_way_out(prisoner: Prisoner, name: str) -> None:
-    assert prisoner.found[name] not in {"0", "127"}, "127 is a command that busybox lacks"
+    assert prisoner.results[name] not in {"0", "127"}, "127 is a command that busybox lacks"
 
 
 def test_the_kernel_confines_the_process(prisoner: Prisoner) -> None:
     bits = sum(1 << CAPABILITY_BITS[name] for name in CAPABILITIES[prisoner.policy])
-    found = prisoner.found
-    assert found["NoNewPrivs"] == "1"
-    assert found["Seccomp"] == SECCOMP_FILTER
-    assert {int(found[f"Cap{one}"], 16) for one in ("Eff", "Prm", "Bnd")} == {bits}
-    assert int(found["CapAmb"], 16) == 0
+    results = prisoner.results
+    assert results["NoNewPrivs"] == "1"
+    assert results["Seccomp"] == SECCOMP_FILTER
+    assert {
+        int(results[f"Cap{capability_set}"], 16) for capability_set in ("Eff", "Prm", "Bnd")
+    } == {bits}
+    assert int(results["CapAmb"], 16) == 0
 
 
 @pytest.mark.parametrize("namespace", ["pid", "ipc", "net", "uts", "mnt", "cgroup"])
 def test_no_namespace_is_the_hosts(prisoner: Prisoner, namespace: str) -> None:
-    inside = prisoner.found[f"ns_{namespace}"]
+    inside = prisoner.results[f"ns_{namespace}"]
     assert re.fullmatch(rf"{namespace}:\[\d+\]", inside)
     assert inside != str(Path(f"/proc/self/ns/{namespace}").readlink())
 
 
 def test_other_processes_devices_and_sockets_are_not_visible(prisoner: Prisoner) -> None:
-    assert int(prisoner.found["processes"]) <= 5  # the shell and this pipe
-    assert set(prisoner.found["devices"].split()) <= OWN_DEVICES
-    assert prisoner.found["sockets"] == "0", "docker.sock or another one"
+    assert int(prisoner.results["processes"]) <= 5  # the shell and this pipe
+    assert set(prisoner.results["devices"].split()) <= OWN_DEVICES
+    assert prisoner.results["sockets"] == "0", "docker.sock or another one"
 
 
 def test_the_neighbor_still_runs(prisoner: Prisoner) -> None:
@@ -198,7 +200,7 @@ def test_only_the_standard_policy_lets_root_change_owners_and_users(
     prisoner: Prisoner, name: str
 ) -> None:
     is_allowed = prisoner.policy is ContainerPolicy.STANDARD
-    assert (prisoner.found[name] == "0") is is_allowed
+    assert (prisoner.results[name] == "0") is is_allowed
 
 
 @pytest.mark.parametrize("policy", list(ContainerPolicy))

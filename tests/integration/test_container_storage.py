@@ -66,8 +66,10 @@ class Site:
         return {name for name, ident in self.ids.items() if ident in there}
 
     def is_running(self, *names: str) -> bool:
-        seen = {one.attempt_id: one.state for one in self.executor.observe()}
-        return all(seen.get(self.specs[one].attempt_id) is ObservedState.RUNNING for one in names)
+        seen = {
+            observation.attempt_id: observation.state for observation in self.executor.observe()
+        }
+        return all(seen.get(self.specs[name].attempt_id) is ObservedState.RUNNING for name in names)
 
 
 @pytest.fixture
@@ -103,20 +105,20 @@ def site(
         ident = add_appliance(session, cast.acme, "dgx-01").id
     portal = DirectPortal(sessions, ident, clock)
     reporter = StorageReporter(executor.storage(), runner, clock)
-    found = Site(client, executor, runner, reporter, portal, ident, ids, specs)
+    new_site = Site(client, executor, runner, reporter, portal, ident, ids, specs)
     try:
         for spec in specs.values():
             executor.start(spec)
-        eventually(lambda: found.is_running(*specs), within_seconds=60)
+        eventually(lambda: new_site.is_running(*specs), within_seconds=60)
         for name in ("old", "wanted"):
             executor.remove(specs[name].attempt_id)
-        yield found
+        yield new_site
     finally:
         for spec in specs.values():
             executor.remove(spec.attempt_id)
         for container in client.containers.list(all=True, filters={"id": left_over.id}):
             container.remove()
-        for name in found.images():
+        for name in new_site.images():
             client.images.remove(f"acme/{name}:1", force=True)
         executor.close()
         client.close()
@@ -149,7 +151,7 @@ def test_unused_images_are_deleted_and_those_in_use_or_wanted_are_not(
     assert (seen.cleanup.images, seen.cleanup.errors) == (1, [])
     assert seen.report is not None
     assert seen.report.disk_total_bytes > seen.report.disk_free_bytes > 0
-    assert [one.name for one in seen.report.containers] == ["left-over"]
+    assert [container.name for container in seen.report.containers] == ["left-over"]
 
 
 def test_containers_of_others_and_then_their_images_are_deleted_where_included(

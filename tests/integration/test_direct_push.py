@@ -151,12 +151,12 @@ def test_a_server_that_takes_version_2_of_the_api_is_written_through_the_client(
         assert sender.send_next().outcome is Outcome.SENT
         query = {"query": "gpu_temperature_celsius"}
 
-        def found() -> list[dict[str, Any]]:
+        def query_series() -> list[dict[str, Any]]:
             reply = requests.get(f"{url}/api/v1/query", params=query, timeout=60)
             series: list[dict[str, Any]] = reply.json()["data"]["result"]
             return series
 
-        [series] = eventually(found, what="the sample to be found")
+        [series] = eventually(query_series, what="the sample to be found")
         assert series["metric"]["appliance"] == "dgx 1"
         assert series["metric"]["gpu"] == "0"
         assert series["value"][1] == "71"

@@ -73,8 +73,8 @@ def until(
     executor: DockerExecutor, attempt_id: str, done: Callable[[AttemptObservation], bool]
 ) -> AttemptObservation:
     def probe() -> AttemptObservation | None:
-        found = (seen for seen in executor.observe() if seen.attempt_id == attempt_id)
-        seen = next(found, None)
+        observations = (seen for seen in executor.observe() if seen.attempt_id == attempt_id)
+        seen = next(observations, None)
         return seen if seen is not None and done(seen) else None
 
     seen = eventually(probe, within_seconds=60)
@@ -114,7 +114,7 @@ def test_a_command_that_succeeds_after_a_child_was_killed_for_memory_succeeds_an
     assert "killed for memory above 16 MiB" in ended.message
 
 
-def test_a_signal_and_the_time_limit_are_told_apart_from_an_exit_code(
+def test_a_signal_and_the_time_limit_differ_from_an_exit_code(
     executor: DockerExecutor, make_spec: MakeSpec, docker_engine: DockerEngine
 ) -> None:
     killed, limited = make_spec("exec sleep 60"), make_spec("exec sleep 60")
@@ -143,13 +143,13 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
     ):
         config.touch()
         spec = make_spec("true", image=registry.image)
-        one = DockerExecutor(
+        own_executor = DockerExecutor(
             owner="dgx-01", spool_dir=tmp_path, url=docker_engine.url, docker_config=config
         )
-        one.start(spec)
-        ended = until_ended(one, spec.attempt_id)
-        one.remove(spec.attempt_id)
-        one.close()
+        own_executor.start(spec)
+        ended = until_ended(own_executor, spec.attempt_id)
+        own_executor.remove(spec.attempt_id)
+        own_executor.close()
         assert (ended.state, ended.reason) == (state, reason)
         assert ("docker_config_file" in ended.message) is (reason != "")
 
@@ -167,9 +167,9 @@ def test_an_unhealthy_service_is_restarted_and_logged_on(
     )
     executor.start(spec)
     first = until(executor, spec.attempt_id, lambda seen: seen.health is Health.UNHEALTHY)
-    again = until(executor, spec.attempt_id, lambda seen: seen.health is Health.HEALTHY)
-    assert (first.state, again.state) == (ObservedState.RUNNING, ObservedState.RUNNING)
-    assert (first.restarts, again.restarts) == (1, 1)
+    recovered = until(executor, spec.attempt_id, lambda seen: seen.health is Health.HEALTHY)
+    assert (first.state, recovered.state) == (ObservedState.RUNNING, ObservedState.RUNNING)
+    assert (first.restarts, recovered.restarts) == (1, 1)
     eventually(lambda: output(executor, spec).count(b"began") == 2)
     executor.stop(spec.attempt_id, grace_seconds=0)
     assert until_ended(executor, spec.attempt_id).reason == "stopped_by_user"
@@ -242,11 +242,11 @@ def test_output_written_while_the_agent_was_away_is_in_the_log_once(
     executor.start(spec)
     eventually(lambda: b"line 2" in output(executor, spec))
     executor.close()
-    again = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
-    until_ended(again, spec.attempt_id)
-    whole = output(again, spec)
-    again.close()
-    assert whole.decode() == "".join(f"line {number}\n" for number in range(1, 9))
+    restarted = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
+    until_ended(restarted, spec.attempt_id)
+    complete = output(restarted, spec)
+    restarted.close()
+    assert complete.decode() == "".join(f"line {number}\n" for number in range(1, 9))
 
 
 def test_agents_that_share_an_engine_leave_each_others_containers_alone(
@@ -269,10 +269,10 @@ def test_a_lost_spool_is_written_again_from_the_engines_log(
     eventually(lambda: output(executor, spec))
     executor.close()
     shutil.rmtree(tmp_path / "spool")
-    again = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
-    until_running(again, spec.attempt_id)
-    eventually(lambda: output(again, spec) == b"hello\n")
-    again.close()
+    restarted = DockerExecutor(owner="dgx-01", spool_dir=tmp_path / "spool", url=docker_engine.url)
+    until_running(restarted, spec.attempt_id)
+    eventually(lambda: output(restarted, spec) == b"hello\n")
+    restarted.close()
 
 
 def test_endless_output_is_kept_up_to_a_bound(
@@ -287,10 +287,10 @@ def test_endless_output_is_kept_up_to_a_bound(
     spec = make_spec("seq 1 100000")
     small.start(spec)
     until_ended(small, spec.attempt_id)
-    whole = small.read_log(spec.attempt_id, offset=0, limit=1_000_000)
+    complete = small.read_log(spec.attempt_id, offset=0, limit=1_000_000)
     small.close()
-    assert whole.endswith(spool_files.TRUNCATION_NOTICE)
-    assert len(whole) == 50_000 + len(spool_files.TRUNCATION_NOTICE)
+    assert complete.endswith(spool_files.TRUNCATION_NOTICE)
+    assert len(complete) == 50_000 + len(spool_files.TRUNCATION_NOTICE)
     assert executor.observe()
 
 
@@ -327,7 +327,7 @@ def test_cpu_use_is_that_of_the_container(executor: DockerExecutor, make_spec: M
     until_ended(executor, spec.attempt_id)
 
 
-def test_no_engine_is_said_to_be_unavailable(tmp_path: Path) -> None:
+def test_a_missing_engine_is_reported_as_unavailable(tmp_path: Path) -> None:
     executor = DockerExecutor(
         owner="dgx-01", spool_dir=tmp_path, url=f"unix://{tmp_path}/nobody.sock"
     )

@@ -79,7 +79,7 @@ def test_roll_ups_add_up_to_the_samples(
     folder, expected = written
     files = sorted((folder / "samples" / FOLDER / "gpu").glob("*/*.1h.parquet"))
 
-    found = (
+    totals = (
         pl.concat([pl.scan_parquet(file) for file in files], how="diagonal_relaxed")
         .group_by("tag_appliance", "time")
         .agg(pl.sum("count_power_watts"), pl.max("max_power_watts"))
@@ -89,6 +89,6 @@ def test_roll_ups_add_up_to_the_samples(
     windows: dict[tuple[str, int], list[float]] = {}
     for (appliance, time_ns), value in expected.items():
         windows.setdefault((appliance, time_ns - time_ns % HOUR_NS), []).append(value)
-    assert {(row[0], row[1]): row[2:] for row in found.rows()} == {
+    assert {(row[0], row[1]): row[2:] for row in totals.rows()} == {
         window: (len(values), max(values)) for window, values in windows.items()
     }

@@ -35,18 +35,18 @@ class Host:
     port: int
     store_url: str
 
-    def environ(self, **more: str) -> Mapping[str, str]:
+    def environ(self, **variables: str) -> Mapping[str, str]:
         return {
             "PATH": "/usr/bin:/bin",
             "VEDETTE_DATA_DIR": str(self.folder),
             "VEDETTE_PORT": str(self.port),
             "TIMESERIES_URL": self.store_url,
-            **more,
+            **variables,
         }
 
-    def fail(self, *arguments: str, **more: str) -> Result:
+    def fail(self, *arguments: str, **variables: str) -> Result:
         """Run a command that fails; its error is one line."""
-        done = run_vedette(*arguments, environ=self.environ(**more))
+        done = run_vedette(*arguments, environ=self.environ(**variables))
         assert done.returncode == 1, done.stdout
         assert len(done.stderr.splitlines()) == 1, done.stderr
         return done

@@ -48,7 +48,7 @@ def append(buffer: DiskBuffer, number: int, *, size_bytes: int = 2_000) -> None:
 def drain(buffer: DiskBuffer) -> list[int]:
     numbers = []
     while (batch := buffer.read()) is not None:
-        numbers += [int(one.payload.split()[1].removeprefix(b"v=")) for one in batch.frames]
+        numbers += [int(sent.payload.split()[1].removeprefix(b"v=")) for sent in batch.frames]
         buffer.acknowledge(batch)
     buffer.close()
     return numbers
@@ -77,9 +77,9 @@ def test_no_half_frame_is_left_on_a_full_disk(small_disk: Path) -> None:
     for number in range(60):
         append(buffer, number, size_bytes=8_000)
     buffer.close()
-    again = opened(small_disk)
-    assert again.losses.damaged_bytes == 0
-    on_disk = drain(again)
+    reopened = opened(small_disk)
+    assert reopened.losses.damaged_bytes == 0
+    on_disk = drain(reopened)
     assert on_disk == list(range(len(on_disk)))
     assert 10 < len(on_disk) < 60
 

@@ -137,7 +137,7 @@ def gateway(front: Front, tmp_path_factory: pytest.TempPathFactory) -> Gateway:
 
 @pytest.fixture(scope="module")
 def collectd(gateway: Gateway, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What collectd logged, which wrote in every format until all had arrived."""
+    """The log of collectd, which wrote in every format until all had arrived."""
     program = require_program("collectd", package="collectd-core")
     folder = tmp_path_factory.mktemp("collectd")
     nodes = "".join(

@@ -50,17 +50,19 @@ ENVIRON = {
 def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     deployment = make_deployment(tmp_path_factory.mktemp("target"))
     with serving(deployment, environ=ENVIRON) as process:
-        found = Target(deployment, psutil.Process(process.pid), api_token(deployment, ALICE))
+        hostile_target = Target(
+            deployment, psutil.Process(process.pid), api_token(deployment, ALICE)
+        )
         for tenant in ("acme", "globex"):
             body = {
                 "token": deployment.enrollment_secret(tenant),
                 "name": f"{tenant}-1",
                 "inventory": INVENTORY,
             }
-            answer = found.call("POST", "/agent/v1/enroll", json=body)
+            answer = hostile_target.call("POST", "/agent/v1/enroll", json=body)
             assert answer.status_code == 201, answer.text
-            found.agent_tokens[tenant] = answer.json()["agent_token"]
-        yield found
+            hostile_target.agent_tokens[tenant] = answer.json()["agent_token"]
+        yield hostile_target
 
 
 @pytest.fixture(autouse=True)
@@ -101,8 +103,8 @@ def test_only_a_valid_token_enrolls_with_a_large_body(target: Target) -> None:
     portal = PortalConnection(AccessPoints([deployment.url]))
     appliance_id = portal.enroll(request).appliance_id
     portal.close()
-    found = target.call("GET", f"/api/v1/appliances/{appliance_id}", token=target.api_token)
-    assert found.json()["gpu_count"] == MAX_GPUS
+    response = target.call("GET", f"/api/v1/appliances/{appliance_id}", token=target.api_token)
+    assert response.json()["gpu_count"] == MAX_GPUS
 
     spent = head("POST", path, Authorization=f"Bearer {request.token}", Content_Length=2_000_000)
     assert target.connect(spent).recv(12) == b"HTTP/1.1 401"
@@ -246,7 +248,7 @@ def test_idle_connections_end(target: Target) -> None:
 
 
 def test_clients_that_do_not_read_occupy_no_thread_and_end(target: Target) -> None:
-    # More than the kernel buffers.
+    # The kernel buffers less.
     pages = head("GET", "/static/vendor/swagger-ui/swagger-ui-bundle.js") * 8
     clients = [target.connect(pages) for _ in range(24)]
     assert target.answers()
@@ -312,7 +314,7 @@ def test_endless_trailers_and_tiny_chunks_are_rejected(target: Target) -> None:
 def test_a_flood_of_pipelined_requests_is_rejected(target: Target) -> None:
     client = target.connect(head("GET", "/ping") * 1000)
     assert read_all(client).count(b"HTTP/1.1 204") < 100
-    # Nor does what is still served then fill the log.
+    # The requests that are still served don't fill the log.
     for _ in range(20):
         target.connect(head("GET", "/static/vendor/swagger-ui/swagger-ui-bundle.js") * 1000)
     assert target.answers()

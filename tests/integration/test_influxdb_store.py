@@ -107,7 +107,7 @@ def test_one_store_writes_and_reads_before_and_after_a_restart_of_the_server(
         assert count(store) == 2
 
 
-def test_an_outage_is_told_to_who_writes_and_who_reads(server: Server, open_store: Opener) -> None:
+def test_an_outage_is_reported_to_writers_and_readers(server: Server, open_store: Opener) -> None:
     store = open_store(server.url())
     expected = f"InfluxDB at 127.0.0.1:{server.port} does not answer"
 
@@ -146,7 +146,7 @@ def test_a_missing_database_is_named_with_what_to_do(server: Server, open_store:
 @pytest.mark.parametrize(
     "user", ["", "root:wrong@", "nobody:here@", "stranger:a%20secret@"], ids=str
 )
-def test_wrong_credentials_are_told_without_repeating_them(
+def test_wrong_credentials_are_reported_without_repeating_them(
     server: Server, open_store: Opener, user: str
 ) -> None:
     with influxdb_process(server.folder, port=server.port, with_auth=True):
@@ -216,7 +216,7 @@ def test_a_type_that_another_process_gave_a_field_refuses_by_name(
 
         rejected = write(mine, [gpu(1, fan_percent=2.0), gpu(2, other=1.0)], identity=ACME)
 
-        assert [one.position for one in rejected] == [0]
+        assert [rejection.position for rejection in rejected] == [0]
         assert "'fan_percent' has type boolean" in rejected[0].reason
         assert mine.fields("gpu", tenants=None) == {"fan_percent": "boolean", "other": "float"}
 
@@ -227,8 +227,8 @@ def test_a_type_that_the_server_keeps_over_a_deletion_refuses_by_name(
     with influxdb_process(server.folder, port=server.port):
         server.ask("CREATE DATABASE vedette").raise_for_status()
         store, shared = open_store(server.url()), open_store(f"{server.url()}?databases=shared")
-        for one in (store, shared):
-            write(one, [gpu(0, power_watts=1.0)], identity=ACME)
+        for opened in (store, shared):
+            write(opened, [gpu(0, power_watts=1.0)], identity=ACME)
         # In a shared database InfluxDB lists the field no longer, yet goes on demanding its type.
         store.delete_tenant("acme")
 
@@ -302,7 +302,7 @@ def test_samples_from_before_tenants_had_databases_stay_one_with_the_new_ones(
             aggregate=Aggregate.P95,
             tenants=("acme",),
         )
-        # Of 3 x 10 and 7 x 20; the sample of second 2 is in both databases.
+        # The samples are 3 x 10 and 7 x 20; the sample of second 2 is in both databases.
         (series,) = store.query_range(query)
         assert series.values == [20.0]
         (series,) = store.query_range(dataclasses.replace(query, aggregate=Aggregate.AVG))
@@ -342,14 +342,14 @@ def test_a_user_who_may_not_create_databases_goes_on_in_the_shared_one(
         assert databases(server, u="root", p=PASSWORD) == ["vedette"]
         store.delete_tenant("acme")
         assert count(store) == 0
-    (warning,) = [one.message for one in caplog.records if "can't create" in one.message]
+    (warning,) = [record.message for record in caplog.records if "can't create" in record.message]
     assert "GRANT ALL PRIVILEGES" in warning
     assert "databases=shared" in warning
 
 
 def databases(server: Server, **credentials: str) -> list[str]:
-    found = server.ask("SHOW DATABASES", **credentials).json()["results"][0]["series"][0]
-    return [row[0] for row in found["values"] if row[0] != "_internal"]
+    series = server.ask("SHOW DATABASES", **credentials).json()["results"][0]["series"][0]
+    return [row[0] for row in series["values"] if row[0] != "_internal"]
 
 
 def test_points_older_than_the_retention_policy_are_refused_and_the_others_kept(
@@ -365,7 +365,7 @@ def test_points_older_than_the_retention_policy_are_refused_and_the_others_kept(
 
         rejected = write(store, [*new[:10], *old, *new[10:]], identity=ACME)
 
-        assert [one.position for one in rejected] == list(range(10, 17))
+        assert [rejection.position for rejection in rejected] == list(range(10, 17))
         assert "beyond retention policy" in rejected[0].reason
 
 
@@ -381,7 +381,7 @@ def test_a_body_larger_than_the_server_takes_is_sent_in_parts(
 
         rejected = write(store, points, identity=ACME)
 
-        assert [one.position for one in rejected] == [7]
+        assert [rejection.position for rejection in rejected] == [7]
         assert count(store) == 1_999
 
 
@@ -441,9 +441,9 @@ def test_a_scan_gives_back_in_order_what_was_written(server: Server, open_store:
             measurement="gpu", start_ns=START_NS, end_ns=START_NS + 25_000, tenants=("acme",)
         )
 
-        found = [point for batch in store.scan(query) for point in batch.points()]
+        scanned = [point for batch in store.scan(query) for point in batch.points()]
 
-    assert found == [
+    assert scanned == [
         dataclasses.replace(point, tags=dict(sorted({**point.tags, **ACME}.items())))
         for point in points
     ]
@@ -467,8 +467,10 @@ def test_names_and_tags_of_any_characters_come_back(server: Server, open_store: 
                 tenants=("acme",),
                 filters={name: (name,) for name in point.tags},
             )
-            (found,) = (found for batch in store.scan(query) for found in batch.points())
-            assert found == dataclasses.replace(point, tags={**ACME, **point.tags})
+            (scanned,) = (
+                scanned_point for batch in store.scan(query) for scanned_point in batch.points()
+            )
+            assert scanned == dataclasses.replace(point, tags={**ACME, **point.tags})
 
 
 def test_percentiles_are_interpolated_in_windows_of_different_sizes(

@@ -71,7 +71,7 @@ class Site:
 
     @contextmanager
     def open(self, *command: str, user: str = "bob", **query: object) -> Iterator["Session"]:
-        words = [*(("command", one) for one in command), *query.items()]
+        words = [*(("command", word) for word in command), *query.items()]
         socket_url = f"ws{self.url.removeprefix('http')}/api/v1/jobs/{self.job.id}/exec"
         headers = {"Authorization": f"Bearer {self.tokens[user]}"}
         with connect(
@@ -97,11 +97,11 @@ class Site:
 
     def audited(self) -> list[tuple[str, str, str, str]]:
         with self.sessions() as session:
-            found = session.scalars(select(AuditEntry).order_by(AuditEntry.number)).all()
+            entries = session.scalars(select(AuditEntry).order_by(AuditEntry.number)).all()
             return [
-                (one.action, one.actor_name, str((one.after or {}).get("kind")), one.reason)
-                for one in found
-                if one.action.startswith("job.session")
+                (entry.action, entry.actor_name, str((entry.after or {}).get("kind")), entry.reason)
+                for entry in entries
+                if entry.action.startswith("job.session")
             ]
 
 
@@ -130,11 +130,11 @@ class Session:
 
     def rest(self) -> dict[Channel, bytes]:
         """Return what else arrives, by channel, with the status at the end."""
-        found = dict.fromkeys(Channel, b"")
+        contents = dict.fromkeys(Channel, b"")
         for data in self.socket:
             assert isinstance(data, bytes)
-            found[Channel(data[0])] += data[1:]
-        return found
+            contents[Channel(data[0])] += data[1:]
+        return contents
 
     def status(self) -> ExecStatus:
         return msgspec.json.decode(self.rest()[Channel.STATUS], type=ExecStatus)
@@ -182,7 +182,9 @@ def site(
         env={"EPOCHS": "7"},
     )
     executor.start(spec)
-    eventually(lambda: [one.state for one in executor.observe()] == [ObservedState.RUNNING])
+    eventually(
+        lambda: [observation.state for observation in executor.observe()] == [ObservedState.RUNNING]
+    )
     app = create_asgi_app(backend, clock=clock)
     bounds = ConnectionLimits.of(backend.settings, max_connections=100)
     protocol = partial(BoundedProtocol, connections=Connections(bounds))
@@ -221,10 +223,10 @@ def test_a_command_has_its_streams_apart_and_the_end_of_its_input(site: Site) ->
         for _ in range(100):
             command.type("x" * 10_000)
         command.socket.send(message(Channel.CLOSE, b"\x00"))
-        found = command.rest()
-    assert found[Channel.STDOUT] == b"x" * 1_000_000
-    assert found[Channel.STDERR] == b"done\n"
-    assert msgspec.json.decode(found[Channel.STATUS])["exit_code"] == 4
+        streams = command.rest()
+    assert streams[Channel.STDOUT] == b"x" * 1_000_000
+    assert streams[Channel.STDERR] == b"done\n"
+    assert msgspec.json.decode(streams[Channel.STATUS])["exit_code"] == 4
     with site.open("no-such-program") as missing:
         assert missing.status().exit_code in {126, 127}
 
@@ -250,11 +252,11 @@ def test_nobody_else_opens_the_job_and_its_sessions_are_bounded(site: Site) -> N
     with pytest.raises(InvalidStatus) as unknown, site.open(user="nobody"):
         pass
     assert unknown.value.response.status_code == 401
-    with site.open("cat") as one, site.open("cat") as two:
-        one.type("1")
-        two.type("2")
-        one.until("1")
-        two.until("2")
+    with site.open("cat") as first, site.open("cat") as second:
+        first.type("1")
+        second.type("2")
+        first.until("1")
+        second.until("2")
         with site.open("true") as third:
             assert third.status().code == "overloaded"
 
@@ -308,8 +310,8 @@ def test_files_and_folders_are_copied_in_and_out(site: Site) -> None:
     assert (missing.status_code, missing.json()["code"]) == (409, "exec_failed")
     assert "/work/none" in missing.json()["message"]
     assert site.files("GET", "").status_code == 422
-    found = {one[2:] for one in site.audited()}
-    assert {("files_in", "completed"), ("files_out", "completed")} <= found
+    outcomes = {entry[2:] for entry in site.audited()}
+    assert {("files_in", "completed"), ("files_out", "completed")} <= outcomes
 
 
 def test_a_copy_that_breaks_or_is_too_large_changes_nothing(site: Site) -> None:
@@ -342,5 +344,9 @@ def _tar(files: dict[str, bytes]) -> bytes:
 
 def _files(archive: bytes) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(archive)) as opened:
-        found = {one.name: opened.extractfile(one) for one in opened.getmembers() if one.isfile()}
-        return {name: data.read() for name, data in found.items() if data is not None}
+        files = {
+            member.name: opened.extractfile(member)
+            for member in opened.getmembers()
+            if member.isfile()
+        }
+        return {name: data.read() for name, data in files.items() if data is not None}

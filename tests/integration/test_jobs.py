@@ -58,13 +58,13 @@ class Portal:
         return str(reply.json()["id"])
 
     def job(self, job_id: str) -> JobBody:
-        found: JobBody = self.get(f"/jobs/{job_id}").json()
-        return found
+        job: JobBody = self.get(f"/jobs/{job_id}").json()
+        return job
 
     def wait_for_state(self, job_id: str, *states: str, seconds: float = 40) -> JobBody:
         def reached() -> JobBody | None:
-            found = self.job(job_id)
-            return found if found["state"] in states else None
+            job = self.job(job_id)
+            return job if job["state"] in states else None
 
         return eventually(reached, within_seconds=seconds, what=f"job {job_id} to be {states}")
 
@@ -74,8 +74,12 @@ class Portal:
     def wait_for_appliance(self, executor: str) -> JobBody:
         def ready() -> JobBody | None:
             items = self.get("/appliances").json()["items"]
-            found = [self.get(f"/appliances/{one['id']}").json() for one in items]
-            able = [one for one in found if executor in one["inventory"].get("executors", [])]
+            appliances = [self.get(f"/appliances/{item['id']}").json() for item in items]
+            able = [
+                appliance
+                for appliance in appliances
+                if executor in appliance["inventory"].get("executors", [])
+            ]
             return able[0] if able else None
 
         return eventually(ready, within_seconds=60, what=f"an appliance with {executor}")
@@ -174,7 +178,7 @@ def test_the_gpus_use_is_shown_with_the_job(simulated: Deployment) -> None:
 
 
 @pytest.mark.timeout(180)
-def test_a_stranger_finds_no_trace_of_the_job(simulated: Deployment) -> None:
+def test_another_tenants_user_finds_no_trace_of_the_job(simulated: Deployment) -> None:
     job_id = Portal(simulated).submit(image="acme/train:1", env={"SIM_SECONDS": "1"})
     charlie = Portal(simulated, CHARLIE)
 
@@ -212,12 +216,12 @@ def test_the_command_line_runs_a_job_follows_it_and_reads_its_log_again(
         "train.py",
     )
     job_id = ran.stdout.split()[0]
-    again = simulated.vedette("job", "logs", job_id)
+    logs = simulated.vedette("job", "logs", job_id)
     shown = simulated.vedette("job", "show", job_id)
 
     assert ran.returncode == 0, ran.stderr
     assert "training finished" in ran.stdout
-    assert "training finished" in again.stdout
+    assert "training finished" in logs.stdout
     assert "succeeded" in shown.stdout
     assert re.search(r"container policy +restricted", shown.stdout)
 

@@ -24,9 +24,9 @@ def test_jobs_become_apps_and_a_run_and_end(
     def apps() -> dict[str, dict[str, Any]]:
         """Return the apps by id; each has one instance, or none while it stops."""
         url = f"{mesos_site.marathon_url}/v2/apps?embed=apps.counts"
-        found = requests.get(url, timeout=30).json()["apps"]
-        assert all(one["instances"] <= 1 for one in found)
-        return {one["id"]: one for one in found}
+        app_list = requests.get(url, timeout=30).json()["apps"]
+        assert all(app["instances"] <= 1 for app in app_list)
+        return {app["id"]: app for app in app_list}
 
     deployment, home = make_deployment(tmp_path), tmp_path / "home"
     toml = (
@@ -47,7 +47,7 @@ def test_jobs_become_apps_and_a_run_and_end(
             batch = portal.submit(command=["sh", "-c", "echo working; exit 7"], **common)
 
             portal.wait_for_state(service, "running")
-            assert [one["labels"]["VEDETTE_JOB"] for one in apps().values()] == [service]
+            assert [app["labels"]["VEDETTE_JOB"] for app in apps().values()] == [service]
             ended = portal.wait_for_state(batch, *FINAL)
             assert (ended["state"], ended["exit_code"]) == ("failed", 7)
             eventually(lambda: "working" in portal.log(batch))
@@ -55,7 +55,7 @@ def test_jobs_become_apps_and_a_run_and_end(
             _runs_of_a_schedule_are_jobs_of_metronome(portal, mesos_site, docker_engine.image)
 
             portal.post(f"/jobs/{service}/scale", {"instances": 2})
-            eventually(lambda: [one["tasksRunning"] for one in apps().values()] == [1, 1])
+            eventually(lambda: [app["tasksRunning"] for app in apps().values()] == [1, 1])
             before = set(apps())
             portal.post(f"/jobs/{service}/update", {"env": {"REVISION": "2"}})
             done = {"state": "done", "updated": 2, "total": 2}
@@ -65,7 +65,7 @@ def test_jobs_become_apps_and_a_run_and_end(
             )
             eventually(lambda: len(apps()) == len(before))
             assert not before & set(apps())
-            assert {one["env"].get("REVISION") for one in apps().values()} == {"2"}
+            assert {app["env"].get("REVISION") for app in apps().values()} == {"2"}
 
             portal.post(f"/jobs/{service}/scale", {"instances": 1})
             portal.post(f"/jobs/{service}/stop")
@@ -75,8 +75,8 @@ def test_jobs_become_apps_and_a_run_and_end(
 
 def _runs_of_a_schedule_are_jobs_of_metronome(portal: Portal, site: MesosSite, image: str) -> None:
     def of_metronome() -> set[str]:
-        found = requests.get(f"{site.metronome_url}/v1/jobs", timeout=30).json()
-        return {one["labels"]["vedette-job"] for one in found}
+        jobs = requests.get(f"{site.metronome_url}/v1/jobs", timeout=30).json()
+        return {listed_job["labels"]["vedette-job"] for listed_job in jobs}
 
     job = {"image": image, "memory_bytes": 64 * 2**20, "name": "nightly"}
     schedule = {"name": "nightly", "schedule": "0 2 1 1 *", "overlap": "replace"}

@@ -1,4 +1,4 @@
-"""What the executors of Marathon, Metronome and Chronos do beyond the contract of all executors."""
+"""Behavior of the Marathon, Metronome and Chronos executors beyond the contract of all."""
 
 import contextlib
 import shutil
@@ -100,8 +100,12 @@ def until(
     executor: Executor, spec: AttemptSpec, done: Callable[[AttemptObservation], bool]
 ) -> AttemptObservation:
     def probe() -> AttemptObservation | None:
-        found = (one for one in executor.observe() if one.attempt_id == spec.attempt_id)
-        seen = next(found, None)
+        observations = (
+            observation
+            for observation in executor.observe()
+            if observation.attempt_id == spec.attempt_id
+        )
+        seen = next(observations, None)
         return seen if seen is not None and done(seen) else None
 
     seen = eventually(probe, within_seconds=60)
@@ -162,27 +166,27 @@ def test_the_check_names_versions_features_and_what_does_not_answer(
 
     def verdicts(**tables: ServerSettings) -> dict[str, tuple[Verdict, str]]:
         config = AgentConfig(data_dir=tmp_path, executor="marathon", **tables)  # type: ignore[arg-type]
-        return {one.name: (one.verdict, one.message) for one in check_schedulers(config)}
+        return {check.name: (check.verdict, check.message) for check in check_schedulers(config)}
 
-    found = verdicts(
+    results = verdicts(
         marathon=ServerSettings(url=mesos_site.marathon_url),
         metronome=ServerSettings(url=mesos_site.metronome_url),
         mesos=MesosSettings(url=mesos_site.agent_url, hostname=HOSTNAME),
     )
-    assert [verdict for verdict, _ in found.values()] == [Verdict.OK] * 3
-    assert "version 1.10.26, with gpu_resources" in found["Marathon"][1]
-    found = verdicts(
+    assert [verdict for verdict, _ in results.values()] == [Verdict.OK] * 3
+    assert "version 1.10.26, with gpu_resources" in results["Marathon"][1]
+    results = verdicts(
         marathon=ServerSettings(url=plain),
         chronos=ServerSettings(url=mesos_site.chronos_urls[2]),
         mesos=MesosSettings(url=mesos_site.agent_url, hostname="other"),
     )
-    assert found["Marathon"][0] is Verdict.WARNING
-    assert "generation 2.x" in found["Chronos"][1]
-    assert found["Mesos agent"][0] is Verdict.FAIL
-    found = verdicts(marathon=ServerSettings(url=f"http://127.0.0.1:{free_port()}"))
-    assert found["Marathon"][0] is Verdict.FAIL
-    assert "does not answer" in found["Marathon"][1]
-    assert found["Mesos agent"][0] is Verdict.WARNING
+    assert results["Marathon"][0] is Verdict.WARNING
+    assert "generation 2.x" in results["Chronos"][1]
+    assert results["Mesos agent"][0] is Verdict.FAIL
+    results = verdicts(marathon=ServerSettings(url=f"http://127.0.0.1:{free_port()}"))
+    assert results["Marathon"][0] is Verdict.FAIL
+    assert "does not answer" in results["Marathon"][1]
+    assert results["Mesos agent"][0] is Verdict.WARNING
 
 
 def test_an_unhealthy_service_is_restarted_by_marathon(
@@ -232,10 +236,10 @@ def test_attempts_are_adopted_without_their_records(
     until_state(marathon, spec, ObservedState.RUNNING)
     marathon.close()
     shutil.rmtree(site.state_dir)
-    again = opened(MarathonExecutor, mesos_site.marathon_url)
-    until_state(again, spec, ObservedState.RUNNING)
-    again.start(spec)
-    eventually(lambda: again.read_log(spec.attempt_id, offset=0, limit=100) == b"hello\n")
+    restarted = opened(MarathonExecutor, mesos_site.marathon_url)
+    until_state(restarted, spec, ObservedState.RUNNING)
+    restarted.start(spec)
+    eventually(lambda: restarted.read_log(spec.attempt_id, offset=0, limit=100) == b"hello\n")
     assert len(app_in(mesos_site.marathon_url, site, spec)["tasks"]) == 1
 
 
@@ -409,7 +413,7 @@ def test_chronos_passes_gpus_by_their_uuids(
     assert {"key": "cap-drop", "value": "ALL"} in job["container"]["parameters"]
 
 
-def test_a_signal_and_memory_are_told_by_the_mesos_agent(
+def test_the_mesos_agent_reports_a_signal_and_memory(
     opened: Open, make_spec: MakeSpec, mesos_site: MesosSite
 ) -> None:
     executor = opened(MetronomeExecutor, mesos_site.metronome_url)

@@ -87,11 +87,11 @@ def test_jobs_of_the_first_schema_keep_their_attempts_and_their_order(database: 
             _insert(connection, table, values)
     upgrade_database(database)
     with database.connect() as connection:
-        found = connection.execute(
+        row = connection.execute(
             text("SELECT submitted_at, queue_at, mounts, priority FROM jobs")
         ).one()
-        assert found[0] == found[1]
-        assert (str(found[2]), found[3]) == ("[]", 0)
+        assert row[0] == row[1]
+        assert (str(row[2]), row[3]) == ("[]", 0)
         assert connection.scalar(text("SELECT count(*) FROM attempts")) == 1
 
 
@@ -110,9 +110,9 @@ def test_receivers_of_one_tenant_or_of_the_platform_have_different_names(databas
             _insert(connection, "receivers", values)
 
 
-def _insert(connection: Connection, table: str, given: Mapping[str, object]) -> None:
+def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> None:
     """Insert a row; columns that need a value and have none get an empty one of their type."""
-    values = dict(given)
+    values = dict(row)
     metadata = MetaData()
     made = Table(table, metadata, autoload_with=connection, resolve_fks=False)
     for column in made.columns:

@@ -23,7 +23,9 @@ def test_a_dgx_gives_every_field_but_that_of_fans_which_belong_to_its_chassis(
     assert set(gpu_fields(readings, 0)) == declared - {"fan_percent"}
     assert len(chosen(readings, "gpu")) == 8
     assert len(chosen(readings, "gpu_link")) == 8 * 18
-    assert {name for one in readings for name in one.fields} <= {one.name for one in NVML_METRICS}
+    assert {name for taken in readings for name in taken.fields} <= {
+        metric.name for metric in NVML_METRICS
+    }
 
 
 @pytest.mark.parametrize("scenario", ["dgx", "mig", "lost", "ecc"])
@@ -32,12 +34,16 @@ def test_every_measurement_tag_and_field_is_on_the_page_of_metrics(
 ) -> None:
     world.add(f"scenario {scenario}")
     readings = twice(nvml, world)
-    assert undocumented((one.measurement, one.tags, one.fields) for one in readings) == set()
+    assert (
+        undocumented((taken.measurement, taken.tags, taken.fields) for taken in readings) == set()
+    )
 
 
 def test_a_reading_of_a_dgx_is_as_large_as_the_readme_says(nvml: NVMLReader, world: World) -> None:
     readings = twice(nvml, world)
-    lines = encode(Point(one.measurement, one.tags, one.fields, one.time_ns) for one in readings)
+    lines = encode(
+        Point(taken.measurement, taken.tags, taken.fields, taken.time_ns) for taken in readings
+    )
     assert len(readings) == 152
     assert 40_000 < len(lines) < 50_000
     assert len(zlib.compress(lines, 1)) < 6_000
@@ -155,7 +161,7 @@ def test_links_can_be_left_to_the_sums(fake_nvml: Path, world: World) -> None:
         (0x80, {"throttled", "throttled_by_hardware"}),
     ],
 )
-def test_throttle_reasons_are_told_apart(
+def test_throttle_reasons_are_distinguished(
     nvml: NVMLReader, world: World, reasons: int, raised: set[str]
 ) -> None:
     world.add(f"gpu 0 reasons {reasons}")
@@ -213,7 +219,7 @@ def test_a_gpu_reports_its_place_in_the_nvlink_fabric(
     is_registered: int | None,
     is_degraded: int | None,
 ) -> None:
-    world.add(*(f"gpu 3 {one}" for one in statements))
+    world.add(*(f"gpu 3 {statement}" for statement in statements))
     fields = gpu_fields(nvml.read(), 3)
     assert fields.get("fabric_registered") == is_registered
     assert fields.get("fabric_degraded") == is_degraded
@@ -234,7 +240,7 @@ def test_mig_slices_have_their_own_memory_and_uuid(fake_nvml: Path) -> None:
     with reading("nvml", fake_nvml, "mig") as nvml:
         readings = nvml.read()
     slices = chosen(readings, "gpu_slice", gpu="0")
-    assert [one.tags["slice"] for one in slices] == ["0", "1", "2", "3", "4", "5", "6"]
+    assert [mig_slice.tags["slice"] for mig_slice in slices] == ["0", "1", "2", "3", "4", "5", "6"]
     assert slices[2].tags == {
         "gpu": "0",
         "uuid": "MIG-00000000-0000-0000-0002-000000000000",
@@ -248,9 +254,9 @@ def test_mig_slices_have_their_own_memory_and_uuid(fake_nvml: Path) -> None:
         "memory_used_percent": 12.019,
         "multiprocessors": 16,
     }
-    whole = gpu_fields(readings, 0)
-    assert whole["mig_enabled"] == 1
-    assert "utilization_percent" not in whole
+    gpu = gpu_fields(readings, 0)
+    assert gpu["mig_enabled"] == 1
+    assert "utilization_percent" not in gpu
     assert gpu_fields(readings, 2)["mig_enabled"] == 0
 
 
@@ -258,7 +264,7 @@ def test_a_gpu_can_be_skipped(fake_nvml: Path, world: World) -> None:
     settings = {"skip_uuids": [f"{UUID}5"]}
     with reading("nvml", fake_nvml, world.path, settings=settings) as nvml:
         readings = twice(nvml, world)
-    assert {one.tags["gpu"] for one in readings} == {"0", "1", "2", "3", "4", "6", "7"}
+    assert {taken.tags["gpu"] for taken in readings} == {"0", "1", "2", "3", "4", "6", "7"}
 
 
 def test_the_bindings_are_imported_only_when_gpus_are_read(nvml: NVMLReader) -> None:

@@ -1,4 +1,4 @@
-"""What a card or driver does not support is absent, and asked again when that may have changed."""
+"""Values that a card or driver does not support are absent, and tried again after changes."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ def test_a_gpu_that_leaves_mig_mode_is_asked_again_for_what_it_refused(
 def test_what_no_card_supports_is_absent_and_not_zero(fake_nvml: Path) -> None:
     with reading("nvml", fake_nvml, "unsupported") as nvml:
         readings = nvml.read()
-    assert [one.fields for one in readings] == [{"lost": 0}] * 8
+    assert [taken.fields for taken in readings] == [{"lost": 0}] * 8
 
 
 def test_a_function_that_an_old_driver_lacks_leaves_its_field_out(

@@ -27,10 +27,10 @@ def look(fake_nvml: Path, world: World, *statements: str) -> Inventory:
 
 
 def test_a_gpu_is_described_with_its_cores_bus_and_firmware(fake_nvml: Path, world: World) -> None:
-    found = look(fake_nvml, world, "scenario dgx")
-    assert (found.driver_version, found.cuda_version) == ("550.127.05", "12.4")
-    assert len(found.gpus) == 8
-    gpu = found.gpus[0]
+    inventory = look(fake_nvml, world, "scenario dgx")
+    assert (inventory.driver_version, inventory.cuda_version) == ("550.127.05", "12.4")
+    assert len(inventory.gpus) == 8
+    gpu = inventory.gpus[0]
     assert gpu.architecture == "Hopper"
     assert gpu.compute_capability == "9.0"
     assert (gpu.pcie_generation, gpu.pcie_generation_max) == (4, 5)
@@ -45,45 +45,45 @@ def test_a_gpu_is_described_with_its_cores_bus_and_firmware(fake_nvml: Path, wor
 
 
 def test_gpus_on_switches_reach_each_other_by_eighteen_links(fake_nvml: Path, world: World) -> None:
-    found = look(fake_nvml, world, "scenario dgx")
-    assert {link.remote for gpu in found.gpus for link in gpu.nvlinks} == {"switch"}
-    assert len(found.gpu_paths) == 8 * 7 / 2
-    assert {path.kind for path in found.gpu_paths} == {"NV18"}
+    inventory = look(fake_nvml, world, "scenario dgx")
+    assert {link.remote for gpu in inventory.gpus for link in gpu.nvlinks} == {"switch"}
+    assert len(inventory.gpu_paths) == 8 * 7 / 2
+    assert {path.kind for path in inventory.gpu_paths} == {"NV18"}
 
 
 def test_links_that_are_down_are_shown_and_make_the_paths_narrower(
     fake_nvml: Path, world: World
 ) -> None:
-    found = look(fake_nvml, world, "scenario dgx", "gpu 1 links_down 3")
-    assert [link.is_active for link in found.gpus[1].nvlinks[:3]] == [False, False, True]
-    kinds = {(path.first_index, path.second_index): path.kind for path in found.gpu_paths}
+    inventory = look(fake_nvml, world, "scenario dgx", "gpu 1 links_down 3")
+    assert [link.is_active for link in inventory.gpus[1].nvlinks[:3]] == [False, False, True]
+    kinds = {(path.first_index, path.second_index): path.kind for path in inventory.gpu_paths}
     assert (kinds[0, 1], kinds[0, 2]) == ("NV16", "NV18")
 
 
 def test_without_nvlink_the_path_is_what_the_board_has(fake_nvml: Path, world: World) -> None:
-    found = look(fake_nvml, world, "scenario dgx", "refuse nvmlDeviceGetNvLinkState 3")
-    assert not any(gpu.nvlinks for gpu in found.gpus)
-    assert {path.kind for path in found.gpu_paths} <= {"PIX", "PXB", "PHB", "NODE", "SYS"}
-    assert len(found.gpu_paths) == 28
+    inventory = look(fake_nvml, world, "scenario dgx", "refuse nvmlDeviceGetNvLinkState 3")
+    assert not any(gpu.nvlinks for gpu in inventory.gpus)
+    assert {path.kind for path in inventory.gpu_paths} <= {"PIX", "PXB", "PHB", "NODE", "SYS"}
+    assert len(inventory.gpu_paths) == 28
 
 
 def test_mig_is_shown(fake_nvml: Path, world: World) -> None:
-    found = look(fake_nvml, world, "scenario mig")
-    assert [gpu.index for gpu in found.gpus if gpu.is_mig_enabled] == [0, 1]
+    inventory = look(fake_nvml, world, "scenario mig")
+    assert [gpu.index for gpu in inventory.gpus if gpu.is_mig_enabled] == [0, 1]
 
 
 def test_a_lost_gpu_is_missing_and_the_others_stay(fake_nvml: Path, world: World) -> None:
-    found = look(fake_nvml, world, "scenario lost")
-    assert [gpu.index for gpu in found.gpus] == [0, 1, 2, 4, 5, 6, 7]
+    inventory = look(fake_nvml, world, "scenario lost")
+    assert [gpu.index for gpu in inventory.gpus] == [0, 1, 2, 4, 5, 6, 7]
 
 
 def test_a_card_that_supports_nothing_is_listed_by_name_alone(
     fake_nvml: Path, world: World
 ) -> None:
-    found = look(fake_nvml, world, "scenario unsupported")
-    assert len(found.gpus) == 8
+    inventory = look(fake_nvml, world, "scenario unsupported")
+    assert len(inventory.gpus) == 8
     bare = {"index", "uuid", "model", "memory_bytes", "has_unified_memory"}
-    said = msgspec.structs.asdict(found.gpus[0])
+    said = msgspec.structs.asdict(inventory.gpus[0])
     empty = msgspec.structs.asdict(GPUInfo(index=0, uuid="", model="", memory_bytes=0))
     assert {name for name in said if said[name] != empty[name]} <= bare
 
@@ -140,26 +140,30 @@ def test_a_gpu_is_gone_at_the_second_reading_without_it(fake_nvml: Path, world: 
 def test_the_driver_says_how_many_links_a_card_has(
     fake_nvml: Path, world: World, count: int
 ) -> None:
-    found = look(fake_nvml, world, f"gpu 1 links {count}")
-    assert [len(gpu.nvlinks) for gpu in found.gpus[:3]] == [18, count, 18]
-    [path] = [one for one in found.gpu_paths if (one.first_index, one.second_index) == (0, 1)]
+    inventory = look(fake_nvml, world, f"gpu 1 links {count}")
+    assert [len(gpu.nvlinks) for gpu in inventory.gpus[:3]] == [18, count, 18]
+    [path] = [
+        candidate
+        for candidate in inventory.gpu_paths
+        if (candidate.first_index, candidate.second_index) == (0, 1)
+    ]
     assert path.kind == (f"NV{count}" if count else "NODE")
 
 
 def test_a_gpu_that_shares_the_hosts_memory_has_that(fake_nvml: Path, world: World) -> None:
     world.add("refuse nvmlDeviceGetMemoryInfo_v2 3")
     with reading("inventory", fake_nvml, world.path) as reader:
-        found = read(reader)
+        inventory = read(reader)
         world.add("refuse nvmlDeviceGetMemoryInfo_v2 999")
-        assert read(reader) == found
-    assert found.memory_bytes > 0
-    assert {(gpu.memory_bytes, gpu.has_unified_memory) for gpu in found.gpus} == {
-        (found.memory_bytes, True)
+        assert read(reader) == inventory
+    assert inventory.memory_bytes > 0
+    assert {(gpu.memory_bytes, gpu.has_unified_memory) for gpu in inventory.gpus} == {
+        (inventory.memory_bytes, True)
     }
 
 
 def test_memory_that_cant_be_read_is_unknown_and_not_the_hosts(
     fake_nvml: Path, world: World
 ) -> None:
-    found = look(fake_nvml, world, "refuse nvmlDeviceGetMemoryInfo_v2 999")
-    assert {(gpu.memory_bytes, gpu.has_unified_memory) for gpu in found.gpus} == {(0, False)}
+    inventory = look(fake_nvml, world, "refuse nvmlDeviceGetMemoryInfo_v2 999")
+    assert {(gpu.memory_bytes, gpu.has_unified_memory) for gpu in inventory.gpus} == {(0, False)}

@@ -43,7 +43,7 @@ def test_a_gpu_that_was_lost_before_is_known_by_its_index(
 ) -> None:
     world.add(f"gpu 3 error {error}")
     readings = nvml.read()
-    assert [one.tags for one in chosen(readings, "gpu", gpu="3")] == [{"gpu": "3"}]
+    assert [taken.tags for taken in chosen(readings, "gpu", gpu="3")] == [{"gpu": "3"}]
     assert len(chosen(readings, "gpu")) == 8
 
 
@@ -98,7 +98,7 @@ def test_where_the_kernel_module_counts_otherwise_no_name_is_guessed(
     assert lost.tags == {"gpu": "3"}
 
 
-def test_a_gpu_that_the_driver_was_told_to_exclude_is_not_counted(
+def test_a_gpu_that_the_driver_excludes_is_not_counted(
     fake_nvml: Path, world: World, tmp_path: Path
 ) -> None:
     world.add("gpus 7", "gpu 2 error 15")
@@ -125,7 +125,7 @@ def test_a_query_that_fails_again_and_again_is_not_a_lost_gpu(
     world.add(f"refuse nvmlDeviceGet{function} 999")
     for second in (10, 20, 30):
         readings = nvml.read(second)
-        assert [one.fields["lost"] for one in chosen(readings, "gpu")] == [0] * 8
+        assert [taken.fields["lost"] for taken in chosen(readings, "gpu")] == [0] * 8
 
 
 def test_facts_whose_query_fails_once_are_read_the_next_time(

@@ -86,7 +86,9 @@ def test_processes_are_listed_by_name_and_owner_for_the_heartbeat(
 ) -> None:
     world.add("process 0 -1 101 4000 30 c", "process 1 -1 201 100 5 c", "process 1 -1 301 200 6 g")
     fields = ("pid", "name", "gpu", "owner", "job", "container", "memory_bytes")
-    listed = [tuple(one[field] for field in fields) for one in processes.answer(100)["processes"]]
+    listed = [
+        tuple(process[field] for field in fields) for process in processes.answer(100)["processes"]
+    ]
     assert listed == [
         (101, "python101", 0, "job", "job-7", JOB_CONTAINER[:12], 4000 * MIB),
         (201, "python201", 1, "container", "", OTHER_CONTAINER[:12], 100 * MIB),
@@ -106,7 +108,7 @@ def test_a_client_of_mps_is_counted(processes: NVMLReader, world: World) -> None
     assert point.tags["job"] == "job-7"
 
 
-def test_memory_that_the_driver_does_not_tell_is_absent(
+def test_memory_that_the_driver_does_not_report_is_absent(
     processes: NVMLReader, world: World
 ) -> None:
     world.add("process 1 -1 301 0 6 c")
@@ -114,7 +116,7 @@ def test_memory_that_the_driver_does_not_tell_is_absent(
     assert "memory_used_bytes" not in point.fields
 
 
-def test_use_that_the_card_does_not_tell_is_absent(processes: NVMLReader, world: World) -> None:
+def test_use_that_the_card_does_not_report_is_absent(processes: NVMLReader, world: World) -> None:
     world.add("process 1 -1 301 10 6 c", "refuse nvmlDeviceGetProcessUtilization 3")
     for second in (100, 110):
         [point] = processes.read(second)
@@ -124,10 +126,10 @@ def test_use_that_the_card_does_not_tell_is_absent(processes: NVMLReader, world:
 def test_a_sample_of_use_is_counted_once(processes: NVMLReader, world: World) -> None:
     world.add("process 1 -1 301 10 60 c")
     [first] = processes.read(100)
-    [again] = processes.read(101)
+    [repeated] = processes.read(101)
     world.add("seconds 102")
     [fresh] = processes.read(102)
-    uses = [one.fields["utilization_percent"] for one in (first, again, fresh)]
+    uses = [taken.fields["utilization_percent"] for taken in (first, repeated, fresh)]
     assert uses == [60.0, 0.0, 60.0]
 
 

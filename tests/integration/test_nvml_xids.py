@@ -30,14 +30,14 @@ def nvml(fake_nvml: Path, world: World) -> Iterator[NVMLReader]:
 
 def events(nvml: NVMLReader, *, count: int) -> list[Reading]:
     """Read until so many events have come."""
-    found: list[Reading] = []
+    readings: list[Reading] = []
 
     def are_there() -> bool:
-        found.extend(nvml.of("gpu_xid"))
-        return len(found) >= count
+        readings.extend(nvml.of("gpu_xid"))
+        return len(readings) >= count
 
     eventually(are_there, what=f"{count} events")
-    return found
+    return readings
 
 
 def test_xid_79_is_delivered_once_with_its_time(nvml: NVMLReader, world: World) -> None:
@@ -47,7 +47,7 @@ def test_xid_79_is_delivered_once_with_its_time(nvml: NVMLReader, world: World) 
     assert event.tags == {"xid": "79", "gpu": "5", "uuid": f"{UUID}5"}
     assert event.fields == {"events": 1}
     assert before_ns // 1000 <= event.time_ns // 1000 <= time.time_ns() // 1000
-    later = [one for _ in range(3) for one in nvml.read()]
+    later = [taken for _ in range(3) for taken in nvml.read()]
     assert chosen(later, "gpu_xid") == []
     assert chosen(later, "gpu", gpu="5")[0].fields == {"lost": 1}
 
@@ -69,9 +69,9 @@ def test_events_go_out_before_the_driver_is_asked_for_anything_else(
 
 def test_equal_events_at_once_stay_apart(nvml: NVMLReader, world: World) -> None:
     world.add("xid 1 0 31", "xid 2 0 31", "xid 3 0 31")
-    found = events(nvml, count=3)
-    assert len({one.time_ns for one in found}) == 3
-    assert all(one.tags["xid"] == "31" for one in found)
+    readings = events(nvml, count=3)
+    assert len({event.time_ns for event in readings}) == 3
+    assert all(event.tags["xid"] == "31" for event in readings)
 
 
 def test_a_lost_gpu_does_not_silence_the_events_of_others(nvml: NVMLReader, world: World) -> None:
@@ -93,6 +93,6 @@ def test_events_go_on_after_nvml_was_opened_again(nvml: NVMLReader, world: World
 def test_a_driver_without_events_is_read_all_the_same(fake_nvml: Path, world: World) -> None:
     world.add("refuse nvmlEventSetCreate 3", "xid 1 1 13")
     with reading("nvml", fake_nvml, world.path) as nvml:
-        readings = [one for _ in range(3) for one in nvml.read()]
+        readings = [taken for _ in range(3) for taken in nvml.read()]
     assert chosen(readings, "gpu_xid") == []
     assert len(chosen(readings, "gpu")) == 3 * 8

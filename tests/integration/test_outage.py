@@ -61,7 +61,7 @@ def _delivered(home: Path) -> bool:
 
 
 def _is_empty_since(home: Path, instant_ns: int) -> bool:
-    """Whether the buffer's cursor has moved after `instant_ns`, so that old segments are sent."""
+    """Return whether the buffer's cursor moved after `instant_ns`: old segments are sent."""
     cursors = list((home / "buffer").glob("*cursor*"))
     return any(cursor.stat().st_mtime_ns > instant_ns + 5 * NS_PER_SECOND for cursor in cursors)
 

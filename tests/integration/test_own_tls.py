@@ -68,7 +68,7 @@ def by_its_own_authority(folder: Path, environ: dict[str, str]) -> None:
 
 
 def by_itself(folder: Path, _environ: dict[str, str]) -> None:
-    """As a newcomer does it, who searched for how."""
+    """Do what a new user finds by searching."""
     openssl = require_program("openssl", package="openssl")
     subprocess.run(
         [
@@ -131,7 +131,7 @@ def portal(
 
 def states(portal: Portal, bearer: dict[str, str]) -> dict[str, str]:
     items = portal.api("GET", "appliances", auth=None, headers=bearer)["items"]
-    return {one["name"]: one["state"] for one in items}
+    return {appliance["name"]: appliance["state"] for appliance in items}
 
 
 def test_the_agent_of_this_host_is_online(portal: Portal) -> None:
@@ -158,8 +158,8 @@ def test_the_command_that_the_portal_shows_makes_an_agent_that_works(
     program, *arguments = shlex.split(made["command"])
     assert program == "vedette"
     home = tmp_path / "agent"
-    more = ("--name", "second", "--data-dir", str(home))
-    vedette(*arguments, *more, environ={"PATH": "/usr/bin:/bin"})
+    options = ("--name", "second", "--data-dir", str(home))
+    vedette(*arguments, *options, environ={"PATH": "/usr/bin:/bin"})
     argv = [sys.executable, "-m", "cli.main", "agent", "run", "--data-dir", str(home)]
     with running(argv, log_path=tmp_path / "agent.log"):
         eventually(

@@ -46,7 +46,7 @@ class Client:
         self._auth = {"username": username, "password": password}
 
     def login(self) -> None:
-        """As `docker login` does; raises `APIError`."""
+        """Sign in as `docker login` does; raises `APIError`."""
         self._client.login(**self._auth, registry=self._host, reauth=True)
 
     def push(self, name: str, tag: str = "1", *, labels: dict[str, str] | None = None) -> str:
@@ -94,8 +94,8 @@ def clients(
 
 def rows(sessions: SessionFactory) -> list[tuple[str, str, str | None]]:
     with sessions() as session:
-        found = session.scalars(select(Image).order_by(Image.repository, Image.tag)).all()
-        return [(one.repository, one.tag, one.tenant_id) for one in found]
+        images = session.scalars(select(Image).order_by(Image.repository, Image.tag)).all()
+        return [(image.repository, image.tag, image.tenant_id) for image in images]
 
 
 def test_each_tenant_has_its_own_names_and_all_may_pull_shared_ones(
@@ -207,7 +207,7 @@ def test_a_deleted_image_is_gone_and_its_space_is_freed(
     assert call("DELETE", f"/images/{image_id}", foreign).status_code == 404
     assert call("GET", "/images", foreign).get_json()["total"] == 0
     shown = call("GET", "/images?sort=tag", secret).get_json()["items"]
-    assert [one["reference"] for one in shown] == [
+    assert [image["reference"] for image in shown] == [
         f"{private_registry.host}/acme/train:{tag}" for tag in ("1", "v2")
     ]
     assert call("DELETE", f"/images/{image_id}", secret).status_code == 204
@@ -246,7 +246,11 @@ def test_a_removed_tenant_leaves_no_image_behind(
         assert session.scalars(select(TenantRemoval.state)).all() == [RemovalState.REMOVED]
     assert rows(sessions) == [("globex/own", "1", cast.globex.id)]
     registry = Registry(settings, RegistryTokens(settings), utc_now)
-    assert [list(registry.tags(one)) for one in registry.repositories()] == [[], [], ["1"]]
+    assert [list(registry.tags(repository)) for repository in registry.repositories()] == [
+        [],
+        [],
+        ["1"],
+    ]
 
     data = private_registry.config.parent / "data"
     later = utc_now() + EMPTY_FOR + timedelta(minutes=1)
@@ -290,8 +294,8 @@ def ended(executor: DockerExecutor, image: str) -> AttemptObservation:
     executor.start(spec)
 
     def probe() -> AttemptObservation | None:
-        found = {seen.attempt_id: seen for seen in executor.observe()}
-        seen = found.get(spec.attempt_id)
+        observations = {seen.attempt_id: seen for seen in executor.observe()}
+        seen = observations.get(spec.attempt_id)
         return seen if seen is not None and seen.state.is_final else None
 
     seen = eventually(probe, within_seconds=60)

@@ -87,7 +87,7 @@ def test_commands_wait_for_a_portal_that_was_killed(tmp_path: Path) -> None:
                 lines = followed.out.splitlines()[1:]
                 assert len(lines) == len(set(lines))
                 assert commands[1].out.splitlines() == lines
-                names = [one["name"] for one in portal.get("/jobs").json()["items"]]
+                names = [item["name"] for item in portal.get("/jobs").json()["items"]]
                 assert sorted(names) == ["late", "train"]
 
 
@@ -145,6 +145,6 @@ def test_what_was_submitted_although_the_answer_was_lost_is_not_submitted_again(
             saved = client.post("/job-schedules", schedule)
             client.post(f"/job-schedules/{saved['id']}/run")
             assert client.stop(job.id).state == "stopped"
-            assert sorted(one.name for one in client.jobs()) == ["one", "run", "two"]
+            assert sorted(listed_job.name for listed_job in client.jobs()) == ["one", "run", "two"]
             assert len(client.get(f"/job-schedules/{saved['id']}/runs")["items"]) == 1
     assert caplog.messages.count("The portal answers again.") == 5

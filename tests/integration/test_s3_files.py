@@ -57,15 +57,15 @@ def open_files(bucket: Bucket, tmp_path: Path) -> Iterator[Opener]:
     opened: list[DuckDBStore] = []
 
     def open_them() -> DuckDBStore:
-        for one in opened:
-            one.close()
+        for store in opened:
+            store.close()
         files = S3Files(bucket.address, folder=tmp_path / "samples", cache_bytes=2**20)
         opened.append(DuckDBStore(tmp_path / "samples.duckdb", files=files))
         return opened[-1]
 
     yield open_them
-    for one in opened:
-        one.close()
+    for store in opened:
+        store.close()
 
 
 def fill(store: Store, *, second: int = 0) -> None:
@@ -90,7 +90,7 @@ def count(store: Store, *tenants: str, step_ns: int | None = None) -> float:
 
 def listed(store: DuckDBStore) -> set[str]:
     """Return the files that the store lists, and its claim on the prefix."""
-    files = (path for one in store.manifest.of("gpu") for path in one.paths.values())
+    files = (path for segment in store.manifest.of("gpu") for path in segment.paths.values())
     return {"owner", *files}
 
 
@@ -120,7 +120,7 @@ def test_sealed_samples_are_in_the_bucket_only_and_are_deleted_there(
     store.delete_tenant("acme")
     assert bucket.paths() == listed(store)
     assert not any("acme" in path for path in bucket.paths())
-    # Nor is anything of it left in the cache.
+    # The cache has no part of it, either.
     store.delete_before(SETTLED_NS)
     assert {path.rpartition(".raw")[1] for path in bucket.paths()} == {""}
     for resolution in (Resolution.FIVE_MINUTES, Resolution.HOUR):
@@ -134,13 +134,13 @@ def test_threads_read_one_object_at_their_own_offsets(open_files: Opener) -> Non
     store = open_files()
     rng = random.Random(1)  # noqa: S311 - samples, not secrets
     values = [[rng.gauss(0, 1) for _ in range(20_000)] for _ in range(10)]
-    for number, some in enumerate(values):
-        points = [gpu(MIDNIGHT_NS + at, x=value) for at, value in enumerate(some)]
+    for number, series_values in enumerate(values):
+        points = [gpu(MIDNIGHT_NS + at, x=value) for at, value in enumerate(series_values)]
         write_all(store, points, ACME | {"appliance": f"a{number}"})
     store.maintain(now_ns=SETTLED_NS)
-    (size,) = (one.sizes[Resolution.RAW] for one in store.manifest.of("gpu"))
+    (size,) = (segment.sizes[Resolution.RAW] for segment in store.manifest.of("gpu"))
     assert size > 2**20
-    expected = [sum(some) for some in values]
+    expected = [sum(series_values) for series_values in values]
     failures: list[object] = []
 
     def read() -> None:
@@ -153,9 +153,9 @@ def test_threads_read_one_object_at_their_own_offsets(open_files: Opener) -> Non
             tenants=None,
             group_by=("appliance",),
         )
-        found = [series.values[0] for series in store.query_range(query)]
-        if found != pytest.approx(expected):
-            failures.append(found)
+        sums = [series.values[0] for series in store.query_range(query)]
+        if sums != pytest.approx(expected):
+            failures.append(sums)
 
     threads = [threading.Thread(target=read) for _ in range(4)]
     for thread in threads:

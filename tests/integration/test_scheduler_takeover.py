@@ -153,7 +153,10 @@ def _histories(sessions: SessionFactory) -> dict[tuple[str, ...], int]:
     """Return how many alerts have which history."""
     order = select(AlertTransition).order_by(AlertTransition.at, AlertTransition.id)
     with transaction(sessions) as session:
-        return _counted((one.alert_id, one.to_state.value) for one in session.scalars(order))
+        return _counted(
+            (transition.alert_id, transition.to_state.value)
+            for transition in session.scalars(order)
+        )
 
 
 def _notified(sessions: SessionFactory) -> dict[tuple[str, ...], int]:
@@ -161,7 +164,10 @@ def _notified(sessions: SessionFactory) -> dict[tuple[str, ...], int]:
     order = select(Notification).order_by(Notification.created_at, Notification.id)
     by_email = order.where(Notification.receiver.has(kind=ReceiverKind.EMAIL))
     with transaction(sessions) as session:
-        return _counted((one.alert_id, one.payload["state"]) for one in session.scalars(by_email))
+        return _counted(
+            (notification.alert_id, notification.payload["state"])
+            for notification in session.scalars(by_email)
+        )
 
 
 def _acted(sessions: SessionFactory) -> tuple[int, int]:
@@ -173,7 +179,7 @@ def _acted(sessions: SessionFactory) -> tuple[int, int]:
 
 
 def _counted(states: Iterable[tuple[str | None, str]]) -> dict[tuple[str, ...], int]:
-    found: dict[str | None, list[str]] = {}
+    states_by_alert: dict[str | None, list[str]] = {}
     for alert_id, state in states:
-        found.setdefault(alert_id, []).append(state)
-    return Counter(map(tuple, found.values()))
+        states_by_alert.setdefault(alert_id, []).append(state)
+    return Counter(map(tuple, states_by_alert.values()))

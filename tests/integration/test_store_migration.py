@@ -23,14 +23,14 @@ ALL = Selection(start_ns=START_NS, end_ns=END_NS)
 KINDS = ("duckdb", "influxdb", "victoriametrics")
 SHARED = "influxdb of one database"
 PAIRS = [
-    *((one, other) for one in KINDS for other in KINDS if one != other),
+    *((origin, goal) for origin in KINDS for goal in KINDS if origin != goal),
     (SHARED, "influxdb"),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """Where the stores are; `flush` makes VictoriaMetrics find what it was just given."""
+    """The addresses of the stores; `flush` makes new samples of VictoriaMetrics searchable."""
 
     influxdb_url: str
     victoria_metrics_url: str
@@ -115,13 +115,13 @@ def test_a_history_is_the_same_after_the_move_even_if_it_was_stopped_and_grew(
             expected = rows_of(source, name, is_plain=is_plain)
             assert rows_of(destination, name, is_plain=is_plain) == expected
         ignored: list[object] = []
-        found = differences(
+        remaining = differences(
             source,
             destination,
             ALL,
             on_chunk=ignored.append,
             pause=lambda _seconds: servers.flush(),
         )
-        assert list(found) == []
+        assert list(remaining) == []
         expected_loss = ["host.kernel"] if goal == "victoriametrics" else []
         assert omitted_fields(source, destination, ALL) == expected_loss

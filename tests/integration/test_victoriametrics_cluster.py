@@ -21,9 +21,9 @@ HOUR_NS = 3600 * SECOND_NS
 def front(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterFront]:
     with (
         victoria_metrics(tmp_path_factory.mktemp("victoria-metrics")) as url,
-        cluster_front(url) as found,
+        cluster_front(url) as opened_front,
     ):
-        yield found
+        yield opened_front
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_each_tenant_is_written_to_and_read_from_its_account(
 
     assert series.values == [9.0]
     assert fields == {"power_watts": "float"}
-    assert [one for one in front.seen if one[0] == "insert"] == [
+    assert [call for call in front.seen if call[0] == "insert"] == [
         ("insert", acme),
         ("insert", globex),
     ]
@@ -123,7 +123,7 @@ def test_accounts_are_two_numbers_of_32_bits_that_differ_by_tenant_and_database(
     accounts = {account_of(*name) for name in names}
 
     assert len(accounts) == len(names)
-    assert all(0 <= int(part) < 2**32 for one in accounts for part in one.split(":"))
+    assert all(0 <= int(part) < 2**32 for account in accounts for part in account.split(":"))
 
 
 def test_a_tag_named_like_a_label_of_accounts_is_rejected(store: Store) -> None:
@@ -136,5 +136,5 @@ def test_the_parameters_of_a_cluster_are_checked_together() -> None:
     with pytest.raises(ConfigurationError) as caught:
         VictoriaMetricsStore.from_url("victoriametrics://host?storage=a:1&selekt=b:2")
 
-    assert ["selekt= is unknown" in one for one in caught.value.problems] == [True, False]
+    assert ["selekt= is unknown" in problem for problem in caught.value.problems] == [True, False]
     assert "add select=host:port" in caught.value.problems[1]

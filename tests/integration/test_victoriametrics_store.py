@@ -114,7 +114,7 @@ def test_a_restart_of_the_server_loses_nothing_and_the_store_goes_on(tmp_path: P
         store.close()
 
 
-def test_an_outage_is_told_to_each_sender_and_ends_with_the_server_back(tmp_path: Path) -> None:
+def test_an_outage_is_reported_to_each_sender_until_the_server_is_back(tmp_path: Path) -> None:
     port = free_port()
     store = opened(f"http://127.0.0.1:{port}")
     futures = [store.submit(Batch.of([gpu(at, x=1.0)]), identity=ACME) for at in range(3)]
@@ -133,17 +133,17 @@ def test_an_outage_is_told_to_each_sender_and_ends_with_the_server_back(tmp_path
 
 
 def test_stores_that_share_a_server_do_not_see_each_other(server: str) -> None:
-    one, other = opened(server, "one"), opened(server, "other")
-    write(one, [gpu(0, x=1.0)], identity=ACME)
-    write(other, [gpu(0, x=2.0)], identity=ACME)
+    first, second = opened(server, "one"), opened(server, "other")
+    write(first, [gpu(0, x=1.0)], identity=ACME)
+    write(second, [gpu(0, x=2.0)], identity=ACME)
     flush(server)
 
-    other.delete_tenant("acme")
+    second.delete_tenant("acme")
 
-    assert (newest(one), newest(other)) == ([1.0], [])
-    assert (one.measurements(tenants=None), other.measurements(tenants=None)) == (["gpu"], [])
-    one.close()
-    other.close()
+    assert (newest(first), newest(second)) == ([1.0], [])
+    assert (first.measurements(tenants=None), second.measurements(tenants=None)) == (["gpu"], [])
+    first.close()
+    second.close()
 
 
 def test_a_database_with_a_slash_in_its_name_is_refused(server: str) -> None:
@@ -158,11 +158,11 @@ def test_samples_that_a_server_would_drop_in_silence_are_refused(server: str) ->
     )
     ahead = [Point("gpu", {}, {"x": 1.0}, to_ns(now_at + timedelta(days=at))) for at in (1, 3)]
 
-    assert [one.position for one in write(store, ahead, identity=ACME)] == [1]
+    assert [rejection.position for rejection in write(store, ahead, identity=ACME)] == [1]
     store.close()
 
 
-def test_a_text_that_is_left_out_is_told_once(
+def test_an_omitted_text_is_logged_once(
     store: VictoriaMetricsStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -281,8 +281,8 @@ def test_a_tag_with_a_slash_or_a_name_of_the_servers_can_be_listed(
     flush(server)
 
     assert store.tags("gpu", tenants=None) == ["tenant", "appliance", *sorted([*tags, "gpu"])]
-    found = {tag: store.tag_values("gpu", tag, tenants=None) for tag in tags}
-    assert found == {tag: [value] for tag, value in tags.items()}
+    values = {tag: store.tag_values("gpu", tag, tenants=None) for tag in tags}
+    assert values == {tag: [value] for tag, value in tags.items()}
 
 
 def test_a_hostile_value_in_a_query_reaches_nothing_else(

@@ -136,7 +136,7 @@ def just_before_the_write(session: Session, act: Callable[[], None]) -> None:
     event.listen(session, "do_orm_execute", look)
 
 
-def test_a_sweep_between_a_heartbeats_look_and_its_write_does_not_stay_unrecorded(
+def test_a_sweep_between_a_heartbeats_read_and_its_write_is_recorded(
     sessions: SessionFactory, cast: Cast
 ) -> None:
     ident = made(sessions, cast, "between")
@@ -214,7 +214,9 @@ def test_an_appliance_is_retired_or_gets_the_job_and_never_both(
         assert outcome is True or isinstance(outcome, ConflictError)
 
 
-def test_of_two_that_want_one_name_one_gets_it(sessions: SessionFactory, cast: Cast) -> None:
+def test_one_of_two_appliances_that_are_renamed_alike_gets_the_name(
+    sessions: SessionFactory, cast: Cast
+) -> None:
     for number in range(ROUNDS):
         idents = [made(sessions, cast, f"name-{number}-{side}") for side in "ab"]
         changes = ApplianceChanges(name=f"wanted-{number}")
@@ -225,7 +227,7 @@ def test_of_two_that_want_one_name_one_gets_it(sessions: SessionFactory, cast: C
             return ident
 
         outcomes = together(*[partial(rename, ident) for ident in idents])
-        refused = [one for one in outcomes if isinstance(one, ConflictError)]
+        refused = [outcome for outcome in outcomes if isinstance(outcome, ConflictError)]
         assert len(refused) == 1
         assert refused[0].code == "name_taken"
 

@@ -43,10 +43,10 @@ def test_threads_that_write_to_both_chains_in_either_order_leave_whole_chains(
     race_numbered(work)
 
     with sessions() as session:
-        verdicts = {one.head.chain: one for one in verify_all(session)}
+        verdicts = {result.head.chain: result for result in verify_all(session)}
         made = select(AuditEntry.chain, func.count()).where(AuditEntry.action == "thing.made")
         counted = {row[0]: row[1] for row in session.execute(made.group_by(AuditEntry.chain))}
-    assert {one.problem for one in verdicts.values()} == {""}
+    assert {result.problem for result in verdicts.values()} == {""}
     assert counted == dict.fromkeys([cast.acme.id, cast.globex.id, PLATFORM_CHAIN], RACERS * ROUNDS)
     assert verdicts[PLATFORM_CHAIN].head.number == RACERS * ROUNDS
 
@@ -70,7 +70,7 @@ def test_threads_that_begin_a_chain_at_once_make_one(sessions: SessionFactory, c
     del cast
     race_numbered(work)
     with sessions() as session:
-        verdicts = {one.head.chain: one for one in verify_all(session)}
+        verdicts = {result.head.chain: result for result in verify_all(session)}
     assert {verdicts[chain].head.number for chain in chains} == {RACERS}
     assert {verdicts[chain].problem for chain in chains} == {""}
 
@@ -91,4 +91,4 @@ def test_four_bytes_long_letters_and_fractions_keep_their_hash(
             after={"ratio": 0.1, "big": 10**18, "z": None, "a": {"b": [1, 2.0, True]}},
         )
     with sessions() as session:
-        assert {one.problem for one in verify_all(session)} == {""}
+        assert {result.problem for result in verify_all(session)} == {""}

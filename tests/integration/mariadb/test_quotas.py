@@ -173,15 +173,15 @@ def test_usage_that_many_note_at_once_is_stored_once(sessions: SessionFactory, c
         assert latest_usage(session)[cast.acme.id].day == NOON.date()
 
 
-def test_the_console_and_the_housekeeping_work_here(
+def test_the_console_and_the_maintenance_work_here(
     sessions: SessionFactory, cast: Cast, store: Store
 ) -> None:
     operator = scope_of(cast.olivia)
     with sessions.begin() as session:
         make_appliance(session, cast.acme, "gpu-01", inventory=inventory(2))
-        found = platform_figures(session, store, operator, now=NOON)
-        assert found.by_status[EffectiveStatus.ONLINE] == 1
-        assert found.gpus == 2
+        figures = platform_figures(session, store, operator, now=NOON)
+        assert figures.by_status[EffectiveStatus.ONLINE] == 1
+        assert figures.gpus == 2
         assert job_retention(session, operator, ended_before=NOON, now=NOON).ended == 0
         assert delete_ended(session, operator, before=NOON, now=NOON) == 0
         assert not any(prune(session, now=NOON).values())

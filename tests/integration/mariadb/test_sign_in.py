@@ -1,4 +1,4 @@
-"""What SQLite does not show of signing in: many at once, and which texts MariaDB takes for equal.
+"""Signing in on MariaDB: many at once, and texts that MariaDB takes for equal.
 
 Its usual collation takes `a` for `A` and for `\u00e1`; identities and addresses do not.
 """
@@ -37,7 +37,7 @@ def box() -> SecretBox:
     return SecretBox([new_key()])
 
 
-def test_of_many_who_bring_the_same_code_one_comes_in(
+def test_a_code_that_many_use_at_once_signs_one_in(
     sessions: SessionFactory, cast: Cast, box: SecretBox, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
@@ -51,7 +51,7 @@ def test_of_many_who_bring_the_same_code_one_comes_in(
     assert sum(race([enter] * RACERS)) == 1
 
 
-def test_of_many_who_bring_the_same_recovery_code_one_comes_in(
+def test_a_recovery_code_that_many_use_at_once_signs_one_in(
     sessions: SessionFactory, cast: Cast, box: SecretBox, clock: FrozenClock
 ) -> None:
     with sessions.begin() as session:
@@ -77,7 +77,7 @@ def is_taken(
     return True
 
 
-def test_who_comes_from_the_provider_in_many_tabs_at_once_is_one_person(
+def test_a_user_who_signs_in_from_the_provider_in_many_tabs_is_created_once(
     sessions: SessionFactory, cast: Cast, store: Store, tmp_path: Path
 ) -> None:
     assert cast
@@ -124,7 +124,7 @@ DANA = Identity(
 ROLES, _ = GroupRoles.parse("gpu-users=acme:member")
 
 
-def test_subjects_that_differ_in_case_are_two_people(sessions: SessionFactory, cast: Cast) -> None:
+def test_subjects_that_differ_in_case_are_two_users(sessions: SessionFactory, cast: Cast) -> None:
     assert cast
     other = replace(DANA, subject="DANA-1", email="eve@acme.example")
     with sessions.begin() as session:

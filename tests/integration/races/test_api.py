@@ -63,7 +63,7 @@ def test_one_key_makes_one_object_however_often_it_is_sent(
             assert session.scalar(count) == 1
 
 
-def test_of_those_who_change_what_they_read_at_once_one_does(
+def test_one_of_several_concurrent_changes_of_a_version_succeeds(
     app: Flask, headers: dict[str, str]
 ) -> None:
     rule = {
@@ -94,7 +94,7 @@ def test_of_those_who_change_what_they_read_at_once_one_does(
         assert now["name"] == winner["name"]
 
 
-def test_one_name_makes_one_receiver_and_the_others_are_told(
+def test_one_name_makes_one_receiver_and_the_others_get_a_conflict(
     app: Flask, factory: SessionFactory, headers: dict[str, str]
 ) -> None:
     def send(name: str) -> Callable[[int], TestResponse]:

@@ -1,4 +1,4 @@
-"""Of those who unseat each other at the same moment, somebody stays: on both databases."""
+"""One of two who remove each other at the same moment stays, on both databases."""
 
 from collections.abc import Callable
 
@@ -54,7 +54,7 @@ def remove(session: Session, scope: Scope, user_id: str) -> str:
 
 
 @pytest.mark.parametrize("act", [demote, lock_out, remove])
-def test_of_two_admins_who_unseat_each_other_one_stays(
+def test_one_of_two_admins_who_remove_each_other_stays(
     factory: SessionFactory, act: Callable[[Session, Scope, str], str]
 ) -> None:
     for number in range(ROUNDS):
@@ -80,8 +80,13 @@ def two_operators(factory: SessionFactory, name: str) -> list[str]:
     with transaction(factory) as session:
         session.execute(update(User).where(User.is_operator).values(is_active=False))
         operators = [
-            User(email=f"{one}-{name}@v.example", name=one, is_operator=True, created_at=NOON)
-            for one in ("olga", "otto")
+            User(
+                email=f"{operator}-{name}@v.example",
+                name=operator,
+                is_operator=True,
+                created_at=NOON,
+            )
+            for operator in ("olga", "otto")
         ]
         session.add_all(operators)
         session.flush()
@@ -89,7 +94,7 @@ def two_operators(factory: SessionFactory, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("act", [lock_out, remove])
-def test_of_two_operators_who_unseat_each_other_one_stays(
+def test_one_of_two_operators_who_remove_each_other_stays(
     factory: SessionFactory, act: Callable[[Session, Scope, str], str]
 ) -> None:
     for number in range(ROUNDS):
@@ -103,8 +108,8 @@ def test_of_two_operators_who_unseat_each_other_one_stays(
             "last_operator",
         ]
         with factory() as session:
-            left = select(func.count()).where(User.is_operator, User.is_active)
-            assert session.scalar(left) == 1
+            active_operators = select(func.count()).where(User.is_operator, User.is_active)
+            assert session.scalar(active_operators) == 1
 
 
 def test_an_admin_is_demoted_and_another_removed_at_once(factory: SessionFactory) -> None:
@@ -128,24 +133,24 @@ def test_groups_that_take_both_admins_at_once_leave_one(factory: SessionFactory)
         with transaction(factory) as session:
             for ident in admins:
                 [held] = session.get_one(User, ident).memberships
-                known = OIDCIdentity(
+                identity_row = OIDCIdentity(
                     user_id=ident, issuer=ISSUER, subject=ident, granted=[held.id], created_at=NOON
                 )
-                session.add(known)
+                session.add(identity_row)
 
         def sign_in(ident: str) -> Callable[[Session], str]:
-            def one(session: Session) -> str:
+            def attempt_sign_in(session: Session) -> str:
                 identity = Identity(
                     issuer=ISSUER, subject=ident, email="", is_email_verified=False, name=""
                 )
                 user = user_for_identity(session, identity, GroupRoles(), now=NOON)
                 return "kept" if user.memberships else "taken"
 
-            return one
+            return attempt_sign_in
 
         answers = contend(factory, [sign_in(ident) for ident in admins])
 
         assert sorted(answers) == ["kept", "taken"]
         with factory() as session:
-            kept = select(Membership.role).where(Membership.tenant_id == tenant_id)
-            assert session.scalars(kept).all() == [Role.ADMIN]
+            roles = select(Membership.role).where(Membership.tenant_id == tenant_id)
+            assert session.scalars(roles).all() == [Role.ADMIN]

@@ -37,16 +37,16 @@ def test_many_accounts_tried_at_once_from_one_address_count_together(
     factory: SessionFactory,
 ) -> None:
     def guess(number: int) -> Callable[[Session], str]:
-        def one(session: Session) -> str:
+        def attempt(session: Session) -> str:
             count_attempt(session, account=f"{number}@x.example", address="198.51.100.1", now=NOON)
             return "tried"
 
-        return one
+        return attempt
 
     assert contend(factory, [guess(number) for number in range(GUESSERS)]) == ["tried"] * GUESSERS
     with factory() as session:
-        kept = select(Throttle.failures).where(Throttle.subject == "198.51.100.1")
-        assert session.scalars(kept).one() == GUESSERS
+        failures = select(Throttle.failures).where(Throttle.subject == "198.51.100.1")
+        assert session.scalars(failures).one() == GUESSERS
 
 
 def test_an_invitation_is_accepted_by_one_of_many(factory: SessionFactory, people: Cast) -> None:
@@ -101,11 +101,11 @@ def test_a_link_sets_one_of_two_passwords(factory: SessionFactory, people: Cast)
     passwords = [f"staple battery {number}" for number in range(4)]
 
     def use(password: str) -> Callable[[Session], str]:
-        def one(session: Session) -> str:
+        def attempt(session: Session) -> str:
             use_reset(session, made[1], password=password, now=NOON)
             return password
 
-        return one
+        return attempt
 
     answers = contend(factory, [use(password) for password in passwords])
 

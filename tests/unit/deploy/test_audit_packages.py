@@ -41,13 +41,13 @@ def test_a_known_vulnerability_fails_and_says_what_to_install(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("says", ["", "connection refused", "{}"])
-def test_an_index_that_is_not_reachable_is_told_and_passes(tmp_path: Path, says: str) -> None:
+def test_an_unreachable_index_is_reported_and_passes(tmp_path: Path, says: str) -> None:
     done = audit(tmp_path, says=says, exits=1)
     assert done.returncode == 0
     assert "not reachable; nothing was checked" in done.stdout
 
 
-def test_packages_that_the_index_does_not_know_are_told(tmp_path: Path) -> None:
+def test_packages_that_the_index_does_not_know_are_reported(tmp_path: Path) -> None:
     done = audit(tmp_path, says=json.dumps({"dependencies": [CLEAN, UNKNOWN]}), exits=0)
     assert done.returncode == 0
     assert "does not answer for 1 of 2" in done.stdout
