@@ -111,7 +111,7 @@ def kill_at_each_step(
                 assert set(expected.values()) == {1}
                 assert count_by_hour(store) == len(expected)
                 segments = store.manifest.of("gpu")
-                assert files() == {file for one in segments for file in one.paths.values()}
+                assert files() == {file for segment in segments for file in segment.paths.values()}
                 store.close()
             assert statuses.pop() == at - 1
             at -= 1

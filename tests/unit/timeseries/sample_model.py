@@ -110,12 +110,12 @@ class SampleModel:
         return self.scan(everything)
 
     def _windows(self, query: RangeQuery, name: str) -> dict[tuple[str, ...], dict[int, float]]:
-        found: dict[tuple[str, ...], dict[int, dict[SeriesKey, list[tuple[int, float]]]]] = {}
+        windows_of: dict[tuple[str, ...], dict[int, dict[SeriesKey, list[tuple[int, float]]]]] = {}
         for time_ns, series, fields in self._scanned(query.measurement, query.tenants):
             if query.start_ns <= time_ns < query.end_ns and name in fields:
                 step = query.step_ns
                 start_ns = time_ns // step * step if step else query.start_ns
-                windows = found.setdefault(_group(series, query.group_by), {})
+                windows = windows_of.setdefault(_group(series, query.group_by), {})
                 of_series = windows.setdefault(start_ns, {})
                 of_series.setdefault(series, []).append((time_ns, float(fields[name])))
         values = {
@@ -124,7 +124,7 @@ class SampleModel:
                 for at, of_series in windows.items()
                 if (value := _aggregate(query.aggregate, of_series)) is not None
             }
-            for group, windows in found.items()
+            for group, windows in windows_of.items()
         }
         return {group: windows for group, windows in values.items() if windows}
 
@@ -136,12 +136,12 @@ def _group(series: SeriesKey, tags: Sequence[str]) -> tuple[str, ...]:
 def _aggregate(
     aggregate: Aggregate, of_series: Mapping[SeriesKey, list[tuple[int, float]]]
 ) -> float | None:
-    numbers = [number for some in of_series.values() for number in some]
+    numbers = [number for samples in of_series.values() for number in samples]
     if aggregate in _QUANTILES:
         return float(np.quantile([value for _, value in numbers], _QUANTILES[aggregate]))
     if aggregate in _REDUCERS:
         return _REDUCERS[aggregate](numbers)
-    grown = [_growth(aggregate, some) for some in of_series.values() if len(some) > 1]
+    grown = [_growth(aggregate, samples) for samples in of_series.values() if len(samples) > 1]
     return math.fsum(grown) if grown else None
 
 
@@ -156,9 +156,9 @@ def _growth(aggregate: Aggregate, numbers: Sequence[tuple[int, float]]) -> float
     return increase * NS_PER_SECOND / (numbers[-1][0] - numbers[0][0])
 
 
-def is_same_value(one: FieldValue, other: FieldValue) -> bool:
+def is_same_value(value: FieldValue, other: FieldValue) -> bool:
     """Return whether two values are the same, with their type and the sign of zero."""
-    return type(one) is type(other) and repr(one) == repr(other)
+    return type(value) is type(other) and repr(value) == repr(other)
 
 
 def identity_of(tenant: str, appliance: str) -> dict[str, str]:

@@ -33,7 +33,7 @@ def test_every_column_of_a_block_is_of_one_type_and_length(points: list[Point]) 
 
 @given(st.lists(POINTS, max_size=20), st.sets(st.integers(min_value=0, max_value=20)))
 def test_points_are_removed_by_position(points: list[Point], out: set[int]) -> None:
-    kept = [point for position, point in enumerate(points) if position not in out]
+    expected = [point for position, point in enumerate(points) if position not in out]
     left = Batch.of(points).without(out)
-    assert left.points() == kept
+    assert left.points() == expected
     assert all(len(block) for block in left.blocks)

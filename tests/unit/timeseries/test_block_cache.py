@@ -25,8 +25,8 @@ def test_parts_are_those_of_the_file_and_the_cache_stays_below_its_bound(tmp_pat
         name = rng.choice("ab")
         start = rng.randrange(SIZE)
         end = rng.randint(start, min(SIZE, start + 4 * BLOCK_BYTES))
-        found = cache.read(name, start, end, partial(part_of, name))
-        assert found == FILES[name][start:end]
+        part = cache.read(name, start, end, partial(part_of, name))
+        assert part == FILES[name][start:end]
         assert used_bytes(tmp_path / "cache") <= 6 * BLOCK_BYTES
 
     for name in FILES:

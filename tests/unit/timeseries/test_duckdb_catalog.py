@@ -1,4 +1,4 @@
-"""What the embedded store lists, and its newest values, outlive the samples in the roll-ups."""
+"""Lists and newest values of the embedded store outlive the samples in the roll-ups."""
 
 from collections.abc import Iterator
 

@@ -52,9 +52,9 @@ def test_a_long_log_is_moved_into_the_file(store: DuckDBStore, tmp_path: Path) -
 
     write_some(store, 1_000)
     store.close()
-    again = DuckDBStore(tmp_path / "samples.duckdb")
-    assert points(again) == written + 100
-    again.close()
+    reopened = DuckDBStore(tmp_path / "samples.duckdb")
+    assert points(reopened) == written + 100
+    reopened.close()
 
 
 def test_writes_are_acknowledged_during_a_checkpoint(

@@ -18,7 +18,7 @@ Sent = tuple[Batch, Mapping[str, str]]
 
 
 def plan(*sent: Sent, schema: Schema | None = None) -> InsertPlan:
-    parts = parts_by_key((*one, ()) for one in sent)
+    parts = parts_by_key((*pair, ()) for pair in sent)
     (key,) = parts
     return plan_insert(key, parts[key], schema=schema or {})
 
@@ -132,7 +132,9 @@ def test_declared_points_share_a_table_and_others_are_their_tenants() -> None:
 
     parts = parts_by_key((batch, of, ()) for batch, of in zip(batches, (ACME, globex), strict=True))
 
-    assert {key: sum(len(one.block) for one in some) for key, some in parts.items()} == {
+    assert {
+        key: sum(len(part.block) for part in table_parts) for key, table_parts in parts.items()
+    } == {
         Key("", "gpu"): 2,
         Key("acme", "gpu"): 2,
         Key("globex", "gpu"): 2,

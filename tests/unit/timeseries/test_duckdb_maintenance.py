@@ -55,13 +55,13 @@ def killed_under_load(path: Path, *, first: int, after: int) -> set[int]:
 def numbers(store: Store, measurement: str) -> dict[int, int]:
     """Return how many points have each number."""
     query = ScanQuery(measurement=measurement, start_ns=0, end_ns=2**62, tenants=None)
-    found: dict[int, int] = {}
+    counts: dict[int, int] = {}
     for batch in store.scan(query):
         for point in batch.points():
             number = point.fields["number"]
             assert isinstance(number, int)
-            found[number] = found.get(number, 0) + 1
-    return found
+            counts[number] = counts.get(number, 0) + 1
+    return counts
 
 
 def test_acknowledged_batches_survive_repeated_kill_9(tmp_path: Path) -> None:
@@ -124,10 +124,10 @@ def test_writes_go_on_while_retention_deletes_hour_by_hour(tmp_path: Path) -> No
     answers = [store.submit(hour_of_points(30 + n), identity=ACME).result() for n in range(5)]
     deletion.join(timeout=60)
 
-    kept = [len(batch) for batch in store.scan(forever("gpu"))]
+    sizes = [len(batch) for batch in store.scan(forever("gpu"))]
     store.close()
     assert answers == [[]] * 5
-    assert sum(kept) == 6 * POINTS_AN_HOUR
+    assert sum(sizes) == 6 * POINTS_AN_HOUR
 
 
 def forever(measurement: str) -> ScanQuery:

@@ -38,7 +38,7 @@ POINTS = st.lists(
     ),
     min_size=1,
     max_size=60,
-    unique_by=lambda one: one[:2],
+    unique_by=lambda sample: sample[:2],
 )
 
 
@@ -69,23 +69,25 @@ def test_windows_match_those_of_the_database(
 ) -> None:
     store = DuckDBStore(MEMORY)
     try:
-        some = [gpu(second, name, **fields) for name, second, fields in points]
-        write(store, some, identity=ACME)
+        samples = [gpu(second, name, **fields) for name, second, fields in points]
+        write(store, samples, identity=ACME)
         query = replace(QUERY, aggregate=aggregate)
         assert reads_raw_rows(query)
-        found, expected = store.query_range(query), of_several(store, query)
+        answer, expected = store.query_range(query), of_several(store, query)
     finally:
         store.close()
-    assert [(one.field, one.tags, one.times_ns) for one in found] == [
-        (one.field, one.tags, one.times_ns) for one in expected
+    assert [(series.field, series.tags, series.times_ns) for series in answer] == [
+        (series.field, series.tags, series.times_ns) for series in expected
     ]
-    assert [one.values for one in found] == [pytest.approx(one.values) for one in expected]
+    assert [series.values for series in answer] == [
+        pytest.approx(series.values) for series in expected
+    ]
 
 
 def test_a_boolean_counts_as_one_or_zero(store: DuckDBStore) -> None:
     write(store, [gpu(0, busy=True), gpu(1, busy=False)], identity=ACME)
-    (found,) = store.query_range(QUERY)
-    assert (found.times_ns, found.values) == ([START_NS], [0.5])
+    (series,) = store.query_range(QUERY)
+    assert (series.times_ns, series.values) == ([START_NS], [0.5])
 
 
 def test_another_tenant_sees_nothing_of_the_appliance(store: DuckDBStore) -> None:
@@ -96,9 +98,9 @@ def test_another_tenant_sees_nothing_of_the_appliance(store: DuckDBStore) -> Non
 def test_the_database_answers_for_many_samples(store: DuckDBStore) -> None:
     watts = [gpu(number / 100, watts=number) for number in range(MAX_ROWS + 1)]
     write(store, watts, identity=ACME)
-    (found,) = store.query_range(QUERY)
-    assert found.values[:2] == [499.5, 1499.5]
-    assert len(found.values) == 21
+    (series,) = store.query_range(QUERY)
+    assert series.values[:2] == [499.5, 1499.5]
+    assert len(series.values) == 21
 
 
 @pytest.mark.parametrize(

@@ -38,10 +38,10 @@ def test_points_of_any_shape_come_back_as_they_were(store: DuckDBStore) -> None:
     ]
     write(store, points, identity=ACME)
 
-    found = scanned(store)
+    scanned_points = scanned(store)
 
-    assert found == [stamped(point) for point in points]
-    assert [type(value) for value in found[1].fields.values()] == [float, int, bool, str]
+    assert scanned_points == [stamped(point) for point in points]
+    assert [type(value) for value in scanned_points[1].fields.values()] == [float, int, bool, str]
 
 
 @pytest.mark.parametrize(
@@ -122,14 +122,16 @@ def test_sealed_samples_of_tenants_that_disagree_on_a_type_are_scanned(store: Du
     both = replace(FOREVER, measurement="weather")
 
     for tenants, values in ((("acme",), {"ok"}), (("globex",), {1}), (None, {"ok", 1})):
-        found = scanned(store, replace(both, tenants=tenants))
-        assert {point.fields["status"] for point in found} == values
+        points = scanned(store, replace(both, tenants=tenants))
+        assert {point.fields["status"] for point in points} == values
 
 
-def test_a_negative_zero_is_one_in_a_file(store: DuckDBStore) -> None:
+def test_a_negative_zero_keeps_its_sign_in_a_file(store: DuckDBStore) -> None:
     values = [-0.0, 0.0, 250.0]
     points = [Point("gpu", {}, {"a": value}, at) for at, value in enumerate(values)]
     write(store, points, identity=ACME)
     store.maintain(now_ns=2 * DAY_NS)
 
-    assert [repr(point.fields["a"]) for point in scanned(store)] == [repr(one) for one in values]
+    assert [repr(point.fields["a"]) for point in scanned(store)] == [
+        repr(value) for value in values
+    ]

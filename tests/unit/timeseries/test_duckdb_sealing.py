@@ -91,13 +91,13 @@ def test_a_reader_sees_each_sample_once_while_others_seal_and_merge(
     def read() -> None:
         while not done.is_set():
             try:
-                found = [float(sum(times_of(store).values()))]
-                found += [count_by_hour(store, hours=hours) for hours in (24, 12, 1)]
+                counts = [float(sum(times_of(store).values()))]
+                counts += [count_by_hour(store, hours=hours) for hours in (24, 12, 1)]
             except StoreUnavailableError as error:
                 failures.append(error)
                 return
-            if found != [expected, expected, expected / 2, expected / 24]:
-                failures.append(found)
+            if counts != [expected, expected, expected / 2, expected / 24]:
+                failures.append(counts)
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -134,7 +134,7 @@ def test_what_is_older_than_all_in_the_table_is_read_without_it(
     assert count_by_hour(store, hours=12) == 144 + 3
 
 
-def test_a_text_that_is_a_number_of_another_tenant_is_one_before_that_was_written(
+def test_a_text_stays_a_text_before_another_tenant_writes_numbers(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(units, "MIN_ROWS", 1)
@@ -186,13 +186,13 @@ def test_times_of_files_are_compared_only_where_some_do_not_match(
         group_by=("appliance",),
     )
 
-    found = store.query_range(query)
+    answer = store.query_range(query)
 
-    assert len({one.oldest_ns // HOUR_NS for one in segments_of(store)}) > 5
-    for one in found:
-        assert one.times_ns == list(range(start_ns, query.end_ns, 600 * 10**9))
-        assert one.values == [1.0] * 30
-    assert [one.tags["appliance"] for one in found] == ["a1", "a2"]
+    assert len({segment.oldest_ns // HOUR_NS for segment in segments_of(store)}) > 5
+    for series in answer:
+        assert series.times_ns == list(range(start_ns, query.end_ns, 600 * 10**9))
+        assert series.values == [1.0] * 30
+    assert [series.tags["appliance"] for series in answer] == ["a1", "a2"]
 
 
 def test_few_samples_wait_for_the_end_of_their_day(store: DuckDBStore) -> None:
@@ -265,10 +265,10 @@ def test_floats_are_read_as_they_were_written(
     }
 
     def read() -> dict[tuple[int, str], float]:
-        found = store.scan(ScanQuery(measurement="gpu", start_ns=0, end_ns=2**62, tenants=None))
+        batches = store.scan(ScanQuery(measurement="gpu", start_ns=0, end_ns=2**62, tenants=None))
         return {
             (point.time_ns, name): float(value)
-            for batch in found
+            for batch in batches
             for point in batch.points()
             for name, value in point.fields.items()
         }
@@ -298,7 +298,9 @@ def test_a_large_day_is_merged_into_ranges_of_appliances(
     monkeypatch.setattr("timeseries.duckdb.cold.maintenance.MAX_MERGED_ROWS", 100)
     store.maintain(now_ns=SETTLED_NS)
 
-    assert sorted((one.first_appliance, one.last_appliance) for one in segments_of(store)) == [
+    assert sorted(
+        (segment.first_appliance, segment.last_appliance) for segment in segments_of(store)
+    ) == [
         ("a0", "a1"),
         ("a2", "a3"),
         ("a4", "a4"),
@@ -320,9 +322,9 @@ def test_a_query_reads_only_files_that_may_have_its_samples(
     plan = query_plan.plan_sources
 
     def noted(*args: object, **named: object) -> query_plan.Plan:
-        found = plan(*args, **named)  # type: ignore[arg-type]
-        seen.append(sum(map(len, found.values())))
-        return found
+        planned = plan(*args, **named)  # type: ignore[arg-type]
+        seen.append(sum(map(len, planned.values())))
+        return planned
 
     monkeypatch.setattr(range_query, "plan_sources", noted)
     for tenants, appliance, days in ((None, (), 2), (("acme",), (), 2), (("acme",), ("a2",), 1)):
@@ -346,12 +348,12 @@ def test_segments_without_samples_are_merged_by_period(store: DuckDBStore) -> No
         write_all(store, [gpu(MIDNIGHT_NS + day * DAY_NS, x=float(day))], ACME)
     later_ns = MIDNIGHT_NS + 20 * DAY_NS
     store.maintain(now_ns=later_ns)
-    before = [one.sizes.keys() for one in segments_of(store)]
+    before = [segment.sizes.keys() for segment in segments_of(store)]
     store.delete_before(later_ns)
     store.maintain(now_ns=later_ns)
 
     assert before == [{Resolution.RAW, Resolution.HOUR, Resolution.DAY}] * 10
-    after = [one.sizes.keys() for one in segments_of(store)]
+    after = [segment.sizes.keys() for segment in segments_of(store)]
     assert after == [{Resolution.HOUR, Resolution.DAY}]
     query = RangeQuery(
         measurement="gpu",
@@ -386,7 +388,10 @@ def test_segments_that_are_rolled_up_differently_stay_apart(
         store.delete_before(later_ns)
         store.maintain(now_ns=later_ns)
 
-        assert sorted(one.rolled["x"] for one in segments_of(store)) == [Detail.MEANS, Detail.ALL]
+        assert sorted(segment.rolled["x"] for segment in segments_of(store)) == [
+            Detail.MEANS,
+            Detail.ALL,
+        ]
         query = RangeQuery(
             measurement="gpu",
             fields=("x",),
@@ -404,17 +409,17 @@ def test_segments_of_earlier_versions_are_rolled_up_in_all_detail(path: Path) ->
     with closing(DuckDBStore(path)) as store:
         write_all(store, [gpu(MIDNIGHT_NS, x=1.0)], ACME)
         store.maintain(now_ns=SETTLED_NS)
-        kept = segments_of(store)
+        segments = segments_of(store)
     with closing(duckdb.connect(str(path))) as connection:
         for column in ("details", "day_bytes"):
             connection.execute(f"ALTER TABLE {MANIFEST_TABLE} DROP COLUMN {column}")
 
-    sizes = dict(kept[0].sizes)
+    sizes = dict(segments[0].sizes)
     del sizes[Resolution.DAY]
     for _ in range(2):
         with closing(DuckDBStore(path)) as store:
-            assert segments_of(store) == (replace(kept[0], sizes=sizes),)
-            assert kept[0].rolled == {"x": Detail.ALL}
+            assert segments_of(store) == (replace(segments[0], sizes=sizes),)
+            assert segments[0].rolled == {"x": Detail.ALL}
 
 
 def test_only_some_fields_have_roll_ups(path: Path) -> None:
@@ -428,13 +433,13 @@ def test_only_some_fields_have_roll_ups(path: Path) -> None:
     write_all(store, [gpu(MIDNIGHT_NS, y=2.0)], GLOBEX)
     store.maintain(now_ns=SETTLED_NS)
 
-    by_tenant = {one.tenant: one for one in segments_of(store)}
+    by_tenant = {segment.tenant: segment for segment in segments_of(store)}
     assert by_tenant["acme"].rolled == {"x": Detail.ALL}
     assert by_tenant["globex"].sizes.keys() == {Resolution.RAW}
     store.delete_before(SETTLED_NS)
     assert store.fields("gpu", tenants=None) == {"x": "float"}
     store.close()
-    assert [one.name for one in path.with_suffix("").iterdir()] == ["acme"]
+    assert [folder.name for folder in path.with_suffix("").iterdir()] == ["acme"]
 
 
 def test_fields_that_are_needed_have_roll_ups_up_to_a_bound(
@@ -447,7 +452,7 @@ def test_fields_that_are_needed_have_roll_ups_up_to_a_bound(
     needed = [("acme", "gpu", name) for name in ("d", "note", "c", "b")]
     store.maintain(now_ns=SETTLED_NS, needed=[*needed, ("globex", "other", "a")])
 
-    by_tenant = {one.tenant: one for one in segments_of(store)}
+    by_tenant = {segment.tenant: segment for segment in segments_of(store)}
     assert by_tenant["acme"].rolled == {"b": Detail.ALL, "c": Detail.ALL}
     assert by_tenant["globex"].sizes.keys() == {Resolution.RAW}
     store.delete_before(SETTLED_NS)
@@ -460,13 +465,13 @@ def test_files_of_samples_are_never_deleted_for_a_new_database(path: Path) -> No
     fill(store)
     store.maintain(now_ns=SETTLED_NS)
     store.close()
-    kept = files_under(path)
+    file_paths = files_under(path)
     saved = path.rename(path.with_name("saved"))
 
     with pytest.raises(StoreUnavailableError, match="Restore the file"):
         DuckDBStore(path)
 
-    assert files_under(path) == kept
+    assert files_under(path) == file_paths
     path.unlink()
     saved.rename(path)
     store = DuckDBStore(path)
@@ -488,7 +493,7 @@ def test_a_file_shrinks_once_its_samples_are_sealed(
         store.maintain(now_ns=start_ns)
         before = path.stat().st_size
         assert store.maintain(now_ns=SETTLED_NS + 30 * DAY_NS) == len(points)
-        kept = segments_of(store)
+        segments = segments_of(store)
         assert path.stat().st_size < before / 3
     with closing(DuckDBStore(path)) as store:
-        assert segments_of(store) == kept
+        assert segments_of(store) == segments

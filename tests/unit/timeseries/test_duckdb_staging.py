@@ -1,4 +1,4 @@
-"""What is staged is durable, seen by every reader, and in its tables soon."""
+"""Staged points are durable, seen by every reader, and in their tables soon."""
 
 import subprocess
 import sys
@@ -89,7 +89,7 @@ def rows(path: Path, table: str) -> int:
 def test_a_reader_sees_what_was_acknowledged_before(store: DuckDBStore) -> None:
     for n in range(20):
         write(store, [point(n, time_ns=n)], identity=ACME)
-        assert [one.values for one in newest(store)] == [{"used": n}]
+        assert [latest.values for latest in newest(store)] == [{"used": n}]
 
 
 def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
     assert rows(path, STAGING_TABLE) == 6
 
     store = DuckDBStore(path)
-    assert [one.values for one in newest(store, "gpu")] == [
+    assert [latest.values for latest in newest(store, "gpu")] == [
         {"n": 2, "f0": 0.5, "f1": 0.5, "f2": 0.5}
     ]
     assert store.tags("gpu", tenants=None) == ["tenant", "appliance", "tag0", "tag1", "tag2"]
@@ -137,7 +137,7 @@ def test_many_points_go_past_the_stage(store: DuckDBStore) -> None:
     write(store, [point(1.0)], identity=ACME)
     write(store, [point(2.0, time_ns=n + 2) for n in range(MIN_DIRECT_POINTS)], identity=ACME)
 
-    assert [one.values for one in newest(store)] == [{"used": 2.0}]
+    assert [latest.values for latest in newest(store)] == [{"used": 2.0}]
 
 
 def test_a_deleted_tenants_samples_do_not_come_back_from_the_stage(store: DuckDBStore) -> None:
@@ -146,7 +146,7 @@ def test_a_deleted_tenants_samples_do_not_come_back_from_the_stage(store: DuckDB
 
     store.delete_tenant("acme")
 
-    assert [one.tags["tenant"] for one in newest(store)] == ["globex"]
+    assert [latest.tags["tenant"] for latest in newest(store)] == ["globex"]
 
 
 def test_a_table_that_fails_holds_up_no_other(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_a_read_fails_while_staged_samples_cannot_be_flushed(
     for measurement in ("gpu", "cpu"):
         write(store, [point(2.0, measurement=measurement, time_ns=2)], identity=ACME)
 
-    assert [one.values for one in newest(store)] == [{"used": 2.0}]
+    assert [latest.values for latest in newest(store)] == [{"used": 2.0}]
     with pytest.raises(StoreUnavailableError, match="Samples of 'gpu' are staged"):
         newest(store, "gpu")
     with pytest.raises(StoreUnavailableError):
@@ -189,23 +189,23 @@ def test_columns_are_the_same_after_they_were_staged(tmp_path: Path) -> None:
         Point("M", {}, {"f": 3}, 7),
     ]
     with writing(path) as writer:
-        for one in mixed:
-            writer.submit(Batch.of([one]), ACME).result()
+        for sample in mixed:
+            writer.submit(Batch.of([sample]), ACME).result()
 
     with duckdb.connect(str(path)) as connection:
-        found = connection.execute(
+        table_rows = connection.execute(
             "SELECT time, tag_a, tag_b, field_f, field_i, field_b, field_s "
             'FROM "t_acme.mix" ORDER BY time'
         ).fetchall()
         schema = parse_schema(connection.execute(COLUMNS_SQL).fetchall())
-    assert found == [
+    assert table_rows == [
         (-5, "x", None, 1.5, 2**62, False, "täxt\n"),
         (7, None, None, -0.0, *[None] * 3),
     ]
     assert set(schema) == {Key("acme", "mix"), Key("acme", "M")}
 
 
-def test_a_stage_tells_what_its_tables_will_be() -> None:
+def test_the_stage_has_the_schema_that_its_tables_will_have() -> None:
     table = Table(
         frozenset({"tenant", "appliance", "host"}),
         {"a": FieldType.FLOAT, "b": FieldType.INTEGER, "c": FieldType.STRING},

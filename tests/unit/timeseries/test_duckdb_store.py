@@ -1,4 +1,4 @@
-"""What the embedded store owes beyond the contract: files, crashes, locks, load and threads."""
+"""The embedded store beyond the contract: files, crashes, locks, load and threads."""
 
 import subprocess
 import sys

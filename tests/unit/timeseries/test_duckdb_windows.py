@@ -57,5 +57,5 @@ def test_windows_one_by_one_give_what_they_give_together(
 
 
 def test_each_window_begins_at_a_multiple_of_the_step(store: DuckDBStore) -> None:
-    found = {time for series in answer(store, (-30, 30), 25) for time in series.times_ns}
-    assert found == {-50, -25, 0, 25}
+    starts = {time for series in answer(store, (-30, 30), 25) for time in series.times_ns}
+    assert starts == {-50, -25, 0, 25}

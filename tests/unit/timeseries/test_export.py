@@ -69,12 +69,12 @@ def test_duckdb_reads_the_parquet_file(store: DuckDBStore, tmp_path: Path) -> No
     path.write_bytes(exported(store, ExportFormat.PARQUET))
 
     with duckdb.connect() as connection:
-        found = connection.execute(
+        row = connection.execute(
             "SELECT count(*), count(DISTINCT appliance), epoch_ns(min(time)) FROM read_parquet(?)",
             [str(path)],
         ).fetchone()
 
-    assert found == (144, 3, START_NS)
+    assert row == (144, 3, START_NS)
 
 
 def test_csv_has_a_header_and_times_to_the_nanosecond(store: DuckDBStore) -> None:

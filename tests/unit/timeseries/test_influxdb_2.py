@@ -1,4 +1,4 @@
-"""What is sent to an InfluxDB 2 or later, noted by a stand-in that answers as its API describes."""
+"""Requests to InfluxDB 2 or later, recorded by a fake that answers as its API describes."""
 
 import gzip
 import json
@@ -47,8 +47,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(204)
             return
         (name,) = parse_qs(address.query)["name"]
-        found = [self._bucket(name)] if name in self.server.buckets else []
-        self._answer(200, json.dumps({"buckets": found}).encode())
+        buckets = [self._bucket(name)] if name in self.server.buckets else []
+        self._answer(200, json.dumps({"buckets": buckets}).encode())
 
     def do_DELETE(self) -> None:
         self.server.notes.append((self.path, {}, {}, b""))

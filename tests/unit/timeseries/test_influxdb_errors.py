@@ -21,7 +21,7 @@ def error_of(status: int, body: bytes, *, retry_after: str = "") -> Exception:
     ],
     ids=["1.x", "2.x"],
 )
-def test_a_partial_write_tells_how_many_lines_were_dropped(status: int, body: bytes) -> None:
+def test_a_partial_write_reports_how_many_lines_were_dropped(status: int, body: bytes) -> None:
     error = error_of(status, body)
 
     assert isinstance(error, LinesRejectedError)
@@ -39,7 +39,7 @@ def test_a_body_that_is_too_large_has_its_own_error() -> None:
     assert isinstance(error_of(413, b""), RequestTooLargeError)
 
 
-def test_too_many_requests_pass_on_when_to_come_again() -> None:
+def test_an_overload_reports_when_to_retry() -> None:
     error = error_of(429, b'{"message":"limit reached"}', retry_after="17")
 
     assert isinstance(error, OverloadedError)
@@ -53,7 +53,7 @@ def test_a_date_in_retry_after_falls_back_to_seconds() -> None:
     assert error.retry_after_seconds == 5
 
 
-def test_a_full_cache_is_too_much_at_once() -> None:
+def test_a_full_cache_is_an_overload() -> None:
     body = b'{"error":"engine: cache-max-memory-size exceeded: (1073741824/1073741824)"}'
 
     assert isinstance(error_of(500, body), OverloadedError)
@@ -70,7 +70,9 @@ def test_a_full_cache_is_too_much_at_once() -> None:
         (403, b'{"message":"forbidden"}', "or the token"),
     ],
 )
-def test_other_answers_mean_that_the_store_is_away(status: int, body: bytes, message: str) -> None:
+def test_other_responses_mean_that_the_store_is_unavailable(
+    status: int, body: bytes, message: str
+) -> None:
     error = error_of(status, body)
 
     assert isinstance(error, StoreUnavailableError)

@@ -53,11 +53,11 @@ def test_every_name_comes_back(name: str) -> None:
 
 @given(st.text(alphabet=st.one_of(st.sampled_from("%0257AD#\\\n\r\x00time"), st.characters())))
 def test_no_stored_name_breaks_a_line_or_a_statement(name: str) -> None:
-    kept = encode_name(name)
+    encoded = encode_name(name)
 
-    assert not set(kept) & set("\n\r\x00")
-    assert not kept.endswith("\\")
-    assert not kept.startswith("#")
+    assert not set(encoded) & set("\n\r\x00")
+    assert not encoded.endswith("\\")
+    assert not encoded.startswith("#")
 
 
 @pytest.mark.parametrize(

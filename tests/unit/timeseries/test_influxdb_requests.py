@@ -94,7 +94,7 @@ def test_a_point_that_is_no_line_costs_its_neighbors_nothing() -> None:
     batch = Batch.of([*points(3), Point("gpu", {}, {"x": float("nan")}, 0), *points(2)])
     pending = pending_of(batch)
 
-    kept = sum(len(piece.batch) for piece in split_submission(pending, batch))
+    sent = sum(len(piece.batch) for piece in split_submission(pending, batch))
 
-    assert kept == 5
-    assert [one.position for one in pending.rejected] == [3]
+    assert sent == 5
+    assert [point.position for point in pending.rejected] == [3]

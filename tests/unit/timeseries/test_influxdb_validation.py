@@ -64,7 +64,7 @@ def test_a_type_conflict_is_rejected_at_its_position() -> None:
 
     batch, rejected = validate(Batch.of([gpu(y=1.0), gpu(x=1.5), gpu(x=1)]), ACME, types)
 
-    assert [one.position for one in rejected] == [1]
+    assert [point.position for point in rejected] == [1]
     assert "'x' has type integer, and this value 1.5 is float" in rejected[0].reason
     assert len(batch) == 2
 
@@ -74,7 +74,7 @@ def test_an_invalid_row_does_not_affect_its_neighbors() -> None:
 
     batch, rejected = validate(Batch.of([gpu(x=1.0), *bad]), ACME, FieldTypes(Server().load))
 
-    assert [one.position for one in rejected] == [1, 2, 3]
+    assert [point.position for point in rejected] == [1, 2, 3]
     assert len(batch) == 1
 
 
@@ -96,4 +96,4 @@ def test_the_types_are_loaded_again_for_a_new_field() -> None:
 
     _, rejected = validate(Batch.of([gpu(y=1.5)]), ACME, types)
 
-    assert [one.position for one in rejected] == [0]
+    assert [point.position for point in rejected] == [0]

@@ -117,7 +117,7 @@ def test_a_line_without_a_time_gets_that_of_the_server_in_the_unit(
     assert [point.time_ns for point in result.points] == [default_ns // unit_ns * unit_ns]
 
 
-def test_an_unknown_precision_is_rejected_with_the_known_ones() -> None:
+def test_an_unknown_precision_is_rejected_with_the_supported_ones() -> None:
     with pytest.raises(InvalidInputError, match=r"'days'. Use one of ns, n, us"):
         parse(b"", precision="days", default_time_ns=NOW_NS)
 
@@ -137,7 +137,7 @@ def test_spaces_around_the_parts_are_skipped() -> None:
     assert good("\t \0m,a=b \tf=1 \t5  ") == [Point("m", {"a": "b"}, {"f": 1.0}, 5)]
 
 
-def test_of_a_field_given_twice_the_last_counts() -> None:
+def test_the_last_value_of_a_repeated_field_counts() -> None:
     assert good("m f=1,f=2 1\nm f=t,f=f 1") == [
         Point("m", {}, {"f": 2.0}, 1),
         Point("m", {}, {"f": False}, 1),

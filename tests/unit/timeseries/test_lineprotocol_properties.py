@@ -75,7 +75,7 @@ def test_what_was_encoded_is_parsed_back(points: list[Point]) -> None:
     result = parse(encode(points), default_time_ns=NOW_NS)
 
     assert (result.points, result.errors) == (points, [])
-    assert [_types(one) for one in result.points] == [_types(one) for one in points]
+    assert [_types(point) for point in result.points] == [_types(point) for point in points]
 
 
 @given(st.one_of(BODIES, st.text(max_size=40), BODIES.map(lambda body: f"m,a=b f=1{body}")))
@@ -84,7 +84,7 @@ def test_the_fast_path_gives_what_the_exact_grammar_gives(body: str) -> None:
 
     fast, exact = parse(text.encode(), default_time_ns=NOW_NS), parse_exactly(text)
 
-    # As text, because -0.0 and 0.0, and 1 and 1.0, are equal.
+    # Values are compared as text, because -0.0 and 0.0, and 1 and 1.0, are equal.
     assert repr((fast.points, fast.errors)) == repr((exact.points, exact.errors))
 
 
@@ -97,9 +97,9 @@ def test_a_batch_encoded_with_extra_tags_is_parsed_back(
     result = parse(encode_batch(batch, extra_tags=extra_tags), default_time_ns=NOW_NS)
 
     blockwise = [point for block in batch.blocks for point in block.points()]
-    stamped = [dataclasses.replace(one, tags={**one.tags, **extra_tags}) for one in blockwise]
+    stamped = [dataclasses.replace(point, tags={**point.tags, **extra_tags}) for point in blockwise]
     assert (result.points, result.errors) == (stamped, [])
-    assert [_types(one) for one in result.points] == [_types(one) for one in stamped]
+    assert [_types(point) for point in result.points] == [_types(point) for point in stamped]
 
 
 @given(st.binary(max_size=60))

@@ -61,9 +61,9 @@ def test_what_a_killed_run_wrote_and_did_not_record_is_not_written_again(
     move(source, destination, state)
     state.delete()
 
-    again = move(source, destination, state)
+    second_run = move(source, destination, state)
 
-    assert again.present == total
+    assert second_run.present == total
     assert rows_of(destination) == rows_of(source)
 
 
@@ -71,11 +71,11 @@ def test_a_partial_copy_is_completed(
     source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:
     write_history(source, hours=3)
-    some = [
+    copied = [
         Point("gpu", {"gpu": "1"}, {"power_watts": 300.0, "count": 0}, START_NS),
         Point("gpu", {"gpu": "other"}, {"power_watts": 1.0, "count": 0}, START_NS),
     ]
-    write(destination, some, identity={"tenant": "acme", "appliance": "a1"})
+    write(destination, copied, identity={"tenant": "acme", "appliance": "a1"})
 
     outcome = move(source, destination, state)
 
@@ -92,9 +92,9 @@ def test_chunks_that_are_recorded_are_not_read_again(
     move(source, destination, state)
 
     seen: list[Progress] = []
-    again = move(source, destination, state, seen=seen)
+    second_run = move(source, destination, state, seen=seen)
 
-    assert (again.is_complete, seen) == (True, [])
+    assert (second_run.is_complete, seen) == (True, [])
 
 
 def test_only_the_selection_is_migrated(
@@ -117,7 +117,7 @@ def test_only_the_selection_is_migrated(
     assert rows[0][0] == START_NS + HOUR_NS
 
 
-def test_progress_tells_chunks_points_and_the_total(
+def test_progress_reports_chunks_points_and_the_total(
     source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:
     total = write_history(source, hours=4)
@@ -127,7 +127,7 @@ def test_progress_tells_chunks_points_and_the_total(
 
     assert {progress.total_points for progress in seen} == {total}
     assert seen[-1].points == total
-    assert len({(one.chunk.measurement, one.chunk.start_ns) for one in seen}) == 4
+    assert len({(progress.chunk.measurement, progress.chunk.start_ns) for progress in seen}) == 4
 
 
 def test_points_that_the_destination_refuses_are_counted_by_reason(
@@ -176,11 +176,11 @@ def test_stores_that_hold_the_same_do_not_differ(
     counted: list[object] = []
     pauses: list[float] = []
 
-    found = list(
+    differing = list(
         differences(source, destination, ALL, on_chunk=counted.append, pause=pauses.append)
     )
 
-    assert (found, len(counted), pauses) == ([], 4, [])
+    assert (differing, len(counted), pauses) == ([], 4, [])
 
 
 def test_a_difference_names_chunk_field_and_both_counts(
@@ -193,15 +193,18 @@ def test_a_difference_names_chunk_field_and_both_counts(
 
     pauses: list[float] = []
 
-    (found,) = differences(
+    (difference,) = differences(
         source, destination, ALL, on_chunk=lambda _chunk: None, pause=pauses.append
     )
 
     assert pauses == [2.0] * 5
 
-    assert (found.chunk.measurement, found.field) == ("gpu", "power_watts")
-    assert (found.chunk.start_ns, found.chunk.end_ns) == (START_NS, START_NS + 2 * HOUR_NS)
-    assert (found.source_count, found.destination_count) == (145, 144)
+    assert (difference.chunk.measurement, difference.field) == ("gpu", "power_watts")
+    assert (difference.chunk.start_ns, difference.chunk.end_ns) == (
+        START_NS,
+        START_NS + 2 * HOUR_NS,
+    )
+    assert (difference.source_count, difference.destination_count) == (145, 144)
 
 
 @pytest.mark.parametrize("content", ["{", '{"key": "x"}', '{"key": 1}'])

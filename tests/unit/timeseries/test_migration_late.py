@@ -79,7 +79,7 @@ def test_only_hours_that_changed_are_read_again(
     seen: list[Progress] = []
     move(source, destination, state, seen=seen)
 
-    assert {(one.chunk.measurement, one.chunk.start_ns) for one in seen} == {
+    assert {(progress.chunk.measurement, progress.chunk.start_ns) for progress in seen} == {
         ("host", START_NS + 26 * HOUR_NS)  # the day that begins at midnight
     }
     assert rows_of(destination, "host") == rows_of(source, "host")

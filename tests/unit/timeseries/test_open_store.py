@@ -151,4 +151,6 @@ def test_the_documentation_lists_the_fields_that_have_more_roll_ups() -> None:
         for measurement, declared in DECLARED.items()
         for name in declared.fields
     }
-    assert documented == {name: one for name, one in details.items() if one is not Detail.HOURS}
+    assert documented == {
+        name: detail for name, detail in details.items() if detail is not Detail.HOURS
+    }

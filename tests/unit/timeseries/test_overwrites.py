@@ -96,12 +96,12 @@ def test_only_segments_with_overwritten_samples_are_written_anew(
     for hour in (1, 3, 5):
         write_all(store, [gpu(MIDNIGHT_NS + (hour - 1) * HOUR_NS, power_watts=1.0)], ACME)
         store.maintain(now_ns=MIDNIGHT_NS + hour * HOUR_NS)
-    before = {one.name for one in store.manifest.of("gpu")}
+    before = {segment.name for segment in store.manifest.of("gpu")}
 
     write_all(store, [gpu(MIDNIGHT_NS + 2 * HOUR_NS, power_watts=2.0)], ACME)
     store.maintain(now_ns=MIDNIGHT_NS + 6 * HOUR_NS)
 
-    assert len(before & {one.name for one in store.manifest.of("gpu")}) == len(before) - 1
+    assert len(before & {segment.name for segment in store.manifest.of("gpu")}) == len(before) - 1
     assert powers(store) == [1.0, 2.0, 1.0]
 
 
@@ -115,7 +115,7 @@ def test_a_direct_insert_comes_after_what_was_staged(
     assert powers(store) == [2.0]
 
 
-def test_suspects_of_many_files_are_noted_without_looking(
+def test_suspects_in_many_files_are_noted_without_reading_these(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(suspects, "MAX_FILES", 0)
@@ -148,6 +148,6 @@ def test_spans_are_few_and_cover_all() -> None:
     assert joined([(0, 1), (2, 3)]) == ((0, 3),)
 
 
-def test_parts_of_spans() -> None:
+def test_spans_are_split_by_other_spans() -> None:
     assert shared_part([(0, 10), (20, 30)], [(5, 25)]) == [(5, 10), (20, 25)]
     assert other_part([(0, 10), (20, 30)], [(2, 3), (5, 25)]) == [(0, 2), (3, 5), (25, 30)]

@@ -31,7 +31,7 @@ from timeseries.store import DAY_NS, Aggregate, Detail, Resolution, Series
 from timeseries.successive import SUCCESSIVE
 
 QUANTILES = (Aggregate.P50, Aggregate.P95, Aggregate.P99)
-EXACT = tuple(one for one in Aggregate if one not in SUCCESSIVE.union(QUANTILES))
+EXACT = tuple(aggregate for aggregate in Aggregate if aggregate not in SUCCESSIVE.union(QUANTILES))
 END_NS = START_NS + 4 * HOUR_NS
 # By then every hour is settled, but not the day: small segments are not merged yet.
 LATER_NS = END_NS + HOUR_NS
@@ -104,11 +104,11 @@ def store() -> Iterator[DuckDBStore]:
 
 
 def assert_same(got: list[Series], expected: list[Series], *, relative: float) -> None:
-    assert [(one.field, one.tags, one.times_ns) for one in got] == [
-        (one.field, one.tags, one.times_ns) for one in expected
+    assert [(series.field, series.tags, series.times_ns) for series in got] == [
+        (series.field, series.tags, series.times_ns) for series in expected
     ]
-    for one, other in zip(got, expected, strict=True):
-        assert one.values == pytest.approx(other.values, rel=relative, abs=1e-6)
+    for series, other in zip(got, expected, strict=True):
+        assert series.values == pytest.approx(other.values, rel=relative, abs=1e-6)
 
 
 def hot_rows(store: DuckDBStore) -> int:
@@ -164,7 +164,7 @@ def test_percentiles_of_days_are_within_a_hundredth(pair: Pair, aggregate: Aggre
         times = rng.sample(range(midnight_ns, midnight_ns + 3 * DAY_NS), 1_000)
         pair.write([gpu(time, power_watts=rng.gauss(300, 60)) for time in times], identity)
     pair.rolled.maintain(now_ns=midnight_ns + 3 * DAY_NS + HOUR_NS)
-    assert all(Resolution.DAY in one.sizes for one in pair.rolled.manifest.of("gpu"))
+    assert all(Resolution.DAY in segment.sizes for segment in pair.rolled.manifest.of("gpu"))
     since = (midnight_ns - START_NS) / HOUR_NS
     whole = (since, since + 72)
     for step_ns, span in itertools.product(
@@ -193,15 +193,15 @@ def test_the_database_merges_the_sketches_that_need_much_memory(
     settled_pair: Pair, monkeypatch: pytest.MonkeyPatch, aggregate: Aggregate
 ) -> None:
     queries = list(itertools.product(SPANS, (None, HOUR_NS, 2 * HOUR_NS), ((), ("appliance",))))
-    found = [
+    answers = [
         ask(settled_pair.rolled, aggregate, hours=hours, step_ns=step_ns, group_by=group_by)
         for hours, step_ns, group_by in queries
     ]
-    assert any(found)
+    assert any(answers)
 
     monkeypatch.setattr(sketch_merge, "MAX_CELLS", 0)
 
-    for (hours, step_ns, group_by), got in zip(queries, found, strict=True):
+    for (hours, step_ns, group_by), got in zip(queries, answers, strict=True):
         expected = ask(
             settled_pair.rolled, aggregate, hours=hours, step_ns=step_ns, group_by=group_by
         )
@@ -263,7 +263,9 @@ def test_fields_in_less_detail_answer_from_samples_and_later_by_hour(
     }
     for aggregate, names in finest.items():
         by_step = {
-            step_ns: {one.field: one for one in ask(pair.plain, aggregate, step_ns=step_ns)}
+            step_ns: {
+                series.field: series for series in ask(pair.plain, aggregate, step_ns=step_ns)
+            }
             for step_ns in (10 * MINUTE_NS, HOUR_NS)
         }
         expected = [
@@ -351,9 +353,9 @@ def test_new_tags_and_fields_join_the_roll_ups(store: DuckDBStore) -> None:
     store.maintain(now_ns=START_NS + 2 * HOUR_NS)
     store.delete_before(START_NS + HOUR_NS)
 
-    found = ask(store, Aggregate.SUM, group_by=("job",))
+    answer = ask(store, Aggregate.SUM, group_by=("job",))
 
-    assert [(one.field, one.tags["job"], one.values) for one in found] == [
+    assert [(series.field, series.tags["job"], series.values) for series in answer] == [
         ("count", "j1", [5.0]),
         ("power_watts", "", [1.0]),
     ]
@@ -398,7 +400,7 @@ def test_samples_from_before_1970_and_from_the_future_are_read_as_they_are(
     assert series.values == [2]
 
 
-def test_what_was_delivered_twice_weighs_once_in_the_samples_once_it_is_rolled_up(
+def test_a_point_that_was_delivered_twice_counts_once_in_the_roll_up(
     pair: Pair,
 ) -> None:
     point = gpu(START_NS, power_watts=100.0)

@@ -153,10 +153,10 @@ class Samples(RuleBasedStateMachine):
                 for point in batch.points()
             )
             expected = self.model.scan(query)
-            assert [one[:2] for one in scanned] == [one[:2] for one in expected]
-            for (*_, found), (*_, wanted) in zip(scanned, expected, strict=True):
-                assert found.keys() == wanted.keys()
-                assert all(is_same_value(found[name], wanted[name]) for name in wanted)
+            assert [row[:2] for row in scanned] == [row[:2] for row in expected]
+            for (*_, fields), (*_, wanted) in zip(scanned, expected, strict=True):
+                assert fields.keys() == wanted.keys()
+                assert all(is_same_value(fields[name], wanted[name]) for name in wanted)
             assert self.store.extent(query) == self.model.extent(query)
 
     @invariant()
@@ -178,15 +178,15 @@ class Samples(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-def assert_same(found: list[Series], expected: list[Series], aggregate: Aggregate) -> None:
+def assert_same(actual: list[Series], expected: list[Series], aggregate: Aggregate) -> None:
     def places(series: list[Series]) -> list[object]:
-        return [(one.field, one.tags, one.times_ns) for one in series]
+        return [(item.field, item.tags, item.times_ns) for item in series]
 
-    assert places(found) == places(expected)
-    for one, other in zip(found, expected, strict=True):
-        for value, wanted in zip(one.values, other.values, strict=True):
+    assert places(actual) == places(expected)
+    for item, other in zip(actual, expected, strict=True):
+        for value, wanted in zip(item.values, other.values, strict=True):
             relative = ACCURACY_RATIO * 1.01 if aggregate in QUANTILES else 1e-9
-            assert math.isclose(value, wanted, rel_tol=relative, abs_tol=1e-9), (one, other)
+            assert math.isclose(value, wanted, rel_tol=relative, abs_tol=1e-9), (item, other)
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *, examples: int, steps: int) -> None:
@@ -209,5 +209,5 @@ def test_samples_read_as_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.nightly
-def test_many_more_samples_read_as_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_samples_read_as_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     run(monkeypatch, examples=150, steps=40)

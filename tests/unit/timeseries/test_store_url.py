@@ -45,16 +45,16 @@ def test_the_embedded_store_may_have_its_files_elsewhere() -> None:
 
 
 def test_credentials_and_the_usual_port_do_not_tell_two_places_apart() -> None:
-    one = parse_store_url("influxdb://ada:x@DB:8086/fleet")
+    url = parse_store_url("influxdb://ada:x@DB:8086/fleet")
     other = parse_store_url("influxdb://bob:y@db/fleet/")
 
-    assert one.canonical == other.canonical
+    assert url.canonical == other.canonical
 
 
 def test_two_databases_of_a_server_are_two_places() -> None:
-    one, other = (parse_store_url(f"influxdb://db:8086/{name}") for name in ("fleet", "old"))
+    fleet, old = (parse_store_url(f"influxdb://db:8086/{name}") for name in ("fleet", "old"))
 
-    assert one.canonical != other.canonical
+    assert fleet.canonical != old.canonical
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,9 @@ def reject(*points: Point) -> list[RejectedPoint]:
 
 
 def test_a_point_becomes_a_line_with_its_scope_measurement_and_millisecond() -> None:
-    one = Point("gpu", {"gpu": "0"}, {"power_watts": 250.5, "fan_percent": 40}, AT_NS + 1)
+    sample = Point("gpu", {"gpu": "0"}, {"power_watts": 250.5, "fan_percent": 40}, AT_NS + 1)
 
-    assert lines(one) == [f"gpu,gpu=0,{OURS}=gpu power_watts=250.5,fan_percent=40 1500000"]
+    assert lines(sample) == [f"gpu,gpu=0,{OURS}=gpu power_watts=250.5,fan_percent=40 1500000"]
 
 
 def test_booleans_are_zero_and_one() -> None:
@@ -40,9 +40,9 @@ def test_booleans_are_zero_and_one() -> None:
 
 
 def test_names_and_values_are_escaped() -> None:
-    one = Point("a b,c", {"k=1": "v 1,2\\"}, {"f%s d": 1.0}, AT_NS)
+    sample = Point("a b,c", {"k=1": "v 1,2\\"}, {"f%s d": 1.0}, AT_NS)
 
-    assert lines(one) == [f"a\\ b\\,c,k\\=1=v\\ 1\\,2\\\\,{OURS}=a\\ b\\,c f%s\\ d=1.0 1500000"]
+    assert lines(sample) == [f"a\\ b\\,c,k\\=1=v\\ 1\\,2\\\\,{OURS}=a\\ b\\,c f%s\\ d=1.0 1500000"]
 
 
 def test_the_identity_wins_over_a_forged_tag() -> None:
@@ -102,7 +102,7 @@ def test_a_time_that_the_server_would_drop_is_rejected(time_ms: int, reason: str
 def test_what_the_server_would_skip_or_truncate_is_rejected(bad: Point, reason: str) -> None:
     encoded = encode(Batch.of([point(x=1.0), bad]), FRAME)
 
-    assert [one.position for one in encoded.rejected] == [1]
+    assert [rejection.position for rejection in encoded.rejected] == [1]
     assert reason in encoded.rejected[0].reason
     assert encoded.text.splitlines() == [f"gpu,{OURS}=gpu x=1.0 1500000"]
 
@@ -110,7 +110,7 @@ def test_what_the_server_would_skip_or_truncate_is_rejected(bad: Point, reason: 
 def test_an_invalid_tag_set_rejects_only_its_own_points() -> None:
     points = [Point("gpu", {"k": value}, {"x": 1.0}, AT_NS) for value in ("a", "b\n", "c", "b\n")]
 
-    assert [one.position for one in reject(*points)] == [1, 3]
+    assert [rejection.position for rejection in reject(*points)] == [1, 3]
     assert len(lines(*points)) == 2
 
 

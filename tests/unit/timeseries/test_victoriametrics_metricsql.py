@@ -12,18 +12,18 @@ from timeseries.victoriametrics.metricsql import (
 
 
 def test_a_selector_names_scope_measurement_and_tags() -> None:
-    found = selector(
+    text = selector(
         "vedette", measurement="gpu", tenants=("acme",), filters={"gpu": ("0",), "job": ("", "j")}
     )
 
-    assert found == ('{vedette_scope="vedette/acme",vedette_measurement="gpu",gpu="0",job=~"|j"}')
+    assert text == ('{vedette_scope="vedette/acme",vedette_measurement="gpu",gpu="0",job=~"|j"}')
 
 
 def test_several_values_are_alternatives_that_match_only_themselves() -> None:
-    found = selector("v", tenants=("a",), filters={"model": ("H100 (80GB)", "x|y.*")})
+    text = selector("v", tenants=("a",), filters={"model": ("H100 (80GB)", "x|y.*")})
 
-    assert found is not None
-    assert found.endswith('model=~"H100\\x5cx20\\x5cx2880GB\\x5cx29|x\\x5cx7cy\\x5cx2e\\x5cx2a"}')
+    assert text is not None
+    assert text.endswith('model=~"H100\\x5cx20\\x5cx2880GB\\x5cx29|x\\x5cx7cy\\x5cx2e\\x5cx2a"}')
 
 
 def test_every_tenant_is_every_scope_of_the_database() -> None:

@@ -32,10 +32,10 @@ def test_windows_are_shown_at_their_starts() -> None:
 
 
 def test_more_windows_than_the_server_answers_are_split() -> None:
-    found = list(window_ranges(Span(0, 100 * (MAX_WINDOWS + 5)), 100))
+    ranges = list(window_ranges(Span(0, 100 * (MAX_WINDOWS + 5)), 100))
 
     edge = 100 * MAX_WINDOWS
-    assert found == [WindowRange(0, edge, 100, 0), WindowRange(edge, edge + 500, 100, edge)]
+    assert ranges == [WindowRange(0, edge, 100, 0), WindowRange(edge, edge + 500, 100, edge)]
 
 
 def test_an_empty_span_has_no_windows() -> None:

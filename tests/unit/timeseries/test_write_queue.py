@@ -126,7 +126,7 @@ def test_what_comes_while_senders_are_busy_joins_the_group() -> None:
 
     # Ten points are a whole group: it did not wait for more.
     assert not taker.is_alive()
-    assert [len(some) for some in group if isinstance(some, list)] == [3]
+    assert [len(submissions) for submissions in group if isinstance(submissions, list)] == [3]
 
 
 def test_gathering_ends_when_nothing_came_for_a_while() -> None:
