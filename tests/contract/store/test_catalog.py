@@ -35,7 +35,7 @@ def test_measurements_are_sorted_and_only_those_of_the_tenants(store: Store) -> 
     assert store.measurements(tenants=()) == []
 
 
-def test_fields_tell_their_types(store: Store, capabilities: Capabilities) -> None:
+def test_fields_have_types(store: Store, capabilities: Capabilities) -> None:
     write(store, [gpu(0, a=1.0, b=1, c=True, d="text")], identity=ACME)
 
     types = {"a": "float", "b": "integer", "c": "boolean", "d": "string"}
@@ -168,7 +168,7 @@ def test_fields_and_tags_are_only_those_of_the_tenants(store: Store) -> None:
 
 
 @pytest.mark.parametrize("tenants", [(), ("",), ("stranger",), ("stranger", "")])
-def test_a_stranger_sees_no_fields_and_no_tags(store: Store, tenants: tuple[str, ...]) -> None:
+def test_another_tenant_sees_no_fields_and_no_tags(store: Store, tenants: tuple[str, ...]) -> None:
     write(store, [gpu(0, x=1.0)], identity=ACME)
 
     assert store.fields("gpu", tenants=tenants) == {}

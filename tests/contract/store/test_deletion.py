@@ -68,7 +68,7 @@ def test_closing_writes_what_is_queued(store: Store) -> None:
     assert [future.result(timeout=0) for future in futures] == [[]] * 10
 
 
-def test_a_closed_store_says_so(store: Store) -> None:
+def test_a_closed_store_raises_an_error(store: Store) -> None:
     write(store, [gpu(0, x=1.0)], identity=ACME)
     store.close()
     store.close()
@@ -99,7 +99,7 @@ def test_a_big_tenant_is_deleted_while_others_write(store: Store) -> None:
     assert count(store) == 120
 
 
-def test_deleting_a_tenant_twice_or_one_that_never_was_changes_nothing(store: Store) -> None:
+def test_deleting_a_tenant_twice_or_one_that_never_existed_changes_nothing(store: Store) -> None:
     write(store, [gpu(0, x=1.0)], identity=ACME)
     write(store, [gpu(0, x=1.0)], identity=GLOBEX)
 

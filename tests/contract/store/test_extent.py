@@ -8,7 +8,7 @@ def everything(*, tenants: tuple[str, ...] | None = None) -> ScanQuery:
     return ScanQuery(measurement="gpu", start_ns=-(2**63), end_ns=2**63 - 1, tenants=tenants)
 
 
-def test_of_points_with_one_field_the_number_and_the_bounds_are_exact(store: Store) -> None:
+def test_an_extent_of_points_with_one_field_is_exact(store: Store) -> None:
     for name in ("0", "1"):
         write(store, [gpu(at, gpu=name, x=1.0) for at in (7, 3, 90_000)], identity=ACME)
 
@@ -17,7 +17,7 @@ def test_of_points_with_one_field_the_number_and_the_bounds_are_exact(store: Sto
     )
 
 
-def test_of_points_with_several_fields_it_is_exact_or_says_that_it_is_not(store: Store) -> None:
+def test_an_extent_of_points_with_several_fields_says_whether_it_is_exact(store: Store) -> None:
     points = [gpu(at, x=1.0, y=2.0) for at in range(10)]
     points += [gpu(at, gpu="1", z=3.0) for at in range(5)]
     # Points of one series that share no field: no query language but SQL can count them.
@@ -44,7 +44,7 @@ def test_an_extent_keeps_to_the_span_and_the_tenants(store: Store) -> None:
     assert store.extent(span) == Extent(START_NS + 4 * SECOND_NS, START_NS + 9 * SECOND_NS + 1, 6)
 
 
-def test_of_nothing_there_is_no_extent(store: Store) -> None:
+def test_an_empty_span_has_no_extent(store: Store) -> None:
     assert store.extent(everything()) is None
     write(store, [gpu(0, x=1.0)], identity=ACME)
     assert store.extent(everything(tenants=())) is None

@@ -6,7 +6,7 @@ from timeseries.points import Point
 from timeseries.store import Aggregate, LatestQuery, RangeQuery, ScanQuery, Store, write
 
 
-def test_a_tenant_of_many_names_and_other_types_first_refuses_nothing_of_another(
+def test_names_and_types_of_one_tenant_reject_no_points_of_another(
     store: Store, capabilities: Capabilities
 ) -> None:
     measurements = [Point(f"made_up_{number}", {}, {"x": 1.0}, START_NS) for number in range(1100)]

@@ -1,4 +1,4 @@
-"""Of a series and instant the last write counts, field by field, in all reads and at any age."""
+"""The last write of a series and instant counts, field by field, in all reads, at any age."""
 
 from dataclasses import replace
 

@@ -115,7 +115,7 @@ def test_a_range_that_cuts_windows_takes_the_part_inside_over_all_series_of_a_gr
 @pytest.mark.parametrize(
     ("aggregate", "expected"),
     [
-        # Of GPU 0: 100 s from 5 to 25, then 10 from 0 after a restart. GPU 1: 50 s from 1 to 2.
+        # GPU 0 grows from 5 to 25 in 100 s, then from 0 to 10 after a restart; GPU 1 from 1 to 2.
         (Aggregate.INCREASE, [20.0 + 10.0 + 1.0, 3.0]),
         (Aggregate.RATE, [30.0 / 200 + 1.0 / 50, 3.0 / 10]),
         (Aggregate.CHANGE, [10.0 - 5.0 + 1.0, 3.0]),
@@ -343,7 +343,9 @@ def test_a_step_of_zero_is_refused(store: Store) -> None:
         dataclasses.replace(HOUR, end_ns=START_NS - 1),
     ],
 )
-def test_what_is_unknown_or_empty_gives_an_empty_answer(store: Store, query: RangeQuery) -> None:
+def test_an_unknown_or_empty_selection_gives_an_empty_answer(
+    store: Store, query: RangeQuery
+) -> None:
     write_powers(store, 1.0)
 
     assert store.query_range(query) == []
@@ -362,7 +364,7 @@ def test_a_delivery_that_was_retried_changes_no_total(
     assert power(store, aggregate)[0].values == [expected]
 
 
-def test_values_beyond_a_level_are_there_whatever_else_is_left_out(store: Store) -> None:
+def test_values_above_or_below_a_level_are_never_left_out(store: Store) -> None:
     points = [gpu(second, x=float(second), gpu=str(second)) for second in range(4)]
     assert write(store, points, identity=ACME) == []
     for aggregate in (Aggregate.MAX, Aggregate.STDDEV, Aggregate.INCREASE):
@@ -389,9 +391,7 @@ def test_values_beyond_a_level_are_there_whatever_else_is_left_out(store: Store)
 
 
 @pytest.mark.parametrize("aggregate", [Aggregate.MAX, Aggregate.RATE])
-def test_of_whole_appliances_no_level_leaves_out_anything(
-    store: Store, aggregate: Aggregate
-) -> None:
+def test_levels_leave_out_nothing_of_whole_appliances(store: Store, aggregate: Aggregate) -> None:
     points = [
         gpu(second, x=float(number * second), gpu=str(number))
         for number in range(4)

@@ -65,7 +65,7 @@ def test_what_a_scan_gives_can_be_written_again(store: Store) -> None:
     assert {str(point) for point in after} == {str(point) for point in before}
 
 
-def test_a_scan_of_what_is_unknown_or_empty_gives_nothing(store: Store) -> None:
+def test_a_scan_of_an_unknown_or_empty_selection_gives_nothing(store: Store) -> None:
     write(store, [gpu(0, power_watts=1.0)], identity=ACME)
 
     unknown = ScanQuery(measurement="unknown", start_ns=0, end_ns=2**62, tenants=None)
