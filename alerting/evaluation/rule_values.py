@@ -67,8 +67,8 @@ def _combined(
     combined = []
     for tags, values in groups:
         right = others.get(tuple(tags.values()), {})
-        both = {at: combine(value, right[at]) for at, value in values.items() if at in right}
-        combined.append((tags, both))
+        results = {at: combine(value, right[at]) for at, value in values.items() if at in right}
+        combined.append((tags, results))
     return combined
 
 

@@ -348,14 +348,14 @@ class ExpressionParser:
         self._at += len(sign)
         return True
 
-    def _require(self, sign: str, what: str) -> None:
+    def _require(self, sign: str, expected: str) -> None:
         if not self._take(sign):
-            self._expected(what)
+            self._expected(expected)
 
-    def _expected(self, what: str) -> NoReturn:
-        rest = self._text[self._at :].split(maxsplit=1)
-        got = f"got {rest[0][:40]!r}" if rest else "but the text ends"
-        self._fail(f"expected {what}, {got}", at=self._at)
+    def _expected(self, expected: str) -> NoReturn:
+        words = self._text[self._at :].split(maxsplit=1)
+        got = f"got {words[0][:40]!r}" if words else "but the text ends"
+        self._fail(f"expected {expected}, {got}", at=self._at)
 
     def _fail(self, message: str, *, at: int) -> NoReturn:
         text = f"Column {at + 1}: {message}."

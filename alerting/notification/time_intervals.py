@@ -247,8 +247,8 @@ def _days(text: object) -> Range:
     return first, last
 
 
-def _number(text: str, what: str, limits: Range) -> int:
+def _number(text: str, unit: str, limits: Range) -> int:
     first, last = limits
     if not re.fullmatch(r"-?[0-9]{1,4}", text) or not first <= int(text) <= last:
-        raise ValueError(f"{text!r} is not a {what}. Use {first} to {last}, with ranges in quotes.")
+        raise ValueError(f"{text!r} is not a {unit}. Use {first} to {last}, with ranges in quotes.")
     return int(text)

@@ -20,13 +20,13 @@ class Replay:
         self, groups: Sequence[Group], *, now: datetime
     ) -> Iterator[tuple[Mapping[str, str], Outcome]]:
         """Evaluate the rule; yield the transitions with the tags of their groups."""
-        left = dict(self.alerts)
+        missing = dict(self.alerts)
         for group in groups:
             key = group_key(group.tags)
-            _, before = left.pop(key, (group.tags, None))
+            _, before = missing.pop(key, (group.tags, None))
             outcome = next_state(before, group.value, self.rule, now=now, holds=group.holds)
             yield from self._moved(key, group.tags, outcome)
-        for key, (tags, before) in left.items():
+        for key, (tags, before) in missing.items():
             yield from self._moved(key, tags, next_state(before, None, self.rule, now=now))
 
     def _moved(

@@ -36,7 +36,7 @@ def pull_failure(image: str, message: str) -> tuple[str, str]:
     lowered, text = message.lower(), message.strip().rstrip(".")
     for signs, reason, advice in FAILURES:
         if any(sign in lowered for sign in signs):
-            what = "not found" if reason == "image_not_found" else "can't be pulled"
-            return reason, f"Image {image!r} {what}: {text}. {advice}"
+            outcome = "not found" if reason == "image_not_found" else "can't be pulled"
+            return reason, f"Image {image!r} {outcome}: {text}. {advice}"
     advice = "Check the appliance's access to the registry."
     return "image_pull_failed", f"Image {image!r} can't be pulled: {text}. {advice}"

@@ -157,7 +157,7 @@ def jobs_using(
     names = {image.id: references(host, image) for image in images}
     statement: Any = (
         select(Job.image, func.count(), func.sum(case((Job.state.in_(_ACTIVE), 1), else_=0)))
-        .where(Job.image.in_({name for many in names.values() for name in many}))
+        .where(Job.image.in_({name for image_names in names.values() for name in image_names}))
         .group_by(Job.image)
     )
     counts = {row[0]: row[1:] for row in session.execute(scope.select(statement, Job))}

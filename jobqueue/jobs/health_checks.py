@@ -23,8 +23,8 @@ def health_check_errors(check: HealthCheck) -> Iterator[str]:
         yield f"{command!r} is not a command; enter one such as 'pg_isready'."
     for name, least in (("interval_seconds", 1), ("timeout_seconds", 1), ("grace_seconds", 0)):
         if not least <= getattr(check, name) <= MAX_CHECK_SECONDS:
-            given = f"{name} of the check is {getattr(check, name):g}"
-            yield f"{given}; enter {least} to {MAX_CHECK_SECONDS}."
+            setting = f"{name} of the check is {getattr(check, name):g}"
+            yield f"{setting}; enter {least} to {MAX_CHECK_SECONDS}."
     if not 1 <= check.max_failures <= MAX_CHECK_FAILURES:
-        given = f"max_failures of the check is {check.max_failures}"
-        yield f"{given}; enter 1 to {MAX_CHECK_FAILURES}."
+        setting = f"max_failures of the check is {check.max_failures}"
+        yield f"{setting}; enter 1 to {MAX_CHECK_FAILURES}."

@@ -206,8 +206,8 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     if not 0 <= request.gpus <= MAX_GPUS:
         yield "gpus", f"gpus is {request.gpus}; enter 0 to {MAX_GPUS}."
     if not 0 <= request.gpu_memory_bytes <= MAX_INTEGER:
-        given = request.gpu_memory_bytes
-        yield "gpu_memory_bytes", f"gpu_memory_bytes is {given}; enter 0 or more."
+        size_bytes = request.gpu_memory_bytes
+        yield "gpu_memory_bytes", f"gpu_memory_bytes is {size_bytes}; enter 0 or more."
     elif request.gpu_memory_bytes and not request.gpus:
         yield "gpu_memory_bytes", "gpu_memory_bytes is set without gpus; set gpus as well."
     if not (math.isfinite(request.cpus) and 0 < request.cpus <= MAX_CPUS):
@@ -243,10 +243,10 @@ def _container_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     if path and (not path.startswith("/") or not path.isprintable() or len(path) > MAX_PATH_LENGTH):
         yield "working_dir", f"{path!r} is not an absolute path; enter one such as '/workspace'."
     if not 0 <= request.shared_memory_bytes <= max(request.memory_bytes, 0):
-        given = request.shared_memory_bytes
+        size_bytes = request.shared_memory_bytes
         yield (
             "shared_memory_bytes",
-            f"shared_memory_bytes is {given}; enter 0 or more, and at most memory_bytes.",
+            f"shared_memory_bytes is {size_bytes}; enter 0 or more, and at most memory_bytes.",
         )
     if len(request.mounts) > MAX_ENTRIES:
         yield "mounts", f"There are {len(request.mounts)} data paths; use at most {MAX_ENTRIES}."

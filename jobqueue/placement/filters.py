@@ -123,7 +123,7 @@ def gpus_free_text(ledger: Ledger, shape: JobShape, place: int) -> str:
     facts = [f"{np.count_nonzero(enough)} of {ledger.gpus_total[place]} GPUs free"]
     failed, outside = ledger.gpus_failed[place], ledger.gpus_outside[place]
     notes = [(failed, "failed"), (outside, "used outside of jobs")]
-    facts += [f"{number} {what}" for number, what in notes if number]
+    facts += [f"{number} {note}" for number, note in notes if number]
     return ", ".join(facts)
 
 

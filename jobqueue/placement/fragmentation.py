@@ -159,10 +159,12 @@ class Fragmentation:
             tried = np.flatnonzero(is_new)
             if not tried.size:
                 continue
-            left = free[:, tried]
-            left[slot] -= shape.gpu_milli
+            free_after = free[:, tried]
+            free_after[slot] -= shape.gpu_milli
             at = places[tried]
-            increase = self._fragments(left, cpus[tried], memory[tried], at) - self._current[at]
+            increase = (
+                self._fragments(free_after, cpus[tried], memory[tried], at) - self._current[at]
+            )
             better = increase < increases.increase[at] - 1e-9
             increases.increase[at[better]] = increase[better]
             increases.slots[at[better]] = slot

@@ -222,16 +222,16 @@ class Planner:
             (job.shape, job.time_limit), np.zeros(self.ledger.size, np.bool_)
         )
         for tier in tiers:
-            left = tier & ~barred
-            while left.any():
-                if bound is not None and left[bound]:
+            candidates = tier & ~barred
+            while candidates.any():
+                if bound is not None and candidates[bound]:
                     place, gpus = bound, self.ledger.pick_gpus(bound, job.shape)
                 else:
-                    place, gpus = self._policy.choose(job.shape, left)
+                    place, gpus = self._policy.choose(job.shape, candidates)
                 if not self.reservations.would_delay(job, place, gpus, now=self.now):
                     skips = has_tiers and tier is tiers[0] and bool((free & ~is_healthy).any())
                     return place, gpus, skips
-                barred[place], left[place] = True, False
+                barred[place], candidates[place] = True, False
         return None
 
     def _assign(

@@ -104,8 +104,8 @@ def stop_array(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
             now=now,
         )
     session.refresh(job)
-    left = exists().where(*open_tasks, Job.stop_requested_at.is_(None))
-    return job, not session.scalar(select(left))
+    unstopped = exists().where(*open_tasks, Job.stop_requested_at.is_(None))
+    return job, not session.scalar(select(unstopped))
 
 
 def stop_all(

@@ -327,8 +327,10 @@ def _note(
     session: Session, scope: Scope, job: Job, *, revision: int, changed: list[str], now: datetime
 ) -> None:
     user = session.get(User, scope.user_id)
-    what = f": {', '.join(changed)}" if changed else ""
-    message = f"{user.name if user else 'A user'} started the update to revision {revision}{what}."
+    fields_text = f": {', '.join(changed)}" if changed else ""
+    message = (
+        f"{user.name if user else 'A user'} started the update to revision {revision}{fields_text}."
+    )
     first = session.get(Job, service_id(job)) or job
     record_event(session, first, message=message, now=now)
     record(

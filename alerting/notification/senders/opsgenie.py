@@ -57,12 +57,12 @@ class OpsgenieSender:
         self,
         receiver: Receiver,
         incident: Incident,
-        what: str,
+        action: str,
         body: Mapping[str, Any],
         *,
         method: HTTPMethod = HTTPMethod.POST,
     ) -> None:
-        path = f"/{quote(incident.key, safe='')}/{what}?identifierType=alias"
+        path = f"/{quote(incident.key, safe='')}/{action}?identifierType=alias"
         self._send(receiver, path, body, method=method)
 
     def _send(
@@ -94,9 +94,9 @@ def _created(incident: Incident, message: Message) -> dict[str, Any]:
 
 def _details(incident: Incident) -> dict[str, str]:
     """Return the rows of an incident and its links, as far as they fit."""
-    rows, left = {}, MAX_DETAILS_LENGTH
+    rows, remaining = {}, MAX_DETAILS_LENGTH
     for name, text in [*incident.links, *incident.details.items()]:
-        if len(name) < left:
-            rows[name] = clipped(text, left - len(name))
-            left -= len(name) + len(rows[name])
+        if len(name) < remaining:
+            rows[name] = clipped(text, remaining - len(name))
+            remaining -= len(name) + len(rows[name])
     return rows

@@ -139,9 +139,11 @@ async def _pass_output(reader: asyncio.StreamReader, session: ExecSession) -> No
     with contextlib.suppress(asyncio.IncompleteReadError):
         while True:
             head = await reader.readexactly(8)
-            left = int.from_bytes(head[4:], "big")
-            while left and (data := await reader.read(min(left, CHUNK_BYTES))):
-                left -= len(data)
+            remaining_bytes = int.from_bytes(head[4:], "big")
+            while remaining_bytes and (
+                data := await reader.read(min(remaining_bytes, CHUNK_BYTES))
+            ):
+                remaining_bytes -= len(data)
                 await session.output(data, is_error=head[0] == _STDERR)
 
 
