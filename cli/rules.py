@@ -163,7 +163,7 @@ def run_tests(files: Sequence[Path]) -> None:
         failed = failed or bool(failures)
         click.echo(f"{path}: {'FAILED' if failures else 'SUCCESS'}")
         for name, failure in failures:
-            expected, actual = (_text(list(side)) for side in (failure.expected, failure.found))
+            expected, actual = (_text(list(side)) for side in (failure.expected, failure.actual))
             click.secho(f"  {name}{failure.where}", fg="red")
             for line in difflib.unified_diff(
                 expected.splitlines(), actual.splitlines(), "expected", "found", n=10, lineterm=""

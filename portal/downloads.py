@@ -26,7 +26,7 @@ class RunningDownloads:
     """The streams of this process, by tenant; None is the operator's."""
 
     def __init__(self, *, threads: int) -> None:
-        self._most = max(1, threads // 2)
+        self._max_running = max(1, threads // 2)
         self._running: Counter[str | None] = Counter()
         self._lock = Lock()
 
@@ -38,9 +38,9 @@ class RunningDownloads:
         """
         with self._lock:
             own = self._running[tenant_id]
-            if own >= min(MAX_PER_TENANT, self._most):
+            if own >= min(MAX_PER_TENANT, self._max_running):
                 raise _too_many(f"Your tenant has {own} downloads in progress")
-            if self._running.total() >= self._most:
+            if self._running.total() >= self._max_running:
                 raise _too_many("The portal serves as many downloads as it can")
             self._running[tenant_id] += 1
         counted = [tenant_id]

@@ -57,11 +57,11 @@ _ITEM = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A test that failed: where, and what was expected and found."""
+    """A test that failed: where, and what was expected and what the result was."""
 
     where: str
     expected: Sequence[Mapping[str, Any]]
-    found: Sequence[Mapping[str, Any]]
+    actual: Sequence[Mapping[str, Any]]
 
 
 def series_values(text: str) -> list[float | None]:

@@ -92,7 +92,9 @@ class UseSchema(Schema):
 
     name = fields.String()
     used = fields.Integer(allow_none=True, metadata={"description": "Null if unknown."})
-    most = fields.Integer(allow_none=True, metadata={"description": "Null means no limit."})
+    most = fields.Integer(
+        attribute="limit", allow_none=True, metadata={"description": "Null means no limit."}
+    )
     is_near = fields.Boolean(metadata={"description": "At 80 % of the limit or more."})
     is_reached = fields.Boolean()
 

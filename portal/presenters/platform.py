@@ -42,20 +42,20 @@ LISTED = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Use:
-    """Usage of one resource; `used` is None if unknown, `most` None without a limit."""
+    """Usage of one resource; `used` is None if unknown, `limit` None without one."""
 
     name: str
     used: int | None
-    most: int | None
+    limit: int | None
     effect: str
     is_bytes: bool = False
 
     @property
     def percent(self) -> float | None:
         """Return the usage in percent of the limit."""
-        if self.most is None or self.used is None:
+        if self.limit is None or self.used is None:
             return None
-        return 100 * ratio_of(self.used, self.most)
+        return 100 * ratio_of(self.used, self.limit)
 
     @property
     def is_near(self) -> bool:
@@ -98,25 +98,25 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
         Use(
             name="Appliances",
             used=count_appliances(session, tenant_id),
-            most=limits.max_appliances,
+            limit=limits.max_appliances,
             effect="No more appliances can enroll.",
         ),
         Use(
             name="GPUs",
             used=count_gpus(session, tenant_id),
-            most=limits.max_gpus,
+            limit=limits.max_gpus,
             effect="No more appliances with GPUs can enroll.",
         ),
         Use(
             name="Active jobs",
             used=active_jobs(session, tenant_id),
-            most=limits.max_active_jobs,
+            limit=limits.max_active_jobs,
             effect="No more jobs can be submitted until one ends.",
         ),
         Use(
             name="Storage",
             used=None if measured is None else measured.storage_bytes,
-            most=limits.max_storage_bytes,
+            limit=limits.max_storage_bytes,
             is_bytes=True,
             effect="New samples are rejected. Agents buffer and retry them.",
         ),
@@ -124,7 +124,7 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
             Use(
                 name=name.capitalize(),
                 used=None if counts is None else getattr(counts, name),
-                most=_most(limits, name),
+                limit=_limit_of(limits, name),
                 effect=f"Samples of new {name} are rejected.",
             )
             for name in ("series", "measurements", "fields")
@@ -133,7 +133,7 @@ def tenant_use(session: Session, tenant_id: str) -> TenantUse:
             Use(
                 name=name.replace("_", " ").capitalize(),
                 used=count(session, tenant_id),
-                most=limits.limit(name),
+                limit=limits.limit(name),
                 effect=f"No more {name.replace('_', ' ')} are accepted.",
             )
             for name, count in _COUNTS.items()
@@ -159,14 +159,14 @@ def _message_uses(session: Session, tenant_id: str) -> tuple[Use, ...]:
         Use(
             name=name,
             used=sent.get((tenant_id, subject), 0),
-            most=budgets.limit(subject) or None,
+            limit=budgets.limit(subject) or None,
             effect=effect,
         )
         for subject, (name, effect) in subjects.items()
     )
 
 
-def _most(limits: Limits, name: str) -> int | None:
+def _limit_of(limits: Limits, name: str) -> int | None:
     own: int | None = getattr(limits, f"max_{name}")
     if own is not None:
         return own

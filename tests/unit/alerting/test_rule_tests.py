@@ -32,7 +32,7 @@ def fired(
         ],
     }
     (failure,) = run_test(test, rules, evaluation_interval=60.0)
-    return [dict(alert) for alert in failure.found]
+    return [dict(alert) for alert in failure.actual]
 
 
 @pytest.mark.parametrize(

@@ -33,13 +33,15 @@ def test_output_without_records_is_of_both_streams_and_unchanged() -> None:
     assert plain_log(data, stream=ERR) == plain_log(data) == data
 
 
-@given(st.lists(st.tuples(st.sampled_from([OUT, ERR]), st.binary().map(lambda one: one + b"\n"))))
+@given(st.lists(st.tuples(st.sampled_from([OUT, ERR]), st.binary().map(lambda line: line + b"\n"))))
 def test_each_stream_comes_back_byte_by_byte(pieces: list[tuple[Stream, bytes]]) -> None:
     lines = [(stream, piece.replace(b"\n", b"\r")[:-1] + b"\n") for stream, piece in pieces]
     data = b"".join(record(AT, stream, piece) for stream, piece in pieces)
     assert len(list(log_lines(data))) == len(pieces)
     for stream in (OUT, ERR):
-        assert plain_log(data, stream=stream) == b"".join(one for of, one in lines if of is stream)
+        assert plain_log(data, stream=stream) == b"".join(
+            line for of, line in lines if of is stream
+        )
 
 
 @pytest.mark.parametrize(
