@@ -20,7 +20,7 @@ WRITER: ContextVar[str] = ContextVar("writer", default="")
 
 TIMEOUT_SECONDS = 10.0
 BUSY = "The database is busy or unavailable. Nothing was changed; try again in a few seconds."
-_WRITES = frozenset({"INSERT", "UPDATE", "DELETE", "REPLACE", "BEGIN"})
+_WRITES = ("INSERT", "UPDATE", "DELETE", "REPLACE", "BEGIN IMMEDIATE")
 _KEY = "has_write_turn"
 
 
@@ -89,7 +89,7 @@ def install_write_turns(engine: Engine) -> None:
     turns = WriteTurns()
 
     def before_statement(connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:  # noqa: ANN401
-        if statement[:12].lstrip().partition(" ")[0].upper() not in _WRITES:
+        if not statement[:20].lstrip().upper().startswith(_WRITES):
             return
         record_info = connection.connection.record_info
         if record_info is None or record_info.get(_KEY):
