@@ -21,11 +21,13 @@ from alerting.states import AlertState, NotificationPurpose, NotificationState, 
 class Claim:
     """A notification that is being sent, and the state and severity that were delivered before.
 
-    `row_id` is the row of `delivered_alerts`; "" for a message that is not about an alert.
+    `row_id` is the row of `delivered_alerts`; "" for a message that is not about an alert. `is_new`
+    says that its recipient was never notified of the alert, not even by a message that timed out.
     """
 
     notification: Notification
     row_id: str = ""
+    is_new: bool = False
     before: tuple[AlertState | None, Severity | None] = (None, None)
 
 
@@ -61,6 +63,7 @@ def start(session: Session, notification: Notification) -> Claim:
     if not notification.about:
         return Claim(notification)
     row = _delivered(session, notification)
+    is_new = row is None
     if row is None:
         row = DeliveredAlert(
             tenant_id=notification.tenant_id,
@@ -74,7 +77,7 @@ def start(session: Session, notification: Notification) -> Claim:
         session.flush()
     before = (row.state, row.severity)
     row.state = row.severity = None
-    return Claim(notification, row.id, before)
+    return Claim(notification, row.id, is_new, before)
 
 
 def confirm(session: Session, claims: Sequence[Claim], *, now: datetime) -> None:
@@ -103,9 +106,12 @@ def refute(session: Session, claims: Sequence[Claim]) -> None:
     """Note that notifications were not delivered, so that what was before still holds."""
     for claim in filter(_is_about_alert, claims):
         same = DeliveredAlert.id == claim.row_id
-        session.execute(delete(DeliveredAlert).where(same, DeliveredAlert.delivered_at.is_(None)))
-        state, severity = claim.before
-        session.execute(update(DeliveredAlert).where(same).values(state=state, severity=severity))
+        if claim.is_new:
+            session.execute(delete(DeliveredAlert).where(same))
+        else:
+            state, severity = claim.before
+            values = {"state": state, "severity": severity}
+            session.execute(update(DeliveredAlert).where(same).values(values))
 
 
 def _is_about_alert(claim: Claim) -> bool:

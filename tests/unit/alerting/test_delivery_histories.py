@@ -208,6 +208,11 @@ class History:
             self.is_exact = False
         finally:
             self.faults.statements_left = None
+        with transaction(self.sessions) as session:
+            rule = session.get(Rule, self.rule_id)
+            if rule is not None and rule.evaluated_at is None:
+                # A rule counts from its first evaluation, which has failed.
+                self.switched_at = self.clock.now
 
     def _receive(self) -> None:
         """Store what the agent has buffered, and note what is late, as the gateway does."""

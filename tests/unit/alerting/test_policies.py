@@ -23,8 +23,9 @@ from alerting.notification.policies import (
 )
 from alerting.notification.receivers import create_receiver, delete_receiver, update_receiver
 from alerting.notification.routes import printed
+from alerting.notification.senders.notify import DeliveryError
 from alerting.rules.pack import offer_rules
-from alerting.rules.service import acknowledge_alert, create_rule
+from alerting.rules.service import acknowledge_alert, create_rule, set_rule_enabled
 from alerting.states import AlertState, NotificationState, ReceiverKind
 from core.clock import to_ns
 from core.db import SessionFactory, transaction
@@ -41,8 +42,11 @@ class Inbox:
     """A sender that keeps what it is given."""
 
     mails: list[tuple[str, Message]] = field(default_factory=list)
+    errors: list[DeliveryError] = field(default_factory=list)
 
     def send(self, receiver: Receiver, message: Message) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
         self.mails.append((receiver.name, message))
 
 
@@ -116,6 +120,31 @@ def test_alerts_of_a_group_wait_for_each_other_and_then_for_the_interval(scene: 
     with transaction(scene.sessions) as session:
         states = set(session.scalars(select(Notification.state)))
     assert states == {NotificationState.SENT}
+
+
+def test_an_alert_whose_message_may_have_arrived_is_resolved_whatever_failed_since(
+    scene: Scene,
+) -> None:
+    scene.policy(receivers=["Mail"])
+    scene.inbox.errors += [
+        DeliveryError("timed out", may_have_arrived=True),
+        DeliveryError("refused"),
+        DeliveryError("refused"),
+    ]
+    scene.heat("0")
+    assert scene.go() == []
+    assert scene.go(60) == []
+    with transaction(scene.sessions) as session:
+        set_rule_enabled(
+            session,
+            scope_of(scene.cast.bob),
+            scene.ids["rule"],
+            is_enabled=False,
+            now=scene.clock.now,
+        )
+    assert scene.go(60) == []
+    assert scene.inbox.errors == []
+    assert scene.go(3600) == [("Mail", "[RESOLVED] GPU too hot on a1 (gpu 0): 85 °C")]
 
 
 def test_a_firing_alert_is_repeated_and_escalated_until_it_is_acknowledged(scene: Scene) -> None:
