@@ -9,6 +9,7 @@ from pathlib import Path
 from core.clock import to_ns
 from plugins.base import present
 from plugins.nvml.calls import Calls, FieldBatch, read_reopening
+from plugins.nvml.config import NVMLConfig
 from plugins.nvml.facts import link_count, name_of_gpu, read_facts
 from plugins.nvml.library import Device, GPULostError, NVMLLibrary, QueryFailedError
 from plugins.nvml.links import (
@@ -20,7 +21,6 @@ from plugins.nvml.links import (
     read_links,
     read_pcie,
 )
-from plugins.nvml.reader import NVMLConfig
 from plugins.nvml.readings import BATCH_KEYS, Fields, read_gpu
 from plugins.nvml.slices import find_slices, is_mig_enabled, slice_fields
 from plugins.nvml.xids import XidWatcher

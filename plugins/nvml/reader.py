@@ -8,29 +8,13 @@ the settings, but never NVIDIA's bindings.
 import ctypes
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
 from plugins.base import PluginContext, PluginTraits, PluginUnavailableError
+from plugins.nvml.config import NVMLConfig
 from plugins.nvml.metrics import NVML_METRICS
 from timeseries.points import Point
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NVMLConfig:
-    """GPUs to read, and how much of each.
-
-    Attributes:
-        skip_uuids: GPUs to skip, by UUID.
-        per_link: add points for each NVLink to the totals of the GPU.
-        pcie_throughput: read PCIe throughput; takes 40 ms on older cards.
-    """
-
-    skip_uuids: tuple[str, ...] = ()
-    per_link: bool = True
-    pcie_throughput: bool = True
-
 
 DRIVER_LIBRARY = "libnvidia-ml.so.1"
 

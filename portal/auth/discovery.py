@@ -15,7 +15,7 @@ from requests.exceptions import InvalidJSONError
 
 from core.clock import Clock
 from core.errors import UnavailableError
-from portal.auth.oidc import RefusedIdentityError
+from portal.auth.identity_errors import RefusedIdentityError
 
 log = logging.getLogger(__name__)
 

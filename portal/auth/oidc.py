@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from flask import Flask, current_app
 
-from core.errors import UnauthenticatedError
 from portal.context import Portal
 
 if TYPE_CHECKING:
@@ -12,12 +11,6 @@ if TYPE_CHECKING:
 
 CALLBACK_PATH = "/login/oidc/callback"
 EXTENSION = "vedette-oidc"
-
-
-class RefusedIdentityError(UnauthenticatedError):
-    """The identity provider's response does not prove the user's identity."""
-
-    default_code = "oidc_refused"
 
 
 def install_oidc(app: Flask, parts: Portal) -> None:

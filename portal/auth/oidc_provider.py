@@ -17,7 +17,7 @@ from core.clock import Clock
 from core.errors import ConfigurationError
 from core.settings import ServerSettings
 from portal.auth.discovery import TIMEOUT_SECONDS, Discovery, provider_errors
-from portal.auth.oidc import RefusedIdentityError
+from portal.auth.identity_errors import RefusedIdentityError
 from tenants.models.signin import SUBJECT_LENGTH
 from tenants.users.oidc import GroupRoles, Identity
 

@@ -12,7 +12,8 @@ from sqlalchemy.exc import IntegrityError
 
 from core.errors import DeadlockError, NotFoundError, UnauthenticatedError, VedetteError
 from portal.auth.guard import safe_next
-from portal.auth.oidc import CALLBACK_PATH, RefusedIdentityError, provider
+from portal.auth.identity_errors import RefusedIdentityError
+from portal.auth.oidc import CALLBACK_PATH, provider
 from portal.auth.sign_in import continue_sign_in
 from portal.context import database, now, portal
 from tenants.auditing.drafts import Actor

@@ -10,7 +10,8 @@ import pytest
 
 from plugins.base import PluginContext, PluginUnavailableError
 from plugins.gpu_processes.reader import GPUProcessesPlugin
-from plugins.nvml.reader import NVMLConfig, NVMLPlugin
+from plugins.nvml.config import NVMLConfig
+from plugins.nvml.reader import NVMLPlugin
 from plugins.procfs import CounterRates
 from tests.unit.plugins.conftest import FIRST_AT
 

@@ -12,7 +12,7 @@ from joserfc.jwk import ECKey, OctKey, RSAKey
 
 from core.errors import UnavailableError
 from core.settings import ServerSettings
-from portal.auth.oidc import RefusedIdentityError
+from portal.auth.identity_errors import RefusedIdentityError
 from portal.auth.oidc_provider import Provider
 from tenants.users.oidc import Identity
 from tests.cast import NOON, FrozenClock
