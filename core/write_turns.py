@@ -51,7 +51,8 @@ class WriteTurns:
         if gate.acquire(timeout=timeout_seconds):
             return True
         with self._lock:
-            if gate in self._waiting[writer]:
+            # Not by index, which would add an empty line for a writer whose turn came just now.
+            if gate in self._waiting.get(writer, ()):
                 self._remove(writer, gate)
                 return False
         return True  # the turn came just now

@@ -72,6 +72,33 @@ def test_a_writer_that_has_waited_too_long_leaves_the_queue() -> None:
     assert turns.acquire("initech", timeout_seconds=0)
 
 
+class ReleasedMeanwhile:
+    """The lock of turns, one of which is released just before it is acquired a second time."""
+
+    def __init__(self, turns: WriteTurns) -> None:
+        self.turns = turns
+        self.lock = threading.Lock()
+        self.entries = 0
+
+    def __enter__(self) -> None:
+        self.entries += 1
+        if self.entries == 2:
+            self.turns.release()
+        self.lock.acquire()
+
+    def __exit__(self, *_error: object) -> None:
+        self.lock.release()
+
+
+def test_a_turn_that_comes_as_the_time_is_over_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns = WriteTurns()
+    assert turns.acquire("acme", timeout_seconds=0)
+    monkeypatch.setattr(turns, "_lock", ReleasedMeanwhile(turns))
+    assert turns.acquire("globex", timeout_seconds=0.001)
+    turns.release()
+    assert turns.acquire("acme", timeout_seconds=0)
+
+
 def test_the_turn_ends_with_the_transaction(engine: Engine) -> None:
     insert(engine, "first")
     with pytest.raises(IntegrityError):
