@@ -7,7 +7,8 @@ meanwhile only counts as before.
 
 Python computes in one thread at a time, so that every thread that computes makes all others wait. A
 user whose requests have computed for long (a script that stops thousands of jobs) has a single
-thread for a while, and pauses after each request for three times as long as it has computed.
+thread for a while, and pauses after each request for three times as long as it has computed, but
+not so long that a page after a costly report seems to hang.
 """
 
 import asyncio
@@ -24,10 +25,10 @@ from starlette.types import Scope
 from portal.auth.guard import SIGNED_IN
 
 USER_SHARE, TENANT_SHARE, ADDRESS_SHARE = 1 / 4, 1 / 2, 1 / 4
-# A user's requests take turns once they have computed for as long; it halves in the other.
+# A user is busy whose requests have computed for as long. What is counted halves with time.
 BUSY_CPU_SECONDS, HALF_LIFE_SECONDS = 1.0, 5.0
-# Of pauses after requests, as a multiple of how long they have computed.
-PAUSE = 3.0
+# A pause lasts so many times as long as the request before has computed.
+PAUSE_SHARE, MAX_PAUSE_SECONDS = 3.0, 2.0
 REMEMBERED_SECONDS = 300.0
 MAX_REMEMBERED = 10_000
 _CREDENTIALS = frozenset({b"cookie", b"authorization"})
@@ -46,7 +47,7 @@ class _Use:
 
     def add(self, cpu_seconds: float, now: float) -> None:
         self.cpu_seconds, self.at = self.recent(now) + cpu_seconds, now
-        self.free_at = now + PAUSE * cpu_seconds
+        self.free_at = now + min(PAUSE_SHARE * cpu_seconds, MAX_PAUSE_SECONDS)
 
 
 class PortalShares:

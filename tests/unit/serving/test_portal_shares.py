@@ -97,6 +97,17 @@ def test_a_user_of_much_computing_time_has_one_thread(
     assert started(shares, *["alice"] * 20) == ["alice"] * 4
 
 
+def test_a_costly_request_does_not_keep_its_user_waiting(
+    shares: PortalShares, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    monkeypatch.setattr(portal_shares, "time", clock)
+    shares.charge({SIGNED_IN: ("alice", "acme")}, 60.0)
+    assert started(shares, "alice") == []
+    clock.seconds += portal_shares.MAX_PAUSE_SECONDS
+    assert started(shares, "alice") == ["alice"]
+
+
 def test_requests_without_a_credential_that_was_valid_share_their_address(
     shares: PortalShares,
 ) -> None:
