@@ -13,9 +13,11 @@
     return made;
   }
 
-  // Traces of one line: its parts between gaps, and the area between its extremes.
+  // A line has several traces: its parts between gaps, and the area between its extremes.
+  const lineOf = (trace) => trace.legendgroup || trace.name;
+
   function tracesOf(chart, name) {
-    return (chart.data || []).flatMap((trace, index) => ((trace.legendgroup || trace.name) === name ? [index] : []));
+    return (chart.data || []).flatMap((trace, index) => (lineOf(trace) === name ? [index] : []));
   }
 
   function lightUp(chart, name) {
@@ -26,10 +28,31 @@
     }
   }
 
+  // Plotly forgets after each refresh which lines a script has hidden. Another revision is another view.
+  const hiddenByChart = new WeakMap();
+
+  function hiddenLinesOf(chart) {
+    const { uirevision: revision } = chart.layout;
+    const hidden = hiddenByChart.get(chart);
+    if (hidden && hidden.revision === revision) return hidden.names;
+    const names = new Set();
+    hiddenByChart.set(chart, { revision, names });
+    return names;
+  }
+
+  // Returns whether the chart is drawn again.
+  function applyHidden(chart) {
+    const names = hiddenLinesOf(chart);
+    const visibilityOf = (trace) => (names.has(lineOf(trace)) ? "legendonly" : true);
+    const changed = chart.data.flatMap((trace, index) => ((trace.visible ?? true) === visibilityOf(trace) ? [] : [index]));
+    if (changed.length) window.Plotly.restyle(chart, { visible: changed.map((index) => visibilityOf(chart.data[index])) }, changed);
+    return changed.length > 0;
+  }
+
   function toggle(chart, name) {
-    const traces = tracesOf(chart, name);
-    const isHidden = chart.data[traces[0]].visible === "legendonly";
-    window.Plotly.restyle(chart, { visible: isHidden ? true : "legendonly" }, traces);
+    const names = hiddenLinesOf(chart);
+    if (!names.delete(name)) names.add(name);
+    applyHidden(chart);
   }
 
   function keyOf(color, style) {
@@ -125,12 +148,12 @@
       if (connected.has(chart) || !chart.on) continue;
       connected.add(chart);
       writeLegend(chart);
-      chart.on("plotly_afterplot", () => writeLegend(chart));
+      chart.on("plotly_afterplot", () => applyHidden(chart) || writeLegend(chart));
       chart.on("plotly_hover", (event) => {
         cross(chart, event.points[0].x);
         if ((chart.layout.meta?.legend || []).length < 3) return;
         const point = closest(chart, event);
-        if (point) lightUp(chart, point.data.legendgroup || point.data.name);
+        if (point) lightUp(chart, lineOf(point.data));
       });
       chart.on("plotly_unhover", () => {
         cross(chart, null);

@@ -55,6 +55,9 @@ def test_alice_reads_downloads_and_enlarges_charts(sign_in: SignIn, tmp_path: Pa
     expect(legend.get_by_role("columnheader")).to_have_text(["min", "mean", "max", "last step"])
     legend.get_by_role("button", name="15 min").click()
     expect(page.locator(f"#appliance-load {LINE}")).to_have_count(2)
+    for _ in range(3):  # A refresh does not show the line again.
+        page.wait_for_event("response", lambda response: "_dash-update-component" in response.url)
+    expect(page.locator(f"#appliance-load {LINE}")).to_have_count(2)
 
     # The crosshair of one chart is in the others, too.
     chart = page.locator("#appliance-load .nsewdrag")
