@@ -19,7 +19,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format clean lock servers web-apps wheel
+.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format generate clean lock servers web-apps wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -32,6 +32,7 @@ help:
 	@echo "make fuzz    look for bodies that break the line protocol parser, for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make wheel   build the package that appliances install, into dist/"
 	@echo "make format  format the code"
+	@echo "make generate  write the files that are made from the fields of a job"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
 	@echo "make clean   remove the virtual environment and caches (data stays)"
 
@@ -100,6 +101,9 @@ wheel: $(SERVER_STAMP)
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+generate: $(DEV_STAMP)
+	$(BIN)/python -m tests.generated_files
 
 $(SERVER_STAMP): requirements/server.txt pyproject.toml
 	@PYTHON=$(PYTHON) deploy/make-venv $(VENV) requirements/server.txt

@@ -25,8 +25,9 @@ from core.db import transaction
 from core.ids import new_id
 from dash_app.queries.job import CONTAINER_FIELDS
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobKind, JobState
+from jobqueue.states import AttemptState, JobState
 from jobqueue.usage.models import UsageEntry
+from protocol.job_spec import JobKind
 from tenants.models import Appliance, ApplianceState, Tenant
 from timeseries.duckdb.query.units import settled_before
 from timeseries.open_store import open_store

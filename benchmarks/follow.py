@@ -31,8 +31,9 @@ from cli.database import open_database
 from core.clock import utc_now
 from core.db import transaction
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobKind, JobState
+from jobqueue.states import AttemptState, JobState
 from protocol.attempts import LogChunk, LogReply, LogUpload
+from protocol.job_spec import JobKind
 from protocol.logs import LogLine, Stream, record
 from tenants.models import User
 from tenants.scope import Scope

@@ -36,7 +36,8 @@ from jobqueue.models import Attempt, Job
 from jobqueue.placement.plan import Action, Planner
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, Snapshot
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobKind, JobState
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState
+from protocol.job_spec import JobKind
 from tenants.models import Appliance, ApplianceState
 from tenants.tenants import create_tenant
 

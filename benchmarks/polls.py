@@ -29,7 +29,8 @@ from cli.database import open_database
 from core.clock import utc_now
 from core.db import transaction
 from jobqueue.models import Attempt, Job
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobState
+from protocol.job_spec import JobKind
 from tenants.models import Appliance, ApplianceState
 
 WAIT_SECONDS = 25

@@ -46,8 +46,9 @@ from core.db import transaction
 from core.settings import secret_key
 from jobqueue.models import Attempt, Job
 from jobqueue.services.web_ui import Proof, Proofs, origin_of
-from jobqueue.states import AttemptState, JobKind, JobState
+from jobqueue.states import AttemptState, JobState
 from protocol.inventory import Inventory
+from protocol.job_spec import JobKind
 from protocol.tunnel import CIPHER
 from tenants.enrollment import enroll_appliance
 from tenants.models import LoginSession, User

@@ -28,10 +28,11 @@ from core.db import SessionFactory, create_database_engine, create_session_facto
 from core.ids import new_id
 from core.migrations import upgrade_database
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobKind, JobState
+from jobqueue.states import AttemptState, JobState
 from jobqueue.usage.ledger import floor_hour, recompute, record_usage
 from jobqueue.usage.measuring import Use
 from jobqueue.usage.models import UsageEntry
+from protocol.job_spec import JobKind
 from tenants.models import Appliance, ApplianceState
 from tenants.tenants import create_tenant
 from timeseries.open_store import open_store

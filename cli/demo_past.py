@@ -14,9 +14,10 @@ from core.clock import utc_now
 from core.db import transaction
 from core.settings import load_server_settings
 from jobqueue.queue.past_jobs import PastJob, add_past_jobs
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobState
 from plugins.simulation.config import SimulationConfig, Workload, fraction
 from plugins.simulation.history import job_id_of, planned_workloads
+from protocol.job_spec import JobKind
 from tenants.models import Role
 from tenants.scope import Scope
 from tenants.users.signin import find_user

@@ -3,7 +3,7 @@
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import click
@@ -14,12 +14,29 @@ from cli.client import appliance_id
 from cli.job_common import DURATION, SIZE, Notation, print_pending, secret
 from cli.job_output import follow_job
 from core.errors import InvalidInputError
-from protocol.attempts import HealthCheck
+from core.quantities import format_size, unit_of
+from core.spec import spec_fields
+from protocol.job_spec import HealthCheck, JobRequest
 from protocol.notation import parse_health_check, parse_mount, parse_port
 from vedette.client import Client
-from vedette.jobs import Job, JobFields
+from vedette.job_fields import JobFields
+from vedette.jobs import Job
 
-# Options whose fields have another name, or more than one.
+# Options that are not named after their fields.
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "env": ("--env", "-e"),
+    "secrets": ("--secret",),
+    "gpu_models": ("--gpu-model",),
+    "shared_memory_bytes": ("--shm-size",),
+    "working_dir": ("--workdir", "-w"),
+    "mounts": ("--mount", "-v"),
+    "ports": ("--port",),
+    "labels": ("--label",),
+    "required_labels": ("--require",),
+    "max_retries": ("--retries",),
+    "container_policy": ("--policy",),
+}
+# Fields whose options are declared by hand, with another value or for more than one field.
 _OPTION_OF = {
     "kind": "service",
     "appliance_id": "appliance",
@@ -47,93 +64,45 @@ MOUNT = Notation("mount", parse_mount)
 PORT = Notation("port", parse_port)
 HEALTH_CHECK = Notation("check", parse_health_check)
 Command = Callable[..., None]
-_OPTIONS = (
-    click.option("--image", help="Container image."),
-    click.option("--gpus", default=0, show_default=True, help="Number of GPUs."),
-    click.option(
-        "--gpu-memory",
-        "gpu_memory_bytes",
-        type=SIZE,
-        default="0",
-        show_default=True,
-        help="Minimum per GPU.",
-    ),
-    click.option("--cpus", default=1.0, show_default=True, help="Number of CPU cores."),
-    click.option(
-        "--memory",
-        "memory_bytes",
-        type=SIZE,
-        default="1GiB",
-        show_default=True,
-        help="RAM, such as 8GiB.",
-    ),
-    click.option(
-        "--env",
-        "-e",
-        type=PAIR,
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Environment variable; repeatable.",
-    ),
-    click.option(
-        "--secret",
-        "secrets",
-        multiple=True,
-        metavar="NAME[=VALUE]",
-        help="Secret variable, by default with the value that it has in this shell; repeatable.",
-    ),
-    click.option("--gpu-model", "gpu_models", multiple=True, help="Such as H100; repeatable."),
-    click.option(
-        "--shm-size",
-        "shared_memory_bytes",
-        type=SIZE,
-        default="0",
-        help="Size of /dev/shm. Half of the memory.",
-    ),
-    click.option("--workdir", "-w", "working_dir", default="", help="Working directory."),
-    click.option(
-        "--mount",
-        "-v",
-        "mounts",
-        type=MOUNT,
-        multiple=True,
-        metavar="SOURCE:TARGET[:rw]",
-        help="Data path; repeatable.",
-    ),
-    click.option(
-        "--port", "ports", type=PORT, multiple=True, metavar="[NAME=]PORT", help="Port; repeatable."
-    ),
-    click.option(
-        "--label",
-        "labels",
-        type=PAIR,
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Label; repeatable.",
-    ),
-    click.option(
-        "--require",
-        "required_labels",
-        type=PAIR,
-        multiple=True,
-        metavar="KEY=VALUE",
-        help="Label that the appliance must have; repeatable.",
-    ),
-    click.option(
-        "--preemptible",
-        "is_preemptible",
-        is_flag=True,
-        help="May stop for another job; is queued again.",
-    ),
-    click.option(
-        "--retries", "max_retries", default=0, show_default=True, help="Attempts after a failure."
-    ),
-    click.option(
-        "--retry-on",
-        multiple=True,
-        type=click.Choice(["exit", "out_of_memory", "start", "appliance"]),
-        help="Failures to retry; repeatable. Defaults to all.",
-    ),
+# What a user enters for each entry of a list or mapping, and how it is shown in help texts.
+_ENTRIES: Mapping[str, tuple[Any, str]] = {
+    "env": (PAIR, "KEY=VALUE"),
+    "labels": (PAIR, "KEY=VALUE"),
+    "required_labels": (PAIR, "KEY=VALUE"),
+    "secrets": (str, "NAME[=VALUE]"),
+    "mounts": (MOUNT, "SOURCE:TARGET[:rw]"),
+    "ports": (PORT, "[NAME=]PORT"),
+    "after_ok": (str, "JOB"),
+    "after_any": (str, "JOB"),
+}
+_HELP = {
+    "secrets": "Secret variable, by default with the value that it has in this shell.",
+    "container_policy": "Container policy: restricted or standard.",
+}
+
+
+def _option(name: str, **settings: Any) -> Callable[[Command], Command]:  # noqa: ANN401 - click's
+    """Return the option of a field."""
+    field = spec_fields(JobRequest)[name]
+    words = name.removeprefix("is_").removesuffix(unit_of(name).suffix).replace("_", "-")
+    settings = {"help": _HELP.get(name, field.about.help).replace("`", ""), **settings}
+    if isinstance(field.default, list | dict):
+        entry_type, metavar = _ENTRIES.get(name, (str, "TEXT"))
+        choices = list(map(str, field.about.choices))
+        settings |= {"multiple": True, "type": click.Choice(choices) if choices else entry_type}
+        settings |= {"metavar": None if choices else metavar}
+        settings["help"] = f"{settings['help']} Repeatable."
+    elif field.type is bool:
+        settings["is_flag"] = True
+    elif unit := {"_bytes": SIZE, "_seconds": DURATION}.get(unit_of(name).suffix):
+        default = format_size(field.default, exact=True) if field.default else "0"
+        settings |= {"type": unit, "default": default, "show_default": True}
+    elif field.default is not msgspec.NODEFAULT:
+        settings |= {"default": field.default, "show_default": field.type is not str}
+    return click.option(*_NAMES.get(name, (f"--{words}",)), name, **settings)
+
+
+_OWN_OPTIONS = (
     click.option(
         "--idle-limit",
         type=(int, DURATION),
@@ -150,35 +119,36 @@ _OPTIONS = (
     click.option("--health-timeout", type=DURATION, default="5s", show_default=True),
     click.option("--health-start-period", type=DURATION, default="1m", show_default=True),
     click.option("--health-retries", default=3, show_default=True, help="Failures before restart."),
-    click.option("--policy", "container_policy", help="Container policy: restricted or standard."),
     click.option("--appliance", help="Run on this appliance (name or ID). Defaults to any."),
+)
+# Fields that can't be updated, and have no option in `update`.
+_FIXED = {"name", "priority", "time_limit_seconds"} | {"array", "after_ok", "after_any", "notify"}
+_COMMON_OPTIONS = tuple(
+    name
+    for name in spec_fields(JobRequest)
+    if name not in {"command", "secrets_from", "instances", *_OPTION_OF, *_FIXED}
 )
 
 
 def _with_options(command: Command) -> Command:
-    """Add the options of `run` and `update`."""
-    for option in reversed(_OPTIONS):
+    """Add the options of `run`, `update` and `clone`."""
+    options: list[Callable[[Command], Command]] = [*map(_option, _COMMON_OPTIONS), *_OWN_OPTIONS]
+    for option in reversed(options):
         command = option(command)
     return command
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--name", help="Job name. Defaults to the image name.")
+@_option("name", help="Job name. Defaults to the image name.")
 @click.option("--template", help="Start from this template; other options replace its fields.")
-@click.option("--priority", default=0, show_default=True, help="-100 to 100.")
-@click.option(
-    "--time-limit",
-    "time_limit_seconds",
-    type=DURATION,
-    default="0",
-    help="Of each attempt, such as 2h.",
-)
-@click.option("--array", default="", help="One task for each index: 0-99, or 0-99%10 at once.")
-@click.option("--after-ok", multiple=True, metavar="JOB", help="Start after its success.")
-@click.option("--after-any", multiple=True, metavar="JOB", help="Start after its end; repeatable.")
-@click.option("--notify", multiple=True, help="At its end: email, or a receiver; repeatable.")
+@_option("priority")
+@_option("time_limit_seconds")
+@_option("array")
+@_option("after_ok")
+@_option("after_any")
+@_option("notify")
 @click.option("--service", is_flag=True, help="Run until stopped; restart on exit.")
-@click.option("--instances", default=1, show_default=True, help="Of a service.")
+@_option("instances")
 @click.option(
     "--follow/--detach", "is_followed", default=False, help="Follow the log until the job ends."
 )
@@ -245,9 +215,9 @@ def update(
 
 @click.command()
 @click.argument("job", metavar="JOB")
-@click.option("--name", help="Job name. Defaults to that of the JOB.")
-@click.option("--priority", default=0, help="-100 to 100. Defaults to that of the JOB.")
-@click.option("--time-limit", "time_limit_seconds", type=DURATION, default="0", help="Such as 2h.")
+@_option("name", help="Job name. Defaults to that of the JOB.")
+@_option("priority")
+@_option("time_limit_seconds")
 @_with_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def clone(*, job: str, **options: Any) -> None:  # noqa: ANN401 - those of `_fields`

@@ -10,10 +10,10 @@ from sqlalchemy.orm import Mapped, MappedColumn, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
+from core.spec import SpecField, spec_fields
 from jobqueue.states import (
     AttemptState,
     DependencyCondition,
-    JobKind,
     JobState,
     LogState,
     Missed,
@@ -22,7 +22,8 @@ from jobqueue.states import (
     RunOutcome,
     UpdateState,
 )
-from protocol.attempts import ContainerPolicy, Health
+from protocol.attempts import Health
+from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 from tenants.models import Appliance, User, enum_column
 from tenants.models.audit import Audited
 
@@ -45,44 +46,7 @@ class Job(Base):
         Index("ix_jobs_queue", "tenant_id", "state", "queue_at", "id"),
         Index("ix_jobs_tenant_id_id", "tenant_id", "id"),
     )
-    # State changes are in `JobEvent`, not in the audit log.
-    audited: ClassVar = Audited(
-        kind="job",
-        name="name",
-        fields=(
-            "name",
-            "kind",
-            "image",
-            "command",
-            "secret_names",
-            "gpus",
-            "gpu_memory_bytes",
-            "cpus",
-            "memory_bytes",
-            "container_policy",
-            "mounts",
-            "ports",
-            "priority",
-            "is_preemptible",
-            "max_retries",
-            "time_limit_seconds",
-            "notify",
-            "idle_gpu_percent",
-            "idle_gpu_seconds",
-            "dependencies",
-            "array_size",
-            "array_limit",
-            "health_check",
-            "revision",
-            "appliance_id",
-            "stop_requested_at",
-        ),
-        verbs={
-            "stop_requested_at": ("stop_requested", "stop_withdrawn"),
-            "secret_names": ("made_secret", "made_secret"),
-        },
-        created="submitted",
-    )
+    audited: ClassVar[Audited]
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = _reference("tenants.id")
@@ -138,7 +102,9 @@ class Job(Base):
     array_limit: Mapped[int] = mapped_column(default=0)
     """How many tasks of the array may run at once; 0 is any number."""
     health_check: Mapped[dict[str, Any] | None]
-    """Of a service; see `protocol.attempts.HealthCheck`."""
+    """Of a service; see `protocol.job_spec.HealthCheck`."""
+    options: Mapped[dict[str, Any] | None]
+    """The fields of its spec that have no column, as far as they are set."""
     revision: Mapped[int] = mapped_column(default=1)
     """Of a service; each update adds one."""
     state: Mapped[JobState] = mapped_column(enum_column(JobState))
@@ -174,6 +140,48 @@ class Job(Base):
     def attempt(self) -> "Attempt | None":
         """The latest attempt, if the job was placed."""
         return self.attempts[-1] if self.attempts else None
+
+
+# Fields of the spec that no query needs; `Job` has an attribute of each.
+OPTIONS = spec_fields(JobSpec).keys() - vars(Job).keys()
+
+
+class _Option:
+    """A field of a job's spec in `Job.options`, where only values besides the default are."""
+
+    def __init__(self, field: SpecField) -> None:
+        self._field = field
+
+    def __get__(self, job: Job | None, _owner: type) -> Any:  # noqa: ANN401 - of the field's type
+        stored = (job.options if job is not None else None) or {}
+        return stored.get(self._field.name, self._field.default)
+
+    def __set__(self, job: Job, value: Any) -> None:  # noqa: ANN401 - of the field's type
+        options = {
+            name: stored for name, stored in (job.options or {}).items() if name != self._field.name
+        }
+        if value != self._field.default:
+            options[self._field.name] = value
+        job.options = options or None
+
+
+for _name in OPTIONS:
+    setattr(Job, _name, _Option(spec_fields(JobSpec)[_name]))
+# State changes are in `JobEvent`, not in the audit log.
+Job.audited = Audited(
+    kind="job",
+    name="name",
+    fields=(
+        *("kind", *(spec_fields(JobSpec).keys() - OPTIONS - {"env", "instances"}), "options"),
+        *("container_policy", "secret_names", "dependencies", "array_size", "array_limit"),
+        *("revision", "appliance_id", "stop_requested_at"),
+    ),
+    verbs={
+        "stop_requested_at": ("stop_requested", "stop_withdrawn"),
+        "secret_names": ("made_secret", "made_secret"),
+    },
+    created="submitted",
+)
 
 
 class JobDependency(Base):

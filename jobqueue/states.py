@@ -12,13 +12,6 @@ Writers go through `jobqueue.jobs.transitions`.
 from enum import StrEnum
 
 
-class JobKind(StrEnum):
-    """`batch` ends with its exit code, `service` runs until stopped."""
-
-    BATCH = "batch"
-    SERVICE = "service"
-
-
 class JobState(StrEnum):
     """The last four are final."""
 

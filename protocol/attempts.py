@@ -9,6 +9,8 @@ from enum import StrEnum
 
 import msgspec
 
+from protocol.job_spec import ContainerPolicy, ContainerSpec
+
 
 class ObservedState(StrEnum):
     """The state of an attempt on its executor; the last three are final."""
@@ -25,56 +27,6 @@ class ObservedState(StrEnum):
         return self in {ObservedState.SUCCEEDED, ObservedState.FAILED, ObservedState.STOPPED}
 
 
-class ContainerPolicy(StrEnum):
-    """How far a container is confined; see `jobqueue.executors.confinement`."""
-
-    RESTRICTED = "restricted"
-    STANDARD = "standard"
-
-
-class Mount(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder or file of the appliance in the container."""
-
-    source: str
-    target: str
-    is_read_only: bool = True
-
-
-class Port(msgspec.Struct, frozen=True, kw_only=True):
-    """A port on which the container listens (TCP); `name` is for example `web`."""
-
-    container_port: int
-    name: str = ""
-
-
-class HealthCheckKind(StrEnum):
-    """How a service is checked."""
-
-    HTTP = "http"
-    TCP = "tcp"
-    COMMAND = "command"
-
-
-class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """A check of a service; after `max_failures` in a row, it is unhealthy and restarted.
-
-    Attributes:
-        path: requested by an HTTP check; a status of 200 to 399 is healthy.
-        port: the container's port, for HTTP and TCP.
-        command: shell command of a command check; exit code 0 is healthy.
-        grace_seconds: failures this soon after a start don't count.
-    """
-
-    kind: HealthCheckKind
-    path: str = "/"
-    port: int = 0
-    command: str = ""
-    interval_seconds: float = 10.0
-    timeout_seconds: float = 5.0
-    grace_seconds: float = 60.0
-    max_failures: int = 3
-
-
 class Health(StrEnum):
     """The health of a running attempt; unknown without a check.
 
@@ -88,41 +40,22 @@ class Health(StrEnum):
     RESTARTING = "restarting"
 
 
-class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an executor needs to run one attempt.
+class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
+    """The container of a job with what one attempt adds, as its executor gets it.
 
     Attributes:
-        command: argument vector; empty runs the image's own command.
         secrets: further environment variables, which are never logged.
         gpu_uuids: the physical GPUs or MIG instances allocated to it; none for a CPU job.
         is_service: restarted when it exits; a batch attempt ends with its exit code.
         container_policy: one of `ContainerPolicy`; an agent rejects one that it does not know.
-        shared_memory_bytes: size of /dev/shm; 0 is half of the memory.
-        working_dir: empty is the image's own.
-        mounts: host paths; the portal checks that the tenant allows them.
-        ports: published on the appliance's loopback address, at ports that the engine chooses.
-        time_limit_seconds: from its start to its stop with reason `time_limit`; 0 is none.
-        health_check: of a service.
     """
 
     attempt_id: str
     job_id: str
-    name: str
-    image: str
-    command: list[str] = []
-    env: dict[str, str] = {}
     secrets: dict[str, str] = {}
     gpu_uuids: list[str] = []
-    cpus: float = 1.0
-    memory_bytes: int = 256 * 1024 * 1024
     is_service: bool = False
     container_policy: str = ContainerPolicy.RESTRICTED.value
-    shared_memory_bytes: int = 0
-    working_dir: str = ""
-    mounts: list[Mount] = []
-    ports: list[Port] = []
-    time_limit_seconds: float = 0.0
-    health_check: HealthCheck | None = None
 
 
 class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):

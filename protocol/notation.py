@@ -1,6 +1,6 @@
 """How users write data paths and ports of a job, in the form and on the command line."""
 
-from protocol.attempts import HealthCheck, HealthCheckKind, Mount, Port
+from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
 
 
 def parse_mount(text: str) -> Mount:

@@ -15,8 +15,9 @@ from sqlalchemy.orm import Session
 from alerting.models import Rule
 from core.clock import to_ns
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobKind, JobState
+from jobqueue.states import AttemptState, JobState
 from protocol.attempts import Health
+from protocol.job_spec import JobKind
 from tenants.fleet.liveness import current_outage
 from tenants.fleet.states import in_service
 from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, sent_messages

@@ -20,11 +20,14 @@ import msgspec
 import requests
 
 from core.errors import InvalidInputError, UnavailableError
+from core.spec import spec_fields
+from protocol.job_spec import JobRequest
 from vedette.connection import Connection
 from vedette.credentials import Credentials, load_credentials
 from vedette.errors import JobTimeoutError
 from vedette.events import SILENCE_SECONDS, follow_events
-from vedette.jobs import Job, JobFailedError, JobFields, LogLine
+from vedette.job_fields import JobFields
+from vedette.jobs import Job, JobFailedError, LogLine
 
 if TYPE_CHECKING:
     from vedette.exec import Exec, Size
@@ -35,10 +38,12 @@ COPY_SECONDS = 300
 COPY_BYTES = 64 * 1024
 PAGE_SIZE = 100
 _MIN_ID_LENGTH = 4
-# The fields that a copy of a job takes from it.
-_COPIED = (
-    JobFields.__annotations__.keys() - {"env", "secrets", "secrets_from", "appliance_id"}
-) & set(Job.__struct_fields__)
+# The fields that a copy of a job takes from it, where they are set.
+_COPIED = {
+    name: field.default
+    for name, field in spec_fields(JobRequest).items()
+    if name in Job.__struct_fields__ and name not in {"image", "env", "appliance_id"}
+}
 
 
 class Client:
@@ -197,7 +202,11 @@ class Client:
         """Submit a copy of a job with other fields, and with its secrets if the job is yours."""
         job, secrets = self.job(name_or_id), changes.get("secrets", {})
         env = changes.get("env", job.env)
-        body: dict[str, Any] = {name: getattr(job, name) for name in sorted(_COPIED)}
+        body: dict[str, Any] = {
+            name: value
+            for name, default in _COPIED.items()
+            if (value := getattr(job, name)) != default
+        }
         body |= {
             "image": image or job.image,
             "appliance_id": job.requested_appliance_id,

@@ -1,56 +1,21 @@
 """Jobs as the REST API describes them; a test compares them with the OpenAPI document."""
 
-from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, TypedDict
+from typing import Any
 
 import msgspec
 
 from core.errors import VedetteError
+from protocol.job_spec import JobSpec
 
 FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "lost"})
 SHORT_ID_LENGTH = 8
 
 
-class JobFields(TypedDict, total=False):
-    """The optional fields of a new job."""
-
-    name: str
-    command: Sequence[str]
-    env: Mapping[str, str]
-    secrets: Mapping[str, str]
-    secrets_from: str | None
-    kind: str
-    gpus: int
-    gpu_memory_bytes: int
-    cpus: float
-    memory_bytes: int
-    labels: Mapping[str, str]
-    gpu_models: Sequence[str]
-    required_labels: Mapping[str, str]
-    working_dir: str
-    shared_memory_bytes: int
-    mounts: Sequence[Mapping[str, object]]
-    ports: Sequence[Mapping[str, object]]
-    priority: int
-    is_preemptible: bool
-    max_retries: int
-    retry_on: Sequence[str]
-    time_limit_seconds: int
-    notify: Sequence[str]
-    idle_gpu_percent: int
-    idle_gpu_seconds: int
-    after_ok: Sequence[str]
-    after_any: Sequence[str]
-    array: str
-    instances: int
-    health_check: Mapping[str, object] | None
-    container_policy: str | None
-    appliance_id: str | None
-
-
-class Job(msgspec.Struct, frozen=True, kw_only=True):
+class Job(JobSpec, frozen=True, kw_only=True):
     """A job; fields of newer portals are ignored.
+
+    Parts that may have more fields in newer portals are as in JSON.
 
     Attributes:
         reason: why it is in its state, such as `out_of_memory`; `message` says it in a sentence.
@@ -58,22 +23,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         array_id: the first task of its array, if it is in one.
         array_states: how many tasks are in each state, in a collapsed list.
         requested_appliance_id: the only appliance that may run it.
-        instances: of its service; each is a job.
         health: of a service with a health check, such as `healthy`; `restarts` of its container.
     """
 
     id: str
-    name: str
     kind: str
-    image: str
-    command: list[str]
     state: str
     reason: str
     message: str
-    gpus: int
-    gpu_memory_bytes: int
-    cpus: float
-    memory_bytes: int
     container_policy: str
     submitted_at: datetime
     started_at: datetime | None = None
@@ -83,33 +40,18 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     appliance_id: str | None = None
     appliance_name: str | None = None
     requested_appliance_id: str | None = None
-    labels: dict[str, str] = {}
-    gpu_models: list[str] = []
-    required_labels: dict[str, str] = {}
-    working_dir: str = ""
-    shared_memory_bytes: int = 0
-    mounts: list[dict[str, Any]] = []
-    ports: list[dict[str, Any]] = []
-    priority: int = 0
-    is_preemptible: bool = False
-    max_retries: int = 0
-    retry_on: list[str] = []
-    time_limit_seconds: int = 0
-    notify: list[str] = []
-    idle_gpu_percent: int = 0
-    idle_gpu_seconds: int = 0
+    mounts: list[dict[str, Any]] = []  # type: ignore[assignment]
+    ports: list[dict[str, Any]] = []  # type: ignore[assignment]
+    health_check: dict[str, Any] | None = None  # type: ignore[assignment]
     dependencies: list[dict[str, str]] = []
     array_id: str | None = None
     array_index: int | None = None
     array_size: int = 0
     array_limit: int = 0
     array_states: dict[str, int] = {}
-    instances: int = 1
-    health_check: dict[str, Any] | None = None
     revision: int = 1
     health: str = ""
     restarts: int = 0
-    env: dict[str, str] = {}
     secret_names: list[str] = []
 
     @property

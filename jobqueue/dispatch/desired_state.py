@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec import structs
 from sqlalchemy import ColumnElement, func, select
 from sqlalchemy.orm import Session
 
@@ -23,27 +24,18 @@ from jobqueue.jobs.quarantine import apply_probe, note_outcome, probe_order
 from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
 from jobqueue.models import Attempt, JobEvent
-from jobqueue.states import (
-    ALLOCATED_STATES,
-    ATTEMPT_TRANSITIONS,
-    AttemptState,
-    JobKind,
-    JobState,
-    Reason,
-)
+from jobqueue.states import ALLOCATED_STATES, ATTEMPT_TRANSITIONS, AttemptState, JobState, Reason
 from jobqueue.storage.service import storage_generation
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
     DesiredState,
     Health,
-    HealthCheck,
-    Mount,
     ObservedState,
-    Port,
     ProbeResult,
     RegistryToken,
 )
+from protocol.job_spec import ContainerSpec, JobKind
 from tenants.fleet.appliances import bump_generation
 from tenants.models import Appliance
 
@@ -225,25 +217,16 @@ def allocated_attempts(session: Session, condition: ColumnElement[bool]) -> list
 
 def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
     job = attempt.job
+    container = msgspec.convert(job, ContainerSpec, from_attributes=True)
+    fields = structs.asdict(container) | {"env": {**job.env, **array_env(job)}}
     return AttemptSpec(
         attempt_id=attempt.id,
         job_id=job.id,
-        name=job.name,
-        image=job.image,
-        command=job.command,
-        env={**job.env, **array_env(job)},
         secrets=decrypt_secrets(box, job.secret_env),
         gpu_uuids=attempt.gpu_uuids,
-        cpus=job.cpus,
-        memory_bytes=job.memory_bytes,
         is_service=job.kind is JobKind.SERVICE,
         container_policy=job.container_policy.value,
-        working_dir=job.working_dir,
-        shared_memory_bytes=job.shared_memory_bytes,
-        mounts=msgspec.convert(job.mounts, list[Mount]),
-        ports=msgspec.convert(job.ports, list[Port]),
-        time_limit_seconds=job.time_limit_seconds,
-        health_check=msgspec.convert(job.health_check, HealthCheck | None),
+        **fields,
     )
 
 

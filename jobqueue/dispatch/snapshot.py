@@ -15,10 +15,9 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, and_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobqueue.executors.abilities import Need, needs_of
+from jobqueue.executors.abilities import needs_of
 from jobqueue.jobs.dependencies import is_blocked
 from jobqueue.jobs.queue_settings import settings_of
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.policies import LEAST_FRAGMENTATION
 from jobqueue.placement.views import (
@@ -30,8 +29,9 @@ from jobqueue.placement.views import (
     RunningJob,
     Snapshot,
 )
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobKind, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
+from protocol.job_spec import JobKind
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
@@ -220,7 +220,7 @@ def job_view(
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
         requested=job.appliance_id,
-        needs=_needs(job),
+        needs=needs_of(job, is_service=job.kind is JobKind.SERVICE),
         bound_to=bound_to,
         failed_on=failed_on or frozenset(),
         gpu_models=matching_models(job.gpu_models, models) if job.gpu_models else frozenset(),
@@ -236,30 +236,7 @@ def job_view(
     )
 
 
-def needs_of_request(job: Job | JobRequest) -> frozenset[Need]:
-    """Return what a job's executor must be able to do."""
-    return needs_of(
-        is_service=job.kind is JobKind.SERVICE,
-        has_working_dir=bool(job.working_dir),
-        has_shared_memory=bool(job.shared_memory_bytes),
-        has_ports=bool(job.ports),
-        has_command=bool(job.command),
-    )
-
-
-def _needs(job: Job | Row[*tuple[Any, ...]]) -> frozenset[Need]:
-    if isinstance(job, Job):
-        return needs_of_request(job)
-    return needs_of(
-        is_service=job.kind is JobKind.SERVICE,
-        has_working_dir=bool(job.working_dir),
-        has_shared_memory=bool(job.shared_memory_bytes),
-        has_ports=job.has_ports,
-        has_command=job.has_command,
-    )
-
-
-# A command may be long, and placement needs not a word of it.
+# A command may be long, and placement needs to know only whether there is one.
 _EMPTY_LIST = "[]"
 _JOB_COLUMNS = (
     Job.id,
@@ -285,8 +262,9 @@ _JOB_COLUMNS = (
     Job.kind,
     Job.working_dir,
     Job.shared_memory_bytes,
-    (type_coerce(Job.ports, Text) != _EMPTY_LIST).label("has_ports"),
-    (type_coerce(Job.command, Text) != _EMPTY_LIST).label("has_command"),
+    Job.options["stop_grace_seconds"].as_integer().label("stop_grace_seconds"),
+    (type_coerce(Job.ports, Text) != _EMPTY_LIST).label("ports"),
+    (type_coerce(Job.command, Text) != _EMPTY_LIST).label("command"),
     Job.retry_at,
 )
 

@@ -7,20 +7,24 @@ Placement leaves such an appliance out, and its executor refuses the attempt. Th
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from protocol.attempts import AttemptSpec
 
 
 class Need(StrEnum):
-    """A part of a job that not every executor honors."""
+    """A part of a job that not every executor honors; most are names of fields."""
 
     SERVICE = "service"
     GPUS = "gpus"
     WORKING_DIR = "working_dir"
     SHARED_MEMORY = "shared_memory_bytes"
     PORTS = "ports"
+    STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
+
+
+_FIELDS = (Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE)
 
 
 class Limit(NamedTuple):
@@ -66,39 +70,28 @@ LIMITS: Sequence[Limit] = (
         frozenset({Need.IMAGE_COMMAND}),
         "chronos requires a command; add the one of the image to the job",
     ),
+    Limit(
+        "chronos",
+        frozenset({Need.STOP_GRACE}),
+        "chronos stops jobs after the time of Mesos; remove stop_grace_seconds",
+    ),
 )
 _SERVICES, _BATCH = frozenset({"marathon"}), frozenset({"metronome", "chronos"})
 
 
-@cache
-def needs_of(
-    *,
-    is_service: bool,
-    has_working_dir: bool,
-    has_shared_memory: bool,
-    has_ports: bool,
-    has_command: bool,
-) -> frozenset[Need]:
-    """Return the needs of a job apart from its GPUs."""
-    has = {
-        Need.SERVICE: is_service,
-        Need.WORKING_DIR: has_working_dir,
-        Need.SHARED_MEMORY: has_shared_memory,
-        Need.PORTS: has_ports,
-        Need.IMAGE_COMMAND: not has_command,
-    }
-    return frozenset(need for need, is_there in has.items() if is_there)
+def needs_of(job: Any, *, is_service: bool) -> frozenset[Need]:  # noqa: ANN401 - see below
+    """Return the needs of a job apart from its GPUs.
+
+    `job` is an attempt's spec, a job, a request for one, or a row with these fields.
+    """
+    needs = {need for need in _FIELDS if getattr(job, need)}
+    needs |= {Need.SERVICE} if is_service else set()
+    return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
 
 
 def refusal(executor: str, spec: AttemptSpec) -> str:
     """Return why an executor can't run an attempt, as a sentence, or ""."""
-    needs = needs_of(
-        is_service=spec.is_service,
-        has_working_dir=bool(spec.working_dir),
-        has_shared_memory=bool(spec.shared_memory_bytes),
-        has_ports=bool(spec.ports),
-        has_command=bool(spec.command),
-    )
+    needs = needs_of(spec, is_service=spec.is_service)
     reason = limit_of((executor,), needs, has_gpus=bool(spec.gpu_uuids))
     return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 

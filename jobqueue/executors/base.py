@@ -107,7 +107,9 @@ class Executor(Protocol):
     def stop(
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER
     ) -> None:
-        """Stop an attempt, kill it after the grace; does not wait. Unknown ids are ignored.
+        """Stop an attempt, and kill it after the grace, or after that of its job if it has one.
+
+        Does not wait. Unknown ids are ignored.
 
         The first reason stays; `observe` returns it.
         """

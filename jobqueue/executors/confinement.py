@@ -11,7 +11,8 @@ Standards, which this follows.
 from collections.abc import Mapping
 from typing import Any
 
-from protocol.attempts import AttemptObservation, AttemptSpec, ContainerPolicy, ObservedState
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
+from protocol.job_spec import ContainerPolicy
 
 PIDS_LIMIT = 4096
 # The capabilities that each policy leaves to root. `standard` has those of Docker without NET_RAW

@@ -11,7 +11,8 @@ from threading import Event, Lock, Thread
 
 import requests
 
-from protocol.attempts import Health, HealthCheck, HealthCheckKind
+from protocol.attempts import Health
+from protocol.job_spec import HealthCheck, HealthCheckKind
 
 # A published port accepts connections even if nothing listens in the container; then it closes
 # them within this time.

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session, aliased
 from core.guarded_update import changed_one
 from core.quantities import format_duration
 from jobqueue.models import Job
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobState
+from protocol.job_spec import JobKind
 
 EMAIL = "email"
 MAX_NOTIFIED = 5

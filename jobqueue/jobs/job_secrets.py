@@ -12,8 +12,8 @@ from sqlalchemy.orm import Session
 from core.db import erase_on_commit
 from core.errors import ForbiddenError, InvalidInputError
 from core.secretbox import SecretBox
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job
+from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
 from tenants.scope import Scope
 

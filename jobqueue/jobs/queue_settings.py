@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from jobqueue.models import TenantQueueSettings
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
-from protocol.attempts import Mount
+from protocol.job_spec import Mount
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from tenants.tenants import get_tenant

@@ -1,9 +1,7 @@
 """Job requests: the fields that a user submits, and their validation."""
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -12,113 +10,38 @@ import numpy as np
 
 from core.errors import InvalidInputError
 from core.quantities import format_size, format_value
+from core.spec import limit_errors
 from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
-from jobqueue.jobs.health_checks import MAX_PORT, health_check_errors
-from jobqueue.jobs.retries import FailureClass
+from jobqueue.jobs.health_checks import health_check_errors
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import ApplianceView, JobView
-from jobqueue.states import JobKind
-from protocol.attempts import HealthCheck, Mount, Port
+from protocol.job_spec import (
+    MAX_PORT,
+    MIN_IDLE_SECONDS,
+    FailureClass,
+    HealthCheck,
+    JobKind,
+    JobRequest,
+    Mount,
+    Port,
+)
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-GIB = 1024**3
-MIN_MEMORY_BYTES = 16 * 1024**2
 MAX_NAME_LENGTH = 100
 MAX_TEXT_LENGTH = 64 * 1024
-MAX_INTEGER = 2**63 - 1
-MAX_GPUS = 1024
-MAX_CPUS = 65536
 MAX_PATH_LENGTH = 300
-MAX_ENTRIES = 20
-MAX_PRIORITY = 100
-MAX_RETRIES = 20
-MAX_TIME_LIMIT_SECONDS = 366 * 86400
-MAX_PERCENT = 100
-# Samples come every few seconds; loading data between epochs is no idleness.
-MIN_IDLE_SECONDS = 60
-MAX_IDLE_SECONDS = 7 * 86400
-MAX_INSTANCES = 100
 
 _PORT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRequest:
-    """A job as a user submits it.
-
-    Attributes:
-        command: argument vector; empty runs the image's own command.
-        secrets: environment variables that are stored encrypted and never shown.
-        secrets_from: a job of the same user, whose secrets are copied.
-        gpu_memory_bytes: the least memory of each GPU; 0 for any.
-        cpus: cores, fractions allowed.
-        labels: for finding it again; placement ignores them.
-        gpu_models: words of which one must be in a GPU's model; empty for any model.
-        required_labels: labels that its appliance must have.
-        working_dir: in the container; empty is the image's own.
-        shared_memory_bytes: size of /dev/shm; 0 is half of the memory.
-        mounts: host paths, in the data roots of the tenant.
-        ports: on which the container listens.
-        priority: positive ones are for admins.
-        is_preemptible: whether it may be stopped and queued again for another job.
-        retry_on: the names of failure classes after which it is tried again, `max_retries` times.
-        time_limit_seconds: of each attempt, from its start; 0 is none.
-        idle_gpu_percent: it stops when its GPUs are utilized less than this for
-            `idle_gpu_seconds`; 0 is no limit.
-        notify: whom it notifies at its end: `email` is its user, others are names of receivers.
-        after_ok: names or ids of jobs that must succeed before it starts.
-        after_any: those that must end.
-        array: indexes of an array's tasks, such as `0-99%10`; empty for one job.
-        instances: of a service; each is placed by itself.
-        health_check: of a service, which is restarted when it fails.
-        container_policy: one that the tenant allows; None is its default.
-        appliance_id: id or name of the only appliance that may run it; None lets placement choose.
-    """
-
-    name: str
-    image: str
-    command: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    secrets: dict[str, str] = field(default_factory=dict, repr=False)
-    secrets_from: str | None = None
-    kind: JobKind = JobKind.BATCH
-    gpus: int = 0
-    gpu_memory_bytes: int = 0
-    cpus: float = 1.0
-    memory_bytes: int = GIB
-    labels: dict[str, str] = field(default_factory=dict)
-    gpu_models: list[str] = field(default_factory=list)
-    required_labels: dict[str, str] = field(default_factory=dict)
-    working_dir: str = ""
-    shared_memory_bytes: int = 0
-    mounts: list[Mount] = field(default_factory=list)
-    ports: list[Port] = field(default_factory=list)
-    priority: int = 0
-    is_preemptible: bool = False
-    max_retries: int = 0
-    retry_on: list[str] = field(
-        default_factory=lambda: [failure_class.value for failure_class in FailureClass]
-    )
-    time_limit_seconds: int = 0
-    idle_gpu_percent: int = 0
-    idle_gpu_seconds: int = 0
-    notify: list[str] = field(default_factory=list)
-    after_ok: list[str] = field(default_factory=list)
-    after_any: list[str] = field(default_factory=list)
-    array: str = ""
-    instances: int = 1
-    health_check: HealthCheck | None = None
-    container_policy: str | None = None
-    appliance_id: str | None = None
-
-
 _PARTS: Mapping[str, Any] = {
+    "kind": JobKind,
     "mounts": list[Mount],
     "ports": list[Port],
     "health_check": HealthCheck | None,
@@ -126,7 +49,7 @@ _PARTS: Mapping[str, Any] = {
 
 
 def whole_parts(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields without data paths, ports and health checks that lack something."""
+    """Return the fields without a kind, data paths, ports and health checks that are incomplete."""
     parts = dict(values)
     for name in _PARTS.keys() & values:
         try:
@@ -137,7 +60,7 @@ def whole_parts(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_from(values: Mapping[str, Any]) -> JobRequest:
-    """Return a request of its fields, whose data paths, ports and health check may be JSON."""
+    """Return a request of its fields, whose kind and parts may be JSON."""
     parts = {name: msgspec.convert(values[name], _PARTS[name]) for name in _PARTS.keys() & values}
     return JobRequest(**{**values, **parts})
 
@@ -191,11 +114,8 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
 
 
 def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    yield from limit_errors(request)
     yield from _text_errors(request)
-    if sum(map(len, request.command)) > MAX_TEXT_LENGTH:
-        yield "command", f"The command is longer than {MAX_TEXT_LENGTH} characters; shorten it."
-    if any("\0" in argument for argument in request.command):
-        yield "command", "The command has a zero byte; remove it."
     yield from _env_errors("env", request.env)
     yield from _env_errors("secrets", request.secrets)
     for name in request.env.keys() & request.secrets.keys():
@@ -203,24 +123,11 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     pairs = (*request.env.items(), *request.secrets.items())
     if sum(len(name) + len(value) for name, value in pairs) > MAX_TEXT_LENGTH:
         yield "env", f"env and secrets are longer than {MAX_TEXT_LENGTH} characters; shorten them."
-    if not 0 <= request.gpus <= MAX_GPUS:
-        yield "gpus", f"gpus is {request.gpus}; enter 0 to {MAX_GPUS}."
-    if not 0 <= request.gpu_memory_bytes <= MAX_INTEGER:
-        size_bytes = request.gpu_memory_bytes
-        yield "gpu_memory_bytes", f"gpu_memory_bytes is {size_bytes}; enter 0 or more."
-    elif request.gpu_memory_bytes and not request.gpus:
-        yield "gpu_memory_bytes", "gpu_memory_bytes is set without gpus; set gpus as well."
-    if not (math.isfinite(request.cpus) and 0 < request.cpus <= MAX_CPUS):
-        yield "cpus", f"cpus is {request.cpus:g}; enter more than 0 and at most {MAX_CPUS}."
     yield from _container_errors(request)
-    yield from _queue_errors(request)
     yield from _requirement_errors(request)
     yield from _relation_errors(request)
     yield from _idle_errors(request)
     yield from _service_errors(request)
-    if not MIN_MEMORY_BYTES <= request.memory_bytes <= MAX_INTEGER:
-        least = format_size(MIN_MEMORY_BYTES)
-        yield "memory_bytes", f"memory_bytes is {request.memory_bytes}; enter at least {least}."
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -239,52 +146,41 @@ def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
 
 
 def _container_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    if sum(map(len, request.command)) > MAX_TEXT_LENGTH:
+        yield "command", f"The command is longer than {MAX_TEXT_LENGTH} characters; shorten it."
+    if any("\0" in argument for argument in request.command):
+        yield "command", "The command has a zero byte; remove it."
+    if request.cpus == 0:
+        yield "cpus", "cpus is 0; enter more."
     path = request.working_dir
     if path and (not path.startswith("/") or not path.isprintable() or len(path) > MAX_PATH_LENGTH):
         yield "working_dir", f"{path!r} is not an absolute path; enter one such as '/workspace'."
-    if not 0 <= request.shared_memory_bytes <= max(request.memory_bytes, 0):
-        size_bytes = request.shared_memory_bytes
-        yield (
-            "shared_memory_bytes",
-            f"shared_memory_bytes is {size_bytes}; enter 0 or more, and at most memory_bytes.",
-        )
-    if len(request.mounts) > MAX_ENTRIES:
-        yield "mounts", f"There are {len(request.mounts)} data paths; use at most {MAX_ENTRIES}."
-    if len(request.ports) > MAX_ENTRIES:
-        yield "ports", f"There are {len(request.ports)} ports; use at most {MAX_ENTRIES}."
-    numbers = [port.container_port for port in request.ports]
-    for port in request.ports:
+    if request.shared_memory_bytes > request.memory_bytes:
+        problem = f"shared_memory_bytes is {request.shared_memory_bytes}"
+        yield "shared_memory_bytes", f"{problem}; enter at most memory_bytes."
+    if request.time_limit_seconds and request.kind is JobKind.SERVICE:
+        yield "time_limit_seconds", "A service runs until it is stopped; remove the time limit."
+    yield from (("ports", error) for error in _port_errors(request.ports))
+
+
+def _port_errors(ports: Sequence[Port]) -> Iterator[str]:
+    for port in ports:
         if not 0 < port.container_port <= MAX_PORT:
-            yield "ports", f"{port.container_port} is not a port; enter 1 to {MAX_PORT}."
+            yield f"{port.container_port} is not a port; enter 1 to {MAX_PORT}."
         if port.name and not _PORT_NAME.fullmatch(port.name):
-            yield "ports", f"{port.name!r} is not a port's name; use lower-case letters and digits."
+            yield f"{port.name!r} is not a port's name; use lower-case letters and digits."
     # An address is looked up by the port's name, or by its number.
-    keys = [port.name or str(port.container_port) for port in request.ports]
-    if len(set(numbers)) < len(numbers) or len(set(keys)) < len(keys):
-        yield "ports", "A port or its name occurs twice; remove one, or give it another name."
+    numbers = {port.container_port for port in ports}
+    keys = {port.name or str(port.container_port) for port in ports}
+    if len(numbers) < len(ports) or len(keys) < len(ports):
+        yield "A port or its name occurs twice; remove one, or give it another name."
 
 
-def _queue_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
-    if not -MAX_PRIORITY <= request.priority <= MAX_PRIORITY:
-        allowed = f"-{MAX_PRIORITY} to {MAX_PRIORITY}"
-        yield "priority", f"priority is {request.priority}; enter {allowed}."
-    if not 0 <= request.max_retries <= MAX_RETRIES:
-        yield "max_retries", f"max_retries is {request.max_retries}; enter 0 to {MAX_RETRIES}."
+def _relation_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     classes = [failure_class.value for failure_class in FailureClass]
     for name in request.retry_on:
         if name not in classes:
             yield "retry_on", f"{name!r} is not a failure class; use {', '.join(classes)}."
-    if not 0 <= request.time_limit_seconds <= MAX_TIME_LIMIT_SECONDS:
-        value = f"time_limit_seconds is {request.time_limit_seconds}"
-        yield "time_limit_seconds", f"{value}; enter 0 for none, or up to {MAX_TIME_LIMIT_SECONDS}."
-    if request.time_limit_seconds and request.kind is JobKind.SERVICE:
-        yield "time_limit_seconds", "A service runs until it is stopped; remove the time limit."
-
-
-def _relation_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
-    for name in ("after_ok", "after_any"):
-        if len(getattr(request, name)) > MAX_ENTRIES:
-            yield name, f"The job waits for {len(getattr(request, name))}; use {MAX_ENTRIES}."
     if request.array:
         try:
             parse_array(request.array)
@@ -293,8 +189,6 @@ def _relation_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
 
 
 def _service_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
-    if not 1 <= request.instances <= MAX_INSTANCES:
-        yield "instances", f"instances is {request.instances}; enter 1 to {MAX_INSTANCES}."
     check = request.health_check
     if request.kind is not JobKind.SERVICE:
         if request.instances > 1:
@@ -309,26 +203,21 @@ def _service_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
 
 def _idle_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     percent, seconds = request.idle_gpu_percent, request.idle_gpu_seconds
-    if not 0 <= percent <= MAX_PERCENT:
-        yield "idle_gpu_percent", f"idle_gpu_percent is {percent}; enter 0 for none, up to 100."
-    if not (seconds == 0 or MIN_IDLE_SECONDS <= seconds <= MAX_IDLE_SECONDS):
-        allowed = f"{MIN_IDLE_SECONDS} to {MAX_IDLE_SECONDS}"
-        yield "idle_gpu_seconds", f"idle_gpu_seconds is {seconds}; enter {allowed}, or 0 for none."
+    if 0 < seconds < MIN_IDLE_SECONDS:
+        allowed = f"{MIN_IDLE_SECONDS} or more, or 0 for none"
+        yield "idle_gpu_seconds", f"idle_gpu_seconds is {seconds}; enter {allowed}."
     if bool(percent) != bool(seconds):
         yield "idle_gpu_seconds", "Set both idle_gpu_percent and idle_gpu_seconds, or neither."
-    if percent and not request.gpus:
-        yield "idle_gpu_percent", "idle_gpu_percent is set without gpus; set gpus as well."
 
 
 def _requirement_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
-    if request.gpu_models and not request.gpus:
-        yield "gpu_models", "gpu_models is set without gpus; set gpus as well."
+    for name in ("gpu_memory_bytes", "gpu_models", "idle_gpu_percent"):
+        if getattr(request, name) and not request.gpus:
+            yield name, f"{name} is set without gpus; set gpus as well."
     for word in request.gpu_models:
         if not word.strip() or not word.isprintable() or len(word) > MAX_NAME_LENGTH:
             yield "gpu_models", f"{word!r} is not a GPU model; enter one such as 'H100'."
     for where, labels in (("labels", request.labels), ("required_labels", request.required_labels)):
-        if len(labels) > MAX_ENTRIES:
-            yield where, f"There are {len(labels)} labels; use at most {MAX_ENTRIES}."
         for key, value in labels.items():
             if not _LABEL.fullmatch(key) or len(value) > MAX_NAME_LENGTH or "\0" in value:
                 yield where, f"{key!r} is not a label; use up to 63 letters, digits, '-', '_', '.'."

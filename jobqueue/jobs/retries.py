@@ -11,7 +11,6 @@ to start as above. Placement prefers appliances where no attempt of the job has 
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Any
 
 from sqlalchemy import select
@@ -21,21 +20,13 @@ from jobqueue.jobs.quarantine import is_start_fault
 from jobqueue.jobs.transitions import move_job, record_event, shorten
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import queue_time
-from jobqueue.states import JobKind, JobState, Reason
+from jobqueue.states import JobState, Reason
+from protocol.job_spec import FailureClass, JobKind
 
 FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=10)
 # Starts after those that failed through no fault of the job; each time elsewhere, if possible.
 FREE_STARTS = 3
-
-
-class FailureClass(StrEnum):
-    """A kind of failure that a job may be tried again after."""
-
-    EXIT = "exit"
-    OUT_OF_MEMORY = "out_of_memory"
-    START = "start"
-    APPLIANCE = "appliance"
 
 
 DESCRIPTIONS: Mapping[FailureClass, str] = {

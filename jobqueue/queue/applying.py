@@ -8,9 +8,9 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from core.secretbox import SecretBox
 from jobqueue.dispatch.snapshot import tenant_views
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job
 from jobqueue.queue.service import submit_job
+from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
 from tenants.scope import Scope
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.models import TenantContainerPolicies
-from protocol.attempts import ContainerPolicy
+from protocol.job_spec import ContainerPolicy
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from tenants.tenants import get_tenant

@@ -13,9 +13,10 @@ from sqlalchemy.orm import Session
 
 from core.ids import new_id
 from jobqueue.models import Attempt, Job, JobEvent
-from jobqueue.states import AttemptState, JobKind, JobState, Reason
+from jobqueue.states import AttemptState, JobState, Reason
 from jobqueue.usage.ledger import check_again
 from jobqueue.usage.measuring import Period
+from protocol.job_spec import JobKind
 from tenants.auditing.recording import record
 from tenants.models import Appliance
 from tenants.permissions import Permission

@@ -13,21 +13,21 @@ from jobqueue.dispatch.snapshot import (
     job_view,
     matching_models,
     models_of,
-    needs_of_request,
     read_snapshot,
     read_waiting,
     tenant_views,
     waiting_ids,
 )
+from jobqueue.executors.abilities import needs_of
 from jobqueue.jobs.arrays import parse_array
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import JobShape, Snapshot
 from jobqueue.queue.service import checked_job, get_job
-from jobqueue.states import DependencyCondition, JobKind
+from jobqueue.states import DependencyCondition
+from protocol.job_spec import JobKind, JobRequest
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -136,7 +136,7 @@ def appliance_problems(
         cpus=request.cpus,
         memory_bytes=request.memory_bytes,
         labels=frozenset(request.required_labels.items()),
-        needs=needs_of_request(request),
+        needs=needs_of(request, is_service=request.kind is JobKind.SERVICE),
     )
     ledger = Ledger(views[:1], now=now)
     feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))

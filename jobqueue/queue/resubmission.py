@@ -1,26 +1,23 @@
 """Changing jobs that wait, and submitting ended ones again."""
 
-from dataclasses import fields, replace
 from datetime import datetime
 
+import msgspec
+from msgspec import structs
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from core.secretbox import SecretBox
 from jobqueue.dispatch.snapshot import WAITING
-from jobqueue.jobs.requests import MAX_PRIORITY, JobRequest, request_from
 from jobqueue.jobs.transitions import move_job, record_event
 from jobqueue.models import Job
 from jobqueue.placement.views import PRIORITY_POINT
 from jobqueue.queue.service import get_job, submit_job
-from jobqueue.states import JobKind
+from protocol.job_spec import MAX_PRIORITY, JobKind, JobRequest, JobSpec
 from tenants.auditing.recording import record
 from tenants.models import User
 from tenants.permissions import Permission
 from tenants.scope import Scope
-
-# A job has these fields under another name, or not at all.
-_NOT_COPIED = frozenset({"secrets", "secrets_from", "array", "after_ok", "after_any"})
 
 
 def retry_job(session: Session, scope: Scope, job_id: str, *, box: SecretBox, now: datetime) -> Job:
@@ -37,14 +34,19 @@ def retry_job(session: Session, scope: Scope, job_id: str, *, box: SecretBox, no
             "Tasks of an array can't be retried one by one. Copy the job instead.", code="array"
         )
     source = job.id if job.secret_names else None
-    request = replace(request_like(job), secrets_from=source)
+    request = structs.replace(request_like(job), secrets_from=source)
     return submit_job(session, scope, request, box=box, now=now)
 
 
 def request_like(job: Job) -> JobRequest:
     """Return a request for the same job, without its secrets and dependencies."""
-    names = {field.name for field in fields(JobRequest)} - _NOT_COPIED
-    return request_from({name: getattr(job, name) for name in names})
+    spec = msgspec.convert(job, JobSpec, from_attributes=True)
+    return JobRequest(
+        **structs.asdict(spec),
+        kind=job.kind,
+        container_policy=job.container_policy.value,
+        appliance_id=job.appliance_id,
+    )
 
 
 def set_priority(

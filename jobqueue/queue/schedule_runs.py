@@ -1,8 +1,8 @@
 """The runs of schedules: submit what is due, by the policies for overlaps and missed times."""
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 
+from msgspec import structs
 from sqlalchemy import ColumnElement, and_, exists, select, update
 from sqlalchemy.orm import Session
 
@@ -110,7 +110,7 @@ def _submit(
     try:
         with session.begin_nested():
             secrets = decrypt_secrets(box, schedule.secret_env)
-            request = replace(load_request(schedule.request), secrets=secrets)
+            request = structs.replace(load_request(schedule.request), secrets=secrets)
             job = submit_job(session, _scope(session, schedule), request, box=box, now=now)
     except VedetteError as error:
         return _record(session, schedule, due_at, RunOutcome.FAILED, error.message)

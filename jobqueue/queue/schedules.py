@@ -4,12 +4,13 @@ Each run is a job of the schedule's user. The portal keeps the time, whatever ex
 jobs: `jobqueue.queue.schedule_runs` submits what is due.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from msgspec import structs
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -18,10 +19,11 @@ from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
 from core.secretbox import SecretBox
 from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
-from jobqueue.jobs.requests import MAX_NAME_LENGTH, JobRequest, request_errors
+from jobqueue.jobs.requests import MAX_NAME_LENGTH, request_errors
 from jobqueue.models import JobSchedule, ScheduleRun
 from jobqueue.queue.templates import store_request
-from jobqueue.states import JobKind, Missed, Overlap
+from jobqueue.states import Missed, Overlap
+from protocol.job_spec import JobKind, JobRequest
 from tenants.permissions import Permission
 from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
@@ -202,7 +204,7 @@ def _checked(
     session: Session, scope: Scope, request: ScheduleRequest, *, but: str | None
 ) -> dict[str, Any]:
     name = request.name.strip()
-    job = replace(request.job, name=request.job.name.strip() or name)
+    job = structs.replace(request.job, name=request.job.name.strip() or name)
     errors = request_errors(job, scope=scope)
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         errors["name"] = [f"{name!r} is not a name; use up to {MAX_NAME_LENGTH} characters."]

@@ -1,12 +1,12 @@
 """Submit, list, read and stop jobs. Every call checks the permissions of its scope."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
@@ -27,12 +27,13 @@ from jobqueue.jobs.dependencies import (
 from jobqueue.jobs.end_notices import notify_errors
 from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.jobs.queue_settings import mount_errors, settings_of
-from jobqueue.jobs.requests import JobRequest, check_capacity, check_request
+from jobqueue.jobs.requests import check_capacity, check_request
 from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.states import ALLOCATED_STATES, JobState, Reason
+from protocol.job_spec import JobRequest
 from tenants.models import User
 from tenants.permissions import Permission
 from tenants.quotas import count_rows, reserve_quota
@@ -48,7 +49,10 @@ JOB_SORTS: Columns = {
 }
 # Fields of a request that are stored otherwise.
 _FINAL = [state for state in JobState if state.is_final]
-_NOT_STORED = {"secrets", "secrets_from", "after_ok", "after_any", "array", "instances"}
+_NOT_STORED = frozenset(
+    {"secrets", "secrets_from", "after_ok", "after_any", "array", "instances"}
+    | {"kind", "container_policy"}
+)
 
 
 def attempts_between(
@@ -161,11 +165,12 @@ def checked_job(
         session, scope, {"after_ok": request.after_ok, "after_any": request.after_any}
     )
     check_request(request, (*errors, *missing_jobs), scope=scope)
-    fields = asdict(replace(request, name=request.name.strip(), container_policy=policy))
-    parts = ("mounts", "ports", "health_check")
-    fields |= {name: msgspec.to_builtins(fields[name]) for name in parts}
+    checked = replace(request, name=request.name.strip(), container_policy=policy)
+    values = msgspec.to_builtins(checked)
     job = Job(
-        **{name: value for name, value in fields.items() if name not in _NOT_STORED},
+        **{name: value for name, value in values.items() if name not in _NOT_STORED},
+        kind=request.kind,
+        container_policy=policy,
         dependencies=stored_dependencies(dependencies),
         reason=Reason.WAITING_FOR_DEPENDENCY if dependencies else Reason.NONE,
         message=waiting_message(dependencies) if dependencies else "",

@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-from jobqueue.jobs.requests import GIB, JobRequest
-from jobqueue.jobs.retries import FailureClass
-from jobqueue.states import JobKind
-from protocol.attempts import Port
+from protocol.job_spec import GIB, FailureClass, JobKind, JobRequest, Port
 
 _PYTORCH = "pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime"
 _HOUR = 3600

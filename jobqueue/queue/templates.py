@@ -4,19 +4,20 @@ A template of a tenant has no secrets. Its user and admins may change it.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
-from jobqueue.jobs.requests import MAX_NAME_LENGTH, JobRequest, request_errors, request_from
+from jobqueue.jobs.requests import MAX_NAME_LENGTH, request_errors, request_from
 from jobqueue.models import JobTemplate
 from jobqueue.queue.shipped_templates import SHIPPED, ShippedTemplate
-from jobqueue.states import JobKind
+from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
 from tenants.saved_items import SavedItems
 from tenants.scope import Scope
@@ -30,7 +31,7 @@ ITEMS = SavedItems(
 )
 MAX_DESCRIPTION_LENGTH = 500
 _SHIPPED = {template.name: template for template in SHIPPED}
-_STORED_FIELDS = {field.name for field in fields(JobRequest)} - {"secrets", "secrets_from"}
+_STORED_FIELDS = set(JobRequest.__struct_fields__) - {"secrets", "secrets_from"}
 
 Template = ShippedTemplate | JobTemplate
 
@@ -121,15 +122,13 @@ def request_of(template: Template) -> JobRequest:
 
 def store_request(job: JobRequest) -> dict[str, Any]:
     """Return a request as JSON, without its secrets."""
-    stored = {key: value for key, value in asdict(job).items() if key in _STORED_FIELDS}
-    request: dict[str, Any] = msgspec.to_builtins(stored)
-    return request
+    return {key: value for key, value in msgspec.to_builtins(job).items() if key in _STORED_FIELDS}
 
 
 def load_request(stored: Mapping[str, Any]) -> JobRequest:
     """Return the request of its JSON, without fields of newer versions."""
     values = {name: value for name, value in stored.items() if name in _STORED_FIELDS}
-    return request_from({**values, "kind": JobKind(values["kind"])})
+    return request_from(values)
 
 
 def _changeable(session: Session, scope: Scope, ident: str) -> JobTemplate:

@@ -9,7 +9,7 @@ exits or can't start. docs/states/service_update.md draws its states.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,15 +22,16 @@ from core.secretbox import SecretBox
 from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.job_secrets import decrypt_secrets, encrypt_secrets
 from jobqueue.jobs.quarantine import is_start_fault
-from jobqueue.jobs.requests import JobRequest, request_from
+from jobqueue.jobs.requests import request_from
 from jobqueue.jobs.retries import FREE_STARTS
 from jobqueue.jobs.transitions import move_attempt, move_job, move_update, record_event
-from jobqueue.models import Attempt, Job, ServiceUpdate
+from jobqueue.models import OPTIONS, Attempt, Job, ServiceUpdate
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.services.scaling import changeable_service, columns_of, service_id, service_instances
 from jobqueue.states import JobState, Reason, UpdateState
 from protocol.attempts import Health
+from protocol.job_spec import JobRequest
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import bump_generation
 from tenants.models import User
@@ -45,8 +46,8 @@ FIXED = frozenset(
         *("after_ok", "after_any", "secrets_from"),
     }
 )
-UPDATABLE = frozenset(field.name for field in fields(JobRequest)) - FIXED
-_COLUMNS = UPDATABLE - {"secrets"} | {"secret_env", "secret_names"}
+UPDATABLE = frozenset(JobRequest.__struct_fields__) - FIXED
+_COLUMNS = UPDATABLE - {"secrets"} - OPTIONS | {"secret_env", "secret_names", "options"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,12 @@ def update_service(
     if base["secret_names"] and job.user_id != scope.user_id:
         message = f"Only the user who submitted {job.name!r} can update it: it has secrets."
         raise ForbiddenError(message)
-    like = asdict(request_like(running[-1])) | {"instances": 1}
+    like = msgspec.structs.asdict(request_like(running[-1])) | {"instances": 1}
     current = {name: base[name] for name in _COLUMNS & UPDATABLE}
-    request = request_from({**like, **current, **changes})
+    options = {name: getattr(Job, name) for name in OPTIONS} | (base["options"] or {})
+    request = request_from({**like, **current, **options, **changes})
     wanted, _ = checked_job(session, scope, request, now=now)
-    values = {name: getattr(wanted, name) for name in current}
+    values = {name: getattr(wanted, name) for name in (*current, "options")}
     values |= {name: base[name] for name in ("secret_env", "secret_names")}
     secrets = decrypt_secrets(box, base["secret_env"])
     secrets = {name: secrets[name] for name in secrets.keys() - request.env.keys()}
@@ -118,8 +120,9 @@ def update_service(
     changed = {
         "secrets" if name.startswith("secret_") else name
         for name in values
-        if values[name] != base[name]
+        if values[name] != base[name] and name != "options"
     }
+    changed |= {name for name in OPTIONS if getattr(wanted, name) != options[name]}
     previous = _columns(running[0])
     _start(session, scope, job, values=values, previous=previous, changed=sorted(changed), now=now)
     return job

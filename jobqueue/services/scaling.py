@@ -8,14 +8,13 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from jobqueue.jobs.arrays import add_other_tasks
-from jobqueue.jobs.requests import MAX_INSTANCES
 from jobqueue.jobs.transitions import move_job
 from jobqueue.models import Job, ServiceUpdate
 from jobqueue.placement.views import queue_time
 from jobqueue.queue.service import get_job, reserve_jobs
 from jobqueue.queue.stopping import stop_job
-from jobqueue.states import JobKind, JobState, Reason, UpdateState
-from protocol.attempts import ContainerPolicy
+from jobqueue.states import JobState, Reason, UpdateState
+from protocol.job_spec import MAX_INSTANCES, ContainerPolicy, JobKind
 from tenants.auditing.recording import record
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -104,6 +103,7 @@ def columns_of(service_update: ServiceUpdate) -> dict[str, Any]:
     """Return the columns of an instance after an update."""
     policy = ContainerPolicy(service_update.values["container_policy"])
     return {
+        "options": None,  # values of earlier versions have none
         **service_update.values,
         "container_policy": policy,
         "revision": service_update.revision,

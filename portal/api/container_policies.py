@@ -13,7 +13,7 @@ from jobqueue.queue.container_policies import (
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema
 from portal.context import current_scope, database
-from protocol.attempts import ContainerPolicy
+from protocol.job_spec import ContainerPolicy
 from tenants.models import Tenant
 from tenants.permissions import Permission
 

@@ -2,10 +2,12 @@
 
 from marshmallow import Schema, fields
 
-from jobqueue.states import AttemptState, DependencyCondition, JobKind, JobState, LogState, Reason
-from portal.api.job_requests import HealthCheckSchema, MountSchema, PortSchema
+from jobqueue.states import AttemptState, DependencyCondition, JobState, LogState, Reason
+from portal.api.job_requests import SCHEMAS
 from portal.api.schemas import instant
-from protocol.attempts import ContainerPolicy, Health
+from portal.api.spec_schemas import response_fields
+from protocol.attempts import Health
+from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 
 
 class AttemptSchema(Schema):
@@ -44,36 +46,24 @@ class DependencySchema(Schema):
     )
 
 
+# Only the page of a job has its environment.
+_SPEC_FIELDS = response_fields(JobSpec, SCHEMAS)
+_ENV = _SPEC_FIELDS.pop("env")
+
+
 class JobSchema(Schema):
     """A job with its latest attempt."""
+
+    class Meta:
+        """marshmallow's options."""
+
+        include = _SPEC_FIELDS
 
     id = fields.String()
     tenant_id = fields.String()
     user_id = fields.String(allow_none=True)
     user_email = fields.Function(lambda job: job.user.email if job.user else None)
-    name = fields.String()
     kind = fields.Enum(JobKind, by_value=True)
-    image = fields.String()
-    command = fields.List(fields.String())
-    gpus = fields.Integer()
-    gpu_memory_bytes = fields.Integer()
-    cpus = fields.Float()
-    memory_bytes = fields.Integer()
-    labels = fields.Dict(keys=fields.String(), values=fields.String())
-    gpu_models = fields.List(fields.String())
-    required_labels = fields.Dict(keys=fields.String(), values=fields.String())
-    working_dir = fields.String()
-    shared_memory_bytes = fields.Integer()
-    mounts = fields.List(fields.Nested(MountSchema))
-    ports = fields.List(fields.Nested(PortSchema))
-    priority = fields.Integer()
-    is_preemptible = fields.Boolean()
-    max_retries = fields.Integer()
-    retry_on = fields.List(fields.String())
-    time_limit_seconds = fields.Integer()
-    notify = fields.List(fields.String())
-    idle_gpu_percent = fields.Integer()
-    idle_gpu_seconds = fields.Integer()
     dependencies = fields.List(fields.Nested(DependencySchema))
     array_id = fields.String(
         allow_none=True, metadata={"description": "The first task of its array."}
@@ -86,8 +76,6 @@ class JobSchema(Schema):
         values=fields.Integer(),
         metadata={"description": "Tasks by state, in lists with `is_collapsed`."},
     )
-    instances = fields.Integer(metadata={"description": "Of its service."})
-    health_check = fields.Nested(HealthCheckSchema, allow_none=True)
     revision = fields.Integer(metadata={"description": "Of its service; each update adds one."})
     container_policy = fields.Enum(ContainerPolicy, by_value=True)
     requested_appliance_id = fields.String(attribute="appliance_id", allow_none=True)
@@ -116,7 +104,7 @@ class JobSchema(Schema):
 class JobDetailSchema(JobSchema):
     """A job with its environment and all its attempts."""
 
-    env = fields.Dict(keys=fields.String(), values=fields.String())
+    env = _ENV
     secret_names = fields.List(
         fields.String(), metadata={"description": "Variables whose values are never returned."}
     )

@@ -4,7 +4,6 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
-from jobqueue.jobs.requests import MAX_INSTANCES
 from jobqueue.models import Job
 from jobqueue.services.rolling_updates import (
     FIXED,
@@ -20,6 +19,7 @@ from portal.api.job_requests import JobChangeSchema
 from portal.api.job_schemas import JobDetailSchema
 from portal.api.schemas import StrictSchema, instant
 from portal.context import current_scope, database, now, portal
+from protocol.job_spec import MAX_INSTANCES
 from tenants.permissions import Permission
 
 job_services = APIBlueprint(

@@ -8,7 +8,6 @@ from sqlalchemy.orm import Session
 
 from core.keyset import KeysetPage
 from jobqueue.jobs.job_secrets import make_secret
-from jobqueue.jobs.requests import MAX_PRIORITY
 from jobqueue.models import Job
 from jobqueue.queue.resubmission import retry_job, set_priority
 from jobqueue.queue.retention import delete_job
@@ -28,6 +27,7 @@ from portal.api.schemas import (
 )
 from portal.context import current_scope, database, in_parts, now, portal
 from portal.presenters.arrays import listed
+from protocol.job_spec import MAX_PRIORITY
 from tenants.permissions import Permission
 
 jobs = APIBlueprint("Jobs", "/jobs", "Container jobs.", changes=Permission.SUBMIT_JOBS)

@@ -7,7 +7,7 @@ from wtforms.validators import NumberRange, Optional
 from jobqueue.jobs.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
 from jobqueue.queue.container_policies import PolicyChoice
 from portal.forms.form import CheckboxListField, Form, LinesField
-from protocol.attempts import ContainerPolicy
+from protocol.job_spec import ContainerPolicy
 
 POLICY_LABELS = [
     ("first_free_else_lru", "First free appliance"),

@@ -1,7 +1,6 @@
 """The form that submits a job."""
 
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any
 
 import msgspec
@@ -18,15 +17,14 @@ from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
 
 from jobqueue.jobs.end_notices import EMAIL
-from jobqueue.jobs.requests import JobRequest
-from jobqueue.jobs.retries import DESCRIPTIONS, FailureClass
+from jobqueue.jobs.retries import DESCRIPTIONS
 from jobqueue.models import Job, JobSchedule
 from jobqueue.placement.views import ApplianceView
 from jobqueue.queue.container_policies import PolicyChoice
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.schedules import ScheduleRequest
 from jobqueue.services.rolling_updates import FIXED, UPDATABLE
-from jobqueue.states import JobKind, Missed, Overlap
+from jobqueue.states import Missed, Overlap
 from portal.forms.form import (
     CheckboxListField,
     CommandField,
@@ -40,6 +38,7 @@ from portal.forms.form import (
     TagsField,
 )
 from portal.time_zone import current_zone_name
+from protocol.job_spec import FailureClass, JobKind, JobRequest
 from protocol.notation import (
     format_health_check,
     format_mount,
@@ -59,6 +58,7 @@ RENAMED = {
     "shared_memory_bytes": "shared_memory",
     "time_limit_seconds": "time_limit",
     "idle_gpu_seconds": "idle_gpu_time",
+    "stop_grace_seconds": "stop_grace",
 }
 KIND_CHOICES = [
     SelectChoice(JobKind.BATCH.value, "Batch: runs once"),
@@ -84,6 +84,7 @@ OPTIONS = {
         "time_limit",
         "idle_gpu_time",
         "idle_gpu_percent",
+        "stop_grace",
         "max_retries",
         "retry_on",
         "notify",
@@ -125,6 +126,7 @@ class JobForm(Form):
         "Retry on", default=[failure_class.value for failure_class in FailureClass]
     )
     time_limit = DurationField("Time limit", default=0)
+    stop_grace = DurationField("Stop grace period", default=0)
     notify = CheckboxListField("Notify when the job ends", default=[])
     idle_gpu_percent = IntegerField("Idle GPU utilization (%)", [Optional()], default=0)
     idle_gpu_time = DurationField("Stop when idle for", default=0)
@@ -184,12 +186,12 @@ class JobForm(Form):
     def request(self, **fixed: object) -> JobRequest:
         """Return the job request, with fixed fields; an unknown appliance is rejected with it."""
         values: dict[str, Any] = {}
-        for request_field in fields(JobRequest):
-            field = self._fields.get(RENAMED.get(request_field.name, request_field.name))
+        for name in JobRequest.__struct_fields__:
+            field = self._fields.get(RENAMED.get(name, name))
             value = field.data if field else None
             value = value.strip() if isinstance(value, str) else value
             # An empty field has its default.
-            values |= {} if value in (None, "") else {request_field.name: value}
+            values |= {} if value in (None, "") else {name: value}
         values |= {
             "secrets_from": self.secrets_from.data or None,
             "cpus": float(self.cpus.data),
@@ -258,7 +260,7 @@ def values_of(job: Job, scope: Scope) -> dict[str, Any]:
 
 def values_of_request(job: JobRequest) -> dict[str, Any]:
     """Return the values of the form for a template's request."""
-    renamed = {name: RENAMED.get(name, name) for name in JobRequest.__dataclass_fields__}
+    renamed = {name: RENAMED.get(name, name) for name in JobRequest.__struct_fields__}
     values = {renamed[name]: getattr(job, name) for name in renamed}
     values |= {"kind": job.kind.value, "appliance": job.appliance_id or ""}
     if check := job.health_check:

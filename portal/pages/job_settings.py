@@ -9,7 +9,7 @@ from jobqueue.jobs.queue_settings import read_settings, set_settings
 from jobqueue.queue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from portal.context import current_scope, database
 from portal.forms.job_settings import PoliciesForm, QueueSettingsForm
-from protocol.attempts import ContainerPolicy
+from protocol.job_spec import ContainerPolicy
 from tenants.permissions import Permission
 
 pages = Blueprint("job_settings", __name__)

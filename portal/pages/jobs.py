@@ -9,19 +9,19 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
+from core.spec import listed_facts
 from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.job_secrets import make_secret
-from jobqueue.jobs.requests import MAX_PRIORITY
 from jobqueue.queue.pending import explain_job
-from jobqueue.queue.resubmission import retry_job, set_priority
+from jobqueue.queue.resubmission import request_like, retry_job, set_priority
 from jobqueue.queue.retention import delete_job
 from jobqueue.queue.service import JOB_SORTS, get_job, job_counts, job_events, list_jobs
 from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.services.rolling_updates import latest_update, roll_back
 from jobqueue.services.scaling import changeable_service, scale_service, service_instances
 from jobqueue.services.web_ui import Proof, origin_of, port_of
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobState
 from portal.context import current_principal, current_scope, database, now, portal
 from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
@@ -29,6 +29,7 @@ from portal.presenters.arrays import listed
 from portal.presenters.jobs import check_text, efficiency_of, gpu_names, stepper
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
+from protocol.job_spec import MAX_PRIORITY, JobKind
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
@@ -137,6 +138,7 @@ def show(job_id: str) -> ResponseReturnValue:
         pending=pending,
         instances=instances,
         update=update,
+        facts=listed_facts(request_like(job)),
         health_check=check_text(job),
         array_states=states.get(job.array_id or "", {}),
         requested=names.get(job.appliance_id or ""),

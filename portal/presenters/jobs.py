@@ -13,10 +13,10 @@ from core.quantities import unit_of
 from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.queue.service import get_job
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobState
 from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
 from portal.context import current_scope, database, now, portal
-from protocol.attempts import HealthCheck
+from protocol.job_spec import HealthCheck, JobKind
 from protocol.logs import Stream, log_lines, plain_log, whole_records
 from protocol.notation import format_health_check
 from tenants.fleet.appliances import read_inventory

@@ -22,7 +22,8 @@ from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, NoExecError
 from jobqueue.models import Attempt
-from protocol.attempts import ObservedState, Port
+from protocol.attempts import ObservedState
+from protocol.job_spec import Port
 from tenants.users.sightings import Sightings
 from tests.cast import NOON, PASSWORD, Cast, FrozenClock
 from tests.e2e.conftest import STEP_MS

@@ -13,7 +13,8 @@ from core.ids import new_id
 from jobqueue.executors.confinement import CAPABILITIES
 from jobqueue.executors.docker.executor import DockerExecutor
 from jobqueue.executors.docker.mapping import container_options
-from protocol.attempts import AttemptObservation, AttemptSpec, ContainerPolicy, ObservedState
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
+from protocol.job_spec import ContainerPolicy
 from protocol.logs import plain_log
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually

@@ -19,14 +19,12 @@ from jobqueue.executors.docker.executor import DockerExecutor
 from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
-    ContainerPolicy,
     DesiredState,
     Health,
-    HealthCheck,
-    HealthCheckKind,
     ObservedState,
     StopReason,
 )
+from protocol.job_spec import ContainerPolicy, HealthCheck, HealthCheckKind
 from protocol.logs import plain_log
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.docker_registry import Registry, registry
@@ -132,6 +130,18 @@ def test_a_signal_and_the_time_limit_differ_from_an_exit_code(
     ended = until_ended(executor, killed.attempt_id)
     assert (ended.state, ended.reason, ended.exit_code) == (ObservedState.FAILED, "signal", 137)
     assert "SIGKILL" in ended.message
+
+
+def test_a_job_has_its_own_time_to_stop(executor: DockerExecutor, make_spec: MakeSpec) -> None:
+    saves = "trap 'sleep 1; echo saved; exit 0' TERM; echo ready; while :; do sleep 0.1; done"
+    patient, usual = make_spec(saves, stop_grace_seconds=60), make_spec(saves)
+    for spec in (patient, usual):
+        executor.start(spec)
+        until_running(executor, spec.attempt_id)
+    for spec in (patient, usual):
+        executor.stop(spec.attempt_id, grace_seconds=0)
+    assert until_ended(executor, patient.attempt_id).exit_code == 0
+    assert until_ended(executor, usual.attempt_id).exit_code == 137
 
 
 def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(

@@ -23,13 +23,8 @@ from jobqueue.executors.mesos.marathon import MarathonExecutor
 from jobqueue.executors.mesos.metronome import MetronomeExecutor
 from jobqueue.executors.mesos.scheduler_api import UncertainError
 from jobqueue.executors.settings import MesosSettings, ServerSettings
-from protocol.attempts import (
-    AttemptObservation,
-    AttemptSpec,
-    HealthCheck,
-    HealthCheckKind,
-    ObservedState,
-)
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
+from protocol.job_spec import HealthCheck, HealthCheckKind
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
 from tests.fixtures.polling import eventually

@@ -116,6 +116,7 @@ class DockerExecutor:
         if container is None or container.status in {"exited", "dead"}:
             return
         self._spool.mark_stopped(attempt_id, reason)
+        grace_seconds = float(container.labels.get(mapping.STOP_GRACE_LABEL, grace_seconds))
         thread = Thread(target=_stop_container, args=(container, grace_seconds), daemon=True)
         self._stop_threads[attempt_id] = thread
         thread.start()

@@ -17,7 +17,8 @@ from docker.errors import DockerException
 
 from jobqueue.executors.docker import mapping
 from jobqueue.executors.health_checks import HealthChecks
-from protocol.attempts import AttemptObservation, Health, HealthCheckKind
+from protocol.attempts import AttemptObservation, Health
+from protocol.job_spec import HealthCheckKind
 
 log = logging.getLogger(__name__)
 

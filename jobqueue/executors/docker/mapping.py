@@ -13,15 +13,8 @@ from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL, STOPP
 from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options
 from jobqueue.executors.docker.amd_devices import UUID_PREFIX, device_nodes
 from jobqueue.executors.gpu_environment import without_host_devices
-from protocol.attempts import (
-    AttemptObservation,
-    AttemptSpec,
-    Health,
-    HealthCheck,
-    HealthCheckKind,
-    ObservedState,
-    StopReason,
-)
+from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
+from protocol.job_spec import HealthCheck, HealthCheckKind
 
 NANO = 1_000_000_000
 # More than the spool's limit, so that the spool can be filled again.
@@ -30,6 +23,7 @@ CDI_KIND = "nvidia.com/gpu"
 LOOPBACK = "127.0.0.1"
 PORT_LABEL = "io.vedette.port"
 HEALTH_LABEL = "io.vedette.health-check"
+STOP_GRACE_LABEL = "io.vedette.stop-grace-seconds"
 # A process that a signal ended has this plus the signal's number as exit code.
 SIGNAL_BASE = 128
 KILLED_EXIT_CODE = SIGNAL_BASE + signal.SIGKILL
@@ -97,6 +91,8 @@ def container_options(
         options["device_requests"] = [gpu_request(nvidia_uuids, engine)]
     if amd_uuids:
         options["devices"] = device_nodes(amd_uuids)
+    if spec.stop_grace_seconds:
+        options["labels"][STOP_GRACE_LABEL] = str(spec.stop_grace_seconds)
     if spec.is_service:
         options["restart_policy"] = {"Name": "unless-stopped"}
     if spec.working_dir:

@@ -58,7 +58,7 @@ class Site:
         state_dir: folder of records and output.
         mesos: the Mesos agent's API, for output, use and reasons.
         pids_limit: most processes of a container under Docker's containerizer.
-        stop_grace_seconds: between SIGTERM and SIGKILL.
+        stop_grace_seconds: between SIGTERM and SIGKILL, unless the job has its own.
     """
 
     owner: str
@@ -73,6 +73,10 @@ class Site:
     def is_anywhere(self) -> bool:
         """Return whether attempts may run on any Mesos agent."""
         return self.hostname == "*"
+
+    def grace_seconds_of(self, spec: AttemptSpec) -> int:
+        """Return the time between SIGTERM and SIGKILL of an attempt."""
+        return spec.stop_grace_seconds or max(1, round(self.stop_grace_seconds))
 
 
 class Record(msgspec.Struct, kw_only=True):

@@ -31,15 +31,8 @@ from jobqueue.executors.mesos.executor import (
 from jobqueue.executors.mesos.marathon_client import Answer, Marathon, MarathonApp, MarathonError
 from jobqueue.executors.mesos.scheduler_api import ConflictError, InvalidError, NotFoundError
 from jobqueue.executors.settings import ServerSettings
-from protocol.attempts import (
-    AttemptObservation,
-    AttemptSpec,
-    Health,
-    HealthCheck,
-    HealthCheckKind,
-    ObservedState,
-    Port,
-)
+from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState
+from protocol.job_spec import HealthCheck, HealthCheckKind, Port
 
 log = logging.getLogger(__name__)
 
@@ -275,7 +268,7 @@ def app_of(spec: AttemptSpec, site: Site, *, app_id: str, release: tuple[int, ..
         "upgradeStrategy": {"minimumHealthCapacity": 0, "maximumOverCapacity": 0},
         "backoffFactor": BACKOFF_FACTOR,
         "maxLaunchDelaySeconds": LONGEST_BACKOFF_SECONDS,
-        "taskKillGracePeriodSeconds": max(1, round(site.stop_grace_seconds)),
+        "taskKillGracePeriodSeconds": site.grace_seconds_of(spec),
         **options,
     }
     try:

@@ -103,7 +103,7 @@ def job_of(spec: AttemptSpec, site: Site, *, job_id: str) -> Answer:
         "disk": 0,
         "env": environment_of(spec),
         "restart": {"policy": "NEVER"},
-        "taskKillGracePeriodSeconds": max(1, round(site.stop_grace_seconds)),
+        "taskKillGracePeriodSeconds": site.grace_seconds_of(spec),
         "volumes": [
             {
                 "hostPath": mount.source,

@@ -9,14 +9,8 @@ import msgspec
 import pytest
 
 from jobqueue.executors.base import Executor
-from protocol.attempts import (
-    AttemptObservation,
-    Health,
-    HealthCheck,
-    HealthCheckKind,
-    ObservedState,
-    StopReason,
-)
+from protocol.attempts import AttemptObservation, Health, ObservedState, StopReason
+from protocol.job_spec import HealthCheck, HealthCheckKind
 from tests.contract.executor.conftest import Bench
 from tests.fixtures.polling import eventually
 

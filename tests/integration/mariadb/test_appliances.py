@@ -15,11 +15,11 @@ from core.errors import ConflictError, VedetteError
 from core.ids import new_id
 from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance
 from jobqueue.dispatch.dispatcher import Dispatcher
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Attempt
 from jobqueue.queue.service import submit_job
 from jobqueue.states import ALLOCATED_STATES
 from protocol.inventory import Inventory
+from protocol.job_spec import JobRequest
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
 from tenants.fleet.appliances import SORTS, ApplianceFilter, filter_choices, list_appliances
 from tenants.fleet.heartbeats import record_heartbeat

@@ -11,12 +11,12 @@ from sqlalchemy import func, select
 from core.db import SessionFactory
 from core.errors import ConflictError
 from dash_app.queries.platform import platform_figures
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job
 from jobqueue.queue.retention import delete_ended, job_retention
 from jobqueue.queue.service import submit_job
 from portal.presenters.platform import database_bytes
 from protocol.inventory import Inventory
+from protocol.job_spec import JobRequest
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
 from tenants.enrollment import create_enrollment_token, enroll_appliance

@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from cli.main import vedette
 from core.clock import to_ns
 from core.db import SessionFactory
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job
 from jobqueue.queue.service import submit_job
 from jobqueue.states import JobState
+from protocol.job_spec import JobRequest
 from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import Result, run_vedette
@@ -224,7 +224,8 @@ def test_a_service_is_scaled_updated_and_rolled_back(job: Vedette) -> None:
     assert job("ls").stdout.splitlines()[1].split()[1:3] == ["api[2", "instances]"]
     assert job("scale", "api", "3").returncode == 0
     assert "instances" in job("scale", "api", "0").stderr
-    assert job("update", "api", "--image", "acme/api:2", "--env", "B=2").returncode == 0
+    update = ("update", "api", "--image", "acme/api:2", "--env", "B=2", "--stop-grace", "2m")
+    assert job(*update).returncode == 0
     with_client = json.loads(job("show", first, "-o", "json").stdout)
     assert (with_client["instances"], with_client["image"]) == (3, "acme/api:1")
     assert with_client["health_check"]["interval_seconds"] == 30

@@ -10,14 +10,13 @@ from jsonschema_rs import Draft202012Validator, meta
 
 from core.db import SessionFactory
 from portal.api.examples import EXAMPLES
-from portal.api.job_requests import job_file_schema
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import Result, run_vedette
+from tests.generated_files import generated_files
 from tests.unit.portal.world import add_appliance
 
 Vedette = Callable[..., Result]
-DOCUMENTED = Path(__file__).parents[3] / "docs" / "job.schema.json"
 TRAIN = """
 name: train
 image: acme/train:1
@@ -115,9 +114,9 @@ def test_the_schema_describes_what_the_api_accepts(job: Vedette) -> None:
     assert set() in wrong  # the misspelled key
 
 
-def test_the_documented_schema_is_the_served_one() -> None:
-    # To update it: vedette job schema > docs/job.schema.json
-    assert json.loads(DOCUMENTED.read_text(encoding="utf-8")) == job_file_schema()
+@pytest.mark.parametrize("path", generated_files(), ids=lambda path: path.name)
+def test_generated_files_are_up_to_date(path: Path) -> None:
+    assert path.read_text("utf-8") == generated_files()[path], "Run: make generate"
 
 
 def test_templates_are_listed_saved_and_used(job: Vedette) -> None:

@@ -27,7 +27,8 @@ from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, NoExecError
 from jobqueue.models import Attempt, Job
 from jobqueue.services.web_ui import Proof, Proofs
-from protocol.attempts import ObservedState, Port
+from protocol.attempts import ObservedState
+from protocol.job_spec import Port
 from tenants.models import LoginSession, User
 from tenants.users.sessions import start_session
 from tests.cast import NOON, Cast

@@ -14,7 +14,8 @@ from dash_app.reports.report import Report, ReportBy, ReportKind, Request
 from dash_app.reports.source import Source
 from dash_app.timerange import Controls, Span
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobKind, JobState
+from jobqueue.states import AttemptState, JobState
+from protocol.job_spec import JobKind
 from tenants.models import Appliance, Tenant, User
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.dash_app.reporting import DAY, NOW, BuildReport

@@ -25,7 +25,8 @@ from dash_app.routes import appliance_path, gpu_path, job_path
 from dash_app.shared_store import SharedStore
 from dash_app.timerange import Controls, span_between
 from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobKind, JobState
+from jobqueue.states import AttemptState, JobState
+from protocol.job_spec import JobKind
 from tenants.models import Appliance
 from tenants.scope import Scope
 from tests.cast import NOON, Cast, FrozenClock, scope_of

@@ -12,7 +12,8 @@ from dash_app.queries.gpu import gpu_detail
 from dash_app.queries.job import job_detail
 from dash_app.timerange import Span
 from jobqueue.models import Job
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobState
+from protocol.job_spec import JobKind
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore

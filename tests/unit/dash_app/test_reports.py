@@ -13,7 +13,8 @@ from dash_app.reports.availability import available_within
 from dash_app.reports.jobs import percentile_95
 from dash_app.reports.report import ReportBy, ReportKind
 from jobqueue.models import Job
-from jobqueue.states import JobKind, JobState
+from jobqueue.states import JobState
+from protocol.job_spec import JobKind
 from tenants.fleet.events import EventKind, add_event
 from tenants.models import Appliance
 from tests.cast import NOON, Cast, scope_of

@@ -12,12 +12,12 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.dispatcher import Dispatcher
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob
 from jobqueue.queue.service import submit_job
 from protocol.attempts import AttemptObservation, ObservedState
+from protocol.job_spec import JobRequest
 from tenants.models import Appliance, Tenant, User
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 

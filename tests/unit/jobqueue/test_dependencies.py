@@ -79,7 +79,7 @@ def test_a_dependency_that_can_never_be_met_or_is_unknown_is_refused(
     assert "already ended" in caught.value.errors["after_ok"][0]
     assert len(caught.value.errors["after_any"]) == 2
     assert submit(session, cast.alice, after_any=["stopped"]).state is JobState.SUBMITTED
-    with pytest.raises(InvalidInputError, match="waits for 21"):
+    with pytest.raises(InvalidInputError, match="after_any has 21 entries"):
         submit(session, cast.alice, after_any=["stopped"] * 21)
 
 

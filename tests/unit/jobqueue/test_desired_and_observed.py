@@ -8,8 +8,9 @@ from sqlalchemy.orm import Session
 from core.errors import NotFoundError
 from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.queue.stopping import stop_job
-from jobqueue.states import AttemptState, JobKind, JobState, Reason
+from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
+from protocol.job_spec import JobKind
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import (
     GIB,

@@ -21,7 +21,8 @@ from jobqueue.placement.views import Snapshot
 from jobqueue.queue.service import job_events
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobState, Reason
-from protocol.attempts import ObservedState, Port
+from protocol.attempts import ObservedState
+from protocol.job_spec import Port
 from tenants.fleet.appliance_service import drain_appliance
 from tenants.models import ApplianceState
 from tests.cast import NOON, Cast, scope_of

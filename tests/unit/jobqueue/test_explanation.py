@@ -8,13 +8,13 @@ from msgspec import structs
 from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.snapshot import read_snapshot
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, Caps, JobView, RunningJob, Snapshot
 from jobqueue.queue import pending
 from jobqueue.queue.pending import explain_job, try_job
 from jobqueue.queue.service import list_jobs
+from protocol.job_spec import JobRequest
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import (
     GIB,

@@ -39,14 +39,14 @@ from jobqueue.jobs.quarantine import (
     is_start_fault,
     order_probes,
 )
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.jobs.retries import FREE_STARTS
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.retention import delete_job
 from jobqueue.queue.service import submit_job
 from jobqueue.queue.stopping import stop_job
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobKind, JobState
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState
 from protocol.attempts import LogAck, LogChunk, ObservedReport, ObservedState
+from protocol.job_spec import JobKind, JobRequest
 from tenants.models import Appliance
 from tests.cast import BOX, FrozenClock, make_appliance, make_cast, scope_of
 from tests.unit.jobqueue.builders import inventory

@@ -20,8 +20,9 @@ from jobqueue.jobs.quarantine import (
 from jobqueue.jobs.retries import FREE_STARTS
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.pending import explain_job
-from jobqueue.states import JobKind, JobState, Reason
+from jobqueue.states import JobState, Reason
 from protocol.attempts import AttemptObservation, ObservedState, ProbeOrder, ProbeResult
+from protocol.job_spec import JobKind
 from tenants.fleet.events import list_events
 from tenants.fleet.states import EffectiveStatus, effective_status_of
 from tenants.models import Appliance, Tenant

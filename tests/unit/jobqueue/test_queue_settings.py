@@ -6,7 +6,7 @@ from sqlalchemy.orm import Session
 from core.errors import ForbiddenError, InvalidInputError
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, mount_errors, set_settings
-from protocol.attempts import Mount, Port
+from protocol.job_spec import Mount, Port
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import GIB, start, submit
 
@@ -62,11 +62,12 @@ def test_fields_of_a_job_reach_the_agent(session: Session, cast: Cast) -> None:
         working_dir="/workspace",
         shared_memory_bytes=GIB // 2,
         time_limit_seconds=3600,
+        stop_grace_seconds=120,
     )
     [spec] = desired_state(session, attempt.appliance_id, box=BOX).attempts
     assert (spec.mounts, spec.ports) == ([mount], [Port(container_port=8888, name="web")])
     assert (spec.working_dir, spec.shared_memory_bytes) == ("/workspace", GIB // 2)
-    assert spec.time_limit_seconds == 3600
+    assert (spec.time_limit_seconds, spec.stop_grace_seconds) == (3600, 120)
 
 
 @pytest.mark.parametrize(

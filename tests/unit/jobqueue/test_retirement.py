@@ -10,12 +10,12 @@ from jobqueue.dispatch.appliance_lifecycle import (
     running_job_names,
     sweep_attempts,
 )
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.placement.plan import Action
 from jobqueue.queue.service import submit_job
 from jobqueue.states import AttemptState, JobState
 from protocol.attempts import ObservedState
 from protocol.inventory import Inventory
+from protocol.job_spec import JobRequest
 from tenants.fleet.appliance_service import reinstate_appliance
 from tenants.fleet.heartbeats import record_heartbeat
 from tenants.fleet.states import EffectiveStatus, effective_status_of

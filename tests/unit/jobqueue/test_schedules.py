@@ -9,7 +9,6 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.models import Job, JobSchedule, ScheduleRun
 from jobqueue.queue.schedule_runs import MAX_RUNS, run_now, submit_due
 from jobqueue.queue.schedules import (
@@ -22,7 +21,8 @@ from jobqueue.queue.schedules import (
     replace_schedule,
 )
 from jobqueue.queue.stopping import stop_job
-from jobqueue.states import JobKind, JobState, Missed, Overlap
+from jobqueue.states import JobState, Missed, Overlap
+from protocol.job_spec import JobKind, JobRequest
 from tenants.models import User
 from tests.cast import BOX, NOON, Cast, scope_of
 

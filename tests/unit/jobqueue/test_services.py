@@ -21,8 +21,9 @@ from jobqueue.services.rolling_updates import (
     update_service,
 )
 from jobqueue.services.scaling import scale_service, service_instances
-from jobqueue.states import AttemptState, JobKind, JobState, Reason, UpdateState
-from protocol.attempts import Health, HealthCheck, HealthCheckKind, ObservedState
+from jobqueue.states import AttemptState, JobState, Reason, UpdateState
+from protocol.attempts import Health, ObservedState
+from protocol.job_spec import HealthCheck, HealthCheckKind, JobKind
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, observed, report, submit
 
@@ -184,11 +185,17 @@ def test_an_update_fails_at_an_unhealthy_instance_and_is_rolled_back(
 ) -> None:
     first = run(session, cast, health_check=CHECK)
     alice = scope_of(cast.alice)
-    change(session, cast, first, image="python:bad")
+    change(session, cast, first, image="python:bad", stop_grace_seconds=60)
     step(session)
     settle(session, first, Health.UNHEALTHY, message="Health check: GET /health: status 500.")
     step(session)
     progress = update_progress(session, alice, first.id)
+    assert progress.changed == ["image", "stop_grace_seconds"]
+    assert [
+        attempt.job.options
+        for attempt in attempts(session, first)
+        if attempt.job.image == "python:bad"
+    ] == [{"stop_grace_seconds": 60}]
     assert (progress.state, progress.updated) == (UpdateState.FAILED, 1)
     assert "status 500" in progress.message
     assert sorted(images(session, first)) == ["python:3.13", "python:3.13", "python:bad"]
@@ -200,6 +207,7 @@ def test_an_update_fails_at_an_unhealthy_instance_and_is_rolled_back(
         step(session)
         settle(session, first, Health.HEALTHY)
     assert images(session, first) == ["python:3.13"] * 3
+    assert {attempt.job.options for attempt in attempts(session, first)} == {None}
     assert untouched <= {attempt.id for attempt in attempts(session, first)}
     assert update_progress(session, alice, first.id).state is UpdateState.DONE
 

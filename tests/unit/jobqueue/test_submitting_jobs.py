@@ -1,15 +1,15 @@
 """Submitting: every field is checked, and what no appliance could run is refused with figures."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, InvalidInputError
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.queue.service import submit_job
 from jobqueue.states import JobState
+from protocol.job_spec import JobRequest
 from tenants.models import Role
 from tenants.scope import Scope
 from tests.cast import BOX, NOON, Cast, scope_of

@@ -4,7 +4,6 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.queue.service import submit_job
 from jobqueue.queue.shipped_templates import SHIPPED, ShippedTemplate
 from jobqueue.queue.templates import (
@@ -17,7 +16,7 @@ from jobqueue.queue.templates import (
     request_of,
     save_template,
 )
-from protocol.attempts import Mount, Port
+from protocol.job_spec import JobRequest, Mount, Port
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance
 

@@ -16,15 +16,8 @@ from jobqueue.executors.docker.mapping import (
 )
 from jobqueue.executors.docker.pull import PullProgress
 from jobqueue.executors.pull_failures import pull_failure
-from protocol.attempts import (
-    AttemptSpec,
-    HealthCheck,
-    HealthCheckKind,
-    Mount,
-    ObservedState,
-    Port,
-    StopReason,
-)
+from protocol.attempts import AttemptSpec, ObservedState, StopReason
+from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
 
 SPEC = AttemptSpec(
     attempt_id="a",

@@ -6,8 +6,9 @@ import pytest
 from jobqueue.executors.docker.mapping import container_options
 from jobqueue.executors.gpu_environment import DEVICE_VARIABLES
 from jobqueue.executors.mesos.executor import environment_of
-from jobqueue.jobs.requests import JobRequest, request_errors
+from jobqueue.jobs.requests import request_errors
 from protocol.attempts import AttemptSpec
+from protocol.job_spec import JobRequest
 
 SPEC = AttemptSpec(attempt_id="a", job_id="j", name="n", image="i")
 HOSTILE = dict.fromkeys(DEVICE_VARIABLES, "enabled") | {"NVIDIA_DRIVER_CAPABILITIES": "all"}

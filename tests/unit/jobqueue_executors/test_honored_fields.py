@@ -15,7 +15,8 @@ from jobqueue.executors.mesos.chronos import job_of as chronos_job
 from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import app_of, observe_app
 from jobqueue.executors.mesos.metronome import job_of as metronome_job
-from protocol.attempts import AttemptSpec, HealthCheck, HealthCheckKind, Mount, Port
+from protocol.attempts import AttemptSpec
+from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
 
 DOCS = Path(__file__).parents[3] / "docs" / "marathon.md"
 SITE = Site(owner="dgx-01", hostname="dgx-01", state_dir=Path("state"))
@@ -42,7 +43,8 @@ VALUES: dict[str, tuple[object, str]] = {
     "working_dir": ("/w d", "/w d"),
     "mounts": ([Mount(source="/data-77", target="/mnt-77")], "/mnt-77"),
     "ports": ([Port(container_port=7777, name="web-77")], "web-77"),
-    "time_limit_seconds": (77.0, ""),
+    "time_limit_seconds": (77, ""),
+    "stop_grace_seconds": (77, "77"),
     "health_check": (HealthCheck(kind=HealthCheckKind.COMMAND, command="check-77"), "check-77"),
 }
 MET_ELSEWHERE = ("always", "by the agent", "not applied", "-")

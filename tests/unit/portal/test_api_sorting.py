@@ -7,8 +7,8 @@ import pytest
 from flask import Flask
 
 from core.db import SessionFactory
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.queue.service import submit_job
+from protocol.job_spec import JobRequest
 from tests.cast import BOX, Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser
 

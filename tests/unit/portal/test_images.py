@@ -10,8 +10,8 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.images.models import Image
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.queue.service import submit_job
+from protocol.job_spec import JobRequest
 from tests.cast import BOX, PASSWORD, Cast, FrozenClock, scope_of
 from tests.unit.portal.conftest import Browser, usual_settings
 from tests.unit.portal.world import add_appliance, add_image

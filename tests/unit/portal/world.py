@@ -24,13 +24,13 @@ from dash_app.reports.report import ReportBy, ReportKind
 from dash_app.reports.saved import SavedReportRequest, create_saved
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.logs.logs import append_log
 from jobqueue.models import Job
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
 from jobqueue.queue.service import submit_job
 from jobqueue.queue.templates import TemplateRequest, save_template
 from protocol.attempts import AttemptObservation, ObservedState
+from protocol.job_spec import JobRequest
 from tenants.enrollment import create_enrollment_token
 from tenants.models import (
     Appliance,

@@ -10,8 +10,8 @@ from alerting.models import Alert
 from alerting.states import AlertState, Severity
 from core.db import SessionFactory, transaction
 from core.settings import ServerSettings
-from jobqueue.states import JobKind
-from protocol.attempts import Health, HealthCheck, HealthCheckKind, ObservedState
+from protocol.attempts import Health, ObservedState
+from protocol.job_spec import HealthCheck, HealthCheckKind, JobKind
 from scheduler.loops import Scheduler
 from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, count_message
 from tenants.models import Appliance, ApplianceState, Tenant

@@ -30,9 +30,9 @@ from jobqueue.models import (
     TenantQueueSettings,
 )
 from jobqueue.queue.stopping import stop_job
-from jobqueue.states import JobKind, JobState, Missed, Overlap
+from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
-from protocol.attempts import ContainerPolicy
+from protocol.job_spec import ContainerPolicy, JobKind
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import SECRET, acting, record, set_actor
 from tenants.models import (

@@ -7,10 +7,10 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
-from jobqueue.jobs.requests import JobRequest
 from jobqueue.queue.service import submit_job
 from jobqueue.states import JobState
 from protocol.inventory import Inventory
+from protocol.job_spec import JobRequest
 from tenants.enrollment import enroll_appliance
 from tenants.models import EnrollmentToken
 from tenants.quotas import (

@@ -1,0 +1,232 @@
+"""The spec of a job: every field that a user may set, declared once.
+
+`ContainerSpec` is the part that its appliance gets, `JobSpec` the part that stays with a job, and
+`JobRequest` adds what counts only when it is submitted. The REST API, job files, the command line,
+the client's types, the audit log and the lists of pages take their fields from here.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from core.spec import About
+
+GIB = 1024**3
+MIN_MEMORY_BYTES = 16 * 1024**2
+MAX_INTEGER = 2**63 - 1
+MAX_ENTRIES = 20
+MAX_GPUS = 1024
+MAX_INSTANCES = 100
+MAX_PRIORITY = 100
+MAX_PORT = 65535
+MAX_CHECK_SECONDS = 3600
+DAY_SECONDS = 86400
+MAX_STOP_GRACE_SECONDS = 900
+# Samples come every few seconds; loading data between epochs is no idleness.
+MIN_IDLE_SECONDS = 60
+
+
+class JobKind(StrEnum):
+    """`batch` ends with its exit code, `service` runs until stopped."""
+
+    BATCH = "batch"
+    SERVICE = "service"
+
+
+class FailureClass(StrEnum):
+    """A kind of failure that a job may be tried again after."""
+
+    EXIT = "exit"
+    OUT_OF_MEMORY = "out_of_memory"
+    START = "start"
+    APPLIANCE = "appliance"
+
+
+class ContainerPolicy(StrEnum):
+    """How far a container is confined; see `jobqueue.executors.confinement`."""
+
+    RESTRICTED = "restricted"
+    STANDARD = "standard"
+
+
+class Mount(msgspec.Struct, frozen=True, kw_only=True):
+    """A host path in the container; the tenant's data roots must allow it."""
+
+    source: Annotated[str, About("Path on the appliance.")]
+    target: Annotated[str, About("Path in the container.")]
+    is_read_only: bool = True
+
+
+class Port(msgspec.Struct, frozen=True, kw_only=True):
+    """A TCP port on which the container listens; name the one of a web page `web`."""
+
+    container_port: Annotated[int, About(minimum=1, maximum=MAX_PORT)]
+    name: Annotated[str, About("`web` for a web page.")] = ""
+
+
+class HealthCheckKind(StrEnum):
+    """How a service is checked."""
+
+    HTTP = "http"
+    TCP = "tcp"
+    COMMAND = "command"
+
+
+class HealthCheck(msgspec.Struct, frozen=True, kw_only=True):
+    """A check of a service; it is restarted after `max_failures` in a row."""
+
+    kind: HealthCheckKind
+    port: Annotated[int, About("The container's port, for http and tcp.", maximum=MAX_PORT)] = 0
+    path: Annotated[str, About("For http: a status of 200 to 399 is healthy.")] = "/"
+    command: Annotated[str, About("Shell command: exit code 0 is healthy.")] = ""
+    interval_seconds: Annotated[
+        float, About("Between two checks.", minimum=1, maximum=MAX_CHECK_SECONDS)
+    ] = 10.0
+    timeout_seconds: Annotated[
+        float, About("Of each check.", minimum=1, maximum=MAX_CHECK_SECONDS)
+    ] = 5.0
+    grace_seconds: Annotated[
+        float, About("Failures this soon after a start don't count.", maximum=MAX_CHECK_SECONDS)
+    ] = 60.0
+    max_failures: Annotated[int, About(minimum=1, maximum=100)] = 3
+
+
+class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """The container of a job."""
+
+    name: Annotated[str, About("For lists; several jobs may have the same.")]
+    image: Annotated[str, About("Container image, such as `python:3.13`.")]
+    command: Annotated[list[str], About("Words of the command; empty for the image's own.")] = []
+    env: Annotated[
+        dict[str, str], About("Environment variables, which all users of the tenant can read.")
+    ] = {}
+    cpus: Annotated[float, About("CPU cores; fractions are allowed.", maximum=65536)] = 1.0
+    memory_bytes: Annotated[
+        int, About("Memory of the container.", minimum=MIN_MEMORY_BYTES, maximum=MAX_INTEGER)
+    ] = GIB
+    shared_memory_bytes: Annotated[
+        int, About("Size of /dev/shm; 0 is half of the memory.", is_listed=True)
+    ] = 0
+    working_dir: Annotated[
+        str,
+        About(
+            "Absolute path in the container; empty for the image's.",
+            "Working directory",
+            is_listed=True,
+        ),
+    ] = ""
+    mounts: Annotated[
+        list[Mount], About("Host paths, in the data roots of the tenant.", maximum=MAX_ENTRIES)
+    ] = []
+    ports: Annotated[
+        list[Port], About("Ports on which the container listens.", maximum=MAX_ENTRIES)
+    ] = []
+    time_limit_seconds: Annotated[
+        int, About("Of each attempt; 0 is none.", maximum=366 * DAY_SECONDS, is_listed=True)
+    ] = 0
+    stop_grace_seconds: Annotated[
+        int,
+        About(
+            "From SIGTERM to SIGKILL when it is stopped; 0 is the appliance's setting.",
+            "Stop grace period",
+            maximum=MAX_STOP_GRACE_SECONDS,
+            is_listed=True,
+        ),
+    ] = 0
+    health_check: Annotated[HealthCheck | None, About("Of a service.")] = None
+
+
+class JobSpec(ContainerSpec, frozen=True, kw_only=True):
+    """A job as the portal stores it."""
+
+    gpus: Annotated[int, About("Whole GPUs, all of one appliance.", maximum=MAX_GPUS)] = 0
+    gpu_memory_bytes: Annotated[
+        int, About("The least memory of each GPU; 0 for any.", maximum=MAX_INTEGER)
+    ] = 0
+    gpu_models: Annotated[
+        list[str],
+        About("Words of which one must be in the GPUs' model, such as H100.", is_listed=True),
+    ] = []
+    required_labels: Annotated[
+        dict[str, str],
+        About("Labels that the appliance must have.", maximum=MAX_ENTRIES, is_listed=True),
+    ] = {}
+    labels: Annotated[
+        dict[str, str], About("For finding the job again.", maximum=MAX_ENTRIES, is_listed=True)
+    ] = {}
+    priority: Annotated[
+        int,
+        About(
+            "A point counts as ten minutes of waiting; values above 0 are for admins.",
+            minimum=-MAX_PRIORITY,
+            maximum=MAX_PRIORITY,
+        ),
+    ] = 0
+    is_preemptible: Annotated[
+        bool, About("May stop for another job, and is queued again then.", is_listed=True)
+    ] = False
+    max_retries: Annotated[int, About("Further attempts after failures.", maximum=20)] = 0
+    retry_on: Annotated[list[str], About("Failures to retry.", choices=tuple(FailureClass))] = (
+        msgspec.field(default_factory=lambda: list(map(str, FailureClass)))
+    )
+    idle_gpu_percent: Annotated[
+        int,
+        About("The job stops when its GPUs stay below this utilization; 0 is none.", maximum=100),
+    ] = 0
+    idle_gpu_seconds: Annotated[
+        int,
+        About(f"For how long they must, at least {MIN_IDLE_SECONDS}.", maximum=7 * DAY_SECONDS),
+    ] = 0
+    notify: Annotated[
+        list[str],
+        About(
+            "Whom to notify at its end: `email` is you, others are names of receivers.",
+            "Notifies",
+            maximum=MAX_ENTRIES,
+            is_listed=True,
+        ),
+    ] = []
+    instances: Annotated[
+        int, About("Of a service; each is placed by itself.", minimum=1, maximum=MAX_INSTANCES)
+    ] = 1
+
+
+class JobRequest(JobSpec, frozen=True, kw_only=True):
+    """A job as a user submits it.
+
+    Secrets are stored encrypted, and no text shows them.
+    """
+
+    kind: Annotated[
+        JobKind, About("`batch` ends with its command, `service` runs until stopped.")
+    ] = JobKind.BATCH
+    secrets: Annotated[
+        dict[str, str], About("Environment variables that are stored encrypted and never returned.")
+    ] = {}
+    secrets_from: Annotated[str | None, About("A job of yours, whose secrets are copied.")] = None
+    after_ok: Annotated[
+        list[str],
+        About("Names or IDs of jobs that must succeed before it starts.", maximum=MAX_ENTRIES),
+    ] = []
+    after_any: Annotated[
+        list[str],
+        About("Names or IDs of jobs that must end before it starts.", maximum=MAX_ENTRIES),
+    ] = []
+    array: Annotated[
+        str,
+        About(
+            "Indexes of an array's tasks, such as 0-99, or 0-99%10 with at most 10 running; each "
+            "has VEDETTE_ARRAY_INDEX. Empty for one job."
+        ),
+    ] = ""
+    container_policy: Annotated[
+        str | None,
+        About("One that the tenant allows; null is its default.", choices=tuple(ContainerPolicy)),
+    ] = None
+    appliance_id: Annotated[
+        str | None, About("ID or name of the only appliance that may run it; null for any.")
+    ] = None
+
+    def __repr__(self) -> str:
+        return f"JobRequest({self.name!r})"
