@@ -3,10 +3,11 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from alerting.states import FUNCTIONS, Comparison, NoDataPolicy, Operator, Severity
 from core.errors import InvalidInputError
+from core.spec import About
 from timeseries.store import APPLIANCE_TAG, Aggregate
 
 if TYPE_CHECKING:  # commands parse rules without the server's packages
@@ -21,14 +22,19 @@ Level = tuple[Severity, float | None, float | None]
 """A severity of a rule with its threshold and its reset, as far as it has them."""
 
 
-def _field(default: Any, description: str = "", **metadata: object) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Return a field whose metadata documents it in the REST API."""
-    described = {"description": description} if description else {}
-    return dataclasses.field(default=default, metadata={**described, **metadata})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSettings:
+    """The fields that are beside a rule's expression, also in files and rules of the platform."""
+
+    name: str
+    is_enabled: bool = True
+    annotation: Annotated[str, About("A template of the alert's sentence; see docs/alerts.md.")] = (
+        ""
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleRequest:
+class RuleRequest(RuleSettings):
     """The fields of a rule that a user sets, with their defaults.
 
     The columns of `alerting.models.Rule`, the REST API, forms and the audit log follow these fields
@@ -36,28 +42,32 @@ class RuleRequest:
     both conditions hold.
     """
 
-    name: str
     measurement: str
     field: str
-    operator: str = _field(
-        "",
-        "Arithmetic of the aggregates of `field` and `other_field`.",
-        choices=("", *Operator),
-    )
+    operator: Annotated[
+        str,
+        About(
+            "Arithmetic of the aggregates of `field` and `other_field`.",
+            choices=("", *Operator),
+        ),
+    ] = ""
     other_field: str = ""
-    aggregate: str = _field(Aggregate.AVG.value, choices=FUNCTIONS)
+    aggregate: Annotated[str, About(choices=tuple(FUNCTIONS))] = Aggregate.AVG.value
     window_seconds: float = 300.0
-    ahead_seconds: float = _field(0.0, "How far a `forecast` looks ahead.")
+    ahead_seconds: Annotated[float, About("How far a `forecast` looks ahead.")] = 0.0
     group_by: Sequence[str] = (APPLIANCE_TAG,)
     filters: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
-    matchers: Sequence[str] = _field(
-        (), "More conditions on tags, as in silences: `gpu!=0`, `mount=~/data.*`."
-    )
-    compared_with: str = _field(
-        "",
-        "Arithmetic with another aggregate, as in an expression: "
-        "`/ avg(gpu.power_watts) over 1d offset 1d`.",
-    )
+    matchers: Annotated[
+        Sequence[str],
+        About("More conditions on tags, as in silences: `gpu!=0`, `mount=~/data.*`."),
+    ] = ()
+    compared_with: Annotated[
+        str,
+        About(
+            "Arithmetic with another aggregate, as in an expression: "
+            "`/ avg(gpu.power_watts) over 1d offset 1d`."
+        ),
+    ] = ""
     comparison: Comparison = Comparison.ABOVE
     info_threshold: float | None = None
     warning_threshold: float | None = None
@@ -65,19 +75,17 @@ class RuleRequest:
     info_reset: float | None = None
     warning_reset: float | None = None
     critical_reset: float | None = None
-    and_condition: str = _field(
-        "",
-        "A second condition, as in an expression: `last(disk.used_percent) over 5m > 70`.",
-    )
+    and_condition: Annotated[
+        str,
+        About("A second condition, as in an expression: `last(disk.used_percent) over 5m > 70`."),
+    ] = ""
     for_seconds: float = 0.0
     keep_firing_seconds: float = 0.0
     no_data: NoDataPolicy = NoDataPolicy.KEEP
-    interval_seconds: float = _field(
-        0.0, "How often to evaluate; 0 is as often as the server does."
-    )
-    is_enabled: bool = True
+    interval_seconds: Annotated[
+        float, About("How often to evaluate; 0 is as often as the server does.")
+    ] = 0.0
     receiver_ids: Sequence[str] = ()
-    annotation: str = _field("", "A template of the alert's sentence; see docs/alerts.md.")
     actions: Sequence[Mapping[str, Any]] = ()
     """As `alerting.language.action_request` has them."""
 
@@ -86,24 +94,23 @@ LEVEL_FIELDS = tuple(
     f"{severity}_{kind}" for kind in ("threshold", "reset") for severity in Severity
 )
 FIELDS = tuple(field.name for field in dataclasses.fields(RuleRequest))
-EXPRESSED = tuple(
-    name
-    for name in FIELDS
-    if name not in {"name", "is_enabled", "receiver_ids", "annotation", "actions"}
-)
+SETTINGS = tuple(field.name for field in dataclasses.fields(RuleSettings))
+EXPRESSED = tuple(name for name in FIELDS if name not in {*SETTINGS, "receiver_ids", "actions"})
 """The fields that an expression has; see `alerting.language.text`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuleEntry:
+class RuleEntry(RuleSettings):
     """A rule of a file."""
 
-    name: str
     expression: str
-    receivers: Sequence[str] = _field((), "Names of receivers.")
-    is_enabled: bool = True
-    annotation: str = ""
+    receivers: Annotated[Sequence[str], About("Names of receivers.")] = ()
     actions: Sequence[Mapping[str, Any]] = ()
+
+
+def settings_of(rule: "Rule | RuleSettings") -> dict[str, Any]:
+    """Return the settings of a rule."""
+    return {name: getattr(rule, name) for name in SETTINGS}
 
 
 def levels_of(rule: "Rule | RuleRequest") -> tuple[Level, Level, Level]:

@@ -1,11 +1,12 @@
-"""Specs: structs whose fields carry their own texts and limits.
+"""Specs: structs and dataclasses whose fields carry their own texts and limits.
 
 A field is declared once, as `gpus: Annotated[int, About("Whole GPUs.", maximum=1024)] = 0`. REST
 schemas, options of the command line, rows of pages and checks of limits are made from that. The
 unit of a field is the end of its name, as everywhere (`core.quantities`).
 """
 
-from collections.abc import Iterator, Mapping
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from types import NoneType
@@ -26,7 +27,7 @@ class About:
         help: a sentence for REST, job files and the command line.
         label: its name on pages; by default the name of the field, without its unit.
         minimum: the smallest number.
-        maximum: the largest number, or number of entries of a list; None for any.
+        maximum: the largest number, or number of entries; None if the field has no limits.
         choices: the allowed texts, if only some are allowed.
         is_listed: whether pages list it without a layout of its own, as long as it is set.
     """
@@ -74,39 +75,45 @@ class SpecField:
 
     def limit_error(self, value: Any) -> str:  # noqa: ANN401 - of the field's type
         """Return why a number, or the length of a list, is out of its limits, or ""."""
-        about = self.about
-        has_entries = isinstance(value, list | dict)
-        if not has_entries and self.type not in (int, float):
+        minimum, maximum = self.about.minimum, self.about.maximum
+        if maximum is None:
             return ""
-        number, minimum = (len(value), 0) if has_entries else (value, about.minimum)
-        if number >= minimum and (about.maximum is None or number <= about.maximum):
-            return ""
-        if has_entries:
-            return f"{self.name} has {number} entries; use at most {about.maximum:.0f}."
-        allowed = f"{minimum:.15g} or more"
-        if about.maximum is not None:
-            allowed = f"{minimum:.15g} to {about.maximum:.15g}"
-        return f"{self.name} is {number:.15g}; enter {allowed}."
+        if isinstance(value, list | dict):
+            problem = f"{self.name} has {len(value)} entries; use at most {maximum:.0f}."
+            return problem if len(value) > maximum else ""
+        problem = f"{self.name} is {value:.15g}; enter {minimum:.15g} to {maximum:.15g}."
+        return "" if minimum <= value <= maximum else problem
 
 
 @cache
-def spec_fields(spec: type[msgspec.Struct]) -> Mapping[str, SpecField]:
+def spec_fields(spec: type) -> Mapping[str, SpecField]:
     """Return the fields of a spec by name, in the order of their declaration."""
     hints = get_type_hints(spec, include_extras=True)
     fields = {}
-    for declared in msgspec.structs.fields(spec):
-        hint, about = hints[declared.name], About()
+    for name, default in _defaults(spec):
+        hint, about = hints[name], About()
         if get_origin(hint) is Annotated:
             hint, about = get_args(hint)
-        variants = [variant for variant in get_args(hint) if variant is not NoneType]
         is_nullable = NoneType in get_args(hint)
-        default = declared.default
-        if declared.default_factory is not msgspec.NODEFAULT:
-            default = declared.default_factory()
-        fields[declared.name] = SpecField(
-            declared.name, variants[0] if is_nullable else hint, is_nullable, about, default
-        )
+        if is_nullable:
+            (hint,) = (variant for variant in get_args(hint) if variant is not NoneType)
+        fields[name] = SpecField(name, hint, is_nullable, about, default)
     return fields
+
+
+def _defaults(spec: type) -> Iterator[tuple[str, Any]]:
+    declared: Iterable[Any]
+    missing: Any
+    if dataclasses.is_dataclass(spec):
+        declared, missing = dataclasses.fields(spec), dataclasses.MISSING
+    else:
+        declared, missing = msgspec.structs.fields(spec), msgspec.NODEFAULT
+    for field in declared:
+        factory: Any = field.default_factory
+        if factory is not missing:
+            yield field.name, factory()
+        else:
+            yield field.name, msgspec.NODEFAULT if field.default is missing else field.default
 
 
 def limit_errors(spec: msgspec.Struct) -> Iterator[tuple[str, str]]:

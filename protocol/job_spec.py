@@ -106,7 +106,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
         int, About("Memory of the container.", minimum=MIN_MEMORY_BYTES, maximum=MAX_INTEGER)
     ] = GIB
     shared_memory_bytes: Annotated[
-        int, About("Size of /dev/shm; 0 is half of the memory.", is_listed=True)
+        int,
+        About("Size of /dev/shm; 0 is half of the memory.", maximum=MAX_INTEGER, is_listed=True),
     ] = 0
     working_dir: Annotated[
         str,

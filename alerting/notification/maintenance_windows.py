@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Unpack
+from typing import Annotated, Unpack
 
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.orm import Session
@@ -21,6 +21,7 @@ from core.errors import ConflictError
 from core.guarded_update import changed_one
 from core.paging import Columns, Page, Paging, list_page
 from core.schedule_times import check_schedule, check_time_zone, next_time, times_between
+from core.spec import About
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -41,8 +42,8 @@ class WindowRequest:
     """A maintenance window as a user writes it; its alerts are chosen as those of a silence."""
 
     name: str
-    matchers: Sequence[str]
-    schedule: str
+    matchers: Annotated[Sequence[str], About("As those of silences.")]
+    schedule: Annotated[str, About("When it begins: cron, or an ISO 8601 repeating interval.")]
     duration_seconds: float
     time_zone: str = "UTC"
 

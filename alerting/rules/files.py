@@ -19,7 +19,7 @@ from alerting.language.checks import rule_errors
 from alerting.language.metric_checks import StoredNames, metric_errors
 from alerting.language.text import parse_expression, rule_expression
 from alerting.models import Receiver, Rule
-from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors
+from alerting.rule_request import Errors, RuleEntry, RuleRequest, raise_errors, settings_of
 from alerting.rules.service import (
     change_rule,
     end_rule,
@@ -183,14 +183,12 @@ def apply_rules(
 def entry_of(rule: Rule, receivers: dict[str, str]) -> RuleEntry:
     """Return a rule as a file has it; `receivers` are names by id."""
     return RuleEntry(
-        name=rule.name,
         expression=rule_expression(rule),
         receivers=sorted(
             receivers[receiver_id] for receiver_id in rule.receiver_ids if receiver_id in receivers
         ),
-        is_enabled=rule.is_enabled,
-        annotation=rule.annotation,
         actions=rule.actions,
+        **settings_of(rule),
     )
 
 
@@ -200,13 +198,7 @@ def _request(entry: RuleEntry) -> tuple[RuleRequest | None, Errors]:
         parsed = parse_expression(entry.expression)
     except InvalidInputError as error:
         return None, {name: list(texts) for name, texts in error.errors.items()}
-    request = replace(
-        parsed,
-        name=entry.name,
-        is_enabled=entry.is_enabled,
-        annotation=entry.annotation,
-        actions=entry.actions,
-    )
+    request = replace(parsed, actions=entry.actions, **settings_of(entry))
     return request, rule_errors(request)
 
 

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Unpack
+from typing import Annotated, Unpack
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -19,11 +19,12 @@ from alerting.language.metric_checks import declared_errors
 from alerting.language.text import parse_expression, rule_expression
 from alerting.models import PlatformRule, Rule
 from alerting.notification.policies import receivers_by_name
-from alerting.rule_request import Errors, RuleRequest, raise_errors
+from alerting.rule_request import Errors, RuleRequest, RuleSettings, raise_errors
 from alerting.rules.files import ChangeAction
 from alerting.rules.service import change_rule, end_rule, rule_values
 from core.errors import InvalidInputError
 from core.paging import Columns, Page, Paging, list_page
+from core.spec import About
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -33,18 +34,18 @@ _SUFFIX = " (platform)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlatformRuleRequest:
+class PlatformRuleRequest(RuleSettings):
     """A rule of the platform; without tenants it is for all.
 
     `receivers` are names of the platform's; without any, all operators get emails.
     """
 
-    name: str
     expression: str
-    annotation: str = ""
-    tenant_ids: Sequence[str] = ()
-    receivers: Sequence[str] = ()
-    is_enabled: bool = True
+    tenant_ids: Annotated[Sequence[str], About("Empty for all tenants.")] = ()
+    receivers: Annotated[
+        Sequence[str],
+        About("Names of the platform's receivers; empty for emails to all operators."),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)

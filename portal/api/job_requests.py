@@ -9,51 +9,31 @@ from jobqueue.jobs.requests import request_errors, request_from, whole_parts
 from jobqueue.queue.applying import MAX_JOBS
 from portal.api.json_schema import file_schema
 from portal.api.schemas import StrictSchema
-from portal.api.spec_schemas import request_fields
+from portal.api.spec_schemas import request_schema
 from protocol.job_spec import HealthCheck, JobRequest, Mount, Port
 
 _FILE_DESCRIPTION = "A job for `vedette job apply`."
 
 
-class MountSchema(StrictSchema):
+class MountSchema(request_schema(Mount)):  # type: ignore[misc] # a class made at run time
     """A host path in the container; the tenant's data roots must allow it."""
 
-    class Meta:
-        """marshmallow's options."""
 
-        include = request_fields(Mount, {})
-
-
-class PortSchema(StrictSchema):
+class PortSchema(request_schema(Port)):  # type: ignore[misc] # a class made at run time
     """A port on which the container listens; name the one of a web page `web`."""
 
-    class Meta:
-        """marshmallow's options."""
 
-        include = request_fields(Port, {})
-
-
-class HealthCheckSchema(StrictSchema):
+class HealthCheckSchema(request_schema(HealthCheck)):  # type: ignore[misc] # a class made at run time
     """A check of a service; it is restarted after `max_failures` in a row."""
-
-    class Meta:
-        """marshmallow's options."""
-
-        include = request_fields(HealthCheck, {})
 
 
 SCHEMAS = {Mount: MountSchema, Port: PortSchema, HealthCheck: HealthCheckSchema}
 
 
-class JobRequestSchema(StrictSchema):
+class JobRequestSchema(request_schema(JobRequest, SCHEMAS)):  # type: ignore[misc] # a class made at run time
     """A new job: what to run and its resource requests."""
 
     is_one_of_many = False
-
-    class Meta:
-        """marshmallow's options."""
-
-        include = request_fields(JobRequest, SCHEMAS)
 
     @validates_schema(pass_original=True, skip_on_field_errors=False)
     def _report_the_other_errors(

@@ -1,11 +1,13 @@
 """Jobs in answers of the API."""
 
+from typing import Any
+
 from marshmallow import Schema, fields
 
 from jobqueue.states import AttemptState, DependencyCondition, JobState, LogState, Reason
 from portal.api.job_requests import SCHEMAS
 from portal.api.schemas import instant
-from portal.api.spec_schemas import response_fields
+from portal.api.spec_schemas import response_schema
 from protocol.attempts import Health
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 
@@ -46,19 +48,10 @@ class DependencySchema(Schema):
     )
 
 
-# Only the page of a job has its environment.
-_SPEC_FIELDS = response_fields(JobSpec, SCHEMAS)
-_ENV = _SPEC_FIELDS.pop("env")
-
-
-class JobSchema(Schema):
+class JobSchema(response_schema(JobSpec, SCHEMAS)):  # type: ignore[misc] # a class made at run time
     """A job with its latest attempt."""
 
-    class Meta:
-        """marshmallow's options."""
-
-        include = _SPEC_FIELDS
-
+    env: Any = None  # only the page of a job has it
     id = fields.String()
     tenant_id = fields.String()
     user_id = fields.String(allow_none=True)
@@ -104,7 +97,7 @@ class JobSchema(Schema):
 class JobDetailSchema(JobSchema):
     """A job with its environment and all its attempts."""
 
-    env = _ENV
+    env = fields.Dict(keys=fields.String(), values=fields.String())
     secret_names = fields.List(
         fields.String(), metadata={"description": "Variables whose values are never returned."}
     )

@@ -38,7 +38,7 @@ class ScaleSchema(StrictSchema):
 class JobUpdateSchema(JobChangeSchema):
     """The fields of a service that change; an empty object restarts its instances one by one."""
 
-    class Meta(JobChangeSchema.Meta):
+    class Meta:
         """Leave out what an update can't change."""
 
         exclude = tuple(sorted(FIXED))

@@ -18,7 +18,8 @@ from alerting.notification.maintenance_windows import (
     update_window,
 )
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, schema_of
+from portal.api.schemas import envelope, instant, page_of, page_query
+from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import current_scope, database, now
 from tenants.permissions import Permission
 
@@ -30,21 +31,11 @@ maintenance_windows = APIBlueprint(
 )
 
 
-class WindowRequestSchema(schema_of(WindowRequest), StrictSchema):  # type: ignore[misc] # a class made at run time
+class WindowRequestSchema(request_schema(WindowRequest)):  # type: ignore[misc] # a class made at run time
     """A new maintenance window, or the replacement of one."""
 
-    name = fields.String(required=True)
-    matchers = fields.List(
-        fields.String(), required=True, metadata={"description": "As those of silences."}
-    )
-    schedule = fields.String(
-        required=True,
-        metadata={"description": "When it begins: cron, or an ISO 8601 repeating interval."},
-    )
-    duration_seconds = fields.Float(required=True)
 
-
-class WindowSchema(schema_of(WindowRequest)):  # type: ignore[misc] # as above
+class WindowSchema(response_schema(WindowRequest)):  # type: ignore[misc] # a class made at run time
     """A maintenance window."""
 
     id = fields.String()

@@ -27,9 +27,9 @@ from portal.api.schemas import (
     instant,
     page_of,
     page_query,
-    schema_of,
     whole_list,
 )
+from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import current_scope, database, now, public_url
 from tenants.permissions import Permission
 
@@ -42,24 +42,13 @@ platform_rules = APIBlueprint(
 )
 
 
-class PlatformRuleRequestSchema(schema_of(PlatformRuleRequest), StrictSchema):  # type: ignore[misc] # a class made at run time
+class PlatformRuleRequestSchema(request_schema(PlatformRuleRequest)):  # type: ignore[misc] # a class made at run time
     """A new rule of the platform, or the replacement of one."""
 
-    name = fields.String(required=True)
     expression = fields.String(required=True, metadata={"example": EXAMPLE})
-    tenant_ids = fields.List(
-        fields.String(), load_default=list, metadata={"description": "Empty for all tenants."}
-    )
-    receivers = fields.List(
-        fields.String(),
-        load_default=list,
-        metadata={
-            "description": "Names of the platform's receivers; empty for emails to all operators."
-        },
-    )
 
 
-class PlatformRuleSchema(schema_of(PlatformRuleRequest)):  # type: ignore[misc] # as above
+class PlatformRuleSchema(response_schema(PlatformRuleRequest)):  # type: ignore[misc] # a class made at run time
     """A rule of the platform."""
 
     id = fields.String()

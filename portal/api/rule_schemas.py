@@ -12,7 +12,8 @@ from alerting.rules.backtest import MAX_DAYS
 from alerting.rules.files import ChangeAction
 from alerting.states import ActionKind, Severity
 from core.errors import InvalidInputError
-from portal.api.schemas import StrictSchema, instant, schema_of
+from portal.api.schemas import StrictSchema, instant
+from portal.api.spec_schemas import request_schema, response_schema
 
 MAX_RULES = 1000
 # The fields of a rule that evaluations change.
@@ -55,13 +56,13 @@ def _actions() -> fields.List[Any]:
     )
 
 
-class RuleSchema(schema_of(RuleRequest)):  # type: ignore[misc] # a class made at run time
+class RuleSchema(response_schema(RuleRequest)):  # type: ignore[misc] # a class made at run time
     """An alert rule: a threshold on an aggregate of a field over a window, by series group."""
 
+    actions = _actions()
     id = fields.String()
     tenant_id = fields.String()
     expression = fields.Function(rule_expression)
-    actions = _actions()
     pack_key = fields.String(metadata={"description": "Its rule of the pack, and its runbook."})
     is_platform = fields.Function(
         lambda rule: rule.platform_rule_id is not None,
@@ -87,13 +88,14 @@ def _check_expression(text: str) -> None:
         raise ValidationError(error.errors["expression"]) from error
 
 
-class RuleRequestSchema(schema_of(RuleRequest), StrictSchema):  # type: ignore[misc] # as above
+class RuleRequestSchema(request_schema(RuleRequest)):  # type: ignore[misc] # a class made at run time
     """A new rule, or the replacement of one; without `expression`, the metric is required."""
 
     # A change of the expression replaces these, and the other way round.
     alternatives: ClassVar = {"expression": EXPRESSED}
 
-    name = fields.String(required=True)
+    measurement = fields.String()
+    field = fields.String()
     actions = _actions()
     expression = fields.String(
         validate=_check_expression,
@@ -184,10 +186,9 @@ class RulePackSchema(Schema):
     rules = fields.List(fields.Nested(PackRuleSchema))
 
 
-class RuleEntrySchema(schema_of(RuleEntry), StrictSchema):  # type: ignore[misc] # as above
+class RuleEntrySchema(request_schema(RuleEntry)):  # type: ignore[misc] # a class made at run time
     """A rule of a file."""
 
-    name = fields.String(required=True)
     expression = fields.String(required=True, metadata={"example": EXAMPLE})
     actions = _actions()
 

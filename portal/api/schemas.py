@@ -1,12 +1,9 @@
 """Schemas shared by all resources: errors, paging, sorting, and the envelope of a list."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from datetime import UTC
-from enum import EnumType
 from functools import cache
-from types import NoneType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validate
 
@@ -89,40 +86,6 @@ def page_of(schema: type[Schema]) -> type[Schema]:
         },
         name=f"{name}PageSchema",
     )
-
-
-def schema_of(kind: type) -> type[Schema]:
-    """Return the schema of a dataclass, with its defaults.
-
-    The metadata of its fields is theirs in the API; `choices` are the values that are allowed.
-    """
-    hints = get_type_hints(kind)
-    schema_fields = {
-        field.name: _field_of(hints[field.name], field) for field in dataclasses.fields(kind)
-    }
-    return Schema.from_dict(schema_fields, name=f"{kind.__name__}FieldsSchema")
-
-
-def _field_of(hint: Any, field: dataclasses.Field[Any]) -> fields.Field[Any]:  # noqa: ANN401 - any type
-    metadata = dict(field.metadata)
-    options: dict[str, Any] = {"metadata": metadata}
-    if "choices" in metadata:
-        options["validate"] = validate.OneOf(metadata.pop("choices"))
-    if field.default is not dataclasses.MISSING:
-        options["load_default"] = field.default
-    elif field.default_factory is not dataclasses.MISSING:
-        options["load_default"] = field.default_factory
-    kinds = get_args(hint)
-    if get_origin(hint) is Mapping:
-        values = fields.List(fields.String())
-        return fields.Dict(keys=fields.String(), values=values, **options)
-    if get_origin(hint) is Sequence:
-        return fields.List(Schema.TYPE_MAPPING.get(kinds[0], fields.Dict)(), **options)
-    if isinstance(hint, EnumType):
-        return fields.Enum(hint, by_value=True, **options)
-    if NoneType in kinds:
-        return Schema.TYPE_MAPPING[kinds[0]](allow_none=True, **options)
-    return Schema.TYPE_MAPPING[hint](**options)
 
 
 def values_of(schema: type[Schema], item: object, **replaced: object) -> dict[str, Any]:

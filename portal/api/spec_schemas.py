@@ -1,20 +1,21 @@
-"""Fields of REST schemas for the specs of jobs; see `core.spec`.
+"""Fields of REST schemas for the specs of jobs and rules; see `core.spec`.
 
 Limits are documented, and the service checks them with everything else, so that a request is told
 all of its errors at once. Sizes and durations are numbers of bytes and seconds, or texts such as
 `8GiB` and `2h`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import EnumType
 from functools import partial
 from typing import Any, get_args, get_origin
 
 import msgspec
-from marshmallow import Schema, ValidationError, fields, validate
+from marshmallow import Schema, ValidationError, fields
 
 from core.quantities import parse_duration, parse_size
 from core.spec import SpecField, spec_fields
+from portal.api.schemas import StrictSchema
 
 _BIG = 2**53
 # Texts that numbers of a unit may be, by the end of a field's name.
@@ -29,7 +30,9 @@ _PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
     float: fields.Float,
     bool: fields.Boolean,
 }
+_LISTS, _MAPPINGS = (list, Sequence), (dict, Mapping)
 Schemas = Mapping[Any, type[Schema]]
+_NO_SCHEMAS: Schemas = {}
 
 
 class QuantityField(fields.Field[int]):
@@ -61,17 +64,30 @@ class QuantityField(fields.Field[int]):
             raise ValidationError(f"{error}.".replace("..", ".")) from None
 
 
-def request_fields(spec: type[msgspec.Struct], schemas: Schemas) -> dict[str, fields.Field[Any]]:
-    """Return the fields of a spec in a request body; `schemas` are those of structs in it."""
-    return {field.name: _request_field(field, schemas) for field in spec_fields(spec).values()}
+class _EnumField(fields.Enum[Any]):
+    """A member of an enum, which is stored as its value in parts of a job."""
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **options: Any) -> Any:  # noqa: ANN401 - marshmallow's
+        return super()._serialize(self.enum(value), attr, obj, **options)
 
 
-def response_fields(spec: type[msgspec.Struct], schemas: Schemas) -> dict[str, fields.Field[Any]]:
-    """Return the fields of a spec in a response."""
-    return {
-        field.name: _plain_field(field, schemas, metadata=_described(field))
+def request_schema(spec: type, schemas: Schemas = _NO_SCHEMAS) -> type[Schema]:
+    """Return the schema of a spec in a request body; `schemas` are those of structs in it."""
+    fields_by_name = {
+        field.name: _request_field(field, schemas) for field in spec_fields(spec).values()
+    }
+    return StrictSchema.from_dict(fields_by_name, name=f"{spec.__name__}FieldsSchema")
+
+
+def response_schema(spec: type, schemas: Schemas = _NO_SCHEMAS) -> type[Schema]:
+    """Return the schema of a spec in a response."""
+    fields_by_name = {
+        field.name: _plain_field(
+            field, schemas, metadata=_described(field), allow_none=field.is_nullable
+        )
         for field in spec_fields(spec).values()
     }
+    return Schema.from_dict(fields_by_name, name=f"{spec.__name__}ShownSchema")
 
 
 def _request_field(field: SpecField, schemas: Schemas) -> fields.Field[Any]:
@@ -93,33 +109,40 @@ def _plain_field(
     **options: Any,  # noqa: ANN401 - marshmallow's
 ) -> fields.Field[Any]:
     outer = get_origin(field.type)
-    if outer is dict:
-        return fields.Dict(keys=fields.String(), values=fields.String(), **options)
-    if outer is list:
-        (item,) = get_args(field.type)
+    if outer in _LISTS:
         choices = options["metadata"].pop("enum", None)
-        text = fields.String(metadata={"enum": choices} if choices else {})
-        return fields.List(fields.Nested(schemas[item]) if item in schemas else text, **options)
+        text = fields.String(metadata={"enum": choices})
+        item = text if choices else _item_field(get_args(field.type)[0], schemas)
+        return fields.List(item, **options)
+    if outer in _MAPPINGS:
+        values = _item_field(get_args(field.type)[1], schemas)
+        return fields.Dict(keys=fields.String(), values=values, **options)
     if isinstance(field.type, EnumType):
-        # A text, because that is how parts of a job are stored.
-        members: Iterable[str] = field.type.__members__.values()
-        return fields.String(validate=validate.OneOf(list(map(str, members))), **options)
+        return _EnumField(field.type, by_value=fields.String, **options)
     if field.type in schemas:
         return fields.Nested(schemas[field.type], **options)
     return _PLAIN[field.type](**options)
 
 
+def _item_field(kind: Any, schemas: Schemas) -> fields.Field[Any]:  # noqa: ANN401 - a type
+    if kind in schemas:
+        return fields.Nested(schemas[kind])
+    if get_origin(kind) in _LISTS:
+        return fields.List(_item_field(get_args(kind)[0], schemas))
+    return fields.String() if kind is str else fields.Dict()
+
+
 def _described(field: SpecField) -> dict[str, Any]:
-    return {"description": field.about.help} if field.about.help else {}
+    described: dict[str, Any] = {"description": field.about.help} if field.about.help else {}
+    if choices := list(map(str, field.about.choices)):
+        described["enum"] = [*choices, None] if field.is_nullable else choices
+    return described
 
 
 def _limits(field: SpecField) -> dict[str, Any]:
-    about = field.about
-    if about.choices:
-        return {"enum": [*map(str, about.choices), *([None] if field.is_nullable else [])]}
-    if get_origin(field.type) is not None:
-        name = "maxItems" if get_origin(field.type) is list else "maxProperties"
-        return {} if about.maximum is None else {name: about.maximum}
-    if field.type not in (int, float):
+    about, outer = field.about, get_origin(field.type)
+    if about.maximum is None:
         return {}
-    return {"minimum": about.minimum, "maximum": min(about.maximum or _BIG, _BIG)}
+    if outer is not None:
+        return {"maxItems" if outer in _LISTS else "maxProperties": about.maximum}
+    return {"minimum": about.minimum, "maximum": min(about.maximum, _BIG)}
