@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import Select, or_, select
 from sqlalchemy.orm import Session
 
 from alerting.evaluation.expression import Group, group_key
@@ -15,6 +16,8 @@ from alerting.models import Alert, Rule
 from core.db import SessionFactory, transaction
 from tenants.models import Appliance
 from timeseries.store import APPLIANCE_TAG
+
+ALERTS_PER_TRANSACTION = 1000
 
 
 def resolve_alerts(
@@ -34,10 +37,24 @@ def end_alerts_without(recorder: Recorder, groups: Sequence[Group]) -> None:
 def resolve_ended(sessions: SessionFactory, *, now: datetime, public_url: str) -> None:
     """Resolve alerts of retired appliances, and of rules that were disabled meanwhile.
 
-    A concurrent evaluation may move an alert while its rule is being disabled.
+    A concurrent evaluation may move an alert while its rule is being disabled. Each transaction has
+    alerts of one rule, and not too many: other writers wait for it.
     """
-    statement = (
-        select(Alert)
+    with sessions() as session:
+        rows = session.execute(_ended(Alert.rule_id, Alert.id)).all()
+    for _, of_rule in groupby(rows, key=attrgetter("rule_id")):
+        idents = [row.id for row in of_rule]
+        for start in range(0, len(idents), ALERTS_PER_TRANSACTION):
+            part = Alert.id.in_(idents[start : start + ALERTS_PER_TRANSACTION])
+            with transaction(sessions) as session:
+                alerts = session.scalars(_ended(Alert).where(part)).all()
+                if alerts:
+                    _resolve(Recorder(session, alerts[0].rule, now, public_url), alerts)
+
+
+def _ended(*columns: Any) -> Select[Any]:  # noqa: ANN401 - as SQLAlchemy's
+    return (
+        select(*columns)
         .join(Rule, Rule.id == Alert.rule_id)
         .outerjoin(Appliance, Appliance.id == Alert.tags[APPLIANCE_TAG].as_string())
         .where(
@@ -46,11 +63,6 @@ def resolve_ended(sessions: SessionFactory, *, now: datetime, public_url: str) -
         )
         .order_by(Alert.rule_id, Alert.id)
     )
-    with transaction(sessions) as session:
-        alerts = session.scalars(statement).all()
-        for _, of_rule in groupby(alerts, key=attrgetter("rule_id")):
-            ended = list(of_rule)
-            _resolve(Recorder(session, ended[0].rule, now, public_url), ended)
 
 
 def _active(session: Session, rule: Rule) -> Sequence[Alert]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.orm import Session
+from sqlalchemy.orm.attributes import set_committed_value
 
 from alerting.evaluation.expression import group_key
 from alerting.language.action_request import is_severe_enough
@@ -19,7 +20,6 @@ from alerting.notification.messages import alert_payload
 from alerting.notification.recipients import Routing
 from alerting.states import ActionKind, ActionState, AlertState
 from core.db import Base
-from core.guarded_update import changed_one
 from core.ids import new_id
 from tenants.models import Tenant
 
@@ -29,6 +29,9 @@ _VIEWED = tuple(column.name for column in fields(AlertView))
 _read_view = attrgetter(*_VIEWED)
 _TABLE = Base.metadata.tables[Alert.__tablename__]
 _REFRESH = update(_TABLE).where(_TABLE.c.id == bindparam("ident"))
+_CHANGE = _REFRESH.where(
+    _TABLE.c.state == bindparam("former_state"), _TABLE.c.severity == bindparam("former_severity")
+)
 ACTIVE_STATES = (AlertState.PENDING, AlertState.FIRING, AlertState.NO_DATA)
 
 
@@ -89,12 +92,12 @@ class Recorder:
             values = {name: getattr(after, name) for name in _OBSERVED}
             self._refreshed.append({"ident": alert.id, "updated_at": self.now, **values})
             return
-        statement = (
-            update(Alert)
-            .where(Alert.id == alert.id, Alert.state == before, Alert.severity == alert.severity)
-            .values(updated_at=self.now, **_columns(outcome.after))
-        )
-        if changed_one(self.session, statement):
+        columns = {"updated_at": self.now, **_columns(outcome.after)}
+        former = {"ident": alert.id, "former_state": before, "former_severity": alert.severity}
+        # The model's statement would look for the alert among all that the session holds.
+        if self.session.connection().execute(_CHANGE, former | columns).rowcount == 1:
+            for name, column_value in columns.items():
+                set_committed_value(alert, name, column_value)
             is_worse = after.severity.rank > view.severity.rank
             if outcome.is_transition and (is_worse or before not in ACTIVE_STATES):
                 alert.acknowledged_at = alert.acknowledged_by = None
