@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from cli.database import open_session, require_database
 from cli.local_time import local_minutes
-from collector.data_dir import replace_file
+from core.atomic_files import replace_file
 from core.clock import utc_now
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, load_server_settings

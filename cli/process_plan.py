@@ -16,6 +16,7 @@ from cli.supervision import Child
 from collector.certificates import PORTAL_AUTHORITY_NAME, store_portal_authority
 from collector.data_dir import load_identity
 from core.advertised_ca import advertised_ca
+from core.atomic_files import replace_file
 from core.clock import utc_now
 from core.db import SessionFactory
 from core.errors import ConfigurationError
@@ -115,10 +116,7 @@ class ProcessPlan:
             slug: create_token(sessions, slug, uses=uses, now=utc_now())
             for slug, uses in missing.items()
         }
-        self._fleet_home.mkdir(exist_ok=True)
-        path = self._fleet_home / TOKENS_NAME
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(tokens), encoding="utf-8")
+        replace_file(self._fleet_home / TOKENS_NAME, json.dumps(tokens).encode())
 
     def _start(self, name: str, *arguments: str, **variables: str) -> Child:
         logs = self._settings.data_dir / "logs"

@@ -10,7 +10,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 
 from alerting.models import Receiver
 from cli.database import open_session, require_database
-from collector.data_dir import replace_file
+from core.atomic_files import replace_file
 from core.clock import utc_now
 from core.secretbox import KEY_FILE, SecretBox, new_key
 from core.settings import load_server_settings

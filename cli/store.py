@@ -4,7 +4,6 @@ These commands open the store themselves. One process can open the file of an em
 stop a running server first, or use the portal's API instead.
 """
 
-import os
 import sys
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -28,6 +27,7 @@ from cli.store_common import (
     until_option,
 )
 from cli.store_migrate import migrate
+from core.atomic_files import replacing
 from core.clock import from_ns, to_ns, utc_now
 from core.errors import ConflictError, InvalidInputError
 from core.quantities import format_size
@@ -188,21 +188,14 @@ def _to_stdout(pieces: Iterator[Piece]) -> int:
 
 
 def _to_file(pieces: Iterator[Piece], path: Path) -> int:
-    """Write a file under a temporary name, and rename it when it is complete."""
-    partial = path.with_name(f".{path.name}.part")
+    """Write a file, which appears under its name when it is complete."""
     rows = 0
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with partial.open("wb") as file:
-                for piece in pieces:
-                    file.write(piece.data)
-                    rows = piece.rows
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        with replacing(path, mode=0o666) as file:
+            for piece in pieces:
+                file.write(piece.data)
+                rows = piece.rows
     except OSError as error:
         raise InvalidInputError(f"{path} can't be written: {error.strerror or error}.") from error
     return rows

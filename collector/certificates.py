@@ -12,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 
-from collector.data_dir import load_json, replace_file, save_json
+from collector.data_dir import load_json, save_json
 from collector.errors import CertificateError, EnrollmentError
+from core.atomic_files import replace_file
 from core.clock import from_ns, to_ns
 from protocol.enrollment import IssuedCertificate
 

@@ -1,7 +1,4 @@
-"""The data folder: the identity from enrollment, the lock of the running agent, and JSON files.
-
-Files are replaced atomically: after a crash, the old or the new content is there, never a part.
-"""
+"""The data folder: the identity from enrollment, the lock of the running agent, and JSON files."""
 
 import fcntl
 import logging
@@ -16,6 +13,7 @@ from typing import TypeVar
 import msgspec
 
 from collector.errors import AlreadyRunningError, EnrollmentError
+from core.atomic_files import replace_file
 from core.private_files import make_private
 
 log = logging.getLogger(__name__)
@@ -88,22 +86,6 @@ def secure_data_dir(data_dir: Path) -> None:
         make_private(data_dir)
     except OSError as error:
         log.warning("other users may read the data folder %s: %s", data_dir, error.strerror)
-
-
-def replace_file(path: Path, content: bytes) -> None:
-    """Write a file atomically, readable by this user only.
-
-    Raises:
-        OSError: the folder isn't writable.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
 
 
 def load_json(path: Path, kind: type[T]) -> T | None:

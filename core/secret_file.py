@@ -1,10 +1,12 @@
 """Secrets that a server generates once and stores in its data folder."""
 
 import os
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+
+from core.atomic_files import replace_file, sync_folder
+from core.ids import new_id
 
 
 def load_or_create_secret(path: Path, make: Callable[[], str]) -> str:
@@ -15,31 +17,13 @@ def load_or_create_secret(path: Path, make: Callable[[], str]) -> str:
     """
     with suppress(FileNotFoundError):
         return path.read_text(encoding="utf-8")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = _written(path.parent, f"{make()}\n")
+    draft = path.with_name(f".{path.name}.{new_id()}")
+    replace_file(draft, f"{make()}\n".encode())
     try:
         # Unlike a rename, a link does not replace a file that another process created.
         with suppress(FileExistsError):
             os.link(draft, path)
     finally:
         draft.unlink()
-    _sync(path.parent)
+    sync_folder(path.parent)
     return path.read_text(encoding="utf-8")
-
-
-def _written(folder: Path, text: str) -> Path:
-    """Return a new file with the text, synced and readable by the owner only."""
-    descriptor, name = tempfile.mkstemp(prefix=".new-", dir=folder)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    return Path(name)
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from core.atomic_files import replace_file
 from core.errors import UnauthenticatedError
 
 
@@ -29,10 +30,7 @@ def credentials_path() -> Path:
 def save_credentials(credentials: Credentials) -> Path:
     """Write the credentials, readable by this user only; return the path of the file."""
     path = credentials_path()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.touch(mode=0o600)
-    path.chmod(0o600)
-    path.write_text(json.dumps(asdict(credentials)))
+    replace_file(path, json.dumps(asdict(credentials)).encode())
     return path
 
 

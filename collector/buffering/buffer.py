@@ -18,7 +18,7 @@ from threading import Condition, Lock
 
 import msgspec
 
-from collector.buffering.cursor import Cursor, read_cursor, write_cursor
+from collector.buffering.cursor import CURSOR_NAME, Cursor, read_cursor
 from collector.buffering.frames import Frame, encode_frame
 from collector.buffering.store import (
     BATCH_BYTES,
@@ -26,6 +26,7 @@ from collector.buffering.store import (
     Batch,
     BufferStore,
 )
+from core.atomic_files import replace_file
 from core.clock import Clock
 
 __all__ = ["BACKLOG_POINTS_PER_SECOND", "BATCH_POINTS", "MAX_MEMORY_BYTES", "Batch", "DiskBuffer"]
@@ -205,7 +206,7 @@ class DiskBuffer:
                 self._is_unsaved = False
                 content = msgspec.json.encode(self._store.save_to_cursor())
             try:
-                write_cursor(self._folder, content)
+                replace_file(self._folder / CURSOR_NAME, content)
             except OSError as error:  # harmless: after a crash some samples are sent twice
                 log.debug("can't write the cursor: %s", error)
                 self._is_unsaved = True

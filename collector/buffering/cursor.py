@@ -1,13 +1,11 @@
 """The buffer's cursor: what the portal has acknowledged, and counts of lost points."""
 
-import contextlib
-import os
 from pathlib import Path
 
 import msgspec
 
 from collector.buffering.segments import Range
-from collector.data_dir import load_json, replace_file
+from collector.data_dir import load_json
 
 CURSOR_NAME = "cursor.json"
 VERSION = 2
@@ -40,18 +38,3 @@ class Cursor(msgspec.Struct, omit_defaults=True):
 def read_cursor(folder: Path) -> Cursor:
     """Return the cursor; a new one, so that everything is sent again, if it can't be read."""
     return load_json(folder / CURSOR_NAME, Cursor) or Cursor(VERSION)
-
-
-def write_cursor(folder: Path, content: bytes) -> None:
-    """Replace the cursor's file.
-
-    Raises:
-        OSError: it can't be written; the old one is unchanged.
-    """
-    path = folder / CURSOR_NAME
-    try:
-        replace_file(path, content)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(path.with_name(f"{CURSOR_NAME}.partial"))  # noqa: PTH108 - as in segments
-        raise

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from collector.buffering.frames import Extent, Frame, decode_frame, scan
+from core.atomic_files import sync_folder
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ class SegmentWriter:
         self._descriptor = os.open(segment.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if not segment.size_bytes:
             try:
-                _sync_folder(segment.path.parent)
+                sync_folder(segment.path.parent)
             except OSError:
                 self.close()
                 raise
@@ -240,11 +241,3 @@ def _truncate(segment: Segment, size: int) -> None:
         segment.acknowledged = clip_ranges(segment.acknowledged, size)
     except OSError:
         segment.is_sealed = True
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

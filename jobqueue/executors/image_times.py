@@ -6,6 +6,7 @@ from threading import Lock
 
 import msgspec
 
+from core.atomic_files import replace_file
 from core.clock import Clock, to_ns
 
 
@@ -51,7 +52,4 @@ class ImageTimes:
             return {}
 
     def _save(self, times: dict[str, Times]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._path.with_suffix(".new")
-        draft.write_bytes(msgspec.json.encode(times))
-        draft.replace(self._path)
+        replace_file(self._path, msgspec.json.encode(times), is_durable=False)

@@ -5,7 +5,6 @@ and their hashes are left out.
 """
 
 import json
-import os
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
@@ -17,8 +16,8 @@ from urllib.parse import quote
 from sqlalchemy import Select, Table, select
 from sqlalchemy.orm import Session
 
+from core.atomic_files import replacing
 from core.db import Base, SessionFactory, transaction
-from core.ids import new_id
 from tenants.models import AuditEntry, Membership, Tenant, TenantRemoval, User
 from timeseries.migration.export import ExportFormat, export
 from timeseries.store import ScanQuery, Store
@@ -84,17 +83,12 @@ class Archive:
             ArchiveInterrupted: the process is stopping; no file remains.
         """
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}.{new_id()}.part")
-        try:
-            # It contains personal data: only the server's user may read it.
-            with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as file:
-                with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-                    self._fill(archive, progress)
-                file.flush()
-                os.fsync(file.fileno())
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        # It contains personal data: only the server's user may read it.
+        with (
+            replacing(path) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+        ):
+            self._fill(archive, progress)
         return path.stat().st_size
 
     def _fill(self, archive: zipfile.ZipFile, progress: Progress) -> None:

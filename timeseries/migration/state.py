@@ -11,10 +11,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
+from core.atomic_files import replace_file
 from core.errors import ConfigurationError
 from timeseries.store import ScanQuery
 
@@ -108,20 +109,15 @@ class StateFile:
     def append(self, chunk: MigratedChunk) -> None:
         """Record a chunk; it is on disk when this returns."""
         if not self.path.exists():
-            self._begin()
+            replace_file(self.path, _line(_Header(self._key, VERSION)))
         with self.path.open("ab") as file:
-            _write(file, chunk)
+            file.write(_line(chunk))
+            file.flush()
+            os.fsync(file.fileno())
 
     def delete(self) -> None:
         """Remove the file: the migration is complete."""
         self.path.unlink(missing_ok=True)
-
-    def _begin(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_name(f"{self.path.name}.part")
-        with partial.open("wb") as file:
-            _write(file, _Header(self._key, VERSION))
-        partial.replace(self.path)
 
     def _check(self, header: _Header) -> None:
         if header.version != VERSION or header.key != self._key:
@@ -145,7 +141,5 @@ def state_path(folder: Path, key: str) -> Path:
     return folder / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.jsonl"
 
 
-def _write(file: BinaryIO, line: MigratedChunk | _Header) -> None:
-    file.write(msgspec.json.encode(line) + b"\n")
-    file.flush()
-    os.fsync(file.fileno())
+def _line(record: MigratedChunk | _Header) -> bytes:
+    return msgspec.json.encode(record) + b"\n"

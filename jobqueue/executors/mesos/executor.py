@@ -15,6 +15,7 @@ from threading import RLock
 
 import msgspec
 
+from core.atomic_files import replace_file
 from core.clock import Clock, to_ns, utc_now
 from jobqueue.executors.base import (
     STOPPED,
@@ -365,11 +366,8 @@ class MesosExecutor(ABC):
 
     def _save(self, record: Record) -> None:
         path = self._path(record.attempt_id, ".json")
-        partial = path.with_suffix(".partial")
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(msgspec.json.encode(record))
-            partial.replace(path)
+            replace_file(path, msgspec.json.encode(record), is_durable=False)
         except OSError as error:
             raise ExecutorError(f"{path} can't be written: {error}") from error
 

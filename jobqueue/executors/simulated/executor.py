@@ -17,6 +17,7 @@ from zlib import crc32
 
 import msgspec
 
+from core.atomic_files import replace_file
 from core.clock import Clock, from_ns, to_ns
 from jobqueue.executors.base import (
     STOPPED,
@@ -218,11 +219,9 @@ class SimulatedExecutor:
     def _save(self) -> None:
         if self._state_path is None:
             return
-        partial = self._state_path.with_suffix(".partial")
+        content = msgspec.json.encode(list(self._attempts.values()))
         try:
-            self._state_path.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_bytes(msgspec.json.encode(list(self._attempts.values())))
-            partial.replace(self._state_path)
+            replace_file(self._state_path, content, is_durable=False)
         except OSError as error:
             raise ExecutorError(f"{self._state_path} can't be written: {error}") from error
 

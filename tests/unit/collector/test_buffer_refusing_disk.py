@@ -92,9 +92,9 @@ def test_a_cursor_that_can_not_be_written_is_written_later(
     buffer = reopened(tmp_path, hand_clock)
     buffer.append(frame("m v=0"))
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("collector.data_dir.os.fsync", refusing(errno.ENOSPC))
+        full_disk.setattr("core.atomic_files.os.fsync", refusing(errno.ENOSPC))
         assert drain(buffer) == ["m v=0"]
-    assert not list((tmp_path / "buffer").glob("*.partial"))
+    assert not list((tmp_path / "buffer").glob(".*"))
     buffer.append(frame("m v=1"))
     assert drain(reopened(tmp_path, hand_clock)) == ["m v=1"]
 

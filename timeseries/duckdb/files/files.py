@@ -3,13 +3,13 @@
 Paths are relative, like those in the manifest. Files never change.
 """
 
-import os
 import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
+from core.atomic_files import sync_folder
 from timeseries.store import StoreUnavailableError
 
 OWNER = "owner"
@@ -86,7 +86,7 @@ class LocalFiles:
         new.rename(file)
         self._created.discard(new)
         for folder in list(file.parents)[:4]:
-            _sync(folder)
+            sync_folder(folder)
 
     def abandon(self) -> None:
         """Delete what was created and not published."""
@@ -132,12 +132,3 @@ def check_owner(place: str, stored_owner: str, owner: str) -> None:
             f"{place} has the samples of another database. Use another folder or prefix for each, "
             f"or restore the database that belongs to it. If it is gone, delete {place}/{OWNER}."
         )
-
-
-def _sync(folder: Path) -> None:
-    """Make what was renamed into or created in a folder survive a power failure."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
