@@ -7,7 +7,7 @@ from datetime import timedelta, tzinfo
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from alerting.charts.plots import BOTTOM, LEFT, RIGHT, TOP, Plot, Position, plot_series
+from alerting.charts.plots import Plot, Position, plot_series
 from alerting.evaluation.rule_series import read_series, rule_of_group
 from alerting.models import Alert
 from alerting.states import Severity
@@ -74,12 +74,11 @@ def draw(plot: Plot) -> bytes:
     image = Image.new("RGB", (plot.width * _SCALE, plot.height * _SCALE), _BACKGROUND)
     canvas = ImageDraw.Draw(image)
     canvas.font = ImageFont.load_default(_FONT_PIXELS * _SCALE)
-    right, bottom = plot.width - RIGHT, plot.height - BOTTOM
     for y, label in plot.values:
-        _line(canvas, [(LEFT, y), (right, y)], _GRID)
-        canvas.text(_scaled((LEFT - 6, y)), label, fill=_INK, anchor="rm")
+        _line(canvas, [(plot.left, y), (plot.right, y)], _GRID)
+        canvas.text(_scaled((plot.left - 6, y)), label, fill=_INK, anchor="rm")
     for x, label in plot.times:
-        canvas.text(_scaled((x, bottom + 6)), label, fill=_INK, anchor="mt")
+        canvas.text(_scaled((x, plot.bottom + 6)), label, fill=_INK, anchor="mt")
     for line in plot.lines:
         for part in line.parts:
             _line(canvas, part, _LINE, width=2)
@@ -87,9 +86,10 @@ def draw(plot: Plot) -> bytes:
             _line(canvas, line.trend, _INK)
     for level in plot.levels:
         color = _LEVELS[level.severity]
-        _line(canvas, [(LEFT, level.y), (right, level.y)], color)
+        _line(canvas, [(plot.left, level.y), (plot.right, level.y)], color)
         label = f"{level.severity} {level.label}"
-        canvas.text(_scaled((right, max(level.y - 2, TOP))), label, fill=color, anchor="rb")
+        above = plot.right, max(level.y - 2, plot.top)
+        canvas.text(_scaled(above), label, fill=color, anchor="rb")
     out = BytesIO()
     image.quantize(64).save(out, format="PNG", optimize=True)
     return out.getvalue()

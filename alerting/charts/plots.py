@@ -14,7 +14,6 @@ from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.quantities import format_value, unit_of
 from core.zones import abbreviation, round_times
 
-LEFT, RIGHT, TOP, BOTTOM = 64, 12, 12, 24
 _PIXELS_PER_TIME, _PIXELS_PER_VALUE = 110, 32
 _GAP_STEPS = 2.5
 _TIME_STEPS = tuple(
@@ -49,10 +48,17 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plot:
-    """A picture: lines, thresholds, stretches of time, and the labels of the axes."""
+    """A picture: lines, thresholds, stretches of time, and the labels of the axes.
+
+    The axes are inside the frame from `left` to `right` and `top` to `bottom`.
+    """
 
     width: int
     height: int
+    left: int
+    right: int
+    top: int
+    bottom: int
     lines: Sequence[PlotLine]
     levels: Sequence[Level]
     bands: Sequence[tuple[float, float]]
@@ -81,15 +87,16 @@ def plot_series(
     numbers = [value for line in series.lines for value in (*line.values, *_trended(line))]
     numbers += [value for value, _ in series.thresholds]
     low, high = _range(min(numbers), max(numbers))
-    x_scale = (width - LEFT - RIGHT) / max(1, series.end_ns - series.start_ns)
-    y_scale = (height - TOP - BOTTOM) / (high - low)
+    left, right, top, bottom = 64, width - 12, 12, height - 24
+    x_scale = (right - left) / max(1, series.end_ns - series.start_ns)
+    y_scale = (bottom - top) / (high - low)
 
     def x(time_ns: int) -> float:
         inside = min(max(time_ns, series.start_ns), series.end_ns)
-        return round(LEFT + (inside - series.start_ns) * x_scale, 1)
+        return round(left + (inside - series.start_ns) * x_scale, 1)
 
     def y(value: float) -> float:
-        return round(height - BOTTOM - (value - low) * y_scale, 1)
+        return round(bottom - (value - low) * y_scale, 1)
 
     def line_of(line: GroupSeries) -> PlotLine:
         parts = [[(x(at), y(value)) for at, value in part] for part in _parts(line, series.step_ns)]
@@ -102,6 +109,10 @@ def plot_series(
     return Plot(
         width=width,
         height=height,
+        left=left,
+        right=right,
+        top=top,
+        bottom=bottom,
         lines=[line_of(line) for line in series.lines],
         levels=[
             Level(y(value), format_value(series.field, value), severity)
