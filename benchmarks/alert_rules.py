@@ -33,7 +33,7 @@ from alerting.evaluation.evaluator import Evaluator
 from alerting.language.text import parse_expression
 from alerting.models import Receiver, Rule
 from alerting.notification.models import Notification
-from alerting.notification.outbox import drain_outbox
+from alerting.notification.outbox import drain_recipient, due_recipients
 from alerting.notification.policies import save_policy
 from alerting.notification.receivers import create_receiver
 from alerting.notification.senders.notify import WebhookSender
@@ -391,9 +391,14 @@ def _storm(folder: Path, portal: Portal, plan: Plan) -> dict[str, float]:
         evaluated = time.perf_counter()
         senders = {ReceiverKind.WEBHOOK: WebhookSender(10.0, box=box, policy=LOOPBACK)}
         waiting = select(Notification.id).where(Notification.state == NotificationState.WAITING)
+
+        def soon() -> datetime:
+            return utc_now() + timedelta(seconds=2)
+
         is_waiting = True
         while is_waiting:
-            drain_outbox(portal.sessions, senders, now=utc_now() + timedelta(seconds=2))
+            for recipient in due_recipients(portal.sessions, now=soon()):
+                drain_recipient(portal.sessions, senders, recipient, clock=soon)
             with transaction(portal.sessions) as session:
                 is_waiting = session.scalar(waiting.limit(1)) is not None
         delivered = time.perf_counter()

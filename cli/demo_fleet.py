@@ -5,7 +5,6 @@ runs attempts. On its first start it also sends a day of history, and `demo_past
 """
 
 import json
-import logging
 import os
 import threading
 import time
@@ -32,8 +31,6 @@ from core.logs import configure_logging
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import GIB, SimulationConfig
 from plugins.simulation.history import continue_history
-
-log = logging.getLogger(__name__)
 
 TOKENS_NAME = "enrollment.json"
 HISTORY_MARKER = "history-sent"

@@ -37,9 +37,6 @@ class Holds:
         return max((end for end in ends if end is not None), default=None)
 
 
-NO_HOLDS = Holds((), {}, Inhibitions({}))
-
-
 def current_holds(session: Session, tenant_ids: Collection[str], *, now: datetime) -> Holds:
     """Return what holds notifications of some tenants now."""
     silences = active_silences(session, now=now)

@@ -57,21 +57,6 @@ class DueRecipient:
     tenant_id: str | None
 
 
-def drain_outbox(
-    sessions: SessionFactory,
-    senders: Mapping[ReceiverKind, Sender],
-    *,
-    kinds: Collection[ReceiverKind] = tuple(ReceiverKind),
-    budgets: MessageBudgets = UNLIMITED,
-    now: datetime,
-) -> int:
-    """Send the due notifications of all recipients in turn; return the number of delivered ones."""
-    return sum(
-        drain_recipient(sessions, senders, recipient, clock=lambda: now, budgets=budgets)
-        for recipient in due_recipients(sessions, kinds=kinds, now=now)
-    )
-
-
 def due_recipients(
     sessions: SessionFactory,
     *,

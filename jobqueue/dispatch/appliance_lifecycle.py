@@ -36,36 +36,23 @@ from tenants.permissions import Permission
 from tenants.scope import Scope
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptSweep:
-    """The number of attempts that were lost, became unreachable, and were reported on again."""
-
-    lost: int = 0
-    unreachable: int = 0
-    recovered: int = 0
-
-
-def sweep_attempts(session: Session, *, now: datetime) -> AttemptSweep:
+def sweep_attempts(session: Session, *, now: datetime) -> None:
     """Mark attempts on lost, retired and revoked appliances as lost, and flag unreachable ones.
 
     The flag is cleared once the appliance reports again.
     """
     is_lost = or_(Appliance.state == ApplianceState.LOST, not_(in_service()))
-    lost = allocated_attempts(session, is_lost)
-    for attempt in lost:
+    for attempt in allocated_attempts(session, is_lost):
         _lose(session, attempt, now=now)
     is_flagged = Attempt.reason == Reason.APPLIANCE_UNREACHABLE
     is_silent = Appliance.state == ApplianceState.UNREACHABLE
-    unreachable = allocated_attempts(session, and_(is_silent, not_(is_flagged)))
-    for attempt in unreachable:
+    for attempt in allocated_attempts(session, and_(is_silent, not_(is_flagged))):
         message = f"{attempt.appliance.name} is unreachable; the job's current state is unknown."
         _flag(session, attempt, Reason.APPLIANCE_UNREACHABLE, message, event=message, now=now)
     reporting = Appliance.state.in_((ApplianceState.ONLINE, ApplianceState.STALE))
-    recovered = allocated_attempts(session, and_(reporting, is_flagged))
-    for attempt in recovered:
+    for attempt in allocated_attempts(session, and_(reporting, is_flagged)):
         event = f"{attempt.appliance.name} is reporting again."
         _flag(session, attempt, Reason.NONE, "", event=event, now=now)
-    return AttemptSweep(len(lost), len(unreachable), len(recovered))
 
 
 def retire_idle_appliance(

@@ -18,7 +18,6 @@ from jobqueue.models import Job, JobDependency
 from jobqueue.states import DependencyCondition, JobState, Reason
 from tenants.scope import Scope
 
-MAX_DEPENDENCIES = 20
 # Dependencies that one placement cycle resolves for a tenant; the next one goes on.
 MAX_RESOLVED = 100
 _WAITING = (JobState.SUBMITTED, JobState.QUEUED)

@@ -49,12 +49,6 @@ class QuarantineState(StrEnum):
     QUARANTINED = "quarantined"
 
 
-QUARANTINE_TRANSITIONS: dict[QuarantineState, frozenset[QuarantineState]] = {
-    QuarantineState.OPEN: frozenset({QuarantineState.QUARANTINED}),
-    QuarantineState.QUARANTINED: frozenset({QuarantineState.OPEN}),
-}
-
-
 def is_start_fault(attempt: Attempt) -> bool:
     """Return whether an attempt ended before its command ran, through no fault of its job."""
     return attempt.reason in START_FAULTS and attempt.started_at is None

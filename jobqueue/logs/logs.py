@@ -63,27 +63,6 @@ def file_name(tenant_id: str, job_id: str, number: int) -> str:
     return f"{tenant_id}/{job_id}/{number}.log"
 
 
-def append_log(
-    session: Session,
-    appliance_id: str,
-    attempt_id: str,
-    *,
-    offset: int,
-    data: bytes,
-    max_bytes: int = MAX_LOG_BYTES,
-) -> LogAck:
-    """Append a chunk to an attempt's log, as `append_logs`.
-
-    Raises:
-        NotFoundError: the appliance has no such attempt.
-    """
-    chunk = Piece(attempt_id=attempt_id, offset=offset, data=data)
-    [ack] = append_logs(session, appliance_id, [chunk], max_bytes=max_bytes)
-    if ack.is_unknown:
-        raise NotFoundError.of("attempt", attempt_id)
-    return ack
-
-
 def append_logs(
     session: Session,
     appliance_id: str,

@@ -59,7 +59,6 @@ class Decision:
         appliance_id: where it runs (ASSIGN) or waits (BIND, STAY); None when it is UNPLACED.
         policy: the name of the policy or `Rule` that chose it.
         gpu_uuids: the GPUs allocated to it; only with ASSIGN.
-        moved_from: the appliance it was bound to before, if that is another one.
         rejections: the most relevant first.
         victims: the running jobs that must stop for it, by id.
         is_trial: whether its start shows if the appliance can leave its quarantine.
@@ -71,7 +70,6 @@ class Decision:
     appliance_id: str | None = None
     policy: str = ""
     gpu_uuids: Sequence[str] = ()
-    moved_from: str | None = None
     rejections: Sequence[Rejection] = ()
     victims: Sequence[str] = ()
     is_trial: bool = False
@@ -132,7 +130,7 @@ class Planner:
         """Decide for the next job in the order of the queue."""
         held = self._over_cap(job)
         if held:
-            return Decision(job_id=job.id, action=Action.HELD, reason=held, moved_from=job.bound_to)
+            return Decision(job_id=job.id, action=Action.HELD, reason=held)
         started, rejections = self.start(job)
         return started or self._wait(job, self.feasible(job.shape)[0], rejections)
 
@@ -250,7 +248,6 @@ class Planner:
             self._feasible.clear()
         self.ledger.allocate(place, job, gpus, now=self.now)
         self._count(job.id, _Owner(job.user_id, job.gpus, job.array_id))
-        moved_from = job.bound_to if job.bound_to not in {None, view.id} else None
         policy, reason = self.snapshot.policy, f"{view.name} was {self._policy.title}."
         if is_trial:
             policy, reason = Rule.TRIAL, f"{view.name} is quarantined, and this job tries it."
@@ -261,8 +258,8 @@ class Planner:
         elif job.bound_to == view.id:
             policy = Rule.LEAST_RECENTLY_USED
             reason = f"{view.name}, which the job waited for, is free now."
-        elif moved_from:
-            before = self._name_of(moved_from)
+        elif job.bound_to:
+            before = self._name_of(job.bound_to)
             reason = f"{view.name} became free before {before}, which the job waited for."
         return Decision(
             job_id=job.id,
@@ -271,7 +268,6 @@ class Planner:
             appliance_id=view.id,
             policy=policy,
             gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
-            moved_from=moved_from,
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
         )
@@ -300,7 +296,6 @@ class Planner:
                 job_id=job.id,
                 action=Action.UNPLACED,
                 reason=reason,
-                moved_from=job.bound_to,
                 rejections=rejections,
             )
         if place is None:
@@ -317,7 +312,6 @@ class Planner:
             reason=reason,
             appliance_id=view.id,
             policy=rule,
-            moved_from=job.bound_to,
             rejections=rejections,
             victims=[victim.job_id for victim in victims],
         )

@@ -48,7 +48,6 @@ JOB_SORTS: Columns = {
     "gpus": Job.gpus,
 }
 # Fields of a request that are stored otherwise.
-_FINAL = [state for state in JobState if state.is_final]
 _NOT_STORED = frozenset(
     {"secrets", "secrets_from", "after_ok", "after_any", "array", "instances"}
     | {"kind", "container_policy"}

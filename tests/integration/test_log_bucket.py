@@ -7,11 +7,11 @@ import pytest
 
 from core.db import SessionFactory
 from jobqueue.logs.log_files import LogFiles, move_logs, sweep_files
-from jobqueue.logs.logs import append_log, delete_log, read_log
+from jobqueue.logs.logs import delete_log, read_log
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.s3 import credentials, new_bucket, s3_server
-from tests.unit.jobqueue.builders import report, start
+from tests.unit.jobqueue.builders import append_log, report, start
 
 
 def test_a_log_moves_to_a_bucket_and_is_read_and_deleted_there(
@@ -23,7 +23,7 @@ def test_a_log_moves_to_a_bucket_and_is_read_and_deleted_there(
         files = LogFiles(f"s3://{new_bucket(endpoint).name}/logs")
         with sessions.begin() as session:
             attempt = start(session, cast)
-            append_log(session, attempt.appliance_id, attempt.id, offset=0, data=b"one\ntwo\n")
+            append_log(session, attempt, b"one\ntwo\n")
             report(session, attempt, ObservedState.SUCCEEDED)
         assert move_logs(sessions, files, now=NOON + timedelta(days=1)) == 1
         with sessions.begin() as session:

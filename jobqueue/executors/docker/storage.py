@@ -1,6 +1,5 @@
 """Images and stopped containers of a Docker engine: what there is, and deleting it."""
 
-import logging
 import shutil
 from collections.abc import Callable, Collection
 from functools import partial
@@ -22,8 +21,6 @@ from protocol.storage import (
     StorageReport,
     StoredImage,
 )
-
-log = logging.getLogger(__name__)
 
 _STOPPED = ["exited", "created", "dead"]
 # Stopped containers of others that are listed, each at the cost of a request.

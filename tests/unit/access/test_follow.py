@@ -18,7 +18,6 @@ from access.database import Database
 from access.jobs.follow import create_follow_app
 from core.db import SessionFactory
 from jobqueue.logs.log_files import LogFiles, move_logs
-from jobqueue.logs.logs import append_log
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState
 from protocol.attempts import ObservedState
@@ -27,7 +26,7 @@ from tenants.principals import Principal, Via, principal_of
 from tests.cast import NOON, Cast
 from tests.fixtures.serving import Serving
 from tests.unit.access.conftest import eventually
-from tests.unit.jobqueue.builders import report, start
+from tests.unit.jobqueue.builders import append_log, report, start
 
 Event = tuple[str, str, Any]
 
@@ -63,10 +62,7 @@ class Follower:
     def write(self, text: str) -> None:
         with self.sessions.begin() as session:
             attempt = session.get_one(Attempt, self.attempt.id)
-            data = text.encode()
-            append_log(
-                session, attempt.appliance_id, attempt.id, offset=attempt.log_bytes, data=data
-            )
+            append_log(session, attempt, text.encode(), offset=attempt.log_bytes)
 
     def report(self, state: ObservedState) -> None:
         with self.sessions.begin() as session:
@@ -159,7 +155,7 @@ def test_the_log_of_a_second_attempt_follows_that_of_the_first(
         with follower.sessions.begin() as session:
             session.get_one(Attempt, follower.attempt.id).state = AttemptState.LOST
             [second] = [a for a in session.get_one(Attempt, first.id).job.attempts if a.number == 2]
-            append_log(session, second.appliance_id, second.id, offset=0, data=b"second\n")
+            append_log(session, second, b"second\n")
         ident, _, data = next(event for event in events if event[1] == "log")
     assert (ident, data["attempt_number"], data["lines"][0]["text"]) == ("2:7", 2, "second")
 

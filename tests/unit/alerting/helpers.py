@@ -1,11 +1,18 @@
 """Shorthands of the tests in this folder."""
 
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from alerting.notification.outbox import drain_recipient, due_recipients
+from alerting.notification.outbox_budgets import UNLIMITED
+from alerting.notification.senders.notify import Sender
 from alerting.rule_request import RuleRequest
+from alerting.states import ReceiverKind
 from core.clock import to_ns
+from core.db import SessionFactory
+from tenants.lifecycle.message_budgets import MessageBudgets
 from timeseries.points import Point
 from timeseries.store import Store, write
 
@@ -60,3 +67,18 @@ def heat(
     """Write one temperature."""
     point = Point("gpu", {"gpu": gpu}, {"temperature_celsius": celsius}, to_ns(at))
     assert write(store, [point], identity={"tenant": tenant, "appliance": appliance}) == []
+
+
+def drain_outbox(
+    sessions: SessionFactory,
+    senders: Mapping[ReceiverKind, Sender],
+    *,
+    kinds: Collection[ReceiverKind] = tuple(ReceiverKind),
+    budgets: MessageBudgets = UNLIMITED,
+    now: datetime,
+) -> int:
+    """Send the due notifications of all recipients in turn; return the number of delivered ones."""
+    return sum(
+        drain_recipient(sessions, senders, recipient, clock=lambda: now, budgets=budgets)
+        for recipient in due_recipients(sessions, kinds=kinds, now=now)
+    )

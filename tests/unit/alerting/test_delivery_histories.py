@@ -24,7 +24,7 @@ from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.notification.deliveries import FLAPPING_INTERVAL
 from alerting.notification.messages import Message
 from alerting.notification.models import DeliveredAlert
-from alerting.notification.outbox import LEASE, LONGEST_RETRY, drain_outbox
+from alerting.notification.outbox import LEASE, LONGEST_RETRY
 from alerting.notification.policies import preview_policy, save_policy
 from alerting.notification.receivers import create_receiver
 from alerting.notification.recipients import Routing
@@ -38,7 +38,7 @@ from core.errors import ConflictError, DatabaseUnavailableError
 from core.ids import new_id
 from tenants.models import LateSamples
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
-from tests.unit.alerting.helpers import hot
+from tests.unit.alerting.helpers import drain_outbox, hot
 from timeseries.points import Point
 from timeseries.store import Store, write
 

@@ -15,7 +15,6 @@ from alerting.evaluation.expression import preview_rule
 from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.receivers import create_receiver
 from alerting.rule_request import RuleRequest
 from alerting.rules.service import create_rule, set_rule_enabled, update_rule
@@ -26,7 +25,7 @@ from core.errors import InvalidInputError
 from core.leases import Lease, lease_is_held
 from tenants.models import Appliance, ApplianceState, Tenant, TenantState, User
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import heat, hot
+from tests.unit.alerting.helpers import drain_outbox, heat, hot
 from timeseries.points import Point
 from timeseries.store import RangeQuery, Series, Store, StoreUnavailableError, write
 

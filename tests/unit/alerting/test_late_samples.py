@@ -12,7 +12,6 @@ from alerting.language.text import parse_expression
 from alerting.machine import LATE_HOLD
 from alerting.models import Alert, AlertAction, Receiver
 from alerting.notification.messages import Message
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.receivers import create_receiver
 from alerting.rules.service import create_rule
 from alerting.states import AlertState, ReceiverKind
@@ -21,6 +20,7 @@ from core.db import SessionFactory, transaction
 from core.ids import new_id
 from tenants.models import Appliance, LateSamples, Tenant
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
+from tests.unit.alerting.helpers import drain_outbox
 from timeseries.points import FieldValue, Point
 from timeseries.store import Store, write
 

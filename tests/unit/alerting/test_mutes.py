@@ -14,7 +14,6 @@ from alerting.evaluation.reminders import send_reminders
 from alerting.models import Receiver, Rule
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.policies import preview_policy, save_policy
 from alerting.notification.receivers import create_receiver
 from alerting.rules.service import create_rule, update_rule
@@ -22,7 +21,7 @@ from alerting.states import ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
-from tests.unit.alerting.helpers import hot
+from tests.unit.alerting.helpers import drain_outbox, hot
 
 # The clock begins at 12:00 UTC, which is 13:00 in Oslo.
 LUNCH: dict[str, Any] = {

@@ -12,14 +12,14 @@ from sqlalchemy import select
 from alerting.models import Receiver
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
-from alerting.notification.outbox import RETRY_FOR, drain_outbox, retry_delay
+from alerting.notification.outbox import RETRY_FOR, retry_delay
 from alerting.notification.receivers import create_receiver
 from alerting.notification.senders.notify import DeliveryError, Sender, WebhookSender
 from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.models import User
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.alerting.helpers import PAYLOAD
+from tests.unit.alerting.helpers import PAYLOAD, drain_outbox
 from tests.unit.alerting.servers import LOOPBACK, hook_server
 
 S = NotificationState

@@ -13,7 +13,6 @@ from alerting.models import Receiver, Rule
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
 from alerting.notification.notices import add_notice
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.receivers import create_receiver
 from alerting.notification.senders.notify import DeliveryError
 from alerting.rules.service import create_rule
@@ -21,7 +20,7 @@ from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from tenants.lifecycle.message_budgets import MessageBudgets
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.alerting.helpers import hot
+from tests.unit.alerting.helpers import drain_outbox, hot
 
 HOUR = timedelta(hours=1)
 OPS = "ops@acme.example"

@@ -15,7 +15,6 @@ from alerting.evaluation.reminders import send_reminders
 from alerting.models import Alert, Receiver, Rule
 from alerting.notification.messages import Message, render
 from alerting.notification.models import DeliveredAlert, Notification
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.policies import save_policy
 from alerting.notification.receivers import create_receiver, send_test, signing_key, update_receiver
 from alerting.notification.senders.chat_addresses import chat_errors
@@ -32,7 +31,7 @@ from core.db import SessionFactory, transaction
 from core.errors import InvalidInputError
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.paging_services import Opsgenie, PagerDuty, PagingService, serving
-from tests.unit.alerting.helpers import PAYLOAD, hot
+from tests.unit.alerting.helpers import PAYLOAD, drain_outbox, hot
 from tests.unit.alerting.servers import LOOPBACK
 
 KEYS = {

@@ -11,7 +11,6 @@ from alerting.evaluation.evaluator import Evaluator, evaluate_rules
 from alerting.models import Alert, PlatformRule, Receiver, Rule
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.receivers import (
     create_receiver,
     delete_receiver,
@@ -41,7 +40,7 @@ from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Tenant, TenantState
 from tenants.scope import Scope
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.alerting.helpers import heat, hot
+from tests.unit.alerting.helpers import drain_outbox, heat, hot
 from timeseries.store import Store
 
 HOT = PlatformRuleRequest(

@@ -14,7 +14,6 @@ from alerting.models import Alert, Receiver, Rule
 from alerting.notification.inhibition import SHIPPED, printed_rules
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.policies import (
     preview_policy,
     read_inhibit_rules,
@@ -32,7 +31,7 @@ from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError
 from tenants.models import Tenant
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import heat, hot
+from tests.unit.alerting.helpers import drain_outbox, heat, hot
 from timeseries.lineprotocol.parser import parse
 from timeseries.store import Store
 

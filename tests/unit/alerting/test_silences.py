@@ -11,7 +11,6 @@ from alerting.language.matchers import parse_matcher
 from alerting.models import Alert, Receiver
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.receivers import create_receiver
 from alerting.notification.silences import (
     SilenceRequest,
@@ -26,7 +25,7 @@ from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError
 from tests.cast import BOX, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import heat, hot
+from tests.unit.alerting.helpers import drain_outbox, heat, hot
 from timeseries.store import Store
 
 LABELS = {"rule": "GPU too hot", "gpu": "3", "appliance": "dgx-01"}

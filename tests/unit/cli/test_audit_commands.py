@@ -12,7 +12,7 @@ from alerting.models import Receiver
 from alerting.notification.receivers import signing_key
 from alerting.states import ReceiverKind
 from cli.audit import audit
-from cli.database import TABLE_MODULES, open_database
+from cli.database import open_database
 from cli.secrets import ENCRYPTED, secrets
 from cli.tenant import tenant
 from core.db import Base, SessionFactory
@@ -35,7 +35,6 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerSettings:
 
 @pytest.fixture
 def opened_database(settings: ServerSettings) -> Iterator[tuple[Engine, SessionFactory]]:
-    assert TABLE_MODULES
     with open_database(settings) as parts:
         yield parts
 

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from alerting.notification.messages import render
 from alerting.notification.models import Notification, NotificationFile
-from alerting.notification.outbox import drain_outbox
 from alerting.notification.senders.notify import EmailSender
 from alerting.states import ReceiverKind
 from core.db import SessionFactory
@@ -38,6 +37,7 @@ from dash_app.reports.saved import (
 from tenants.models import Appliance, Membership
 from tests.cast import NOON, Cast, scope_of
 from tests.e2e.inboxes import MailServer
+from tests.unit.alerting.helpers import drain_outbox
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
 from tests.unit.dash_app.reporting import add_usage
 from timeseries.store import Store

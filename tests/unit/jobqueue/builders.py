@@ -12,11 +12,12 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.dispatcher import Dispatcher
+from jobqueue.logs.logs import MAX_LOG_BYTES, append_logs
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob
 from jobqueue.queue.service import submit_job
-from protocol.attempts import AttemptObservation, ObservedState
+from protocol.attempts import AttemptObservation, LogAck, LogChunk, ObservedState
 from protocol.job_spec import JobRequest
 from tenants.models import Appliance, Tenant, User
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
@@ -127,3 +128,17 @@ def report(session: Session, attempt: Attempt, state: ObservedState, **changes: 
 def noon_ns(*, plus_seconds: int = 0) -> int:
     """Nanoseconds of noon and some seconds."""
     return to_ns(NOON) + plus_seconds * 1_000_000_000
+
+
+def append_log(
+    session: Session,
+    attempt: Attempt,
+    data: bytes,
+    *,
+    offset: int = 0,
+    max_bytes: int = MAX_LOG_BYTES,
+) -> LogAck:
+    """Upload a chunk of an attempt's log."""
+    chunk = LogChunk(attempt_id=attempt.id, offset=offset, data=data)
+    [ack] = append_logs(session, attempt.appliance_id, [chunk], max_bytes=max_bytes)
+    return ack

@@ -11,14 +11,13 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
-from jobqueue.logs.logs import append_log
 from jobqueue.models import Attempt, Job, JobEvent, LogChunk
 from jobqueue.queue.retention import delete_job, expire_jobs
 from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.usage.models import UsageEntry
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import report, start, submit
+from tests.unit.jobqueue.builders import append_log, report, start, submit
 
 
 def test_a_tenant_may_retain_jobs_for_less_time_than_the_portal(
@@ -64,7 +63,7 @@ def test_a_user_deletes_an_ended_job_with_its_history_and_log_but_not_its_usage(
     attempt = start(session, cast, gpus=1)
     job_id, attempt_id = attempt.job_id, attempt.id
     report(session, attempt, ObservedState.RUNNING)
-    append_log(session, attempt.appliance_id, attempt_id, offset=0, data=b"one line\n")
+    append_log(session, attempt, b"one line\n")
     with pytest.raises(ConflictError, match="has not ended") as caught:
         delete_job(session, scope_of(cast.alice), job_id, now=NOON)
     assert caught.value.code == "job_not_ended"

@@ -10,12 +10,12 @@ from sqlalchemy import delete, func, select
 from core.db import SessionFactory
 from core.errors import ConfigurationError, UnavailableError
 from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_files
-from jobqueue.logs.logs import append_log, read_log
+from jobqueue.logs.logs import read_log
 from jobqueue.models import Attempt, Job, LogChunk
 from jobqueue.states import LogState
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import report, start
+from tests.unit.jobqueue.builders import append_log, report, start
 
 LATER = NOON + timedelta(days=1)
 
@@ -31,7 +31,7 @@ def attempt(sessions: SessionFactory, cast: Cast) -> Attempt:
     with sessions.begin() as session:
         started = start(session, cast)
         for offset, data in ((0, b"one\n"), (4, b"two\n")):
-            append_log(session, started.appliance_id, started.id, offset=offset, data=data)
+            append_log(session, started, data, offset=offset)
         report(session, started, ObservedState.SUCCEEDED)
         return started
 
@@ -57,7 +57,7 @@ def test_an_ended_log_moves_to_a_file_and_reads_the_same(
     assert move_logs(sessions, files, now=LATER) == 0
     with sessions.begin() as session:
         assert session.scalar(select(func.count()).select_from(LogChunk)) == 0
-        late = append_log(session, attempt.appliance_id, attempt.id, offset=8, data=b"late")
+        late = append_log(session, attempt, b"late", offset=8)
         assert late.is_full
     assert list(read(sessions, files, attempt, cast)) == before == [b"one", b"\ntw", b"o\n"]
 

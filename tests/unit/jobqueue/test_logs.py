@@ -4,22 +4,18 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
-from jobqueue.logs.logs import MAX_LOG_BYTES, append_log, read_log
+from jobqueue.logs.logs import MAX_LOG_BYTES, append_logs, read_log
 from jobqueue.models import Attempt
 from jobqueue.states import LogState
-from protocol.attempts import LogAck, ObservedState
+from protocol.attempts import LogAck, LogChunk, ObservedState
 from tests.cast import Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, report, start, submit
-
-
-def append(session: Session, attempt: Attempt, offset: int, data: bytes) -> LogAck:
-    return append_log(session, attempt.appliance_id, attempt.id, offset=offset, data=data)
+from tests.unit.jobqueue.builders import add_appliance, append_log, report, start, submit
 
 
 def test_pieces_are_read_as_one_log(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
-    assert append(session, attempt, 0, b"hello ").next_offset == 6
-    assert append(session, attempt, 6, b"world\n").next_offset == 12
+    assert append_log(session, attempt, b"hello ").next_offset == 6
+    assert append_log(session, attempt, b"world\n", offset=6).next_offset == 12
     page = read_log(session, scope_of(cast.bob), attempt.job_id)
     assert (page.data, page.offset, page.next_offset) == (b"hello world\n", 0, 12)
     assert page.attempt_number == 1
@@ -28,15 +24,15 @@ def test_pieces_are_read_as_one_log(session: Session, cast: Cast) -> None:
 @pytest.mark.parametrize("offset", [0, 3, 7, 100, -1])
 def test_a_piece_at_another_place_is_not_stored(session: Session, cast: Cast, offset: int) -> None:
     attempt = start(session, cast)
-    append(session, attempt, 0, b"hello ")
-    assert append(session, attempt, offset, b"HELLO ").next_offset == 6
+    append_log(session, attempt, b"hello ")
+    assert append_log(session, attempt, b"HELLO ", offset=offset).next_offset == 6
     assert read_log(session, scope_of(cast.bob), attempt.job_id).data == b"hello "
 
 
 def test_a_log_is_read_in_pages_across_its_pieces(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     for offset, piece in [(0, b"abc"), (3, b"defg"), (7, b"h")]:
-        append(session, attempt, offset, piece)
+        append_log(session, attempt, piece, offset=offset)
     offset, pages = 0, []
     while True:
         page = read_log(session, scope_of(cast.bob), attempt.job_id, offset=offset, limit=2)
@@ -51,7 +47,7 @@ def test_a_log_is_complete_once_its_attempt_has_ended_and_all_is_read(
     session: Session, cast: Cast
 ) -> None:
     attempt = start(session, cast)
-    append(session, attempt, 0, b"hello")
+    append_log(session, attempt, b"hello")
     bob = scope_of(cast.bob)
     assert not read_log(session, bob, attempt.job_id).is_complete
     report(session, attempt, ObservedState.SUCCEEDED)
@@ -62,23 +58,22 @@ def test_a_log_is_complete_once_its_attempt_has_ended_and_all_is_read(
 def test_a_full_log_stores_no_more(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     almost = MAX_LOG_BYTES - 2
-    append(session, attempt, 0, b"x" * almost)
-    assert append(session, attempt, almost, b"yyyy") == LogAck(
+    append_log(session, attempt, b"x" * almost)
+    assert append_log(session, attempt, b"yyyy", offset=almost) == LogAck(
         next_offset=MAX_LOG_BYTES, is_full=True
     )
-    assert append(session, attempt, MAX_LOG_BYTES, b"z").is_full
+    assert append_log(session, attempt, b"z", offset=MAX_LOG_BYTES).is_full
     assert read_log(session, scope_of(cast.bob), attempt.job_id, offset=almost).data == b"yy"
 
 
-def test_a_foreign_attempt_is_the_same_404_as_a_missing_one(session: Session, cast: Cast) -> None:
+def test_a_foreign_attempt_is_as_unknown_as_a_missing_one(session: Session, cast: Cast) -> None:
     attempt = start(session, cast)
     foreign = add_appliance(session, cast.globex, "other")
-    messages = []
-    for ident in (attempt.id, "no-such-id"):
-        with pytest.raises(NotFoundError) as caught:
-            append_log(session, foreign.id, ident, offset=0, data=b"x")
-        messages.append(caught.value.message.replace(ident, "ID"))
-    assert messages[0] == messages[1]
+    pieces = [
+        LogChunk(attempt_id=ident, offset=0, data=b"x") for ident in (attempt.id, "no-such-id")
+    ]
+    unknown = LogAck(next_offset=0, is_unknown=True)
+    assert append_logs(session, foreign.id, pieces) == [unknown, unknown]
 
 
 def test_charlie_can_not_read_alices_log(session: Session, cast: Cast) -> None:
@@ -101,7 +96,7 @@ def test_an_attempt_that_was_never_made_has_no_log(session: Session, cast: Cast)
 
 def test_a_later_attempt_takes_the_room_of_earlier_ones(session: Session, cast: Cast) -> None:
     first = start(session, cast)
-    append(session, first, 0, b"x" * 8)
+    append_log(session, first, b"x" * 8)
     second = Attempt(
         job_id=first.job_id,
         tenant_id=first.tenant_id,
@@ -114,10 +109,7 @@ def test_a_later_attempt_takes_the_room_of_earlier_ones(session: Session, cast: 
     session.flush()
 
     def grow(offset: int, size: int) -> LogAck:
-        data = b"y" * size
-        return append_log(
-            session, second.appliance_id, second.id, offset=offset, data=data, max_bytes=12
-        )
+        return append_log(session, second, b"y" * size, offset=offset, max_bytes=12)
 
     assert not grow(0, 4).is_full
     session.refresh(first)

@@ -24,7 +24,6 @@ from dash_app.reports.report import ReportBy, ReportKind
 from dash_app.reports.saved import SavedReportRequest, create_saved
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
-from jobqueue.logs.logs import append_log
 from jobqueue.models import Job
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
 from jobqueue.queue.service import submit_job
@@ -46,7 +45,7 @@ from tenants.users.sessions import start_session
 from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
-from tests.unit.jobqueue.builders import dispatch
+from tests.unit.jobqueue.builders import append_log, dispatch
 
 GIB = 1024**3
 
@@ -84,7 +83,7 @@ def run_job(session: Session, cast: Cast, *, now: datetime, log: bytes = b"") ->
     seen = AttemptObservation(attempt_id=attempt.id, state=ObservedState.RUNNING)
     apply_report(session, attempt.appliance_id, [seen], now=now)
     if log:
-        append_log(session, attempt.appliance_id, attempt.id, offset=0, data=log)
+        append_log(session, attempt, log)
     session.flush()
     session.refresh(job)
     return job
