@@ -22,12 +22,12 @@
   async function change(name, ...places) {
     const address = `/api/v1/dashboards/${document.querySelector(".vdd-custom").dataset.dashboard}`;
     const { api } = window.vedette;
-    const found = await api(address);
-    if (!found.ok) return show("The dashboard is gone. Reload the page.");
-    const dashboard = await found.json();
+    const response = await api(address);
+    if (!response.ok) return show("The dashboard is gone. Reload the page.");
+    const dashboard = await response.json();
     changes[name](dashboard.panels, ...places);
     const body = Object.fromEntries(["name", "description", "is_shared", "panels"].map((key) => [key, dashboard[key]]));
-    const headers = { "Content-Type": "application/json", "If-Match": found.headers.get("ETag") };
+    const headers = { "Content-Type": "application/json", "If-Match": response.headers.get("ETag") };
     const answer = await api(address, { method: "PUT", headers, body: JSON.stringify(body) });
     if (!answer.ok) return show((await answer.json()).message);
     window.dash_clientside.set_props("changed", { data: Date.now() });

@@ -60,8 +60,8 @@ window.dash_clientside = Object.assign({}, window.dash_clientside, {
   window.fetch = async (resource, options) => {
     const address = typeof resource === "string" ? resource : resource.url;
     // The page has its layout and the list of callbacks in it.
-    const known = address.includes("/_dash-") && document.getElementById(address.split("/").pop());
-    if (known) return new Response(known.textContent, { headers: { "Content-Type": "application/json" } });
+    const script = address.includes("/_dash-") && document.getElementById(address.split("/").pop());
+    if (script) return new Response(script.textContent, { headers: { "Content-Type": "application/json" } });
     if (!address.includes("/_dash-update-component")) return fetch(resource, options);
     const tick = tickOf(options);
     if (tick && (document.hidden || underWay.has(tick))) return new Response(null, { status: 204 });
@@ -90,9 +90,9 @@ function keepFocus() {
 // Dash gives radio buttons the roles of a listbox with focusable options, which screen readers skip.
 // Without the roles they are read as the plain inputs that they are.
 function removeListboxRoles() {
-  for (const one of document.querySelectorAll(".dash-radioitems[role], .dash-radioitems > :is([role], [aria-selected])")) {
-    one.removeAttribute("role");
-    one.removeAttribute("aria-selected");
+  for (const group of document.querySelectorAll(".dash-radioitems[role], .dash-radioitems > :is([role], [aria-selected])")) {
+    group.removeAttribute("role");
+    group.removeAttribute("aria-selected");
   }
 }
 

@@ -7,10 +7,10 @@
   const connected = new WeakSet();
 
   function element(name, text, className) {
-    const made = document.createElement(name);
-    if (text !== undefined) made.textContent = text;
-    if (className) made.className = className;
-    return made;
+    const node = document.createElement(name);
+    if (text !== undefined) node.textContent = text;
+    if (className) node.className = className;
+    return node;
   }
 
   // A line has several traces: its parts between gaps, and the area between its extremes.
@@ -64,19 +64,19 @@
   // What the colors of a heat map stand for.
   function scaleOf(ends) {
     if (!ends.length) return [];
-    const made = element("div", "", "vdd-scale");
-    made.append(element("span", ends[0]), element("i"), element("span", ends[1]));
-    return [made];
+    const bar = element("div", "", "vdd-scale");
+    bar.append(element("span", ends[0]), element("i"), element("span", ends[1]));
+    return [bar];
   }
 
   function threshold({ name, color }) {
-    const made = element("div", name, "vdd-threshold");
-    made.prepend(keyOf(color, "is-dashed"));
-    return made;
+    const label = element("div", name, "vdd-threshold");
+    label.prepend(keyOf(color, "is-dashed"));
+    return label;
   }
 
   function row(chart, line) {
-    const made = element("tr");
+    const tableRow = element("tr");
     const name = element("button", line.name || "value");
     const key = keyOf(line.color, line.is_dotted ? "is-dotted" : "");
     name.type = "button";
@@ -86,12 +86,12 @@
     const head = element("th");
     head.scope = "row";
     head.append(name);
-    made.append(head, ...line.stats.map((text) => element("td", text)));
+    tableRow.append(head, ...line.stats.map((text) => element("td", text)));
     const traces = tracesOf(chart, line.name);
-    made.classList.toggle("is-hidden", chart.data[traces[0]]?.visible === "legendonly");
-    for (const type of ["pointerenter", "focusin"]) made.addEventListener(type, () => lightUp(chart, line.name));
-    for (const type of ["pointerleave", "focusout"]) made.addEventListener(type, () => lightUp(chart, null));
-    return made;
+    tableRow.classList.toggle("is-hidden", chart.data[traces[0]]?.visible === "legendonly");
+    for (const type of ["pointerenter", "focusin"]) tableRow.addEventListener(type, () => lightUp(chart, line.name));
+    for (const type of ["pointerleave", "focusout"]) tableRow.addEventListener(type, () => lightUp(chart, null));
+    return tableRow;
   }
 
   function writeLegend(chart) {
@@ -114,14 +114,14 @@
     const table = element("table");
     table.append(head, ...lines.map((line) => row(chart, line)));
     place.replaceChildren(...remark, table);
-    if (focused !== null) [...place.querySelectorAll("button")].find((one) => one.textContent === focused)?.focus();
+    if (focused !== null) [...place.querySelectorAll("button")].find((button) => button.textContent === focused)?.focus();
   }
 
   function closest(chart, event) {
     const { yaxis } = chart._fullLayout;
     const height = event.event.offsetY - yaxis._offset;
-    const far = ({ y }) => Math.abs(yaxis.d2p(y) - height);
-    return event.points.filter((point) => point.y !== null).sort((one, other) => far(one) - far(other))[0];
+    const distance = ({ y }) => Math.abs(yaxis.d2p(y) - height);
+    return event.points.filter((point) => point.y !== null).sort((point, nextPoint) => distance(point) - distance(nextPoint))[0];
   }
 
   function cross(source, time) {
@@ -193,7 +193,7 @@
       }
     }
     const lines = [["time", ...columns.keys()]];
-    for (const time of [...rows.keys()].sort((one, other) => one - other)) {
+    for (const time of [...rows.keys()].sort((earlier, later) => earlier - later)) {
       lines.push([window.vedetteTime.local(time), ...Array.from({ length: columns.size }, (_, at) => rows.get(time)[at])]);
     }
     return rowsOf(lines);
@@ -211,7 +211,7 @@
       const [bars] = chart.data;
       return rowsOf([["series", bars?.name || "value"], ...(bars?.y || []).map((name, at) => [name, bars.x[at]])]);
     }
-    const texts = (parent, selector) => [...parent.querySelectorAll(selector)].map((one) => one.textContent);
+    const texts = (parent, selector) => [...parent.querySelectorAll(selector)].map((node) => node.textContent);
     const tiles = [...panel.querySelectorAll(".vdd-stat")].map((tile) => texts(tile, ".vdd-stat-label, .vdd-stat-value"));
     return rowsOf([...tiles, ...[...panel.querySelectorAll("tr")].map((line) => texts(line, "th, td"))]);
   }
@@ -242,7 +242,7 @@
       const ticksuffix = ` ${chart.layout.meta?.unit || ""}`;
       const data = chart.data.map((trace) => (trace.type === "heatmap" ? { ...trace, showscale: true, colorbar: { ticksuffix } } : trace));
       const url = await window.Plotly.toImage({ data, layout }, { format: "png", width: 1200, height: 500, scale: 2 });
-      const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (one) => one.charCodeAt(0));
+      const bytes = Uint8Array.from(atob(url.slice(url.indexOf(",") + 1)), (character) => character.charCodeAt(0));
       download(new Blob([bytes], { type: "image/png" }), `${name}.png`);
     },
   };

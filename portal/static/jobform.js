@@ -8,10 +8,10 @@
   let timer;
   let latest = 0;
 
-  function show(found) {
-    const lines = found.never.length ? found.never : found.busy;
-    const title = found.never.length ? "This appliance can't run the job: " : "The job will wait: ";
-    result.className = `col-12 ${found.never.length ? "vd-error" : "form-text"}`;
+  function show(rejections) {
+    const lines = rejections.never.length ? rejections.never : rejections.busy;
+    const title = rejections.never.length ? "This appliance can't run the job: " : "The job will wait: ";
+    result.className = `col-12 ${rejections.never.length ? "vd-error" : "form-text"}`;
     result.textContent = lines.length ? title + lines.join("; ") + "." : "";
     result.hidden = !lines.length;
   }

@@ -34,15 +34,15 @@
       for (const line of lines) {
         const before = this.open[line.stream];
         if (before) before.text += line.text;
-        const one = before || { text: line.text, node: element("div", `vd-line vd-${line.stream}`) };
+        const entry = before || { text: line.text, node: element("div", `vd-line vd-${line.stream}`) };
         if (!before) {
           const at = element("time", "vd-line-at", line.at ? window.vedetteZone.timeOfDay(line.at) : "");
           if (line.at) at.dateTime = line.at;
-          one.node.append(at, element("span"));
-          added.append(one.node);
+          entry.node.append(at, element("span"));
+          added.append(entry.node);
         }
-        this.color(one.node.lastChild, one.text, line.stream);
-        this.open[line.stream] = line.is_open ? one : null;
+        this.color(entry.node.lastChild, entry.text, line.stream);
+        this.open[line.stream] = line.is_open ? entry : null;
       }
       this.root.append(added);
       while (this.root.childElementCount > MAX_LINES) this.root.firstChild.remove();
@@ -63,10 +63,10 @@
   }
 
   function element(name, className = "", text = "") {
-    const made = document.createElement(name);
-    if (className) made.className = className;
-    made.textContent = text;
-    return made;
+    const node = document.createElement(name);
+    if (className) node.className = className;
+    node.textContent = text;
+    return node;
   }
 
   function startLog(panel) {
@@ -167,13 +167,13 @@
       text.hidden = Boolean(words);
       find("count").textContent = "";
       if (!words) return scroll();
-      const found = new Lines(matches);
-      found.clear();
+      const matching = new Lines(matches);
+      matching.clear();
       let count = 0;
       const query = { search: words, ...(attempt ? { attempt_number: attempt } : {}) };
       await pages(query, (page) => {
         if (own !== turn) return true;
-        found.append(page.lines.slice(0, MAX_MATCHES - count));
+        matching.append(page.lines.slice(0, MAX_MATCHES - count));
         count += page.lines.length;
         find("count").textContent = count >= MAX_MATCHES ? `First ${MAX_MATCHES} lines` : `${count} ${count === 1 ? "line" : "lines"}`;
         return count >= MAX_MATCHES;

@@ -6,8 +6,8 @@
   const { api } = window.vedette;
   const input = dialog.querySelector("input");
   const list = dialog.querySelector("[role=listbox]");
-  const MOST = 6;
-  let asked = 0;
+  const MAX_ITEMS = 6;
+  let latestSearch = 0;
   let timer = null;
 
   const show = (id) => bootstrap.Modal.getOrCreateInstance(document.getElementById(id)).show();
@@ -29,36 +29,36 @@
     const [, name, gpu] = /^(.*?)(?:\s+gpu\s*(\d+)?)?$/i.exec(text);
     const search = encodeURIComponent(name.trim());
     const [appliances, jobs, rules, dashboards, views] = await Promise.all([
-      items(`appliances?search=${search}&page_size=${MOST}`),
-      items(`jobs?search=${encodeURIComponent(text)}&page_size=${MOST}`),
+      items(`appliances?search=${search}&page_size=${MAX_ITEMS}`),
+      items(`jobs?search=${encodeURIComponent(text)}&page_size=${MAX_ITEMS}`),
       items("rules?page_size=100"),
-      items(`dashboards?search=${encodeURIComponent(text)}&page_size=${MOST}`),
+      items(`dashboards?search=${encodeURIComponent(text)}&page_size=${MAX_ITEMS}`),
       items("saved-views"),
     ]);
     const isGPU = /\sgpu/i.test(text);
     return [
-      ...appliances.map((one) => ({ kind: "Appliance", label: one.name, note: one.site, href: `/dashboards/appliances/${one.id}` })),
-      ...(isGPU ? appliances.slice(0, 2) : []).flatMap((one) =>
-        Array.from({ length: one.gpu_count || 0 }, (_, index) => index)
+      ...appliances.map((appliance) => ({ kind: "Appliance", label: appliance.name, note: appliance.site, href: `/dashboards/appliances/${appliance.id}` })),
+      ...(isGPU ? appliances.slice(0, 2) : []).flatMap((appliance) =>
+        Array.from({ length: appliance.gpu_count || 0 }, (_, index) => index)
           .filter((index) => gpu === undefined || String(index) === gpu)
-          .map((index) => ({ kind: "GPU", label: `${one.name} GPU ${index}`, href: `/dashboards/appliances/${one.id}/gpus/${index}` }))),
-      ...jobs.map((one) => ({ kind: "Job", label: one.name, note: one.state, href: `/jobs/${one.id}` })),
-      ...rules.filter((one) => one.name.toLowerCase().includes(text.toLowerCase())).slice(0, MOST)
-        .map((one) => ({ kind: "Rule", label: one.name, href: `/rules/${one.id}` })),
-      ...dashboards.map((one) => ({ kind: "Dashboard", label: one.name, note: one.description, href: `/dashboards/custom/${one.id}` })),
-      ...views.filter((one) => one.name.toLowerCase().includes(text.toLowerCase())).slice(0, MOST)
-        .map((one) => ({ kind: "View", label: one.name, href: one.address })),
+          .map((index) => ({ kind: "GPU", label: `${appliance.name} GPU ${index}`, href: `/dashboards/appliances/${appliance.id}/gpus/${index}` }))),
+      ...jobs.map((job) => ({ kind: "Job", label: job.name, note: job.state, href: `/jobs/${job.id}` })),
+      ...rules.filter((rule) => rule.name.toLowerCase().includes(text.toLowerCase())).slice(0, MAX_ITEMS)
+        .map((rule) => ({ kind: "Rule", label: rule.name, href: `/rules/${rule.id}` })),
+      ...dashboards.map((dashboard) => ({ kind: "Dashboard", label: dashboard.name, note: dashboard.description, href: `/dashboards/custom/${dashboard.id}` })),
+      ...views.filter((view) => view.name.toLowerCase().includes(text.toLowerCase())).slice(0, MAX_ITEMS)
+        .map((view) => ({ kind: "View", label: view.name, href: view.address })),
     ];
   }
 
   function choose(option) {
-    for (const one of list.children) one.setAttribute("aria-selected", String(one === option));
+    for (const item of list.children) item.setAttribute("aria-selected", String(item === option));
     input.setAttribute("aria-activedescendant", option?.id || "");
     option?.scrollIntoView({ block: "nearest" });
   }
 
-  function write(found) {
-    list.replaceChildren(...found.map(({ kind, label, note, href }, index) => {
+  function write(entries) {
+    list.replaceChildren(...entries.map(({ kind, label, note, href }, index) => {
       const option = document.createElement("a");
       Object.assign(option, { href, id: `palette-${index}`, className: "vd-option", tabIndex: -1 });
       option.setAttribute("role", "option");
@@ -66,17 +66,17 @@
       option.append(...parts.map(([className, text]) => Object.assign(document.createElement("span"), { className, textContent: text })));
       return option;
     }));
-    dialog.querySelector("[data-none]").hidden = found.length > 0;
+    dialog.querySelector("[data-none]").hidden = entries.length > 0;
     choose(list.firstElementChild);
   }
 
   async function search() {
     const text = input.value.trim();
-    const number = ++asked;
-    const known = pages(text.toLowerCase().split(/\s+/));
-    if (!text) return write(known);
-    const found = await objects(text).catch(() => []);
-    if (number === asked) write([...known, ...found]);
+    const searchNumber = ++latestSearch;
+    const pageEntries = pages(text.toLowerCase().split(/\s+/));
+    if (!text) return write(pageEntries);
+    const objectEntries = await objects(text).catch(() => []);
+    if (searchNumber === latestSearch) write([...pageEntries, ...objectEntries]);
   }
 
   input.addEventListener("input", () => {

@@ -35,26 +35,26 @@
         if (!answer.ok) throw new Error(`status ${answer.status}`);
         place.innerHTML = await answer.text();
         const retry = place.querySelector("[data-retry]");
-        if (retry) again(Number(retry.dataset.retry) * 1000);
+        if (retry) reloadAfter(Number(retry.dataset.retry) * 1000);
       } catch (error) {
         if (error.name === "AbortError") return;
         show(place, "The series could not be loaded. Trying again…");
-        again(SLOW_MS);
+        reloadAfter(SLOW_MS);
       } finally {
         clearTimeout(slow);
         if (running === own) place.removeAttribute("aria-busy");
       }
     }
 
-    function again(milliseconds) {
+    function reloadAfter(milliseconds) {
       clearTimeout(timer);
       timer = setTimeout(draw, milliseconds);
     }
 
-    form?.addEventListener("input", () => again(TYPING_MS));
+    form?.addEventListener("input", () => reloadAfter(TYPING_MS));
     if (place.dataset.seconds) repeat(Number(place.dataset.seconds), async () => (place.firstElementChild ? draw() : undefined));
     new ResizeObserver(() => {
-      if (Math.abs(place.clientWidth - width) > 8) again(width ? TYPING_MS : 0);
+      if (Math.abs(place.clientWidth - width) > 8) reloadAfter(width ? TYPING_MS : 0);
     }).observe(place);
   }
 

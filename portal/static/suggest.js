@@ -2,19 +2,19 @@
 (() => {
   "use strict";
   const { api } = window.vedette;
-  const MOST = 50;
+  const MAX_ITEMS = 50;
   const TYPING_MS = 150;
-  const known = new Map();
+  const answers = new Map();
   let fields = 0;
 
   async function page(path, search) {
-    const address = `/api/v1/${path}?page_size=${MOST}&search=${encodeURIComponent(search)}`;
-    if (!known.has(address)) {
+    const address = `/api/v1/${path}?page_size=${MAX_ITEMS}&search=${encodeURIComponent(search)}`;
+    if (!answers.has(address)) {
       const answer = await api(address);
       if (!answer.ok && answer.status !== 404) throw new Error(`status ${answer.status}`);
-      known.set(address, answer.ok ? await answer.json() : { items: [], total: 0 });
+      answers.set(address, answer.ok ? await answer.json() : { items: [], total: 0 });
     }
-    return known.get(address);
+    return answers.get(address);
   }
 
   // The measurement that the form's metric names.
@@ -23,9 +23,9 @@
   async function tags(field, search) {
     const name = measurement(field);
     const { items } = await page("metric-fields", name ? `${name}.` : "");
-    const own = items.filter((one) => !name || one.measurement === name);
-    const found = [...new Set(own.flatMap((one) => one.tags))];
-    return found.filter((tag) => tag.toLowerCase().includes(search.toLowerCase())).map((tag) => ({ text: tag }));
+    const own = items.filter((metric) => !name || metric.measurement === name);
+    const names = [...new Set(own.flatMap((metric) => metric.tags))];
+    return names.filter((tag) => tag.toLowerCase().includes(search.toLowerCase())).map((tag) => ({ text: tag }));
   }
 
   // Each kind: what of the text is searched for (from `start` to the caret), and what is found.
@@ -34,14 +34,14 @@
       start: () => 0,
       async find(field, search) {
         const { items, total } = await page("jobs/appliances", search);
-        return { total, options: items.map((one) => ({ text: one.name, note: one.summary })) };
+        return { total, options: items.map((appliance) => ({ text: appliance.name, note: appliance.summary })) };
       },
     },
     metrics: {
       start: (text) => Math.max(0, text.search(/[^\s+*/]*(?: [^\s+*/]+)*$/)),
       async find(field, search) {
         const { items, total } = await page("metric-fields", search);
-        return { total, options: items.map((one) => ({ text: one.name, unit: one.unit, note: one.description, isQuiet: !one.has_samples })) };
+        return { total, options: items.map((metric) => ({ text: metric.name, unit: metric.unit, note: metric.description, isQuiet: !metric.has_samples })) };
       },
     },
     tags: {
@@ -62,7 +62,7 @@
         if (!name || !tag) return { options: [] };
         const path = `metrics/${encodeURIComponent(name)}/tags/${encodeURIComponent(tag)}`;
         const { items, total } = await page(path, search);
-        return { total, options: items.map((one) => ({ text: one.name, insert: one.value })) };
+        return { total, options: items.map((tagValue) => ({ text: tagValue.name, insert: tagValue.value })) };
       },
     },
   };
@@ -97,7 +97,7 @@
     }
 
     function choose(option) {
-      for (const one of list.querySelectorAll("[role=option]")) one.setAttribute("aria-selected", String(one === option));
+      for (const item of list.querySelectorAll("[role=option]")) item.setAttribute("aria-selected", String(item === option));
       if (option) field.setAttribute("aria-activedescendant", option.id);
       option?.scrollIntoView({ block: "nearest" });
     }
@@ -123,8 +123,8 @@
         option.append(...parts.filter(([, value]) => value).map(([className, textContent]) => Object.assign(document.createElement("span"), { className, textContent })));
         return option;
       });
-      const rest = (total || 0) - options.length;
-      const text = !options.length ? "Nothing found." : rest > 0 ? `${rest} more. Type to narrow the search.` : "";
+      const hiddenCount = (total || 0) - options.length;
+      const text = !options.length ? "Nothing found." : hiddenCount > 0 ? `${hiddenCount} more. Type to narrow the search.` : "";
       if (text) shown.push(Object.assign(document.createElement("div"), { className: "vd-suggestion-rest", textContent: text }));
       list.replaceChildren(...shown);
       list.hidden = false;
@@ -137,8 +137,8 @@
       const { before, start } = part();
       isSearching = true;
       try {
-        const found = await kind.find(field, before.slice(start).trim());
-        if (own === number && document.activeElement === field) write(found);
+        const suggestions = await kind.find(field, before.slice(start).trim());
+        if (own === number && document.activeElement === field) write(suggestions);
       } catch {
         if (own === number) close();
       } finally {
@@ -155,7 +155,7 @@
     field.addEventListener("blur", close);
     field.addEventListener("keydown", (event) => {
       const options = [...list.querySelectorAll("[role=option]")];
-      const at = options.findIndex((one) => one.getAttribute("aria-selected") === "true");
+      const at = options.findIndex((option) => option.getAttribute("aria-selected") === "true");
       const isArea = field.tagName === "TEXTAREA";
       // Enter after fast typing is meant for the suggestions, not to submit the form.
       if (event.key === "Enter" && isSearching && !isArea) event.preventDefault();

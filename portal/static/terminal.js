@@ -9,7 +9,7 @@
   };
   const panel = document.querySelector("[data-shell]");
   const find = (name) => panel.querySelector(`[data-shell-${name}]`);
-  const again = find("connect");
+  const reconnect = find("connect");
 
   // The page's policy allows the style elements of xterm.js by their nonce.
   const create = document.createElement.bind(document);
@@ -31,7 +31,7 @@
 
   function say(text, isOpen) {
     find("state").textContent = text;
-    again.hidden = isOpen;
+    reconnect.hidden = isOpen;
   }
 
   function send(channel, body) {
@@ -66,13 +66,13 @@
     socket.addEventListener("close", () => {
       say(ending, false);
       terminal.write("\r\n");
-      again.focus();
+      reconnect.focus();
     });
     terminal.focus();
   }
 
   terminal.onData((words) => text(STDIN, words));
-  terminal.onBinary((words) => send(STDIN, Uint8Array.from(words, (one) => one.charCodeAt(0))));
+  terminal.onBinary((words) => send(STDIN, Uint8Array.from(words, (character) => character.charCodeAt(0))));
   terminal.onResize(({ cols, rows }) => text(RESIZE, JSON.stringify({ columns: cols, rows })));
   terminal.attachCustomKeyEventHandler((event) => {
     const leaves = event.key === "Escape" && event.shiftKey;
@@ -80,6 +80,6 @@
     return !leaves;
   });
   new ResizeObserver(() => fit.fit()).observe(find("screen"));
-  again.addEventListener("click", connect);
+  reconnect.addEventListener("click", connect);
   connect();
 })();

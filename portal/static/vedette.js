@@ -34,11 +34,11 @@
 
   function span(seconds) {
     const units = [["d", 86400], ["h", 3600], ["m", 60], ["s", 1]];
-    let rest = Math.max(0, Math.round(seconds));
+    let secondsLeft = Math.max(0, Math.round(seconds));
     const parts = [];
     for (const [name, size] of units) {
-      const count = Math.floor(rest / size);
-      rest %= size;
+      const count = Math.floor(secondsLeft / size);
+      secondsLeft %= size;
       if (count) parts.push(`${count}${name}`);
     }
     return parts.slice(0, 2).join(" ") || "0s";
@@ -125,7 +125,7 @@
     yes.onclick = () => {
       modal.hide();
       // A live update may have replaced the form while the dialog was open.
-      const current = form.isConnected ? form : $$("form[data-confirm]").find((one) => one.action === form.action);
+      const current = form.isConnected ? form : $$("form[data-confirm]").find((candidate) => candidate.action === form.action);
       if (!current) return;
       current.dataset.confirmed = "yes";
       current.requestSubmit();
