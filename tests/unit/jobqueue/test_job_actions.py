@@ -1,4 +1,4 @@
-"""Jobs as people handle them: lists, counts, stopping, and who may do what."""
+"""Jobs in lists and counts, who may stop them, and what stopping does."""
 
 import pytest
 from sqlalchemy.orm import Session
