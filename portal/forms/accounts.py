@@ -1,4 +1,4 @@
-"""Forms for sign-in, passwords, two-factor authentication, invitations, roles and API tokens."""
+"""Forms for sign-in, passwords, second factor, invitations, roles and API tokens."""
 
 from datetime import timedelta
 from typing import Any
@@ -158,7 +158,7 @@ class CodeForm(Form):
 
 
 class ProofForm(Form):
-    """The password again, to change two-factor authentication."""
+    """The password again, to change the second factor."""
 
     proof = PasswordField("Password", [DataRequired("Enter your password.")])
 

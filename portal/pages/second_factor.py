@@ -1,4 +1,4 @@
-"""`/settings/second-factor`: two-factor authentication of the user's account."""
+"""`/settings/second-factor`: the second factor of the user's account."""
 
 import io
 
@@ -26,7 +26,7 @@ QR_BORDER_MODULES = 4
 
 @pages.get("")
 def index() -> ResponseReturnValue:
-    """Show the state of two-factor authentication."""
+    """Show the state of the second factor."""
     return _render()
 
 
@@ -49,7 +49,7 @@ def qr_code() -> ResponseReturnValue:
         user = session.get_one(User, own_account().id)
         setup = pending_setup(user, box=portal().secrets)
     if setup is None:
-        raise NotFoundError("Two-factor setup has not been started.")
+        raise NotFoundError("The setup of a second factor has not been started.")
     import segno  # noqa: PLC0415 - 4 MiB that servers save whose users don't set it up
 
     drawn = io.BytesIO()
@@ -61,7 +61,7 @@ def qr_code() -> ResponseReturnValue:
 
 @pages.post("/confirm")
 def confirm() -> ResponseReturnValue:
-    """Turn on two-factor authentication and show the recovery codes."""
+    """Turn on the second factor and show the recovery codes."""
     user, form = own_account(), CodeForm()
     if form.validate_on_submit():
         with form.showing_errors():
@@ -104,14 +104,14 @@ def download() -> ResponseReturnValue:
 
 @pages.post("/off")
 def off() -> ResponseReturnValue:
-    """Turn off two-factor authentication."""
+    """Turn off the second factor."""
     user = own_account()
     form = _proof_form(user, "off")
     if form.validate_on_submit():
         with form.showing_errors():
             with counted_attempt(f"proof of {user.id}") as session:
                 turn_off(session, user.id, proof=form.proof.data, box=portal().secrets, now=now())
-            flash("Two-factor authentication turned off", "success")
+            flash("Second factor turned off", "success")
             return redirect(url_for(".index"))
     return _render(off_form=form), form.status
 

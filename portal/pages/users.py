@@ -89,10 +89,10 @@ def change_role(user_id: str) -> ResponseReturnValue:
 
 @pages.post("/users/<user_id>/second-factor/reset")
 @changing(back=_back)
-def reset_two_factor(session: Session, user_id: str) -> str:
-    """Turn off two-factor authentication for a user who lost their device."""
+def reset_factor(session: Session, user_id: str) -> str:
+    """Turn off the second factor of a user who lost their device."""
     member = reset_second_factor(session, current_scope(), user_id, now())
-    return f"Two-factor authentication of {member.name} turned off"
+    return f"Second factor of {member.name} turned off"
 
 
 @pages.post("/users/<user_id>/remove")

@@ -100,7 +100,7 @@ SAME: dict[str, set[str]] = {
     "second_factor.confirm": {"SecondFactor.confirm"},
     "second_factor.off": {"SecondFactor.off"},
     "second_factor.renew": {"SecondFactor.renew"},
-    "users.reset_two_factor": {"Users.reset_factor"},
+    "users.reset_factor": {"Users.reset_factor"},
     "settings.add_token": {"Tokens.create_token"},
     "settings.change": {"Me.change_own_password"},
     "settings.change_time_zone": {"Me.change_settings"},
