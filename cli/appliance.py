@@ -111,7 +111,7 @@ def _action(verb: str, help_text: str, result: str) -> Callable[[str], None]:
 
 @appliance.command()
 @click.argument("name")
-@click.option("--clean", is_flag=True, help="Delete what the clean-up policy says, and wait.")
+@click.option("--clean", is_flag=True, help="Delete what the cleanup policy says, and wait.")
 @output_option
 def storage(name: str, output: str, *, clean: bool) -> None:
     """List the images of NAME and why each is deleted or stays."""
@@ -132,7 +132,7 @@ def storage(name: str, output: str, *, clean: bool) -> None:
         "IMAGE": [(image["names"] or [image["id"]])[0] for image in images],
         "SIZE": [format_size(image["size_bytes"]) for image in images],
         "LAST USED": [local_seconds(image["used_at"]) for image in images],
-        "NEXT CLEAN-UP": [_VERDICTS.get(image["verdict"], "keep") for image in images],
+        "NEXT CLEANUP": [_VERDICTS.get(image["verdict"], "keep") for image in images],
         "REASON": [image["verdict"].replace("_", " ") for image in images],
     }
     print_items(images, output, columns=columns)
@@ -140,7 +140,7 @@ def storage(name: str, output: str, *, clean: bool) -> None:
         click.echo(f"{format_size(report['disk_free_bytes'])} of {format_size(total)} free")
     if done := report["cleanup"]:
         click.echo(
-            f"Last clean-up {local_seconds(done['finished_at'])}: {done['images']} images, "
+            f"Last cleanup {local_seconds(done['finished_at'])}: {done['images']} images, "
             f"{done['containers']} containers, {format_size(done['freed_bytes'])} freed"
         )
         for error in done["errors"]:

@@ -43,7 +43,7 @@ class StoppedContainer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CleanupResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What the last clean-up of the agent deleted."""
+    """What the last cleanup of the agent deleted."""
 
     finished_at_ns: int
     images: int = 0

@@ -14,8 +14,8 @@ from tenants.models.audit import Audited
 class ContainerStorage(Base):
     """The last report of an appliance, as a `protocol.storage.StorageReport`.
 
-    `generation` counts the requests of a report; `requested_at` is when a user started a clean-up
-    that was not ordered yet. `cleanup` is the result of the last clean-up.
+    `generation` counts the requests of a report; `requested_at` is when a user started a cleanup
+    that was not ordered yet. `cleanup` is the result of the last cleanup.
     """
 
     __tablename__ = "container_storage"
@@ -34,7 +34,7 @@ class ContainerStorage(Base):
 
 
 class CleanupPolicies(Base):
-    """The clean-up policies of a tenant by site, `""` for all others; it may have no row."""
+    """The cleanup policies of a tenant by site, `""` for all others; it may have no row."""
 
     __tablename__ = "cleanup_policies"
     audited: ClassVar = Audited(

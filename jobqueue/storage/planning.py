@@ -11,7 +11,7 @@ from protocol.storage import CleanupOrder, StorageReport, StoredImage, full_imag
 
 
 class Verdict(StrEnum):
-    """The fate of an image or container at the next clean-up; the first two delete it."""
+    """The fate of an image or container at the next cleanup; the first two delete it."""
 
     AGE = "age"
     DISK_USE = "disk_use"

@@ -1,4 +1,4 @@
-"""Clean-up policies: when images and stopped containers of a tenant's appliances are deleted."""
+"""Cleanup policies: when images and stopped containers of a tenant's appliances are deleted."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

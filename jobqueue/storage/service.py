@@ -1,4 +1,4 @@
-"""Reports of the appliances' container storage, clean-ups that users start, and what they see."""
+"""Reports of the appliances' container storage, cleanups that users start, and what they see."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ from tenants.scope import Scope
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageView:
-    """The container storage of an appliance, and what the next clean-up deletes.
+    """The container storage of an appliance, and what the next cleanup deletes.
 
     `policy_site` is the site that the policy is for; "" is for all without one of their own.
     """

@@ -128,7 +128,7 @@ def _written(work: Sequence[Workload], now: datetime) -> float:
 
 
 def _disks(seconds: float) -> dict[str, int]:
-    """Return used bytes by mount: slow growth through the week, then a clean-up."""
+    """Return used bytes by mount: slow growth through the week, then a cleanup."""
     week_share = (seconds % 604_800) / 604_800
     return {
         mount: int(size * (DISK_USED_SHARE[mount] + 0.08 * week_share))

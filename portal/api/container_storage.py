@@ -47,7 +47,7 @@ class CleanupPolicySchema(StrictSchema):
     )
     is_automatic = fields.Boolean(
         load_default=_DEFAULT.is_automatic,
-        metadata={"description": "Otherwise only when a user starts a clean-up."},
+        metadata={"description": "Otherwise only when a user starts a cleanup."},
     )
     image_days = fields.Integer(
         strict=True,
@@ -93,7 +93,7 @@ class StoredImageSchema(Schema):
         Verdict,
         by_value=True,
         metadata={
-            "description": "`age` and `disk_use` are deleted at the next clean-up; the others are "
+            "description": "`age` and `disk_use` are deleted at the next cleanup; the others are "
             "why it stays."
         },
     )
@@ -110,7 +110,7 @@ class StoppedContainerSchema(Schema):
 
 
 class CleanupSchema(Schema):
-    """The result of the last clean-up."""
+    """The result of the last cleanup."""
 
     finished_at = instant()
     images = fields.Integer()
@@ -120,10 +120,10 @@ class CleanupSchema(Schema):
 
 
 class ContainerStorageSchema(Schema):
-    """Images and stopped containers, and what the next clean-up deletes."""
+    """Images and stopped containers, and what the next cleanup deletes."""
 
     reported_at = instant(metadata={"description": "Null if the agent reports no storage."})
-    requested_at = instant(metadata={"description": "When a clean-up was started that is due."})
+    requested_at = instant(metadata={"description": "When a cleanup was started that is due."})
     disk_total_bytes = fields.Integer(metadata={"description": "0 if unknown."})
     disk_free_bytes = fields.Integer()
     images = fields.List(fields.Nested(StoredImageSchema))

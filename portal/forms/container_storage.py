@@ -1,4 +1,4 @@
-"""The form of a clean-up policy."""
+"""The form of a cleanup policy."""
 
 from wtforms import BooleanField, HiddenField, IntegerField, SelectField
 from wtforms.fields import SelectChoice

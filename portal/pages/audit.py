@@ -38,7 +38,7 @@ KINDS = {
     "job_schedule": "Job schedules",
     "container_policies": "Container policies",
     "queue_settings": "Queue settings",
-    "cleanup_policies": "Clean-up policies",
+    "cleanup_policies": "Cleanup policies",
     "image": "Images",
     "rule": "Rules",
     "platform_rule": "Platform rules",

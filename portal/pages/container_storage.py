@@ -38,15 +38,15 @@ def show(appliance_id: str) -> ResponseReturnValue:
 @pages.post("/appliances/<appliance_id>/storage/clean")
 @changing(back="container_storage.show")
 def clean(session: Session, appliance_id: str) -> str:
-    """Start a clean-up."""
+    """Start a cleanup."""
     start_cleanup(session, current_scope(), appliance_id, now=now())
-    return "Clean-up started"
+    return "Cleanup started"
 
 
 @pages.get("/appliances/cleanup-policies")
 @pages.post("/appliances/cleanup-policies")
 def policies() -> ResponseReturnValue:
-    """Show and change the clean-up policies of all sites."""
+    """Show and change the cleanup policies of all sites."""
     scope = current_scope()
     scope.require(Permission.MANAGE_APPLIANCES)
     tenant_id, site = scope.require_tenant(), request.args.get("site", "")
@@ -62,7 +62,7 @@ def policies() -> ResponseReturnValue:
         with form.showing_errors():
             with database() as session:
                 set_policies(session, scope, tenant_id, changed)
-            flash("Clean-up policies saved", "success")
+            flash("Cleanup policies saved", "success")
             return redirect(url_for(".policies"))
     return render_template(
         "appliances/cleanup_policies.html", form=form, policies=sorted(present.items()), site=site

@@ -1,4 +1,4 @@
-"""Images on appliances: what a clean-up deletes, its policies, and clean-ups that users start."""
+"""Images on appliances: what a cleanup deletes, its policies, and cleanups that users start."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -135,7 +135,7 @@ def test_a_report_is_answered_by_the_policy_and_the_jobs_that_wait_there(
     assert record_storage(session, dgx.id, report, now=NOON).images == []
 
 
-def test_a_user_starts_a_clean_up_and_sees_its_result(session: Session, cast: Cast) -> None:
+def test_a_user_starts_a_cleanup_and_sees_its_result(session: Session, cast: Cast) -> None:
     dgx = add_appliance(session, cast.acme, "dgx-01")
     alice = scope_of(cast.alice)
     manual = {"": CleanupPolicy(is_automatic=False)}

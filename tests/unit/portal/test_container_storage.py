@@ -1,4 +1,4 @@
-"""The storage of an appliance and the clean-up policies, on pages and by REST."""
+"""The storage of an appliance and the cleanup policies, on pages and by REST."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import World
 
 
-def test_a_clean_up_is_seen_and_started(
+def test_a_cleanup_is_seen_and_started(
     *, alice: Browser, bob: Browser, world: World, sessions: SessionFactory
 ) -> None:
     ident = world.ids["appliance_id"]
