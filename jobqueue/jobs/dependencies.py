@@ -24,12 +24,12 @@ _WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 _FINAL = [state for state in JobState if state.is_final]
 _FIELDS = {"after_ok": DependencyCondition.OK, "after_any": DependencyCondition.ANY}
 
-Found = list[tuple[Job, DependencyCondition]]
+Dependencies = list[tuple[Job, DependencyCondition]]
 
 
 def find_dependencies(
     session: Session, scope: Scope, wanted: dict[str, Sequence[str]]
-) -> tuple[Found, list[tuple[str, str]]]:
+) -> tuple[Dependencies, list[tuple[str, str]]]:
     """Return the jobs that a new one waits for, and the errors by field.
 
     Args:
@@ -38,7 +38,7 @@ def find_dependencies(
         wanted: names or ids by the field `after_ok` or `after_any`. A name stands for the newest
             job with it; the name or id of an array for all of its tasks.
     """
-    dependencies: Found = []
+    dependencies: Dependencies = []
     errors: list[tuple[str, str]] = []
     for field, condition in _FIELDS.items():
         for name in dict.fromkeys(wanted[field]):
@@ -50,7 +50,7 @@ def find_dependencies(
     return dependencies, errors
 
 
-def stored_dependencies(dependencies: Found) -> list[dict[str, str]]:
+def stored_dependencies(dependencies: Dependencies) -> list[dict[str, str]]:
     """Return dependencies as a job shows them."""
     return [
         {"job_id": job.id, "name": job.name, "condition": condition.value}
@@ -58,7 +58,7 @@ def stored_dependencies(dependencies: Found) -> list[dict[str, str]]:
     ]
 
 
-def waiting_message(dependencies: Found) -> str:
+def waiting_message(dependencies: Dependencies) -> str:
     """Return for what a job waits."""
     parts = [
         f"{job.name!r} {'succeeds' if condition is DependencyCondition.OK else 'ends'}"
@@ -67,7 +67,7 @@ def waiting_message(dependencies: Found) -> str:
     return shorten(f"Waiting until {' and '.join(parts)}.")
 
 
-def add_dependencies(session: Session, job: Job, dependencies: Found) -> None:
+def add_dependencies(session: Session, job: Job, dependencies: Dependencies) -> None:
     """Let a new job, or the array with this first task, wait for others."""
     session.add_all(
         JobDependency(job_id=job.id, on_job_id=on.id, tenant_id=job.tenant_id, condition=condition)

@@ -18,7 +18,7 @@ from core.secretbox import SecretBox
 from jobqueue.dispatch.snapshot import WAITING, job_view, tenant_views
 from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.jobs.dependencies import (
-    Found,
+    Dependencies,
     add_dependencies,
     find_dependencies,
     stored_dependencies,
@@ -133,7 +133,7 @@ def checked_job(
     *,
     now: datetime,
     views: Sequence[ApplianceView] | None = None,
-) -> tuple[Job, Found]:
+) -> tuple[Job, Dependencies]:
     """Return the job of a request, not yet in the session and without its secrets.
 
     With it come the jobs that it waits for.

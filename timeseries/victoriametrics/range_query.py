@@ -26,10 +26,10 @@ from timeseries.victoriametrics.metricsql import (
 from timeseries.victoriametrics.reader import (
     MAX_WINDOWS,
     NS_PER_MS,
-    Found,
     Group,
     Reader,
     Span,
+    WindowValues,
     rollups,
     span_of,
     span_with_samples,
@@ -103,8 +103,10 @@ def _newest(
     return newest
 
 
-def _aggregates(reader: Reader, query: RangeQuery, fields: Sequence[str], span: Span) -> Found:
-    values_of: Found = {}
+def _aggregates(
+    reader: Reader, query: RangeQuery, fields: Sequence[str], span: Span
+) -> WindowValues:
+    values_of: WindowValues = {}
     if query.aggregate in SUCCESSIVE:
         for field in fields:
             values_of |= _successive(reader, query, field, span)
@@ -122,7 +124,7 @@ def _aggregates(reader: Reader, query: RangeQuery, fields: Sequence[str], span: 
     return values_of
 
 
-def _successive(reader: Reader, query: RangeQuery, field: str, span: Span) -> Found:
+def _successive(reader: Reader, query: RangeQuery, field: str, span: Span) -> WindowValues:
     """Read the samples of a field, series by series, for an aggregate that needs each of them."""
     step_ms = step_ms_of(query)
     values = SuccessiveValues(query.aggregate)
@@ -132,13 +134,13 @@ def _successive(reader: Reader, query: RangeQuery, field: str, span: Span) -> Fo
             if value is not None:
                 label = span.start_ms if step_ms is None else at_ms - at_ms % step_ms
                 values.add((group, label), tags, at_ms * NS_PER_MS, value)
-    values_of: Found = {}
+    values_of: WindowValues = {}
     for (group, label), value in sorted(values.windows().items()):
         values_of.setdefault((field, group), {})[label] = value
     return values_of
 
 
-def percentiles(reader: Reader, query: RangeQuery, field: str, span: Span) -> Found:
+def percentiles(reader: Reader, query: RangeQuery, field: str, span: Span) -> WindowValues:
     """Return the percentiles of a field in each window.
 
     Raises:
@@ -156,7 +158,7 @@ def percentiles(reader: Reader, query: RangeQuery, field: str, span: Span) -> Fo
             f"several series supports up to {MAX_SAMPLES}. Choose a shorter range, or group by "
             "the tags that identify the series."
         )
-    values_of: Found = {}
+    values_of: WindowValues = {}
     for piece in window_ranges(span, step_ms_of(query)):
         (rollup,) = rollups(query, [field], piece.width_ms)
         expression = (
@@ -182,7 +184,7 @@ def _survey(reader: Reader, rollup: Rollup, span: Span) -> tuple[int, int, float
     return int(max(per_group, default=0)), int(sum(samples)), min(lowest, default=0.0)
 
 
-def _from_samples(reader: Reader, query: RangeQuery, field: str, span: Span) -> Found:
+def _from_samples(reader: Reader, query: RangeQuery, field: str, span: Span) -> WindowValues:
     step_ms = step_ms_of(query)
     windows: dict[tuple[Group, int], list[float]] = defaultdict(list)
     for series in _exported(reader, query, field, span):
@@ -191,7 +193,7 @@ def _from_samples(reader: Reader, query: RangeQuery, field: str, span: Span) -> 
             if value is not None:
                 label = span.start_ms if step_ms is None else at_ms - at_ms % step_ms
                 windows[group, label].append(value)
-    values_of: Found = {}
+    values_of: WindowValues = {}
     for (group, label), values in sorted(windows.items()):
         values_of.setdefault((field, group), {})[label] = _interpolated(
             sorted(values), PERCENTILES[query.aggregate]

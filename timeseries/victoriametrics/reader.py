@@ -41,7 +41,7 @@ NS_PER_MS = 1_000_000
 MAX_WINDOWS = 10_000
 Group = tuple[str, ...]
 # Field and group, to window start in milliseconds, to value.
-Found = dict[tuple[str, Group], dict[int, float]]
+WindowValues = dict[tuple[str, Group], dict[int, float]]
 MAX_BATCH_SAMPLES = 200_000
 WINDOWS = 64
 Tags = tuple[tuple[str, str], ...]
@@ -149,7 +149,7 @@ class Reader:
         expressions: Mapping[str, str],
         piece: WindowRange,
         group_by: Sequence[str],
-        values_of: Found,
+        values_of: WindowValues,
     ) -> None:
         """Add the values at the ends of a piece's windows to `values_of`, by field."""
         fields = list(expressions)
@@ -256,7 +256,7 @@ def _counted(reader: Reader, span: Span) -> list[tuple[Span, int]]:
         return []
     width_ms = max(1, -(-span.width_ms // WINDOWS))
     counting = over_all_series("sum", "count_over_time", window_ms=width_ms)
-    values_of: Found = {}
+    values_of: WindowValues = {}
     end_ms = span.start_ms + -(-span.width_ms // width_ms) * width_ms
     piece = WindowRange(span.start_ms, end_ms, width_ms, span.start_ms)
     reader.collect({"": counting}, piece, (), values_of)

@@ -50,7 +50,7 @@ Suspects = Mapping[str, Sequence[Suspect]]
 """The suspects of each measurement."""
 
 
-def few(suspects: Sequence[Suspect]) -> list[Suspect]:
+def merge_if_many(suspects: Sequence[Suspect]) -> list[Suspect]:
     """Return suspects; if they are many, those of an appliance are merged."""
     if len(suspects) <= MAX_SUSPECTS:
         return list(suspects)

@@ -25,7 +25,7 @@ from timeseries.duckdb.hot.suspects import (
     EARLIEST_NS,
     NewestTimes,
     Suspect,
-    few,
+    merge_if_many,
     overwritten_spans,
     staged_suspects,
 )
@@ -348,7 +348,9 @@ class DuckDBWriter:
             sealed=self._sealed_types,
         )
         for measurement, suspects in group.suspects.items():
-            self._suspects[measurement] = few([*self._suspects.get(measurement, ()), *suspects])
+            self._suspects[measurement] = merge_if_many(
+                [*self._suspects.get(measurement, ()), *suspects]
+            )
         is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
         self._note_oldest(group.rows)
         if group.points >= MIN_DIRECT_POINTS or is_full:
