@@ -35,11 +35,9 @@ class TransferEndpoints:
         self,
         authenticator: Authenticator,
         *,
-        max_concurrent: int = MAX_CONCURRENT,
         time_limit_seconds: float = TIME_LIMIT_SECONDS,
     ) -> None:
         self._authenticator = authenticator
-        self._max_concurrent = max_concurrent
         self._time_limit_seconds = time_limit_seconds
         self._active: set[str] = set()
         self._noise = os.urandom(NOISE_BYTES)
@@ -100,7 +98,7 @@ class TransferEndpoints:
             return  # the agent sees from Content-Length that it is truncated
 
     def _require_slot(self, appliance_id: str) -> None:
-        if appliance_id in self._active or len(self._active) >= self._max_concurrent:
+        if appliance_id in self._active or len(self._active) >= MAX_CONCURRENT:
             raise OverloadedError(
                 "Other transfers are running. Try again in a minute.",
                 retry_after_seconds=RETRY_AFTER_SECONDS,

@@ -21,7 +21,7 @@ from collector.sending.access_points import AccessPoints
 from collector.sending.http import HTTP_ERRORS, HTTPClient, root_cause
 from collector.sending.portal_connection import PortalConnection
 from collector.tls import TLSContexts
-from core.clock import Clock, utc_now
+from core.clock import utc_now
 from protocol.enrollment import EnrollRequest
 from protocol.inventory import Inventory
 
@@ -39,10 +39,8 @@ def enroll(
     inventory: Inventory,
     data_dir: Path,
     site: str = "",
-    region: str = "",
     labels: Mapping[str, str] | None = None,
     tls: TLSContexts | None = None,
-    clock: Clock = utc_now,
 ) -> Identity:
     """Enroll this appliance and store its identity in `data_dir`.
 
@@ -63,7 +61,6 @@ def enroll(
         name=name,
         inventory=inventory,
         site=site,
-        region=region,
         labels=dict(labels or {}),
         csr=certificate.create_request() if portal_url.startswith("https:") else "",
     )
@@ -85,7 +82,7 @@ def enroll(
     if reply.certificate is None:
         certificate.remove()
     else:
-        certificate.store(reply.certificate, now=clock())
+        certificate.store(reply.certificate, now=utc_now())
     return identity
 
 

@@ -15,20 +15,19 @@ NVLINKS = {"A100-SXM4": 12, "H100 80GB HBM3": 18, "H200": 18}
 _SHARED = (("PXB", 2), ("NODE", 4))
 
 
-def host_inventory(*, executors: Sequence[str] = (), with_nvidia: bool = True) -> Inventory:
+def host_inventory(*, with_nvidia: bool = True) -> Inventory:
     """Return the inventory of this host.
 
     Args:
-        executors: names of the executors.
         with_nvidia: query NVIDIA's driver, whose library stays loaded in this process: for short
             commands only, the agent uses the plugin `inventory` instead. If the driver does not
             respond, the inventory has no GPUs.
     """
     source = InventorySource(with_nvidia=with_nvidia)
     try:
-        return source.read(executors=executors)
+        return source.read(executors=())
     except PluginError:
-        return InventorySource(with_nvidia=False).read(executors=executors)
+        return InventorySource(with_nvidia=False).read(executors=())
     finally:
         source.close()
 

@@ -23,7 +23,7 @@ class OwnMetrics:
     """Adds the agent's own points to the samples at an interval.
 
     Args:
-        more: returns further fields of measurement `agent`; None is left out.
+        extra_metrics: returns further fields of measurement `agent`; None is left out.
     """
 
     def __init__(
@@ -35,7 +35,6 @@ class OwnMetrics:
         access_points: AccessPoints,
         samples: SampleWriter,
         clock: Clock,
-        monotonic: Callable[[], float] = time.monotonic,
         extra_metrics: Callable[[], Mapping[str, float | int | None]] = dict,
     ) -> None:
         self._extra_metrics = extra_metrics
@@ -45,13 +44,12 @@ class OwnMetrics:
         self._access_points = access_points
         self._samples = samples
         self._clock = clock
-        self._monotonic = monotonic
         self._usage = ProcessUsage(lambda: host.worker_pids)
         self._due_seconds: float | None = None
 
     def add_when_due(self, interval_seconds: float) -> float:
         """Add the points if they are due; return the seconds until the next ones."""
-        now = self._monotonic()
+        now = time.monotonic()
         if self._due_seconds is not None:
             left_seconds = self._due_seconds - now
             if EARLY_RATIO * interval_seconds < left_seconds <= interval_seconds:

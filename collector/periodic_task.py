@@ -21,15 +21,7 @@ WARN_EVERY_FAILURES = 4
 class Backoff:
     """Exponential backoff with jitter, so that a fleet does not return all at once."""
 
-    def __init__(
-        self,
-        *,
-        first_seconds: float = FIRST_SECONDS,
-        max_seconds: float = MAX_SECONDS,
-        random: Random | None = None,
-    ) -> None:
-        self._first_seconds = first_seconds
-        self._max_seconds = max_seconds
+    def __init__(self, *, random: Random | None = None) -> None:
         self._random = random or Random()  # noqa: S311 - jitter, not a secret
         self.failures = 0
 
@@ -40,8 +32,8 @@ class Backoff:
             at_least: the shortest wait, as from Retry-After.
             is_refused: whether the server rejects this agent; raises the limit.
         """
-        max_seconds = MAX_REFUSED_SECONDS if is_refused else self._max_seconds
-        doubled = self._first_seconds * 2.0 ** min(self.failures, 16)
+        max_seconds = MAX_REFUSED_SECONDS if is_refused else MAX_SECONDS
+        doubled = FIRST_SECONDS * 2.0 ** min(self.failures, 16)
         self.failures += 1
         jittered = min(max_seconds, doubled) * self._random.uniform(0.5, 1.0)
         return max(jittered, at_least or 0.0)

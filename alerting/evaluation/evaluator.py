@@ -27,8 +27,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import Session, lazyload
 
-from alerting.evaluation.due_rules import due_rules, window_ends
-from alerting.evaluation.endings import end_alerts_without, resolve_ended
+from alerting.evaluation.due_rules import window_ends
+from alerting.evaluation.endings import end_alerts_without
 from alerting.evaluation.expression import Group, group_key, group_severity, read_groups
 from alerting.evaluation.recorder import ACTIVE_STATES, Recorder, view_of
 from alerting.evaluation.shared_reads import SharedGroups, read_shared
@@ -271,19 +271,6 @@ def _alerted(session: Session, tenants: Iterable[str]) -> dict[str, set[str]]:
     for rule_id, tags in session.execute(alerts):
         appliances.setdefault(rule_id, set()).add(tags.get(APPLIANCE_TAG, ""))
     return appliances
-
-
-def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
-    """Evaluate every rule that is due, one tenant after the other."""
-    summary = EvaluationSummary()
-    for rules in due_rules(evaluator.sessions, now=now).values():
-        tenant_summary = evaluator.evaluate(rules, now=now)
-        summary.rules += tenant_summary.rules
-        summary.failed += tenant_summary.failed
-        summary.transitions += tenant_summary.transitions
-        summary.notifications += tenant_summary.notifications
-    resolve_ended(evaluator.sessions, now=now, public_url=evaluator.public_url)
-    return summary
 
 
 def _is_quiet(rule: Rule, groups: Sequence[Group]) -> bool:

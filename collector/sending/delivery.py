@@ -3,7 +3,6 @@
 import os
 import socket
 from dataclasses import dataclass
-from random import Random
 
 from collector.buffering.buffer import DiskBuffer
 from collector.certificates import (
@@ -60,7 +59,6 @@ def build_delivery(
     buffer: DiskBuffer,
     *,
     clock: Clock,
-    random: Random | None = None,
 ) -> Delivery:
     """Return the delivery to the portal, or to the InfluxDB in its place.
 
@@ -69,7 +67,6 @@ def build_delivery(
         identity: authenticates the agent at a portal; not needed for an InfluxDB.
         buffer: what to send.
         clock: the time.
-        random: jitter of retries.
     """
     tls = build_tls(config)
     certificate = AgentCertificate(
@@ -83,7 +80,6 @@ def build_delivery(
         _build_target(config, identity, tls=tls, certificate=certificate),
         clock=clock,
         undeliverable=UndeliverableLines(config.data_dir / UNDELIVERABLE_NAME),
-        random=random,
     )
     prober = None
     if len(access_points) > 1:

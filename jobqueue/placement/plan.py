@@ -75,22 +75,6 @@ class Decision:
     is_trial: bool = False
 
 
-def plan(snapshot: Snapshot, *, max_changes: int | None = None) -> list[Decision]:
-    """Decide for every waiting job in turn; what one is allocated is not free for the next.
-
-    With `max_changes`, the plan ends with that many jobs that are assigned or bound.
-    """
-    planner, changes = Planner(snapshot), 0
-    decisions = []
-    for job in in_order(snapshot.jobs):
-        decision = planner.decide(job)
-        decisions.append(decision)
-        changes += decision.action in {Action.ASSIGN, Action.BIND}
-        if changes == max_changes:
-            break
-    return decisions
-
-
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:
     """Return jobs in the order of the queue."""
     return sorted(jobs, key=lambda job: job.order)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from core.clock import Clock, to_ns, utc_now
+from core.clock import to_ns, utc_now
 from plugins.nvml.library import STALE, Device, is_refusal, pynvml
 from timeseries.points import Point
 
@@ -36,8 +36,7 @@ class XidEvent:
 class XidWatcher:
     """Collects the events of the GPUs that it watches."""
 
-    def __init__(self, clock: Clock = utc_now) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._events: deque[XidEvent] = deque(maxlen=QUEUE_LIMIT)
         self._dropped = 0
         self._devices: dict[int, Device] = {}
@@ -129,7 +128,7 @@ class XidWatcher:
                 if data.eventType == pynvml.nvmlEventTypeXidCriticalError:
                     self._dropped += len(self._events) == QUEUE_LIMIT
                     device = self._devices.get(_address(data.device))
-                    self._events.append(XidEvent(int(data.eventData), device, self._clock()))
+                    self._events.append(XidEvent(int(data.eventData), device, utc_now()))
         return failures
 
     def _point(self, event: XidEvent) -> Point:

@@ -10,7 +10,7 @@ import pytest
 import requests
 from sqlalchemy import select
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.models import Receiver
 from alerting.notification.models import Notification
 from alerting.notification.receivers import create_receiver, send_test
@@ -25,7 +25,7 @@ from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.databases import answers
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, require_program, running
-from tests.unit.alerting.helpers import drain_outbox, heat, hot
+from tests.unit.alerting.helpers import drain_outbox, evaluate_rules, heat, hot
 from tests.unit.alerting.servers import LOOPBACK
 from timeseries.store import Store
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from werkzeug.serving import make_server
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.notification.policies import save_policy
 from alerting.rules.service import create_rule
 from core.clock import utc_now
@@ -22,7 +22,7 @@ from tenants.models import Tenant, User
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, make_appliance, scope_of
 from tests.servers import free_port, require_program
-from tests.unit.alerting.helpers import heat, hot
+from tests.unit.alerting.helpers import evaluate_rules, heat, hot
 from timeseries.store import Store
 
 Amtool = Callable[..., Any]

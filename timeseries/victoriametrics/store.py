@@ -59,7 +59,6 @@ class VictoriaMetricsStore:
         client: the server.
         database: separates the series of stores that share a server.
         clock: for the range of times that the server accepts.
-        max_queued_points: how many points may wait for the writer before `submit` refuses.
 
     Raises:
         ConfigurationError: the name of the database is empty or has a slash.
@@ -71,7 +70,6 @@ class VictoriaMetricsStore:
         *,
         database: str = DEFAULT_DATABASE,
         clock: Clock = utc_now,
-        max_queued_points: int = MAX_QUEUED_POINTS,
     ) -> None:
         if "/" in database or not database:
             raise ConfigurationError(
@@ -83,7 +81,7 @@ class VictoriaMetricsStore:
         self._clock = clock
         self._is_closed = False
         self._writer = VictoriaMetricsWriter(
-            client, database=database, clock=clock, max_queued_points=max_queued_points
+            client, database=database, clock=clock, max_queued_points=MAX_QUEUED_POINTS
         )
 
     @classmethod

@@ -5,6 +5,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
+from alerting.evaluation.due_rules import due_rules
+from alerting.evaluation.endings import resolve_ended
+from alerting.evaluation.evaluator import EvaluationSummary, Evaluator
 from alerting.notification.outbox import drain_recipient, due_recipients
 from alerting.notification.outbox_budgets import UNLIMITED
 from alerting.notification.senders.notify import Sender
@@ -82,3 +85,16 @@ def drain_outbox(
         drain_recipient(sessions, senders, recipient, clock=lambda: now, budgets=budgets)
         for recipient in due_recipients(sessions, kinds=kinds, now=now)
     )
+
+
+def evaluate_rules(evaluator: Evaluator, *, now: datetime) -> EvaluationSummary:
+    """Evaluate every rule that is due, one tenant after the other."""
+    summary = EvaluationSummary()
+    for rules in due_rules(evaluator.sessions, now=now).values():
+        tenant_summary = evaluator.evaluate(rules, now=now)
+        summary.rules += tenant_summary.rules
+        summary.failed += tenant_summary.failed
+        summary.transitions += tenant_summary.transitions
+        summary.notifications += tenant_summary.notifications
+    resolve_ended(evaluator.sessions, now=now, public_url=evaluator.public_url)
+    return summary

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.evaluation.expression import preview_rule, read_groups
 from alerting.evaluation.rule_series import read_series
 from alerting.language.text import parse_expression
@@ -18,6 +18,7 @@ from alerting.states import AlertState, Severity
 from core.clock import to_ns
 from core.db import SessionFactory, transaction
 from tests.cast import NOON, Cast, scope_of
+from tests.unit.alerting.helpers import evaluate_rules
 from timeseries.points import Point
 from timeseries.store import RangeQuery, Series, Store, write
 

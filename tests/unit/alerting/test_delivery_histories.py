@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import Engine, delete, event, select
 from sqlalchemy.exc import OperationalError
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.evaluation.late_samples import LateEvaluation
 from alerting.evaluation.reminders import send_reminders
 from alerting.machine import LATE_HOLD
@@ -38,7 +38,7 @@ from core.errors import ConflictError, DatabaseUnavailableError
 from core.ids import new_id
 from tenants.models import LateSamples
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
-from tests.unit.alerting.helpers import drain_outbox, hot
+from tests.unit.alerting.helpers import drain_outbox, evaluate_rules, hot
 from timeseries.points import Point
 from timeseries.store import Store, write
 

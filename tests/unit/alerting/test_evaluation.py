@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
-from alerting.evaluation.evaluator import EvaluationSummary, Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import EvaluationSummary, Evaluator
 from alerting.evaluation.expression import preview_rule
 from alerting.models import Alert, AlertTransition, Receiver, Rule
 from alerting.notification.messages import Message
@@ -25,7 +25,7 @@ from core.errors import InvalidInputError
 from core.leases import Lease, lease_is_held
 from tenants.models import Appliance, ApplianceState, Tenant, TenantState, User
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import drain_outbox, heat, hot
+from tests.unit.alerting.helpers import drain_outbox, evaluate_rules, heat, hot
 from timeseries.points import Point
 from timeseries.store import RangeQuery, Series, Store, StoreUnavailableError, write
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.evaluation.late_samples import MAX_SPAN, LateEvaluation
 from alerting.language.text import parse_expression
 from alerting.machine import LATE_HOLD
@@ -20,7 +20,7 @@ from core.db import SessionFactory, transaction
 from core.ids import new_id
 from tenants.models import Appliance, LateSamples, Tenant
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import drain_outbox
+from tests.unit.alerting.helpers import drain_outbox, evaluate_rules
 from timeseries.points import FieldValue, Point
 from timeseries.store import Store, write
 

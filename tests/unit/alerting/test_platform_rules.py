@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.models import Alert, PlatformRule, Receiver, Rule
 from alerting.notification.messages import Message
 from alerting.notification.models import Notification
@@ -40,7 +40,7 @@ from core.errors import ForbiddenError, InvalidInputError, NotFoundError
 from tenants.models import Tenant, TenantState
 from tenants.scope import Scope
 from tests.cast import BOX, NOON, Cast, scope_of
-from tests.unit.alerting.helpers import drain_outbox, heat, hot
+from tests.unit.alerting.helpers import drain_outbox, evaluate_rules, heat, hot
 from timeseries.store import Store
 
 HOT = PlatformRuleRequest(

@@ -8,7 +8,7 @@ from itertools import product
 import pytest
 from sqlalchemy import select, update
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.evaluation.reminders import send_reminders
 from alerting.models import Alert, Receiver, Rule
 from alerting.notification.inhibition import SHIPPED, printed_rules
@@ -31,7 +31,7 @@ from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError
 from tenants.models import Tenant
 from tests.cast import BOX, NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import drain_outbox, heat, hot
+from tests.unit.alerting.helpers import drain_outbox, evaluate_rules, heat, hot
 from timeseries.lineprotocol.parser import parse
 from timeseries.store import Store
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.language.matchers import parse_matcher
 from alerting.models import Alert, Receiver
 from alerting.notification.messages import Message
@@ -25,7 +25,7 @@ from alerting.states import NotificationState, ReceiverKind
 from core.db import SessionFactory, transaction
 from core.errors import ConflictError, InvalidInputError
 from tests.cast import BOX, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.alerting.helpers import drain_outbox, heat, hot
+from tests.unit.alerting.helpers import drain_outbox, evaluate_rules, heat, hot
 from timeseries.store import Store
 
 LABELS = {"rule": "GPU too hot", "gpu": "3", "appliance": "dgx-01"}

@@ -14,8 +14,8 @@ from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.logs.logs import MAX_LOG_BYTES, append_logs
 from jobqueue.models import Attempt, Job
-from jobqueue.placement.plan import Action
-from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob
+from jobqueue.placement.plan import Action, Decision, Planner, in_order
+from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.queue.service import submit_job
 from protocol.attempts import AttemptObservation, LogAck, LogChunk, ObservedState
 from protocol.job_spec import JobRequest
@@ -142,3 +142,9 @@ def append_log(
     chunk = LogChunk(attempt_id=attempt.id, offset=offset, data=data)
     [ack] = append_logs(session, attempt.appliance_id, [chunk], max_bytes=max_bytes)
     return ack
+
+
+def plan(snapshot: Snapshot) -> list[Decision]:
+    """Decide for every waiting job in turn; what one is allocated is not free for the next."""
+    planner = Planner(snapshot)
+    return [planner.decide(job) for job in in_order(snapshot.jobs)]

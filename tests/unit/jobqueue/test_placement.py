@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from jobqueue.executors.abilities import Need
-from jobqueue.placement.plan import Action, Decision, Rule, plan
+from jobqueue.placement.plan import Action, Decision, Rule
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, Snapshot
 from tenants.models import ApplianceState
 from tests.cast import NOON
-from tests.unit.jobqueue.builders import GIB, appliance, busy, job
+from tests.unit.jobqueue.builders import GIB, appliance, busy, job, plan
 
 
 def decide(appliances: list[ApplianceView], *jobs: JobView) -> list[Decision]:

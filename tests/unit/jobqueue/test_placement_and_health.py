@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.snapshot import tenant_views
-from jobqueue.placement.plan import Action, Decision, plan
+from jobqueue.placement.plan import Action, Decision
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.states import JobState, Reason
 from protocol.health import ApplianceHealth, HealthState
@@ -30,6 +30,7 @@ from tests.unit.jobqueue.builders import (
     gpu_uuid,
     inventory,
     job,
+    plan,
     submit,
 )
 from tests.unit.portal.test_sign_in_cost import statements

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from jobqueue.placement.plan import Action, plan
+from jobqueue.placement.plan import Action
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
 from tests.cast import NOON
-from tests.unit.jobqueue.builders import GIB, appliance, busy, gpu_uuid, job
+from tests.unit.jobqueue.builders import GIB, appliance, busy, gpu_uuid, job, plan
 
 
 @pytest.mark.parametrize(

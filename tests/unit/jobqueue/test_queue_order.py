@@ -9,10 +9,10 @@ from typing import Any
 
 from msgspec import structs
 
-from jobqueue.placement.plan import Action, Decision, in_order, plan
+from jobqueue.placement.plan import Action, Decision, in_order
 from jobqueue.placement.views import PRIORITY_POINT, Caps, JobView, RunningJob, Snapshot
 from tests.cast import NOON
-from tests.unit.jobqueue.builders import appliance, gpu_uuid, job
+from tests.unit.jobqueue.builders import appliance, gpu_uuid, job, plan
 
 
 def decide(appliances: list[Any], *jobs: JobView, **rules: Any) -> list[Decision]:

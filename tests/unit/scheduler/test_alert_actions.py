@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import delete, select
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.language.text import rule_expression
 from alerting.models import Alert, AlertAction, Rule
 from alerting.notification.models import Notification
@@ -30,7 +30,7 @@ from tenants.auditing.recording import acting
 from tenants.models import Appliance
 from tenants.models.audit import AuditEntry
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
-from tests.unit.alerting.helpers import heat, hot
+from tests.unit.alerting.helpers import evaluate_rules, heat, hot
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.store import Store
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from sqlalchemy import select, update
 
-from alerting.evaluation.evaluator import Evaluator, evaluate_rules
+from alerting.evaluation.evaluator import Evaluator
 from alerting.models import Alert
 from alerting.states import AlertState, Severity
 from core.db import SessionFactory, transaction
@@ -16,6 +16,7 @@ from scheduler.loops import Scheduler
 from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, count_message
 from tenants.models import Appliance, ApplianceState, Tenant
 from tests.cast import NOON, Cast, FrozenClock, make_appliance
+from tests.unit.alerting.helpers import evaluate_rules
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.store import LatestQuery, Store
 

@@ -10,7 +10,7 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +76,6 @@ class Database:
         path: the file, created with its folder if missing, or ":memory:".
         limits: what it may use of the machine.
         files: what else it may read; by default its folder only.
-        monotonic: the clock that limits how often a broken file is reopened.
 
     Attributes:
         is_new: whether nothing was in it when it was opened last.
@@ -91,16 +90,14 @@ class Database:
         *,
         limits: Limits = Limits(),
         files: Files | None = None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.path = path
         self._limits = limits
-        self._monotonic = monotonic
         self._temporary = tempfile.TemporaryDirectory() if path == ":memory:" else None
         self.folder = Path(self._temporary.name) if self._temporary else files_folder(Path(path))
         self.files = files or LocalFiles(self.folder)
         self._connection: duckdb.DuckDBPyConnection | None = self._connect()
-        self._tried_at = monotonic()
+        self._tried_at = time.monotonic()
         self._lock = threading.Lock()
         self._is_closed = False
 
@@ -130,7 +127,7 @@ class Database:
         with self._lock:
             if self._is_closed:
                 raise StoreUnavailableError("The time series store is closed.")
-            now = self._monotonic()
+            now = time.monotonic()
             if self._connection is None and now - self._tried_at < REOPEN_EVERY_SECONDS:
                 raise StoreUnavailableError(
                     f"The time series store {self.path} failed and is being reopened."
