@@ -10,11 +10,11 @@ from tests.cast import Cast, FrozenClock, scope_of
 from tests.unit.access.conftest import AgentAPI
 
 # A bucket holds one, and no other comes while a test lasts.
-ONE = {"auth_failures_per_second_per_address": 0.0001}
+ONE_REFUSAL = {"auth_failures_per_second_per_address": 0.0001}
 GUESS = {"Authorization": "Bearer vda_guess"}
 ENROLL = {"token": "vde_guess", "name": "new", "inventory": {"hostname": "new"}}
 
-one_refusal = pytest.mark.parametrize("settings", [ONE], indirect=True)
+one_refusal = pytest.mark.parametrize("settings", [ONE_REFUSAL], indirect=True)
 
 
 @one_refusal

@@ -9,7 +9,7 @@ from plugins.base import GPUTags
 from timeseries.points import FieldValue, Point
 
 HOLDERS = {"GPU-0": "job-7"}
-KNOWN: GPUTags = {"3": {"uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}}
+TAGS_BY_GPU: GPUTags = {"3": {"uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}}
 
 
 def point(
@@ -47,13 +47,13 @@ def test_a_process_outside_of_jobs_has_no_job() -> None:
 
 @pytest.mark.parametrize("tags", [{}, {"uuid": "PCI-0000:5d:00.0", "model": "NVIDIA H100"}])
 def test_a_lost_gpu_gets_the_names_that_it_had(tags: dict[str, str]) -> None:
-    [restored] = restore_gpu_tags([point(fields={"lost": 1}, gpu="3", **tags)], lambda: KNOWN)
+    [restored] = restore_gpu_tags([point(fields={"lost": 1}, gpu="3", **tags)], lambda: TAGS_BY_GPU)
     assert restored.tags == {"gpu": "3", "uuid": "GPU-3", "model": "NVIDIA H100 80GB HBM3"}
 
 
 def test_a_lost_gpu_that_nobody_knew_stays_as_it_is() -> None:
     lost = point(fields={"lost": 1}, gpu="4", uuid="PCI-0000:5d:00.0")
-    assert restore_gpu_tags([lost], lambda: KNOWN) == [lost]
+    assert restore_gpu_tags([lost], lambda: TAGS_BY_GPU) == [lost]
 
 
 def test_gpus_that_say_their_names_ask_nobody() -> None:

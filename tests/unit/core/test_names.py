@@ -1,8 +1,11 @@
 """Names of variables, arguments and functions say what they hold: pronouns do not."""
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
+
+from jinja2 import Environment, nodes
 
 ROOT = Path(__file__).parents[3]
 PRONOUNS = frozenset({"one", "some", "found", "known", "further", "more", "most", "kept", "again"})
@@ -12,6 +15,8 @@ FOLDERS = (
     *("benchmarks", "tests"),
 )
 
+# `const one`, `(one) =>`, `(one, other) =>` and `function show(one)`.
+DECLARED = re.compile(r"\b(?:const|let|function) (\w+)|\((\w+)\) =>|\((\w+), |function \w+\((\w+)")
 # Of the REST API, whose names stay.
 EXCEPTIONS = {("portal/api/tenants.py", "most")}
 
@@ -34,7 +39,33 @@ def test_no_name_is_a_pronoun() -> None:
         for file in files
         for path in [str(file.relative_to(ROOT))]
         for name, line in assigned_names(ast.parse(file.read_text("utf-8")))
-        if name in PRONOUNS and (path, name) not in EXCEPTIONS
+        if name.lower() in PRONOUNS and (path, name) not in EXCEPTIONS
     ]
     assert files
+    assert pronouns == []
+
+
+def test_no_name_of_a_template_is_a_pronoun() -> None:
+    templates = list((ROOT / "portal" / "templates").rglob("*.html"))
+    pronouns = [
+        f"{file.relative_to(ROOT)}:{node.lineno}: {node.name}"
+        for file in templates
+        for node in Environment().parse(file.read_text("utf-8")).find_all(nodes.Name)  # noqa: S701 - renders nothing
+        if node.ctx != "load" and node.name in PRONOUNS
+    ]
+    assert templates
+    assert pronouns == []
+
+
+def test_no_name_of_a_script_is_a_pronoun() -> None:
+    scripts = [*(ROOT / "portal/static").glob("*.js"), *(ROOT / "dash_app/assets").glob("*.js")]
+    pronouns = [
+        f"{file.name}: {name}"
+        for file in scripts
+        if ".min." not in file.name
+        for match in DECLARED.finditer(file.read_text("utf-8"))
+        for name in match.groups()
+        if name and name.lower() in PRONOUNS
+    ]
+    assert scripts
     assert pronouns == []

@@ -28,7 +28,7 @@ from tests.cast import BOX, NOON, Cast, scope_of
 
 Create = Callable[..., JobSchedule]
 EVAL = JobRequest(name="eval", image="acme/eval:1", secrets={"TOKEN": "x"})
-ONE = NOON + timedelta(hours=1)
+FIRST_RUN = NOON + timedelta(hours=1)
 
 
 def wanted(**changes: Any) -> ScheduleRequest:  # noqa: ANN401 - any field
@@ -60,14 +60,14 @@ def test_a_job_is_submitted_each_time_and_once(
     session: Session, cast: Cast, create: Create
 ) -> None:
     schedule = create()
-    assert due(session, ONE - timedelta(seconds=1)) == 0
-    assert (due(session, ONE), due(session, ONE)) == (1, 0)
+    assert due(session, FIRST_RUN - timedelta(seconds=1)) == 0
+    assert (due(session, FIRST_RUN), due(session, FIRST_RUN)) == (1, 0)
     (job,) = session.scalars(select(Job)).unique()
     assert (job.name, job.user_id, job.secret_names) == ("eval", cast.bob.id, ["TOKEN"])
     session.refresh(schedule)
-    assert schedule.next_run_at == ONE + timedelta(hours=1)
-    stop_job(session, scope_of(cast.bob), job.id, now=ONE)
-    due(session, ONE + timedelta(hours=1))
+    assert schedule.next_run_at == FIRST_RUN + timedelta(hours=1)
+    stop_job(session, scope_of(cast.bob), job.id, now=FIRST_RUN)
+    due(session, FIRST_RUN + timedelta(hours=1))
     assert outcomes(session, schedule) == [(13, "submitted"), (14, "submitted")]
     assert delete_schedule(session, scope_of(cast.bob), schedule.id) == "hourly"
     assert len(session.scalars(select(Job)).unique().all()) == 2
@@ -85,8 +85,8 @@ def test_a_run_that_has_not_ended_is_treated_by_policy(
     session: Session, create: Create, overlap: Overlap, expected: str, states: list[str]
 ) -> None:
     schedule = create(overlap=overlap)
-    due(session, ONE)
-    due(session, ONE + timedelta(hours=1))
+    due(session, FIRST_RUN)
+    due(session, FIRST_RUN + timedelta(hours=1))
     assert outcomes(session, schedule) == [(13, "submitted"), (14, expected)]
     jobs = session.scalars(select(Job).order_by(Job.id)).unique()
     assert [job.state.value for job in jobs] == states
@@ -123,7 +123,7 @@ def test_a_run_that_can_not_be_submitted_is_listed_with_the_reason(
     schedule = create()
     session.get_one(User, cast.bob.id).is_active = False
     session.flush()
-    due(session, ONE)
+    due(session, FIRST_RUN)
     alice = scope_of(cast.alice)
     (run,) = list_runs(session, alice, schedule.id).items
     assert (run.outcome.value, run.job_id) == ("failed", None)
@@ -137,8 +137,8 @@ def test_a_disabled_schedule_waits_and_does_not_catch_up(
 ) -> None:
     schedule, bob = create(missed=Missed.RUN_ONCE), scope_of(cast.bob)
     enable_schedule(session, bob, schedule.id, is_enabled=False, now=NOON)
-    assert due(session, ONE) == 0
-    assert run_now(session, bob, schedule.id, box=BOX, now=ONE).outcome.value == "submitted"
+    assert due(session, FIRST_RUN) == 0
+    assert run_now(session, bob, schedule.id, box=BOX, now=FIRST_RUN).outcome.value == "submitted"
     later = NOON + timedelta(hours=5, minutes=30)
     enable_schedule(session, bob, schedule.id, is_enabled=True, now=later)
     assert get_schedule(session, bob, schedule.id).next_run_at == NOON + timedelta(hours=6)
@@ -172,10 +172,10 @@ def test_an_array_runs_as_a_whole_and_old_runs_are_deleted(
     session: Session, cast: Cast, create: Create
 ) -> None:
     schedule = create(job=JobRequest(name="eval", image="acme/eval:1", array="0-1"))
-    due(session, ONE)
+    due(session, FIRST_RUN)
     tasks = session.scalars(select(Job).order_by(Job.id)).unique().all()
-    stop_job(session, scope_of(cast.bob), tasks[0].id, now=ONE)
-    due(session, ONE + timedelta(hours=1))
+    stop_job(session, scope_of(cast.bob), tasks[0].id, now=FIRST_RUN)
+    due(session, FIRST_RUN + timedelta(hours=1))
     assert outcomes(session, schedule) == [(13, "submitted"), (14, "overlapped")]
     assert tasks[1].state is JobState.SUBMITTED
     session.add_all(
@@ -185,5 +185,5 @@ def test_an_array_runs_as_a_whole_and_old_runs_are_deleted(
         for _ in range(MAX_RUNS)
     )
     session.flush()
-    due(session, ONE + timedelta(hours=2))
+    due(session, FIRST_RUN + timedelta(hours=2))
     assert len(outcomes(session, schedule)) == MAX_RUNS

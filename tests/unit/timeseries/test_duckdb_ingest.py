@@ -12,7 +12,7 @@ from timeseries.validation import FieldType
 
 ACME = {"tenant": "acme", "appliance": "a1"}
 ACME_2 = {"tenant": "acme", "appliance": "a2"}
-KNOWN = {Key("acme", "gpu"): Table(frozenset({"tenant", "appliance"}), {"x": FieldType.FLOAT})}
+SCHEMA = {Key("acme", "gpu"): Table(frozenset({"tenant", "appliance"}), {"x": FieldType.FLOAT})}
 
 Sent = tuple[Batch, Mapping[str, str]]
 
@@ -63,7 +63,7 @@ def test_a_point_is_rejected_by_submission_and_position() -> None:
     # The parser left out line 1 and gave the points the positions of their lines.
     block = Block("gpu", (), [()], [0, 0], ("x",), (float,), ([float("nan"), 2.0],), [1, 2], [3, 7])
 
-    insert = plan((good, ACME), (Batch((block,)), ACME_2), schema=KNOWN)
+    insert = plan((good, ACME), (Batch((block,)), ACME_2), schema=SCHEMA)
 
     assert list(insert.rejected) == [(1, 3)]
     assert len(rows(insert)) == 4
@@ -96,7 +96,7 @@ def test_numbers_at_the_edges_go_into_a_float_field(
         "gpu", (), [()], [0] * count, ("x",), (kind,), (values,), [1] * count, range(count)
     )
 
-    insert = plan((Batch((block,)), ACME), schema=KNOWN)
+    insert = plan((Batch((block,)), ACME), schema=SCHEMA)
 
     assert insert.rejected == {}
     assert [row["field_x"] for row in rows(insert)] == stored
@@ -120,9 +120,9 @@ def test_an_unsupported_type_is_rejected_point_by_point() -> None:
 
 
 def test_an_unchanged_table_is_handed_back_as_it_is() -> None:
-    insert = plan((Batch.of([gpu({"x": 1.0})]), ACME), schema=KNOWN)
+    insert = plan((Batch.of([gpu({"x": 1.0})]), ACME), schema=SCHEMA)
 
-    assert insert.table is KNOWN[Key("acme", "gpu")]
+    assert insert.table is SCHEMA[Key("acme", "gpu")]
 
 
 def test_declared_points_share_a_table_and_others_are_their_tenants() -> None:
