@@ -192,13 +192,11 @@ def create_token(body: dict[str, Any]) -> dict[str, Any]:
     return values_of(TokenSchema, token) | {"secret": secret}
 
 
-@tokens.operation("GET", "/<token_id>", answer=TokenSchema)
+@tokens.operation("GET", "/<token_id>", answer=TokenSchema, etag=_TOKEN_ETAG)
 def show_token(token_id: str) -> APIToken:
     """Return one of your tokens."""
     with database() as session:
-        token = get_api_token(session, current_scope(), token_id)
-    tokens.set_etag(token, _TOKEN_ETAG)
-    return token
+        return get_api_token(session, current_scope(), token_id)
 
 
 @tokens.operation("DELETE", "/<token_id>", status=HTTPStatus.NO_CONTENT)
@@ -240,14 +238,12 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     return envelope(page, [_shaped(login, current.credential_id) for login in page.items])
 
 
-@sessions.operation("GET", "/<session_id>", answer=SessionSchema)
+@sessions.operation("GET", "/<session_id>", answer=SessionSchema, etag=_SESSION_ETAG)
 def show(session_id: str) -> dict[str, Any]:
     """Return one of your browser sessions."""
     current = current_principal()
     with database() as session:
-        shown = _shaped(get_session(session, current.scope, session_id), current.credential_id)
-    sessions.set_etag(shown, _SESSION_ETAG)
-    return shown
+        return _shaped(get_session(session, current.scope, session_id), current.credential_id)
 
 
 @sessions.operation("DELETE", "/<session_id>", status=HTTPStatus.NO_CONTENT)

@@ -156,11 +156,22 @@ def list_silences(query: dict[str, Any]) -> list[dict[str, Any]]:
         return export_silences(session, current_scope(), filters=query["filter"], now=now())
 
 
-@alertmanager.operation("POST", "/silences", body=ImportedSilenceSchema, answer=SilenceIDSchema)
-@alertmanager.alt_response(  # type: ignore[untyped-decorator]  # flask-smorest ships no types
-    HTTPStatus.BAD_REQUEST,
-    schema={"oneOf": [{"$ref": "#/components/schemas/Error"}, {"type": "string"}]},
-    description="Invalid; of a silence a text, as Alertmanager's.",
+_INVALID = {
+    "description": "Invalid; of a silence a text, as Alertmanager's.",
+    "content": {
+        "application/json": {
+            "schema": {"oneOf": [{"$ref": "#/components/schemas/Error"}, {"type": "string"}]}
+        }
+    },
+}
+
+
+@alertmanager.operation(
+    "POST",
+    "/silences",
+    body=ImportedSilenceSchema,
+    answer=SilenceIDSchema,
+    responses={HTTPStatus.BAD_REQUEST: _INVALID},
 )
 def save_silence(body: dict[str, Any]) -> dict[str, str]:
     """Add a silence, or replace one."""

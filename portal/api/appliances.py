@@ -204,17 +204,19 @@ def bulk(body: dict[str, Any]) -> dict[str, Any]:
         return {"action": request.action, "items": changed}
 
 
-@appliances.operation("GET", "/<appliance_id>", answer=ApplianceSchema)
+@appliances.operation("GET", "/<appliance_id>", answer=ApplianceSchema, etag=_ETAG)
 def show(appliance_id: str) -> Appliance:
     """Return an appliance with its inventory and health; other responses leave them out."""
     with database() as session:
-        appliance = get_appliance(session, current_scope(), appliance_id)
-    appliances.set_etag(appliance, _ETAG)
-    return appliance
+        return get_appliance(session, current_scope(), appliance_id)
 
 
 @appliances.operation(
-    "PATCH", "/<appliance_id>", body=ApplianceChangeSchema, answer=BriefApplianceSchema
+    "PATCH",
+    "/<appliance_id>",
+    body=ApplianceChangeSchema,
+    answer=BriefApplianceSchema,
+    etag=_ETAG,
 )
 def change(appliance_id: str, body: dict[str, Any]) -> Appliance:
     """Change the name, site, region or labels of an appliance."""
@@ -222,9 +224,7 @@ def change(appliance_id: str, body: dict[str, Any]) -> Appliance:
     with database() as session:
         read = partial(get_appliance, session, current_scope(), appliance_id)
         appliances.check_if_match(session, Appliance, appliance_id, read, _ETAG)
-        changed = change_appliance(session, current_scope(), appliance_id, changes, now=now())
-    appliances.set_etag(changed, _ETAG)
-    return changed
+        return change_appliance(session, current_scope(), appliance_id, changes, now=now())
 
 
 @appliances.operation(

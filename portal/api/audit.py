@@ -7,7 +7,7 @@ from marshmallow import Schema, fields, post_load, validate
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import FILE, StrictSchema, instant, time_filter
+from portal.api.schemas import StrictSchema, file_response, instant, time_filter
 from portal.context import current_scope, database
 from portal.presenters.audit import audit_file
 from tenants.auditing.log import SCAN_LIMIT, AuditFormat, AuditQuery, list_entries
@@ -109,14 +109,13 @@ def list_all(query: dict[str, Any]) -> dict[str, Any]:
     return {"items": page.items, "next": page.next, "total": page.total}
 
 
-@audit.operation("GET", "/export", query=AuditExportSchema)
-@audit.doc(  # type: ignore[untyped-decorator] # flask-smorest
-    responses={
-        "200": {
-            "description": "The matching entries, newest first.",
-            "content": {"text/csv": FILE, "application/x-ndjson": FILE},
-        }
-    }
+@audit.operation(
+    "GET",
+    "/export",
+    query=AuditExportSchema,
+    responses=file_response(
+        "The matching entries, newest first.", "text/csv", "application/x-ndjson"
+    ),
 )
 def export(query: dict[str, Any]) -> Response:
     """Export the audit log as CSV or JSON lines; the export is itself logged."""

@@ -6,29 +6,26 @@ honor `If-Match`.
 """
 
 import inspect
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import cache, wraps
 from http import HTTPStatus
-from threading import Lock
 from typing import Any, TypeVar
 
-from flask import Flask, Request, Response, request
-from flask_smorest import Api, Blueprint
-from flask_smorest.utils import get_appcontext
+from flask import Request, Response, jsonify, request
+from flask_smorest import Blueprint
 from marshmallow import Schema
 from sqlalchemy import update
 from sqlalchemy.orm import Session
 from webargs.core import missing
 from webargs.flaskparser import FlaskParser
-from werkzeug.exceptions import UnsupportedMediaType
+from werkzeug.exceptions import PreconditionFailed, UnsupportedMediaType
+from werkzeug.http import generate_etag, quote_etag
 
 from core.errors import InvalidInputError
 from core.query_parameters import unknown_parameters
 from core.strict_json import check_value_count, decode_json
 from portal.api.replacing import change_of, example_of, merging, replacement_of
-from portal.api.schemas import ErrorSchema
 from portal.context import current_scope
 from portal.middleware.idempotency import KEY_HEADER, KEY_LIFETIME, MAX_KEY_LENGTH, idempotent
 from tenants.permissions import TOKEN_SCOPES, Permission
@@ -58,52 +55,6 @@ class Own(StrEnum):
 Need = Permission | Own
 
 
-class VedetteAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
-    """The API; `portal.middleware.errors` handles errors of pages and API alike.
-
-    Its document is made when it is first asked for: to make it takes longer than all else that a
-    server does before it answers.
-    """
-
-    ERROR_SCHEMA = ErrorSchema
-
-    def __init__(self, app: Flask, **options: object) -> None:
-        self._resources: list[APIBlueprint] = []
-        self._making_document = Lock()
-        self._document = b""
-        super().__init__(app, **options)
-
-    def register_blueprint(self, resource: "APIBlueprint") -> None:
-        """Add the operations on a resource."""
-        self._app.extensions["flask-smorest"]["blp_name_to_api"][resource.name] = self
-        self._app.register_blueprint(resource)
-        self._resources.append(resource)
-
-    def _openapi_json(self) -> Response:
-        with self._making_document:
-            if not self._document:
-                for resource in self._resources:
-                    resource.register_views_in_doc(
-                        self, self._app, self.spec, name=resource.name, parameters=None
-                    )
-                    self.spec.tag({"name": resource.name, "description": resource.description})
-                self._document = json.dumps(self.spec.to_dict(), indent=2).encode()
-        return Response(self._document, mimetype="application/json")
-
-    def _register_error_handlers(self) -> None:
-        """Leave errors to the app's handlers."""
-
-    def _register_etag_headers(self) -> None:
-        components = self.spec.components
-        for name, description in (
-            ("If-Match", "The `ETag` that you read. Returns 412 if the object has changed since."),
-            ("If-None-Match", "The `ETag` that you have. Returns 304 if it is still current."),
-        ):
-            header = {"name": name, "description": description, "schema": _TEXT}
-            components.parameter(name.upper().replace("-", "_"), "header", header, lazy=True)
-        components.header("ETAG", {"description": "Version of the object.", "schema": _TEXT})
-
-
 class _Parser(FlaskParser):
     """Parses requests strictly: unknown query parameters are errors, a body must be JSON."""
 
@@ -112,17 +63,13 @@ class _Parser(FlaskParser):
         "query": None,
     }
 
-    def load_json(self, req: Request, schema: Schema) -> Any:  # noqa: ANN401 - webargs's
-        """Return the JSON body; webargs would read a body of another type as empty."""
-        if req.content_length and not req.is_json:
-            raise UnsupportedMediaType
-        return super().load_json(req, schema)
-
-    def _raw_load_json(self, req: Request) -> Any:  # noqa: ANN401 - webargs's
-        """Decode the body strictly; webargs would accept what no database can store."""
+    def load_json(self, req: Request, _schema: Schema) -> Any:  # noqa: ANN401 - webargs's
+        """Return the JSON body; webargs would accept what no database can store."""
         body = req.get_data(cache=True)
-        if not req.is_json or not body:
+        if not body:
             return missing
+        if not req.is_json:
+            raise UnsupportedMediaType
         document: Any = decode_json(body)
         check_value_count(document, max_count=MAX_VALUES)
         return document
@@ -168,6 +115,8 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         status: HTTPStatus = HTTPStatus.OK,
         needs: Need | None = None,
         has_etag: bool | None = None,
+        etag: Schema | None = None,
+        responses: Mapping[int, Mapping[str, Any]] | None = None,
     ) -> Callable[[F], F]:
         """Register a function as the operation at `path`; its docstring describes it in OpenAPI.
 
@@ -183,32 +132,33 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
             needs: the required permission, where it is not the resource's.
             has_etag: whether the operation has an `ETag` or honors `If-Match`; by default those
                 on one object do: GET, PUT, PATCH and DELETE of a path that ends with a parameter.
+            etag: schema of what the `ETag` stands for, where the answer has volatile fields.
+            responses: descriptions of responses by status, where the usual ones don't fit.
         """
         need = needs or (self._reads if method == "GET" else self._changes)
-        errors = _error_statuses(method, path, has_body=body is not None)
-        is_on_object = path.endswith(">") and method != "POST"
+        if has_etag is None:
+            has_etag = path.endswith(">") and method != "POST"
         accepted = replacement_of(body) if body is not None and method == "PUT" else body
+        statuses = _statuses(method, path, has_body=body is not None, has_etag=has_etag)
+        described: dict[str, Any] = {
+            "responses": {**{code: code.name for code in statuses}, **(responses or {})}
+        }
+        if parameters := _parameters(method, query, has_etag=has_etag):
+            described["parameters"] = parameters
 
         def decorate(function: F) -> F:
             if method == "GET":
                 self._shows[path] = function
-            own = getattr(function, "_apidoc", {}).get("response", {}).get("responses", {})
-            view: View = self.response(status, _shared(answer))(function)
-            if is_on_object if has_etag is None else has_etag:
-                view = self.etag(view)
-            if query is not None:
-                view = self.arguments(_shared(query), location="query", arg_name="query")(view)
-            if accepted is not None:
-                self.bodies.append(accepted)
-                example = example_of(accepted)
-                view = self.arguments(_shared(accepted), arg_name="body", example=example)(view)
+            view: View = _with_own_etag(function, etag) if etag else function
+            view = self._described(view, need, described)
+            view = self._parsing(view, query, accepted)
+            headers = {"ETag": "ETAG"} if has_etag and method != "DELETE" else None
+            view = self.response(status, _shared(answer), headers=headers)(view)
+            if headers:
+                view = _with_etag(view)
             if method == "POST":
-                view = self.doc(parameters=[_IDEMPOTENCY_KEY])(idempotent(view))
-            for error in (code for code in errors if code not in own):
-                view = self.alt_response(error, HTTPStatus(error).name)(view)
-            view = _requiring(_knowing(view, _names_of(query)), need)
-            view = self._described(view, function, need)
-            self.route(path, methods=[method])(view)
+                view = idempotent(view)
+            self.route(path, methods=[method])(_requiring(_knowing(view, _names_of(query)), need))
             self.needs[f"{self.name}.{function.__name__}"] = need
             if method == "PUT" and body is not None:
                 shown = _shared(answer) or Schema()
@@ -220,6 +170,7 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
                     body=change_of(body),
                     needs=needs,
                     has_etag=has_etag,
+                    etag=etag,
                 )(change)
             return function
 
@@ -250,43 +201,59 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
                 .values(id=ident)
                 .execution_options(synchronize_session=False)
             )
-            self.check_etag(read(), schema)
+            if not request.if_match.contains(_etag_of(read(), schema)):
+                raise PreconditionFailed
 
-    def _described(self, view: View, function: View, need: Need) -> View:
-        text = inspect.getdoc(function) or ""
-        summary, _, details = text.partition("\n")
+    def _parsing(
+        self, view: View, query: type[Schema] | Schema | None, body: type[Schema] | None
+    ) -> View:
+        if query is not None:
+            view = self.arguments(_shared(query), location="query", arg_name="query")(view)
+        if body is not None:
+            self.bodies.append(body)
+            example = example_of(body)
+            view = self.arguments(_shared(body), arg_name="body", example=example)(view)
+        return view
+
+    def _described(self, view: View, need: Need, described: Mapping[str, Any]) -> View:
+        summary, _, details = (inspect.getdoc(view) or "").partition("\n")
         resource_name = "".join(word[:1].upper() + word[1:] for word in self.name.split())
-        described: View = self.doc(
-            operationId=f"{resource_name[:1].lower()}{resource_name[1:]}.{function.__name__}",
+        documented: View = self.doc(
+            operationId=f"{resource_name[:1].lower()}{resource_name[1:]}.{view.__name__}",
             summary=summary,
             description=f"{details.strip()}\n\n{_description_of(need)}".strip(),
+            **described,
         )(view)
-        return described
+        return documented
 
-    def _check_precondition(self) -> None:
-        """Accept changes without `If-Match`, which flask-smorest would answer with 428."""
 
-    def _verify_check_etag(self) -> None:
-        if request.if_match:
-            super()._verify_check_etag()
+def _etag_of(item: object, schema: type[Schema] | Schema) -> str:
+    """Return the ETag of an object: that of a response with it."""
+    shown = _instance(schema) if isinstance(schema, type) else schema
+    return generate_etag(jsonify(shown.dump(item)).get_data())
 
-    def _check_not_modified(self, etag: str) -> None:
-        """Leave 304 to `_set_etag_in_response`."""
 
-    def _set_etag_in_response(self, response: Response) -> None:
-        # A view that sets its ETag leaves volatile fields out: they may have changed although the
+def _with_own_etag(view: View, schema: Schema) -> View:
+    @wraps(view)
+    def tagged(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, str]]:  # noqa: ANN401 - a view's own
+        item = view(*args, **kwargs)
+        return item, {"ETag": quote_etag(_etag_of(item, schema))}
+
+    return tagged
+
+
+def _with_etag(view: View) -> View:
+    @wraps(view)
+    def tagged(*args: Any, **kwargs: Any) -> Response:  # noqa: ANN401 - a view's own
+        response: Response = view(*args, **kwargs)
+        # An ETag of the view's own leaves volatile fields out: they may have changed although the
         # ETag has not, so that such an object is always sent in full.
-        is_partial = "etag" in get_appcontext().get("etag", {})
-        super()._set_etag_in_response(response)
-        if not is_partial:
+        if "ETag" not in response.headers:
+            response.add_etag()
             response.make_conditional(request)
+        return response
 
-    def _prepare_etag_doc(
-        self, doc: dict[str, Any], info: dict[str, Any], **options: object
-    ) -> dict[str, Any]:
-        operation: dict[str, Any] = super()._prepare_etag_doc(doc, info, **options)
-        operation.get("responses", {}).pop(428, None)
-        return operation
+    return tagged
 
 
 def _shared(schema: type[Schema] | Schema | None) -> Schema | None:
@@ -304,10 +271,7 @@ def _names_of(schema: type[Schema] | Schema | None) -> frozenset[str]:
 
 @cache
 def _instance(schema: type[Schema]) -> Schema:
-    instance = schema()
-    # flask-smorest copies what it documents in each of its decorators: 2,500 schemas, 10 MiB.
-    instance.__deepcopy__ = lambda _memo: instance  # type: ignore[attr-defined]
-    return instance
+    return schema()
 
 
 def _requiring(view: View, need: Need) -> View:
@@ -343,15 +307,33 @@ def _description_of(need: Need) -> str:
     return f"Requires permission to {need.value} (token scopes: {', '.join(scopes)})."
 
 
-def _error_statuses(method: str, path: str, *, has_body: bool) -> list[int]:
+def _parameters(
+    method: str, query: type[Schema] | Schema | None, *, has_etag: bool
+) -> list[dict[str, Any] | str]:
+    """Return the descriptions of the query string and of the headers that an operation reads."""
+    parameters: list[dict[str, Any] | str] = []
+    if query is not None:
+        parameters.append({"in": "query", "schema": query})
+    if method == "POST":
+        parameters.append(_IDEMPOTENCY_KEY)
+    elif has_etag:
+        parameters.append("IF_NONE_MATCH" if method == "GET" else "IF_MATCH")
+    return parameters
+
+
+def _statuses(method: str, path: str, *, has_body: bool, has_etag: bool) -> list[HTTPStatus]:
+    """Return the statuses of an operation other than its success."""
     is_change = method != "GET"
     conditions = {
+        304: has_etag and not is_change,
         400: has_body,
         404: "<" in path,
         409: is_change,
+        412: has_etag and is_change,
         413: has_body,
         415: has_body,
         # For unknown query parameters at least.
         422: True,
     }
-    return sorted({401, 403, 429, *(status for status, holds in conditions.items() if holds)})
+    statuses = {401, 403, 429, *(status for status, holds in conditions.items() if holds)}
+    return [HTTPStatus(status) for status in sorted(statuses)]

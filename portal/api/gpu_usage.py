@@ -11,10 +11,10 @@ from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import DEFAULT_SORT, USAGE_SORTS, UsageBy, usage_sum, usage_totals
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
-    FILE,
     PageQuery,
     StrictSchema,
     envelope,
+    file_response,
     instant,
     page_of,
     sort_field,
@@ -101,9 +101,8 @@ def show(query: dict[str, Any]) -> dict[str, Any]:
         }
 
 
-@gpu_usage.operation("GET", "/export", query=PeriodQuery)
-@gpu_usage.doc(  # type: ignore[untyped-decorator] # flask-smorest
-    responses={"200": {"description": "All groups.", "content": {"text/csv": FILE}}}
+@gpu_usage.operation(
+    "GET", "/export", query=PeriodQuery, responses=file_response("All groups.", "text/csv")
 )
 def export(query: dict[str, Any]) -> Response:
     """Return the GPU time of all groups as CSV."""

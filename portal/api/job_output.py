@@ -110,9 +110,12 @@ class EfficiencySchema(Schema):
     advice = fields.String(metadata={"description": "What to change; may be empty."})
 
 
-@job_output.operation("GET", "/<job_id>/log", query=LogQuery, answer=LogSchema)
-@job_output.alt_response(  # type: ignore[untyped-decorator] # flask-smorest
-    HTTPStatus.OK, schema={"type": "string"}, content_type="text/plain", success=True
+@job_output.operation(
+    "GET",
+    "/<job_id>/log",
+    query=LogQuery,
+    answer=LogSchema,
+    responses={HTTPStatus.OK: {"content": {"text/plain": {"schema": {"type": "string"}}}}},
 )
 def log(job_id: str, query: dict[str, Any]) -> dict[str, Any] | Response:
     """Return a chunk of the job log as JSON, or all of it as text with `format=raw`."""

@@ -138,14 +138,12 @@ def notifications(query: dict[str, Any]) -> dict[str, Any]:
 
 
 @maintenance.operation(
-    "GET", "/notifications/<notification_id>", answer=UndeliveredNotificationSchema
+    "GET", "/notifications/<notification_id>", answer=UndeliveredNotificationSchema, etag=_ETAG
 )
 def notification(notification_id: str) -> Notification:
     """Return a notification of any tenant (operator)."""
     with database() as session:
-        undelivered = get_undelivered(session, current_scope(), notification_id)
-    maintenance.set_etag(undelivered, _ETAG)
-    return undelivered
+        return get_undelivered(session, current_scope(), notification_id)
 
 
 @maintenance.operation(

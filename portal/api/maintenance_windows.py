@@ -67,24 +67,22 @@ def create(body: dict[str, Any]) -> MaintenanceWindow:
         return create_window(session, current_scope(), WindowRequest(**body), now=now())
 
 
-@maintenance_windows.operation("GET", "/<window_id>", answer=WindowSchema)
+@maintenance_windows.operation("GET", "/<window_id>", answer=WindowSchema, etag=_ETAG)
 def show(window_id: str) -> MaintenanceWindow:
     """Return a maintenance window."""
     with database() as session:
-        window = get_window(session, current_scope(), window_id)
-    maintenance_windows.set_etag(window, _ETAG)
-    return window
+        return get_window(session, current_scope(), window_id)
 
 
-@maintenance_windows.operation("PUT", "/<window_id>", body=WindowRequestSchema, answer=WindowSchema)
+@maintenance_windows.operation(
+    "PUT", "/<window_id>", body=WindowRequestSchema, answer=WindowSchema, etag=_ETAG
+)
 def replace(window_id: str, body: dict[str, Any]) -> MaintenanceWindow:
     """Replace a maintenance window; its current and its next silence are made anew."""
     request = WindowRequest(**body)
     with database() as session:
         _check_if_match(session, window_id)
-        window = update_window(session, current_scope(), window_id, request, now=now())
-    maintenance_windows.set_etag(window, _ETAG)
-    return window
+        return update_window(session, current_scope(), window_id, request, now=now())
 
 
 @maintenance_windows.operation("DELETE", "/<window_id>", status=HTTPStatus.NO_CONTENT)

@@ -16,7 +16,14 @@ from core.clock import to_ns
 from core.errors import InvalidInputError, NotFoundError
 from core.quantities import unit_of
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import FILE, PageQuery, StrictSchema, page_of, time_filter, whole_list
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    file_response,
+    page_of,
+    time_filter,
+    whole_list,
+)
 from portal.context import current_scope, database, now, portal
 from portal.downloads import stream_file
 from tenants.fleet.appliances import appliance_names
@@ -170,17 +177,18 @@ class ExportQuery(StrictSchema):
     until = time_filter("End time, exclusive; by default now.")
 
 
-_ANSWER = {
-    "description": (
-        "One row per point with time, tags and fields. "
-        f"At most {MAX_SPAN.days} days and {MAX_ROWS:,} rows per request."
-    ),
-    "content": {"text/csv": FILE, "application/vnd.apache.parquet": FILE},
-}
+_ROWS = (
+    "One row per point with time, tags and fields. "
+    f"At most {MAX_SPAN.days} days and {MAX_ROWS:,} rows per request."
+)
 
 
-@samples.operation("GET", "/export", query=ExportQuery)
-@samples.doc(responses={"200": _ANSWER})  # type: ignore[untyped-decorator] # flask-smorest
+@samples.operation(
+    "GET",
+    "/export",
+    query=ExportQuery,
+    responses=file_response(_ROWS, "text/csv", "application/vnd.apache.parquet"),
+)
 def export_samples(query: dict[str, Any]) -> Response:
     """Export the samples of a measurement as a CSV or Parquet file."""
     scope = current_scope()

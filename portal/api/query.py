@@ -3,7 +3,6 @@
 import re
 from datetime import datetime, timedelta
 from enum import StrEnum
-from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,7 +14,7 @@ from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.errors import OverloadedError
 from core.quantities import parse_duration
 from portal.api.blueprint import PREFIX, APIBlueprint
-from portal.api.schemas import FILE, PageQuery, instant
+from portal.api.schemas import PageQuery, file_response, instant
 from portal.context import current_scope, now, portal
 from tenants.permissions import Permission
 from timeseries.sample_query import (
@@ -168,16 +167,19 @@ class QueryAnswerSchema(Schema):
     )
 
 
-_CSV = {
-    "description": f"At most {MAX_SPAN_DAYS} days, {MAX_WINDOWS:,} windows and {MAX_GROUPS:,} "
+_LIMITS = (
+    f"At most {MAX_SPAN_DAYS} days, {MAX_WINDOWS:,} windows and {MAX_GROUPS:,} "
     f"groups per query, and {MAX_VALUES:,} values per page. CSV has a row for each group and "
-    "window. The header `Link` has the address of the next page.",
-    "content": {"text/csv": FILE},
-}
+    "window. The header `Link` has the address of the next page."
+)
 
 
-@query.operation("GET", query=SampleQuerySchema, answer=QueryAnswerSchema)
-@query.doc(responses={HTTPStatus.OK: _CSV})  # type: ignore[untyped-decorator] # flask-smorest
+@query.operation(
+    "GET",
+    query=SampleQuerySchema,
+    answer=QueryAnswerSchema,
+    responses=file_response(_LIMITS, "text/csv"),
+)
 def query_samples(query: dict[str, Any]) -> Any:  # noqa: ANN401 - a response, or its body and headers
     """Aggregate samples by time window and by group."""
     scope = current_scope()

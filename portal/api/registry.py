@@ -1,15 +1,17 @@
 """Registers all resources of the API with the app and its OpenAPI document."""
 
-from functools import partial
+import json
+from functools import cache, partial
 
-from flask import Flask, jsonify
+from flask import Flask, Response, jsonify
+from flask_smorest import Api
 
 from portal.api.account import me, sessions, tokens
 from portal.api.alertmanager import alertmanager
 from portal.api.alerts import alerts
 from portal.api.appliances import appliances
 from portal.api.audit import audit
-from portal.api.blueprint import VedetteAPI
+from portal.api.blueprint import PREFIX
 from portal.api.certificates import certificates
 from portal.api.container_policies import container_policies
 from portal.api.container_storage import cleanup_policies, container_storage
@@ -39,6 +41,7 @@ from portal.api.reports import reports
 from portal.api.rules import rules
 from portal.api.saved_reports import saved_reports
 from portal.api.saved_views import saved_views
+from portal.api.schemas import ErrorSchema
 from portal.api.second_factor import second_factor
 from portal.api.silences import silences
 from portal.api.streams import add_streams
@@ -96,28 +99,46 @@ RESOURCES = (
 )
 
 
-def install_api(app: Flask) -> VedetteAPI:
+def install_api(app: Flask) -> None:
     """Register every resource with the app."""
-    app.config.update(
-        API_TITLE="Vedette",
-        API_VERSION="v1",
-        OPENAPI_VERSION="3.0.3",
-        OPENAPI_URL_PREFIX="/api/v1",
-        OPENAPI_JSON_PATH="openapi.json",
-    )
-    api = VedetteAPI(app, spec_kwargs={"info": {"description": _DESCRIPTION}})
-    api.spec.components.security_scheme("token", {"type": "http", "scheme": "bearer"})
-    api.spec.components.security_scheme("password", {"type": "http", "scheme": "basic"})
-    api.spec.options["security"] = [{"token": []}]
     for blueprint in RESOURCES:
-        api.register_blueprint(blueprint)
-    add_streams(api.spec)
+        app.register_blueprint(blueprint)
+    app.add_url_rule(f"{PREFIX}/openapi.json", "openapi_document", _openapi_document)
     for endpoint, path, schema in (
         ("job_schema", JOB_SCHEMA_PATH, job_file_schema()),
         ("dashboard_schema", DASHBOARD_SCHEMA_PATH, dashboard_file_schema()),
     ):
         app.add_url_rule(path, endpoint, partial(jsonify, schema))
-    return api
+
+
+def _openapi_document() -> Response:
+    return Response(_document(), mimetype="application/json")
+
+
+@cache
+def _document() -> bytes:
+    """Return the OpenAPI document.
+
+    It is made when it is first asked for, which takes longer than all else that a server does
+    before it answers; in an app of its own, as no blueprint can be added to one that answers.
+    """
+    api = _DescribedAPI(Flask("openapi"), spec_kwargs=_SPEC)
+    components = api.spec.components
+    components.security_scheme("token", {"type": "http", "scheme": "bearer"})
+    components.security_scheme("password", {"type": "http", "scheme": "basic"})
+    text = {"schema": {"type": "string"}}
+    # flask-smorest's, which are also lazy, say neither that they are optional nor what they do.
+    components.parameter("IF_MATCH", "header", {**_IF_MATCH, **text}, lazy=True)
+    components.parameter("IF_NONE_MATCH", "header", {**_IF_NONE_MATCH, **text}, lazy=True)
+    components.header("ETAG", {"description": "Version of the object.", **text}, lazy=True)
+    add_streams(api.spec)
+    for blueprint in RESOURCES:
+        api.register_blueprint(blueprint)
+    return json.dumps(api.spec.to_dict(), indent=2).encode()
+
+
+class _DescribedAPI(Api):  # type: ignore[misc] # flask-smorest ships no types
+    ERROR_SCHEMA = ErrorSchema
 
 
 _DESCRIPTION = (
@@ -125,3 +146,18 @@ _DESCRIPTION = (
     "with email address and password (HTTP Basic); send the code of a second factor in the header "
     "`X-Vedette-OTP`. Lists are paged. All errors have the same format."
 )
+_SPEC = {
+    "title": "Vedette",
+    "version": "v1",
+    "openapi_version": "3.0.3",
+    "info": {"description": _DESCRIPTION},
+    "security": [{"token": []}],
+}
+_IF_MATCH = {
+    "name": "If-Match",
+    "description": "The `ETag` that you read. Returns 412 if the object has changed since.",
+}
+_IF_NONE_MATCH = {
+    "name": "If-None-Match",
+    "description": "The `ETag` that you have. Returns 304 if it is still current.",
+}

@@ -7,7 +7,7 @@ from flask import Response, send_file
 from marshmallow import Schema, fields, validate
 
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import FILE, StrictSchema, envelope, instant, page_of, page_query
+from portal.api.schemas import StrictSchema, envelope, file_response, instant, page_of, page_query
 from portal.context import current_scope, current_user, database, now, portal
 from tenants.lifecycle.removal import (
     REMOVAL_SORTS,
@@ -88,9 +88,8 @@ def show(removal_id: str) -> TenantRemoval:
         return get_removal(session, current_scope(), removal_id)
 
 
-@removals.operation("GET", "/<removal_id>/export")
-@removals.doc(  # type: ignore[untyped-decorator] # flask-smorest
-    responses={"200": {"description": "The export.", "content": {"application/zip": FILE}}}
+@removals.operation(
+    "GET", "/<removal_id>/export", responses=file_response("The export.", "application/zip")
 )
 def export(removal_id: str) -> Response:
     """Download the export of a tenant as a ZIP file (operator)."""

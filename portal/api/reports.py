@@ -10,7 +10,7 @@ from dash_app.reports.models import MAX_FILTER_LENGTH
 from dash_app.reports.report import FileFormat, Report, ReportBy, ReportKind, Unit
 from dash_app.reports.saved import MAX_PRICE
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import FILE, StrictSchema, instant, time_filter
+from portal.api.schemas import StrictSchema, file_response, instant, time_filter
 from portal.presenters.gpu_usage import DEFAULT_DAYS
 from portal.presenters.reports import (
     DEFAULT_TARGET,
@@ -83,12 +83,7 @@ class ColumnSchema(Schema):
     unit = fields.Enum(Unit, by_value=True)
 
 
-FILES = {
-    "200": {
-        "description": "The report as a file.",
-        "content": dict.fromkeys(MEDIA_TYPES.values(), FILE),
-    }
-}
+REPORT_FILE = file_response("The report as a file.", *MEDIA_TYPES.values())
 _CELLS = {"description": "One value for each column: text, number, or null if there is none."}
 
 
@@ -122,8 +117,7 @@ def show(query: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-@reports.operation("GET", "/export", query=FileQuery)
-@reports.doc(responses=FILES)  # type: ignore[untyped-decorator] # flask-smorest
+@reports.operation("GET", "/export", query=FileQuery, responses=REPORT_FILE)
 def export(query: dict[str, Any]) -> Response:
     """Return a report as a CSV, XLSX or PDF file."""
     return report_file(built(query["request"]), query["format"])

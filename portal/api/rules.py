@@ -108,16 +108,14 @@ def pack() -> dict[str, Any]:
     return {"rules": list(rule_pack().values())}
 
 
-@rules.operation("GET", "/<rule_id>", answer=RuleSchema)
+@rules.operation("GET", "/<rule_id>", answer=RuleSchema, etag=_ETAG)
 def show(rule_id: str) -> Rule:
     """Return a rule."""
     with database() as session:
-        rule = get_rule(session, current_scope(), rule_id)
-    rules.set_etag(rule, _ETAG)
-    return rule
+        return get_rule(session, current_scope(), rule_id)
 
 
-@rules.operation("PUT", "/<rule_id>", body=RuleRequestSchema, answer=RuleSchema)
+@rules.operation("PUT", "/<rule_id>", body=RuleRequestSchema, answer=RuleSchema, etag=_ETAG)
 def replace(rule_id: str, body: dict[str, Any]) -> Rule:
     """Replace a rule; its id stays the same."""
     request = RuleRequest(**body)
@@ -126,16 +124,9 @@ def replace(rule_id: str, body: dict[str, Any]) -> Rule:
     check_metric(portal().store, current_scope(), request, before=before)
     with database() as session:
         _check_if_match(session, rule_id)
-        rule = update_rule(
-            session,
-            current_scope(),
-            rule_id,
-            request,
-            now=now(),
-            public_url=public_url(),
+        return update_rule(
+            session, current_scope(), rule_id, request, now=now(), public_url=public_url()
         )
-    rules.set_etag(rule, _ETAG)
-    return rule
 
 
 @rules.operation("DELETE", "/<rule_id>", status=HTTPStatus.NO_CONTENT)

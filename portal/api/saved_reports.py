@@ -27,7 +27,7 @@ from dash_app.reports.saved import (
     request_of,
 )
 from portal.api.blueprint import APIBlueprint
-from portal.api.reports import FILES
+from portal.api.reports import REPORT_FILE
 from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url
 from portal.presenters.reports import DEFAULT_TARGET, built, report_file
@@ -211,8 +211,7 @@ def send(saved_report_id: str) -> dict[str, int]:
     return {"emails": emails}
 
 
-@saved_reports.operation("GET", "/<saved_report_id>/export")
-@saved_reports.doc(responses=FILES)  # type: ignore[untyped-decorator] # flask-smorest
+@saved_reports.operation("GET", "/<saved_report_id>/export", responses=REPORT_FILE)
 def export(saved_report_id: str) -> Response:
     """Return the report as it is now, as a file of its format."""
     with database() as session:

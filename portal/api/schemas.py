@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import UTC
 from functools import cache
+from http import HTTPStatus
 from typing import Any
 
 from marshmallow import RAISE, Schema, ValidationError, fields, validate
@@ -34,8 +35,12 @@ class ErrorSchema(Schema):
     reason = fields.String(metadata={"description": "Reason phrase of the HTTP status."})
 
 
-# A file in the description of a response.
-FILE = {"schema": {"type": "string", "format": "binary"}}
+def file_response(description: str, *media_types: str) -> dict[int, dict[str, Any]]:
+    """Return the description of a response that is a file of one of these types."""
+    file = {"schema": {"type": "string", "format": "binary"}}
+    return {
+        HTTPStatus.OK: {"description": description, "content": dict.fromkeys(media_types, file)}
+    }
 
 
 class PageQuery(StrictSchema):

@@ -35,7 +35,7 @@ PUBLIC_ENDPOINTS = frozenset(
         "oidc.start",
         "oidc.callback",
         "home.health",
-        "api-docs.openapi_json",
+        "openapi_document",
         # Editors that complete job files send no credentials.
         "job_schema",
         "dashboard_schema",

@@ -268,6 +268,6 @@ def test_everything_that_a_page_shows_has_an_operation(app: Flask) -> None:
         for route, method in visits(app)
         if method == "GET" and not str(route).startswith(("/api/v1/", "/dashboards/"))
     }
-    assert shown - {"api-docs.openapi_json"} == SHOWN.keys() | OF_PEOPLE
+    assert shown - {"openapi_document"} == SHOWN.keys() | OF_PEOPLE
     operations = {name for resource in RESOURCES for name in resource.needs}
     assert set().union(*SHOWN.values()) <= operations

@@ -95,6 +95,18 @@ def test_every_list_is_paged(described: dict[str, Any]) -> None:
             assert "page_size" in names, label
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/api/v1/rules/backtest", "days"), ("/api/v1/users/{user_id}/activate", "tenant_id")],
+)
+def test_a_post_documents_its_query_beside_the_idempotency_key(
+    described: dict[str, Any], path: str, name: str
+) -> None:
+    parameters = described["paths"][path]["post"]["parameters"]
+    shown = {(parameter["in"], parameter["name"]) for parameter in parameters}
+    assert shown >= {("query", name), ("header", "Idempotency-Key")}
+
+
 def test_only_creating_tokens_accepts_a_password(
     described: dict[str, Any],
 ) -> None:

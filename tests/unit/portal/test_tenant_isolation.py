@@ -85,7 +85,7 @@ def test_only_these_endpoints_are_public() -> None:
         "oidc.start",
         "oidc.callback",
         "home.health",
-        "api-docs.openapi_json",
+        "openapi_document",
         "job_schema",
         "dashboard_schema",
     } == PUBLIC_ENDPOINTS
