@@ -22,6 +22,7 @@ from alerting.rules.service import (
 from alerting.states import ActionKind, ActionState, AlertState, Severity
 from core.quantities import unit_of
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
     envelope,
@@ -137,47 +138,6 @@ def list_all_transitions(query: dict[str, Any]) -> dict[str, Any]:
         return envelope(history)
 
 
-@alerts.operation("GET", query=AlertQuery, answer=page_of(AlertSchema))
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List alerts."""
-    state = query.pop("state")
-    states = None if state is None else (state,)
-    with database() as session:
-        page = list_alerts(session, current_scope(), states=states, **query)
-        return envelope(page, _shown(session, page.items))
-
-
-@alerts.operation("GET", "/<alert_id>", answer=AlertSchema)
-def show(alert_id: str) -> dict[str, Any]:
-    """Return an alert."""
-    with database() as session:
-        return _shown(session, [get_alert(session, current_scope(), alert_id)])[0]
-
-
-@alerts.operation("POST", "/<alert_id>/acknowledge", answer=AlertSchema)
-def acknowledge(alert_id: str) -> dict[str, Any]:
-    """Note that you work on an alert: it is neither repeated nor escalated until it fires anew."""
-    with database() as session:
-        alert = acknowledge_alert(session, current_scope(), alert_id, now=now())
-        return _shown(session, [alert])[0]
-
-
-@alerts.operation(
-    "GET", "/<alert_id>/transitions", query=PageQuery, answer=page_of(TransitionSchema)
-)
-def transitions(query: dict[str, Any], alert_id: str) -> dict[str, Any]:
-    """List the state transitions of an alert, newest first."""
-    with database() as session:
-        return envelope(alert_transitions(session, current_scope(), alert_id, **query))
-
-
-@alerts.operation("GET", "/<alert_id>/actions", query=PageQuery, answer=page_of(AlertActionSchema))
-def actions(query: dict[str, Any], alert_id: str) -> dict[str, Any]:
-    """List what the rule did because the alert fired, newest first."""
-    with database() as session:
-        return envelope(list_actions(session, current_scope(), alert_id, **query))
-
-
 def _shown(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
     silences = silences_by_alert(session, current_scope(), alerts, now=now())
     flapping = flapping_alerts(session, [alert.id for alert in alerts], now=now())
@@ -193,3 +153,38 @@ def _shown(session: Session, alerts: Sequence[Alert]) -> list[dict[str, Any]]:
         )
         for alert in alerts
     ]
+
+
+@alerts.operation("GET", query=AlertQuery, answer=page_of(AlertSchema))
+def list_all(query: dict[str, Any]) -> dict[str, Any]:
+    """List alerts."""
+    state = query.pop("state")
+    states = None if state is None else (state,)
+    with database() as session:
+        page = list_alerts(session, current_scope(), states=states, **query)
+        return envelope(page, _shown(session, page.items))
+
+
+objects = Objects(alerts, "/<alert_id>", read=get_alert, answer=AlertSchema, shown=_shown)
+objects.shows("Return an alert.")
+objects.acts(
+    "Note that you work on an alert: it is neither repeated nor escalated until it fires anew.",
+    acknowledge_alert,
+    "acknowledge",
+)
+objects.lists(
+    "List the state transitions of an alert, newest first.",
+    alert_transitions,
+    query=PageQuery,
+    path="/<alert_id>/transitions",
+    answer=TransitionSchema,
+    name="transitions",
+)
+objects.lists(
+    "List what the rule did because the alert fired, newest first.",
+    list_actions,
+    query=PageQuery,
+    path="/<alert_id>/actions",
+    answer=AlertActionSchema,
+    name="actions",
+)

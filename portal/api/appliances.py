@@ -1,19 +1,23 @@
 """`/appliances`: enrolled hosts, their events, and the actions on them."""
 
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from marshmallow import Schema, fields, validate
 
-from core.paging import MAX_PAGE_SIZE, Page
+from core.paging import MAX_PAGE_SIZE
 from jobqueue.dispatch import drains
-from jobqueue.dispatch.appliance_lifecycle import BulkAction, BulkRequest, change_all
-from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance as retire_idle
+from jobqueue.dispatch.appliance_lifecycle import (
+    BulkAction,
+    BulkRequest,
+    change_all,
+    retire_idle_appliance,
+)
 from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.states import JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, sort_field
 from portal.context import current_scope, database, now
 from protocol.health import HealthState
@@ -26,26 +30,33 @@ from tenants.fleet.appliance_service import (
 from tenants.fleet.appliances import SORTS, UNKNOWN, ApplianceFilter, get_appliance, list_appliances
 from tenants.fleet.events import EVENT_SORTS, EventKind, list_events
 from tenants.fleet.states import EffectiveStatus
-from tenants.models import Appliance, ApplianceEvent, ApplianceState
+from tenants.models import Appliance, ApplianceState
 from tenants.permissions import Permission
 
 appliances = APIBlueprint(
     "Appliances", "/appliances", "Enrolled hosts.", changes=Permission.MANAGE_APPLIANCES
 )
 
-# Without the fields that change with every heartbeat.
-_ETAG = ApplianceSchema(
-    exclude=(
-        "inventory",
-        "health",
-        "gpu_processes",
-        "status",
-        "state",
-        "health_state",
-        "clock_skew_seconds",
-        "last_seen_at",
-        "agent_version",
-    )
+objects = Objects(
+    appliances,
+    "/<appliance_id>",
+    read=get_appliance,
+    answer=ApplianceSchema,
+    model=Appliance,
+    # Without the fields that change with every heartbeat.
+    etag=ApplianceSchema(
+        exclude=(
+            "inventory",
+            "health",
+            "gpu_processes",
+            "status",
+            "state",
+            "health_state",
+            "clock_skew_seconds",
+            "last_seen_at",
+            "agent_version",
+        )
+    ),
 )
 
 _WAIT = validate.Range(0, drains.MAX_WAIT.total_seconds())
@@ -204,11 +215,7 @@ def bulk(body: dict[str, Any]) -> dict[str, Any]:
         return {"action": request.action, "items": changed}
 
 
-@appliances.operation("GET", "/<appliance_id>", answer=ApplianceSchema, etag=_ETAG)
-def show(appliance_id: str) -> Appliance:
-    """Return an appliance with its inventory and health; other responses leave them out."""
-    with database() as session:
-        return get_appliance(session, current_scope(), appliance_id)
+objects.shows("Return an appliance with its inventory and health; other responses leave them out.")
 
 
 @appliances.operation(
@@ -216,25 +223,24 @@ def show(appliance_id: str) -> Appliance:
     "/<appliance_id>",
     body=ApplianceChangeSchema,
     answer=BriefApplianceSchema,
-    etag=_ETAG,
+    etag=objects.etag,
 )
 def change(appliance_id: str, body: dict[str, Any]) -> Appliance:
     """Change the name, site, region or labels of an appliance."""
     changes = ApplianceChanges(**body)
     with database() as session:
-        read = partial(get_appliance, session, current_scope(), appliance_id)
-        appliances.check_if_match(session, Appliance, appliance_id, read, _ETAG)
+        objects.check_if_match(session, appliance_id)
         return change_appliance(session, current_scope(), appliance_id, changes, now=now())
 
 
-@appliances.operation(
-    "GET", "/<appliance_id>/events", query=EventQuery, answer=page_of(ApplianceEventSchema)
+objects.lists(
+    "List the events of an appliance, newest first.",
+    list_events,
+    query=EventQuery,
+    path="/<appliance_id>/events",
+    answer=ApplianceEventSchema,
+    name="events",
 )
-def events(appliance_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    """List the events of an appliance, newest first."""
-    with database() as session:
-        page: Page[ApplianceEvent] = list_events(session, current_scope(), appliance_id, **query)
-        return envelope(page)
 
 
 @appliances.operation(
@@ -264,36 +270,21 @@ def show_drain(appliance_id: str) -> dict[str, Any]:
     return {"is_drained": True, "jobs": jobs, **{name: getattr(progress, name) for name in names}}
 
 
-@appliances.operation("POST", "/<appliance_id>/undrain", answer=BriefApplianceSchema)
-def undrain(appliance_id: str) -> Appliance:
-    """Schedule jobs on the appliance again."""
-    with database() as session:
-        return undrain_appliance(session, current_scope(), appliance_id, now=now())
-
-
-@appliances.operation("POST", "/<appliance_id>/release", answer=BriefApplianceSchema)
-def release(appliance_id: str) -> Appliance:
-    """Release the appliance from quarantine, so that it gets jobs; 409 if it is not quarantined."""
-    with database() as session:
-        return release_appliance(session, current_scope(), appliance_id, now=now())
-
-
-@appliances.operation("POST", "/<appliance_id>/retire", answer=BriefApplianceSchema)
-def retire(appliance_id: str) -> Appliance:
-    """Take the appliance out of service and retain its history; 409 while jobs run on it."""
-    with database() as session:
-        return retire_idle(session, current_scope(), appliance_id, now=now())
-
-
-@appliances.operation("POST", "/<appliance_id>/reinstate", answer=BriefApplianceSchema)
-def reinstate(appliance_id: str) -> Appliance:
-    """Return a retired appliance to service."""
-    with database() as session:
-        return reinstate_appliance(session, current_scope(), appliance_id, now=now())
-
-
-@appliances.operation("POST", "/<appliance_id>/revoke", answer=BriefApplianceSchema)
-def revoke(appliance_id: str) -> Appliance:
-    """Permanently revoke the appliance's identity; the portal rejects its agent from now on."""
-    with database() as session:
-        return revoke_appliance(session, current_scope(), appliance_id, now=now())
+actions = Objects(appliances, "/<appliance_id>", read=get_appliance, answer=BriefApplianceSchema)
+actions.acts("Schedule jobs on the appliance again.", undrain_appliance, "undrain")
+actions.acts(
+    "Release the appliance from quarantine, so that it gets jobs; 409 if it is not quarantined.",
+    release_appliance,
+    "release",
+)
+actions.acts(
+    "Take the appliance out of service and retain its history; 409 while jobs run on it.",
+    retire_idle_appliance,
+    "retire",
+)
+actions.acts("Return a retired appliance to service.", reinstate_appliance, "reinstate")
+actions.acts(
+    "Permanently revoke the appliance's identity; the portal rejects its agent from now on.",
+    revoke_appliance,
+    "revoke",
+)

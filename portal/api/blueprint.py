@@ -149,10 +149,10 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
         def decorate(function: F) -> F:
             if method == "GET":
                 self._shows[path] = function
-            view: View = _with_own_etag(function, etag) if etag else function
+            headers = {"ETag": "ETAG"} if has_etag and method != "DELETE" else None
+            view: View = _with_own_etag(function, etag) if headers and etag else function
             view = self._described(view, need, described)
             view = self._parsing(view, query, accepted)
-            headers = {"ETag": "ETAG"} if has_etag and method != "DELETE" else None
             view = self.response(status, _shared(answer), headers=headers)(view)
             if headers:
                 view = _with_etag(view)

@@ -5,8 +5,7 @@ from typing import Any
 
 from marshmallow import Schema, fields, validate
 
-from portal.api.appliance_schemas import BriefApplianceSchema
-from portal.api.appliances import appliances
+from portal.api.appliances import actions
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
@@ -19,7 +18,7 @@ from portal.api.schemas import (
 )
 from portal.context import current_scope, database, now
 from tenants.fleet.agents import lift_fence
-from tenants.models import Appliance, ApplianceCertificate
+from tenants.models import ApplianceCertificate
 from tenants.permissions import Permission
 from tenants.pki.admission import readmit_appliance, revoke_certificate
 from tenants.pki.certificates import (
@@ -61,9 +60,6 @@ class CertificateSchema(Schema):
     revocation_reason = fields.String()
 
 
-CertificatePageSchema = page_of(CertificateSchema)
-
-
 class ExpiringQuery(PageQuery):
     """Expiry window and order."""
 
@@ -77,7 +73,7 @@ class RevocationSchema(StrictSchema):
     reason = fields.String(load_default="", validate=validate.Length(max=MAX_REASON_LENGTH))
 
 
-@certificates.operation("GET", query=ExpiringQuery, answer=CertificatePageSchema)
+@certificates.operation("GET", query=ExpiringQuery, answer=page_of(CertificateSchema))
 def list_expiring(query: dict[str, Any]) -> dict[str, Any]:
     """List current certificates that expire soon or have expired without renewal."""
     within = timedelta(hours=query.pop("within_hours"))
@@ -97,27 +93,18 @@ def revoke(certificate_id: str, body: dict[str, Any]) -> ApplianceCertificate:
         )
 
 
-@appliances.operation(
-    "GET",
-    "/<appliance_id>/certificates",
+actions.lists(
+    "List the certificates of an appliance, newest first.",
+    list_certificates,
     query=page_query(CERTIFICATE_SORTS, default="-issued_at"),
-    answer=CertificatePageSchema,
+    path="/<appliance_id>/certificates",
+    answer=CertificateSchema,
+    name="list_of_appliance",
 )
-def list_of_appliance(appliance_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    """List the certificates of an appliance, newest first."""
-    with database() as session:
-        return envelope(list_certificates(session, current_scope(), appliance_id, **query))
-
-
-@appliances.operation("POST", "/<appliance_id>/allow-renewal", answer=BriefApplianceSchema)
-def allow_renewal(appliance_id: str) -> Appliance:
-    """Let an agent with an expired certificate renew it once, with its secret."""
-    with database() as session:
-        return readmit_appliance(session, current_scope(), appliance_id, now=now())
-
-
-@appliances.operation("POST", "/<appliance_id>/unfence", answer=BriefApplianceSchema)
-def unfence(appliance_id: str) -> Appliance:
-    """Unfence an appliance whose identity two agents used at once."""
-    with database() as session:
-        return lift_fence(session, current_scope(), appliance_id, now=now())
+actions.acts(
+    "Let an agent with an expired certificate renew it once, with its secret.",
+    readmit_appliance,
+    "allow-renewal",
+    name="allow_renewal",
+)
+actions.acts("Unfence an appliance whose identity two agents used at once.", lift_fence, "unfence")

@@ -1,8 +1,10 @@
 """`/tenants/ID/container-policies`: how the containers of jobs are confined."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
 from jobqueue.queue.container_policies import (
     DESCRIPTIONS,
@@ -11,8 +13,8 @@ from jobqueue.queue.container_policies import (
     set_policies,
 )
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema
-from portal.context import current_scope, database
 from protocol.job_spec import ContainerPolicy
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -45,36 +47,27 @@ class PolicyAnswerSchema(PolicyChoiceSchema):
     available = fields.List(fields.Nested(PolicySchema))
 
 
-@container_policies.operation(
-    "GET", "/<tenant_id>/container-policies", answer=PolicyAnswerSchema, has_etag=True
-)
-def show(tenant_id: str) -> dict[str, Any]:
-    """Return the container policies that a tenant's jobs may use."""
-    with database() as session:
-        return _shaped(read_policies(session, current_scope(), tenant_id))
-
-
-@container_policies.operation(
-    "PUT",
-    "/<tenant_id>/container-policies",
-    body=PolicyChoiceSchema,
-    answer=PolicyAnswerSchema,
-    has_etag=True,
-)
-def replace(body: dict[str, Any], tenant_id: str) -> dict[str, Any]:
-    """Set the container policies that a tenant's jobs may use.
-
-    Jobs that were submitted before keep theirs.
-    """
-    with database() as session:
-
-        def read() -> dict[str, Any]:
-            return _shaped(read_policies(session, current_scope(), tenant_id))
-
-        container_policies.check_if_match(session, Tenant, tenant_id, read, PolicyAnswerSchema)
-        return _shaped(set_policies(session, current_scope(), tenant_id, PolicyChoice(**body)))
-
-
-def _shaped(choice: PolicyChoice) -> dict[str, Any]:
+def _shown(_session: Session, choices: Sequence[PolicyChoice]) -> list[dict[str, Any]]:
     available = [{"name": name, "description": text} for name, text in DESCRIPTIONS.items()]
-    return {"allowed": choice.allowed, "default": choice.default, "available": available}
+    return [
+        {"allowed": choice.allowed, "default": choice.default, "available": available}
+        for choice in choices
+    ]
+
+
+objects = Objects(
+    container_policies,
+    "/<tenant_id>/container-policies",
+    read=read_policies,
+    answer=PolicyAnswerSchema,
+    shown=_shown,
+    model=Tenant,
+    body=PolicyChoiceSchema,
+    request=PolicyChoice,
+)
+objects.shows("Return the container policies that a tenant's jobs may use.")
+objects.replaces(
+    "Set the container policies that a tenant's jobs may use.\n\n"
+    "Jobs that were submitted before keep theirs.",
+    set_policies,
+)

@@ -1,9 +1,11 @@
 """`/appliances/ID/storage` and `/tenants/ID/cleanup-policies`: images and stopped containers."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from marshmallow import Schema, fields, validate
+from sqlalchemy.orm import Session
 
 from core.clock import from_ns
 from jobqueue.storage.planning import Verdict
@@ -16,6 +18,7 @@ from jobqueue.storage.policies import (
 )
 from jobqueue.storage.service import StorageView, read_storage, start_cleanup
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema, instant
 from portal.context import current_scope, database, now
 from tenants.models import Tenant
@@ -150,38 +153,31 @@ def clean(appliance_id: str) -> dict[str, Any]:
         return _shaped(read_storage(session, current_scope(), appliance_id, now=now()))
 
 
-@cleanup_policies.operation(
-    "GET", "/<tenant_id>/cleanup-policies", answer=CleanupPoliciesSchema, has_etag=True
-)
-def show_policies(tenant_id: str) -> dict[str, Any]:
-    """Return a tenant's policies by site."""
-    with database() as session:
-        return _policies(read_policies(session, current_scope(), tenant_id))
+def _policies(*, policies: list[dict[str, Any]]) -> dict[str, CleanupPolicy]:
+    return {policy.pop("site"): CleanupPolicy(**policy) for policy in policies}
 
 
-@cleanup_policies.operation(
-    "PUT",
+def _shown(_session: Session, tenants: Sequence[dict[str, CleanupPolicy]]) -> list[dict[str, Any]]:
+    return [
+        {"policies": [{"site": site, **asdict(policy)} for site, policy in sorted(sites.items())]}
+        for sites in tenants
+    ]
+
+
+policies = Objects(
+    cleanup_policies,
     "/<tenant_id>/cleanup-policies",
-    body=CleanupPoliciesSchema,
+    read=read_policies,
     answer=CleanupPoliciesSchema,
-    has_etag=True,
+    shown=_shown,
+    model=Tenant,
+    body=CleanupPoliciesSchema,
+    request=_policies,
 )
-def replace(body: dict[str, Any], tenant_id: str) -> dict[str, Any]:
-    """Replace a tenant's policies; they apply from the agents' next reports."""
-    with database() as session:
-
-        def read() -> dict[str, Any]:
-            return _policies(read_policies(session, current_scope(), tenant_id))
-
-        cleanup_policies.check_if_match(session, Tenant, tenant_id, read, CleanupPoliciesSchema)
-        policies = {policy.pop("site"): CleanupPolicy(**policy) for policy in body["policies"]}
-        return _policies(set_policies(session, current_scope(), tenant_id, policies))
-
-
-def _policies(policies: dict[str, CleanupPolicy]) -> dict[str, Any]:
-    return {
-        "policies": [{"site": site, **asdict(policy)} for site, policy in sorted(policies.items())]
-    }
+policies.shows("Return a tenant's policies by site.", name="show_policies")
+policies.replaces(
+    "Replace a tenant's policies; they apply from the agents' next reports.", set_policies
+)
 
 
 def _shaped(view: StorageView) -> dict[str, Any]:

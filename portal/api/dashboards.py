@@ -1,11 +1,8 @@
 """`/dashboards`: custom dashboards, one by one and as files."""
 
-from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
-from sqlalchemy.orm import Session
 
 from dash_app.custom.dashboards import (
     DASHBOARD_SORTS,
@@ -22,15 +19,9 @@ from dash_app.custom.models import CustomDashboard
 from dash_app.custom.panels import metric_errors, raise_errors
 from portal.api.blueprint import APIBlueprint
 from portal.api.json_schema import file_schema
-from portal.api.schemas import (
-    PageQuery,
-    envelope,
-    instant,
-    page_of,
-    sort_field,
-    whole_list,
-)
-from portal.context import current_scope, database, now, portal
+from portal.api.objects import Objects
+from portal.api.schemas import PageQuery, instant, page_of, sort_field, whole_list
+from portal.context import current_scope, portal
 from portal.presenters.dashboards import (
     DashboardFileSchema,
     DashboardRequestSchema,
@@ -79,21 +70,30 @@ class DashboardChangeSchema(Schema):
     dashboard_id = fields.String(allow_none=True)
 
 
-@dashboards.operation("GET", query=DashboardQuery, answer=page_of(DashboardSchema))
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List your dashboards, and those that your tenant shares."""
-    with database() as session:
-        return envelope(list_dashboards(session, current_scope(), **query))
+def _checked(**body: Any) -> DashboardRequest:  # noqa: ANN401 - the fields of the body
+    request = dashboard_request(body)
+    raise_errors(metric_errors(portal().store, request.panels, tenants=current_scope().tenants))
+    return request
 
 
-@dashboards.operation(
-    "POST", body=DashboardRequestSchema, answer=DashboardSchema, status=HTTPStatus.CREATED
+objects = Objects(
+    dashboards,
+    "/<dashboard_id>",
+    read=get_dashboard,
+    answer=DashboardSchema,
+    model=CustomDashboard,
+    body=DashboardRequestSchema,
+    request=_checked,
 )
-def create(body: dict[str, Any]) -> CustomDashboard:
-    """Create a dashboard; its fields and tags must exist if their measurement has samples."""
-    request = _checked(body)
-    with database() as session:
-        return create_dashboard(session, current_scope(), request, now=now())
+objects.lists(
+    "List your dashboards, and those that your tenant shares.",
+    list_dashboards,
+    query=DashboardQuery,
+)
+objects.creates(
+    "Create a dashboard; its fields and tags must exist if their measurement has samples.",
+    create_dashboard,
+)
 
 
 @dashboards.operation(
@@ -105,28 +105,13 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
     return whole_list(applied(requests, is_dry_run=body["is_dry_run"]))
 
 
-@dashboards.operation("GET", "/<dashboard_id>", answer=DashboardSchema)
-def show(dashboard_id: str) -> CustomDashboard:
-    """Return a dashboard."""
-    with database() as session:
-        return get_dashboard(session, current_scope(), dashboard_id)
-
-
-@dashboards.operation("PUT", "/<dashboard_id>", body=DashboardRequestSchema, answer=DashboardSchema)
-def replace(dashboard_id: str, body: dict[str, Any]) -> CustomDashboard:
-    """Replace a dashboard of yours; admins may replace shared ones of others."""
-    request = _checked(body)
-    with database() as session:
-        _check_if_match(session, dashboard_id)
-        return replace_dashboard(session, current_scope(), dashboard_id, request, now=now())
-
-
-@dashboards.operation("DELETE", "/<dashboard_id>", status=HTTPStatus.NO_CONTENT)
-def delete(dashboard_id: str) -> None:
-    """Delete a dashboard of yours; admins may delete shared ones of others."""
-    with database() as session:
-        _check_if_match(session, dashboard_id)
-        delete_dashboard(session, current_scope(), dashboard_id)
+objects.shows("Return a dashboard.")
+objects.replaces(
+    "Replace a dashboard of yours; admins may replace shared ones of others.", replace_dashboard
+)
+objects.deletes(
+    "Delete a dashboard of yours; admins may delete shared ones of others.", delete_dashboard
+)
 
 
 def dashboard_file_schema() -> dict[str, Any]:
@@ -136,14 +121,3 @@ def dashboard_file_schema() -> dict[str, Any]:
         title="Vedette dashboards",
         description="Custom dashboards, as `vedette dashboards apply -f FILE` reads them.",
     )
-
-
-def _checked(body: dict[str, Any]) -> DashboardRequest:
-    request = dashboard_request(body)
-    raise_errors(metric_errors(portal().store, request.panels, tenants=current_scope().tenants))
-    return request
-
-
-def _check_if_match(session: Session, dashboard_id: str) -> None:
-    read = partial(get_dashboard, session, current_scope(), dashboard_id)
-    dashboards.check_if_match(session, CustomDashboard, dashboard_id, read, DashboardSchema)

@@ -1,17 +1,15 @@
 """`/images`: container images in the private registry."""
 
-from functools import partial
 from http import HTTPStatus
-from typing import Any
 
 from marshmallow import Schema, fields
-from sqlalchemy.orm import Session
 
 from jobqueue.images.catalog import IMAGE_SORTS, get_image, list_images
 from jobqueue.images.models import Image
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import envelope, instant, page_of, page_query
-from portal.context import current_scope, database
+from portal.api.objects import Objects
+from portal.api.schemas import instant, page_query
+from portal.context import database
 from portal.presenters.images import images_shown, remove_image
 from tenants.permissions import Permission
 
@@ -55,29 +53,21 @@ class ImageQuery(page_query(IMAGE_SORTS, default="-pushed_at")):  # type: ignore
     )
 
 
-@images.operation("GET", query=ImageQuery, answer=page_of(ImageSchema))
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List images, those pushed last first."""
-    with database() as session:
-        page = list_images(session, current_scope(), **query)
-        return envelope(page, images_shown(session, page.items))
-
-
-@images.operation("GET", "/<image_id>", answer=ImageSchema)
-def show(image_id: str) -> dict[str, Any]:
-    """Return an image with its layers."""
-    with database() as session:
-        return _shown(session, image_id)
+objects = Objects(
+    images,
+    "/<image_id>",
+    read=get_image,
+    answer=ImageSchema,
+    shown=images_shown,
+    model=Image,
+)
+objects.lists("List images, those pushed last first.", list_images, query=ImageQuery)
+objects.shows("Return an image with its layers.")
 
 
 @images.operation("DELETE", "/<image_id>", status=HTTPStatus.NO_CONTENT)
 def delete(image_id: str) -> None:
     """Delete an image, with all tags of the same content; operators delete shared ones."""
     with database() as session:
-        read = partial(_shown, session, image_id)
-        images.check_if_match(session, Image, image_id, read, ImageSchema)
+        objects.check_if_match(session, image_id)
     remove_image(image_id)
-
-
-def _shown(session: Session, image_id: str) -> dict[str, Any]:
-    return images_shown(session, [get_image(session, current_scope(), image_id)])[0]

@@ -6,15 +6,8 @@ from typing import Any
 from marshmallow import Schema, fields
 
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import (
-    PageQuery,
-    StrictSchema,
-    envelope,
-    instant,
-    page_of,
-    sort_field,
-    values_of,
-)
+from portal.api.objects import Objects
+from portal.api.schemas import PageQuery, StrictSchema, instant, sort_field, values_of
 from portal.context import current_scope, database, now
 from portal.mail import charge_invitation, send_invitation
 from tenants.models import Invitation, Role
@@ -77,12 +70,24 @@ class InvitationQuery(PageQuery):
     sort = sort_field(INVITATION_SORTS, default="-created_at")
 
 
-@invitations.operation("GET", query=InvitationQuery, answer=page_of(InvitationSchema))
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the open invitations of your tenant, newest first; operators see all."""
-    with database() as session:
-        page = list_invitations(session, current_scope(), **query)
-    return envelope(page, [_shaped(invitation) for invitation in page.items])
+def _with_tenant(invitation: Invitation) -> dict[str, Any]:
+    tenant = invitation.tenant
+    return values_of(InvitationSchema, invitation, tenant_name=tenant and tenant.name)
+
+
+objects = Objects(
+    invitations,
+    "/<invitation_id>",
+    read=get_invitation,
+    answer=InvitationSchema,
+    shown=lambda _session, rows: [_with_tenant(invitation) for invitation in rows],
+    model=Invitation,
+)
+objects.lists(
+    "List the open invitations of your tenant, newest first; operators see all.",
+    list_invitations,
+    query=InvitationQuery,
+)
 
 
 @invitations.operation(
@@ -100,11 +105,7 @@ def add(body: dict[str, Any]) -> dict[str, Any]:
     return _sent(send_invitation(*made))
 
 
-@invitations.operation("GET", "/<invitation_id>", answer=InvitationSchema)
-def show(invitation_id: str) -> dict[str, Any]:
-    """Return an invitation, including accepted and revoked ones."""
-    with database() as session:
-        return _shaped(get_invitation(session, current_scope(), invitation_id))
+objects.shows("Return an invitation, including accepted and revoked ones.")
 
 
 @invitations.operation("POST", "/<invitation_id>/resend", answer=SentInvitationSchema)
@@ -116,24 +117,11 @@ def resend(invitation_id: str) -> dict[str, Any]:
     return _sent(send_invitation(*made))
 
 
-@invitations.operation("DELETE", "/<invitation_id>", status=HTTPStatus.NO_CONTENT)
-def revoke(invitation_id: str) -> None:
-    """Revoke an open invitation."""
-    with database() as session:
-        invitations.check_if_match(
-            session,
-            Invitation,
-            invitation_id,
-            lambda: _shaped(get_invitation(session, current_scope(), invitation_id)),
-            InvitationSchema,
-        )
-        revoke_invitation(session, current_scope(), invitation_id, now=now())
-
-
-def _shaped(invitation: Invitation) -> dict[str, Any]:
-    tenant = invitation.tenant
-    return values_of(InvitationSchema, invitation, tenant_name=tenant and tenant.name)
+objects.deletes("Revoke an open invitation.", revoke_invitation, name="revoke")
 
 
 def _sent(outcome: InvitationDelivery) -> dict[str, Any]:
-    return _shaped(outcome.invitation) | {"is_sent": outcome.link is None, "link": outcome.link}
+    return _with_tenant(outcome.invitation) | {
+        "is_sent": outcome.link is None,
+        "link": outcome.link,
+    }

@@ -1,13 +1,11 @@
 """`/job-schedules`: jobs that are submitted on a schedule, and their runs."""
 
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
-from sqlalchemy.orm import Session
 
-from jobqueue.models import JobSchedule, ScheduleRun
+from jobqueue.models import JobSchedule
 from jobqueue.queue.schedule_runs import run_now
 from jobqueue.queue.schedules import (
     NEXT_RUNS,
@@ -26,8 +24,8 @@ from jobqueue.queue.templates import load_request
 from jobqueue.states import JobState, Missed, Overlap, RunOutcome
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, page_query
-from portal.context import current_scope, database, now, portal
+from portal.api.objects import Objects
+from portal.api.schemas import PageQuery, StrictSchema, instant, page_query
 from tenants.permissions import Permission
 
 job_schedules = APIBlueprint(
@@ -113,89 +111,45 @@ class RunSchema(Schema):
     job_state = fields.Enum(JobState, by_value=True, attribute="job.state", allow_none=True)
 
 
-@job_schedules.operation(
-    "GET", query=page_query(SCHEDULE_SORTS, default="name"), answer=page_of(ScheduleSchema)
+def _request(*, job: dict[str, Any], **values: Any) -> ScheduleRequest:  # noqa: ANN401 - the body's
+    return ScheduleRequest(**values, job=job_request(job))
+
+
+objects = Objects(
+    job_schedules,
+    "/<schedule_id>",
+    read=get_schedule,
+    answer=ScheduleDetailSchema,
+    model=JobSchedule,
+    body=ScheduleRequestSchema,
+    request=_request,
 )
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the schedules."""
-    with database() as session:
-        return envelope(list_schedules(session, current_scope(), **query))
-
-
-@job_schedules.operation(
-    "POST", body=ScheduleRequestSchema, answer=ScheduleDetailSchema, status=HTTPStatus.CREATED
+objects.lists(
+    "List the schedules.",
+    list_schedules,
+    query=page_query(SCHEDULE_SORTS, default="name"),
+    answer=ScheduleSchema,
 )
-def create(body: dict[str, Any]) -> JobSchedule:
-    """Create a schedule; its jobs are yours."""
-    with database() as session:
-        scope, box = current_scope(), portal().secrets
-        return create_schedule(session, scope, _request(body), box=box, now=now())
-
-
-@job_schedules.operation("GET", "/<schedule_id>", answer=ScheduleDetailSchema)
-def show(schedule_id: str) -> JobSchedule:
-    """Return a schedule."""
-    with database() as session:
-        return get_schedule(session, current_scope(), schedule_id)
-
-
-@job_schedules.operation(
-    "PUT", "/<schedule_id>", body=ScheduleRequestSchema, answer=ScheduleDetailSchema
+objects.creates("Create a schedule; its jobs are yours.", create_schedule)
+objects.shows("Return a schedule.")
+objects.replaces(
+    "Replace a schedule of yours; without secrets it retains those that it has.", replace_schedule
 )
-def replace(schedule_id: str, body: dict[str, Any]) -> JobSchedule:
-    """Replace a schedule of yours; without secrets it retains those that it has."""
-    with database() as session:
-        _check_if_match(session, schedule_id)
-        return replace_schedule(
-            session,
-            current_scope(),
-            schedule_id,
-            _request(body),
-            box=portal().secrets,
-            now=now(),
-        )
-
-
-@job_schedules.operation("DELETE", "/<schedule_id>", status=HTTPStatus.NO_CONTENT)
-def delete(schedule_id: str) -> None:
-    """Delete a schedule and its list of runs; its jobs stay."""
-    with database() as session:
-        _check_if_match(session, schedule_id)
-        delete_schedule(session, current_scope(), schedule_id)
-
-
-def _check_if_match(session: Session, schedule_id: str) -> None:
-    read = partial(get_schedule, session, current_scope(), schedule_id)
-    job_schedules.check_if_match(session, JobSchedule, schedule_id, read, ScheduleDetailSchema)
-
-
-@job_schedules.operation("POST", "/<schedule_id>/enable", answer=ScheduleDetailSchema)
-def enable(schedule_id: str) -> JobSchedule:
-    """Enable a schedule from its next time on."""
-    with database() as session:
-        return enable_schedule(session, current_scope(), schedule_id, is_enabled=True, now=now())
-
-
-@job_schedules.operation("POST", "/<schedule_id>/disable", answer=ScheduleDetailSchema)
-def disable(schedule_id: str) -> JobSchedule:
-    """Disable a schedule; jobs that run continue."""
-    with database() as session:
-        return enable_schedule(session, current_scope(), schedule_id, is_enabled=False, now=now())
-
-
-@job_schedules.operation("POST", "/<schedule_id>/run", answer=RunSchema)
-def run(schedule_id: str) -> ScheduleRun:
-    """Submit a job of the schedule now."""
-    with database() as session:
-        return run_now(session, current_scope(), schedule_id, box=portal().secrets, now=now())
-
-
-@job_schedules.operation("GET", "/<schedule_id>/runs", query=PageQuery, answer=page_of(RunSchema))
-def runs(schedule_id: str, query: dict[str, Any]) -> dict[str, Any]:
-    """List the runs of a schedule with their outcomes, newest first."""
-    with database() as session:
-        return envelope(list_runs(session, current_scope(), schedule_id, **query))
-
-
-def _request(body: dict[str, Any]) -> ScheduleRequest:
-    return ScheduleRequest(**{**body, "job": job_request(body["job"])})
+objects.deletes("Delete a schedule and its list of runs; its jobs stay.", delete_schedule)
+objects.acts(
+    "Enable a schedule from its next time on.", partial(enable_schedule, is_enabled=True), "enable"
+)
+objects.acts(
+    "Disable a schedule; jobs that run continue.",
+    partial(enable_schedule, is_enabled=False),
+    "disable",
+)
+objects.acts("Submit a job of the schedule now.", run_now, "run", answer=RunSchema)
+objects.lists(
+    "List the runs of a schedule with their outcomes, newest first.",
+    list_runs,
+    query=PageQuery,
+    path="/<schedule_id>/runs",
+    answer=RunSchema,
+    name="runs",
+)

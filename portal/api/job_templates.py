@@ -1,15 +1,11 @@
 """`/job-templates`: requests for jobs to start from, those that ship and those of the tenant."""
 
-from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
-from sqlalchemy.orm import Session
 
 from jobqueue.models import JobTemplate
 from jobqueue.queue.templates import (
-    Template,
     TemplateRequest,
     delete_template,
     get_template,
@@ -20,8 +16,8 @@ from jobqueue.queue.templates import (
 )
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
-from portal.api.schemas import StrictSchema, page_of, whole_list
-from portal.context import current_scope, database, now
+from portal.api.objects import Objects
+from portal.api.schemas import StrictSchema
 from tenants.permissions import Permission
 
 job_templates = APIBlueprint(
@@ -56,50 +52,21 @@ class TemplateRequestSchema(StrictSchema):
     job = fields.Nested(JobRequestSchema, required=True)
 
 
-@job_templates.operation("GET", answer=page_of(TemplateSchema))
-def list_all() -> dict[str, Any]:
-    """List the tenant's templates, then those that ship."""
-    with database() as session:
-        return whole_list(list_templates(session, current_scope()))
+def _request(*, job: dict[str, Any], **values: str) -> TemplateRequest:
+    return TemplateRequest(**values, job=job_request(job))
 
 
-@job_templates.operation(
-    "POST", body=TemplateRequestSchema, answer=TemplateSchema, status=HTTPStatus.CREATED
+objects = Objects(
+    job_templates,
+    "/<template_id>",
+    read=get_template,
+    answer=TemplateSchema,
+    model=JobTemplate,
+    body=TemplateRequestSchema,
+    request=_request,
 )
-def create(body: dict[str, Any]) -> Template:
-    """Save a template that all users of the tenant may use."""
-    with database() as session:
-        return save_template(session, current_scope(), _request(body), now=now())
-
-
-@job_templates.operation("GET", "/<template_id>", answer=TemplateSchema)
-def show(template_id: str) -> Template:
-    """Return a template by its ID or name."""
-    with database() as session:
-        return get_template(session, current_scope(), template_id)
-
-
-@job_templates.operation("PUT", "/<template_id>", body=TemplateRequestSchema, answer=TemplateSchema)
-def replace(template_id: str, body: dict[str, Any]) -> Template:
-    """Replace a template of the tenant."""
-    with database() as session:
-        scope = current_scope()
-        _check_if_match(session, template_id)
-        return replace_template(session, scope, template_id, _request(body), now=now())
-
-
-@job_templates.operation("DELETE", "/<template_id>", status=HTTPStatus.NO_CONTENT)
-def delete(template_id: str) -> None:
-    """Delete a template of the tenant."""
-    with database() as session:
-        _check_if_match(session, template_id)
-        delete_template(session, current_scope(), template_id)
-
-
-def _check_if_match(session: Session, template_id: str) -> None:
-    read = partial(get_template, session, current_scope(), template_id)
-    job_templates.check_if_match(session, JobTemplate, template_id, read, TemplateSchema)
-
-
-def _request(body: dict[str, Any]) -> TemplateRequest:
-    return TemplateRequest(**{**body, "job": job_request(body["job"])})
+objects.lists("List the tenant's templates, then those that ship.", list_templates)
+objects.creates("Save a template that all users of the tenant may use.", save_template)
+objects.shows("Return a template by its ID or name.")
+objects.replaces("Replace a template of the tenant.", replace_template)
+objects.deletes("Delete a template of the tenant.", delete_template)

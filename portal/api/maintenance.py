@@ -1,7 +1,5 @@
 """`/platform/maintenance`: stuck jobs, undelivered notifications and cleanup, for operators."""
 
-from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
@@ -20,6 +18,7 @@ from alerting.states import NotificationState
 from jobqueue.queue.retention import STUCK_JOB_SORTS, list_stuck_jobs
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_schemas import JobSchema
+from portal.api.objects import Objects
 from portal.api.schemas import envelope, instant, page_of, page_query
 from portal.context import current_scope, database, now, portal
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, maintenance_summary
@@ -48,10 +47,6 @@ class UndeliveredNotificationSchema(Schema):
     next_try_at = instant()
     last_error = fields.String()
     created_at = instant()
-
-
-# Without the fields that change with every delivery attempt.
-_ETAG = UndeliveredNotificationSchema(exclude=("tries", "next_try_at", "last_error"))
 
 
 class ExpiringCertificateSchema(Schema):
@@ -125,43 +120,25 @@ def clean_jobs() -> dict[str, int]:
     return {"deleted": delete_old_jobs(current_scope())}
 
 
-@maintenance.operation(
-    "GET",
-    "/notifications",
+objects = Objects(
+    maintenance,
+    "/notifications/<notification_id>",
+    read=get_undelivered,
+    answer=UndeliveredNotificationSchema,
+    model=Notification,
+    # Without the fields that change with every delivery attempt.
+    etag=UndeliveredNotificationSchema(exclude=("tries", "next_try_at", "last_error")),
+)
+objects.lists(
+    "List undelivered notifications of all tenants, newest first (operator).",
+    list_undelivered,
     query=page_query(UNDELIVERED_SORTS, default="-created_at"),
-    answer=page_of(UndeliveredNotificationSchema),
+    path="/notifications",
+    name="notifications",
 )
-def notifications(query: dict[str, Any]) -> dict[str, Any]:
-    """List undelivered notifications of all tenants, newest first (operator)."""
-    with database() as session:
-        return envelope(list_undelivered(session, current_scope(), now=now(), **query))
-
-
-@maintenance.operation(
-    "GET", "/notifications/<notification_id>", answer=UndeliveredNotificationSchema, etag=_ETAG
-)
-def notification(notification_id: str) -> Notification:
-    """Return a notification of any tenant (operator)."""
-    with database() as session:
-        return get_undelivered(session, current_scope(), notification_id)
-
-
-@maintenance.operation(
-    "POST", "/notifications/<notification_id>/retry", answer=UndeliveredNotificationSchema
-)
-def retry_notification(notification_id: str) -> Notification:
-    """Retry a notification now (operator)."""
-    with database() as session:
-        return retry(session, current_scope(), notification_id, now=now())
-
-
-@maintenance.operation("DELETE", "/notifications/<notification_id>", status=HTTPStatus.NO_CONTENT)
-def discard_notification(notification_id: str) -> None:
-    """Discard a notification (operator)."""
-    with database() as session:
-        read = partial(get_undelivered, session, current_scope(), notification_id)
-        maintenance.check_if_match(session, Notification, notification_id, read, _ETAG)
-        discard(session, current_scope(), notification_id, now=now())
+objects.shows("Return a notification of any tenant (operator).", name="notification")
+objects.acts("Retry a notification now (operator).", retry, "retry", name="retry_notification")
+objects.deletes("Discard a notification (operator).", discard, name="discard_notification")
 
 
 @maintenance.operation("POST", "/notifications/retry-all", answer=RetriedSchema)

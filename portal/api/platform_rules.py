@@ -1,7 +1,6 @@
 """`/platform/rules`: rules that an operator writes for several tenants."""
 
-from functools import partial
-from http import HTTPStatus
+from datetime import datetime
 from typing import Any
 
 from marshmallow import Schema, fields, validate
@@ -20,10 +19,10 @@ from alerting.rules.platform_rules import (
     save_platform_rule,
 )
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.rule_schemas import MAX_RULES
 from portal.api.schemas import (
     StrictSchema,
-    envelope,
     instant,
     page_of,
     page_query,
@@ -32,6 +31,7 @@ from portal.api.schemas import (
 from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import current_scope, database, now, public_url
 from tenants.permissions import Permission
+from tenants.scope import Scope
 
 platform_rules = APIBlueprint(
     "Platform rules",
@@ -80,24 +80,38 @@ class PlatformRuleChangeSchema(Schema):
     after = fields.Nested(PlatformRuleRequestSchema, allow_none=True)
 
 
-@platform_rules.operation(
-    "GET",
+def _replace(
+    session: Session,
+    scope: Scope,
+    rule_id: str,
+    request: PlatformRuleRequest,
+    *,
+    now: datetime,
+    public_url: str,
+) -> PlatformRule:
+    return save_platform_rule(
+        session, scope, request, rule_id=rule_id, now=now, public_url=public_url
+    )
+
+
+objects = Objects(
+    platform_rules,
+    "/<platform_rule_id>",
+    read=get_platform_rule,
+    answer=PlatformRuleSchema,
+    model=PlatformRule,
+    body=PlatformRuleRequestSchema,
+    request=PlatformRuleRequest,
+)
+objects.lists(
+    "List the rules of the platform (operator).",
+    list_platform_rules,
     query=page_query(PLATFORM_RULE_SORTS, default="name"),
-    answer=page_of(PlatformRuleSchema),
 )
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the rules of the platform (operator)."""
-    with database() as session:
-        return envelope(list_platform_rules(session, current_scope(), **query))
-
-
-@platform_rules.operation(
-    "POST", body=PlatformRuleRequestSchema, answer=PlatformRuleSchema, status=HTTPStatus.CREATED
+objects.creates(
+    "Create a rule of the platform; each tenant gets a copy that only operators change.",
+    save_platform_rule,
 )
-def create(body: dict[str, Any]) -> PlatformRule:
-    """Create a rule of the platform; each tenant gets a copy that only operators change."""
-    with database() as session:
-        return _save(session, body)
 
 
 @platform_rules.operation(
@@ -121,44 +135,6 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
     return whole_list(changes)
 
 
-@platform_rules.operation("GET", "/<platform_rule_id>", answer=PlatformRuleSchema)
-def show(platform_rule_id: str) -> PlatformRule:
-    """Return a rule of the platform (operator)."""
-    with database() as session:
-        return get_platform_rule(session, current_scope(), platform_rule_id)
-
-
-@platform_rules.operation(
-    "PUT", "/<platform_rule_id>", body=PlatformRuleRequestSchema, answer=PlatformRuleSchema
-)
-def replace(platform_rule_id: str, body: dict[str, Any]) -> PlatformRule:
-    """Replace a rule of the platform and its copies."""
-    with database() as session:
-        _check_if_match(session, platform_rule_id)
-        return _save(session, body, platform_rule_id)
-
-
-@platform_rules.operation("DELETE", "/<platform_rule_id>", status=HTTPStatus.NO_CONTENT)
-def delete(platform_rule_id: str) -> None:
-    """Delete a rule of the platform, its copies and their alerts."""
-    with database() as session:
-        _check_if_match(session, platform_rule_id)
-        delete_platform_rule(
-            session, current_scope(), platform_rule_id, now=now(), public_url=public_url()
-        )
-
-
-def _save(session: Session, body: dict[str, Any], rule_id: str | None = None) -> PlatformRule:
-    return save_platform_rule(
-        session,
-        current_scope(),
-        PlatformRuleRequest(**body),
-        rule_id=rule_id,
-        now=now(),
-        public_url=public_url(),
-    )
-
-
-def _check_if_match(session: Session, rule_id: str) -> None:
-    read = partial(get_platform_rule, session, current_scope(), rule_id)
-    platform_rules.check_if_match(session, PlatformRule, rule_id, read, PlatformRuleSchema)
+objects.shows("Return a rule of the platform (operator).")
+objects.replaces("Replace a rule of the platform and its copies.", _replace)
+objects.deletes("Delete a rule of the platform, its copies and their alerts.", delete_platform_rule)

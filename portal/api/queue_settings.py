@@ -7,8 +7,8 @@ from marshmallow import fields, validate
 from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, read_settings, set_settings
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema
-from portal.context import current_scope, database
 from tenants.models import Tenant
 from tenants.permissions import Permission
 
@@ -48,33 +48,22 @@ class QueueSettingsSchema(StrictSchema):
     )
 
 
-@queue_settings.operation(
-    "GET", "/<tenant_id>/queue-settings", answer=QueueSettingsSchema, has_etag=True
-)
-def show(tenant_id: str) -> QueueSettings:
-    """Return how a tenant's jobs are placed, and what they may use."""
-    with database() as session:
-        return read_settings(session, current_scope(), tenant_id)
+def _settings(*, data_roots: list[dict[str, Any]], **values: Any) -> QueueSettings:  # noqa: ANN401 - the body's
+    return QueueSettings(**values, data_roots=[DataRoot(**root) for root in data_roots])
 
 
-@queue_settings.operation(
-    "PUT",
+objects = Objects(
+    queue_settings,
     "/<tenant_id>/queue-settings",
-    body=QueueSettingsSchema,
+    read=read_settings,
     answer=QueueSettingsSchema,
-    has_etag=True,
+    model=Tenant,
+    body=QueueSettingsSchema,
+    request=_settings,
 )
-def replace(body: dict[str, Any], tenant_id: str) -> QueueSettings:
-    """Set how a tenant's jobs are placed, and what they may use.
-
-    They apply to waiting jobs from the next placement on.
-    """
-    with database() as session:
-
-        def read() -> QueueSettings:
-            return read_settings(session, current_scope(), tenant_id)
-
-        queue_settings.check_if_match(session, Tenant, tenant_id, read, QueueSettingsSchema)
-        roots = [DataRoot(**root) for root in body.pop("data_roots")]
-        settings = QueueSettings(**body, data_roots=roots)
-        return set_settings(session, current_scope(), tenant_id, settings)
+objects.shows("Return how a tenant's jobs are placed, and what they may use.")
+objects.replaces(
+    "Set how a tenant's jobs are placed, and what they may use.\n\n"
+    "They apply to waiting jobs from the next placement on.",
+    set_settings,
+)

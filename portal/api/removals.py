@@ -7,7 +7,8 @@ from flask import Response, send_file
 from marshmallow import Schema, fields, validate
 
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, envelope, file_response, instant, page_of, page_query
+from portal.api.objects import Objects
+from portal.api.schemas import StrictSchema, file_response, instant, page_query
 from portal.context import current_scope, current_user, database, now, portal
 from tenants.lifecycle.removal import (
     REMOVAL_SORTS,
@@ -56,13 +57,12 @@ class RemovalRequestSchema(StrictSchema):
     name = fields.String(required=True)
 
 
-@removals.operation(
-    "GET", query=page_query(REMOVAL_SORTS, default="-requested_at"), answer=page_of(RemovalSchema)
+objects = Objects(removals, "/<removal_id>", read=get_removal, answer=RemovalSchema)
+objects.lists(
+    "List running and finished removals (operator).",
+    list_removals,
+    query=page_query(REMOVAL_SORTS, default="-requested_at"),
 )
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List running and finished removals (operator)."""
-    with database() as session:
-        return envelope(list_removals(session, current_scope(), **query))
 
 
 @removals.operation(
@@ -81,11 +81,7 @@ def add(body: dict[str, Any]) -> TenantRemoval:
         )
 
 
-@removals.operation("GET", "/<removal_id>", answer=RemovalSchema)
-def show(removal_id: str) -> TenantRemoval:
-    """Return a removal with its progress (operator)."""
-    with database() as session:
-        return get_removal(session, current_scope(), removal_id)
+objects.shows("Return a removal with its progress (operator).")
 
 
 @removals.operation(

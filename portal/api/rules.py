@@ -1,10 +1,7 @@
 """`/rules`: threshold rules and their preview."""
 
 from functools import partial
-from http import HTTPStatus
 from typing import Any
-
-from sqlalchemy.orm import Session
 
 from alerting.evaluation.expression import preview_rule
 from alerting.language.metric_checks import check_metric
@@ -23,6 +20,7 @@ from alerting.rules.service import (
     update_rule,
 )
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.rule_schemas import (
     EVALUATED,
     BacktestQuery,
@@ -34,28 +32,34 @@ from portal.api.rule_schemas import (
     RuleRequestSchema,
     RuleSchema,
 )
-from portal.api.schemas import envelope, page_of, page_query, whole_list
+from portal.api.schemas import page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url, reading
 from tenants.permissions import Permission
 
 rules = APIBlueprint("Rules", "/rules", "Alert rules.", changes=Permission.EDIT_ALERTS)
-_ETAG = RuleSchema(exclude=EVALUATED)
 
 
-@rules.operation("GET", query=page_query(RULE_SORTS, default="name"), answer=page_of(RuleSchema))
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List rules."""
-    with database() as session:
-        return envelope(list_rules(session, current_scope(), **query))
-
-
-@rules.operation("POST", body=RuleRequestSchema, answer=RuleSchema, status=HTTPStatus.CREATED)
-def create(body: dict[str, Any]) -> Rule:
-    """Create a rule; its metric, tags and function are checked against catalog and samples."""
+def _checked(**body: Any) -> RuleRequest:  # noqa: ANN401 - the fields of the body
     request = RuleRequest(**body)
     check_metric(portal().store, current_scope(), request)
-    with database() as session:
-        return create_rule(session, current_scope(), request, now=now())
+    return request
+
+
+objects = Objects(
+    rules,
+    "/<rule_id>",
+    read=get_rule,
+    answer=RuleSchema,
+    model=Rule,
+    etag=RuleSchema(exclude=EVALUATED),
+    body=RuleRequestSchema,
+    request=_checked,
+)
+objects.lists("List rules.", list_rules, query=page_query(RULE_SORTS, default="name"))
+objects.creates(
+    "Create a rule; its metric, tags and function are checked against catalog and samples.",
+    create_rule,
+)
 
 
 @rules.operation(
@@ -108,14 +112,10 @@ def pack() -> dict[str, Any]:
     return {"rules": list(rule_pack().values())}
 
 
-@rules.operation("GET", "/<rule_id>", answer=RuleSchema, etag=_ETAG)
-def show(rule_id: str) -> Rule:
-    """Return a rule."""
-    with database() as session:
-        return get_rule(session, current_scope(), rule_id)
+objects.shows("Return a rule.")
 
 
-@rules.operation("PUT", "/<rule_id>", body=RuleRequestSchema, answer=RuleSchema, etag=_ETAG)
+@rules.operation("PUT", "/<rule_id>", body=RuleRequestSchema, answer=RuleSchema, etag=objects.etag)
 def replace(rule_id: str, body: dict[str, Any]) -> Rule:
     """Replace a rule; its id stays the same."""
     request = RuleRequest(**body)
@@ -123,39 +123,16 @@ def replace(rule_id: str, body: dict[str, Any]) -> Rule:
         before = get_rule(session, current_scope(), rule_id)
     check_metric(portal().store, current_scope(), request, before=before)
     with database() as session:
-        _check_if_match(session, rule_id)
+        objects.check_if_match(session, rule_id)
         return update_rule(
             session, current_scope(), rule_id, request, now=now(), public_url=public_url()
         )
 
 
-@rules.operation("DELETE", "/<rule_id>", status=HTTPStatus.NO_CONTENT)
-def delete(rule_id: str) -> None:
-    """Delete a rule and its alerts."""
-    with database() as session:
-        _check_if_match(session, rule_id)
-        delete_rule(session, current_scope(), rule_id, now=now(), public_url=public_url())
-
-
-@rules.operation("POST", "/<rule_id>/enable", answer=RuleSchema)
-def enable(rule_id: str) -> Rule:
-    """Enable a rule."""
-    return _set_enabled(rule_id, is_enabled=True)
-
-
-@rules.operation("POST", "/<rule_id>/disable", answer=RuleSchema)
-def disable(rule_id: str) -> Rule:
-    """Disable a rule: it is no longer evaluated."""
-    return _set_enabled(rule_id, is_enabled=False)
-
-
-def _set_enabled(rule_id: str, *, is_enabled: bool) -> Rule:
-    scope, url = current_scope(), public_url()
-    with database() as session:
-        set_rule_enabled(session, scope, rule_id, is_enabled=is_enabled, now=now(), public_url=url)
-        return get_rule(session, scope, rule_id)
-
-
-def _check_if_match(session: Session, rule_id: str) -> None:
-    read = partial(get_rule, session, current_scope(), rule_id)
-    rules.check_if_match(session, Rule, rule_id, read, _ETAG)
+objects.deletes("Delete a rule and its alerts.", delete_rule)
+objects.acts("Enable a rule.", partial(set_rule_enabled, is_enabled=True), "enable")
+objects.acts(
+    "Disable a rule: it is no longer evaluated.",
+    partial(set_rule_enabled, is_enabled=False),
+    "disable",
+)

@@ -1,7 +1,7 @@
 """`/saved-reports`: reports with a name, and the schedules on which they are emailed."""
 
+from collections.abc import Sequence
 from functools import partial
-from http import HTTPStatus
 from typing import Any
 
 from flask import Response
@@ -27,8 +27,9 @@ from dash_app.reports.saved import (
     request_of,
 )
 from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
 from portal.api.reports import REPORT_FILE
-from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, whole_list
+from portal.api.schemas import StrictSchema, instant, page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url
 from portal.presenters.reports import DEFAULT_TARGET, built, report_file
 from tenants.lifecycle.message_budgets import MessageBudgets
@@ -124,24 +125,33 @@ class SentSchema(Schema):
     emails = fields.Integer()
 
 
-@saved_reports.operation(
-    "GET", query=page_query(SAVED_SORTS, default="name"), answer=page_of(SavedReportSchema)
-)
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the saved reports of the tenant."""
-    with database() as session:
-        page = list_saved(session, current_scope(), **query)
-        return envelope(page.of([_shown(session, saved) for saved in page.items]))
+def _shown(session: Session, reports: Sequence[SavedReport]) -> list[dict[str, Any]]:
+    """Return saved reports with the addresses of their recipients."""
+    shown = []
+    for saved in reports:
+        members = active_members(session, saved.tenant_id)
+        values = {column.key: getattr(saved, column.key) for column in saved.__table__.columns}
+        emails = [members[user_id].email for user_id in saved.recipients if user_id in members]
+        shown.append({**values, "user": saved.user, "recipients": emails})
+    return shown
 
 
-@saved_reports.operation(
-    "POST", body=SavedReportRequestSchema, answer=SavedReportSchema, status=HTTPStatus.CREATED
+objects = Objects(
+    saved_reports,
+    "/<saved_report_id>",
+    read=get_saved,
+    answer=SavedReportSchema,
+    shown=_shown,
+    model=SavedReport,
+    body=SavedReportRequestSchema,
+    request=SavedReportRequest,
 )
-def create(body: dict[str, Any]) -> dict[str, Any]:
-    """Save a report."""
-    with database() as session:
-        request = SavedReportRequest(**body)
-        return _shown(session, create_saved(session, current_scope(), request, now=now()))
+objects.lists(
+    "List the saved reports of the tenant.",
+    list_saved,
+    query=page_query(SAVED_SORTS, default="name"),
+)
+objects.creates("Save a report.", create_saved)
 
 
 @saved_reports.operation(
@@ -158,42 +168,17 @@ def apply(body: dict[str, Any]) -> dict[str, Any]:
     return whole_list(changes)
 
 
-@saved_reports.operation("GET", "/<saved_report_id>", answer=SavedReportSchema)
-def show(saved_report_id: str) -> dict[str, Any]:
-    """Return a saved report."""
-    with database() as session:
-        return _read(session, saved_report_id)
-
-
-@saved_reports.operation(
-    "PUT", "/<saved_report_id>", body=SavedReportRequestSchema, answer=SavedReportSchema
+objects.shows("Return a saved report.")
+objects.replaces("Replace a saved report of yours; admins replace every one.", replace_saved)
+objects.deletes("Delete a saved report of yours; admins delete every one.", delete_saved)
+objects.acts(
+    "Resume the emails of a saved report, from its next time on.",
+    partial(enable_saved, is_enabled=True),
+    "resume",
 )
-def replace(saved_report_id: str, body: dict[str, Any]) -> dict[str, Any]:
-    """Replace a saved report of yours; admins replace every one."""
-    with database() as session:
-        _check_if_match(session, saved_report_id)
-        request, scope = SavedReportRequest(**body), current_scope()
-        return _shown(session, replace_saved(session, scope, saved_report_id, request, now=now()))
-
-
-@saved_reports.operation("DELETE", "/<saved_report_id>", status=HTTPStatus.NO_CONTENT)
-def delete(saved_report_id: str) -> None:
-    """Delete a saved report of yours; admins delete every one."""
-    with database() as session:
-        _check_if_match(session, saved_report_id)
-        delete_saved(session, current_scope(), saved_report_id)
-
-
-@saved_reports.operation("POST", "/<saved_report_id>/resume", answer=SavedReportSchema)
-def resume(saved_report_id: str) -> dict[str, Any]:
-    """Resume the emails of a saved report, from its next time on."""
-    return _enable(saved_report_id, is_enabled=True)
-
-
-@saved_reports.operation("POST", "/<saved_report_id>/pause", answer=SavedReportSchema)
-def pause(saved_report_id: str) -> dict[str, Any]:
-    """Pause the emails of a saved report."""
-    return _enable(saved_report_id, is_enabled=False)
+objects.acts(
+    "Pause the emails of a saved report.", partial(enable_saved, is_enabled=False), "pause"
+)
 
 
 @saved_reports.operation("POST", "/<saved_report_id>/send", answer=SentSchema)
@@ -217,27 +202,3 @@ def export(saved_report_id: str) -> Response:
     with database() as session:
         saved = get_saved(session, current_scope(), saved_report_id)
     return report_file(built(request_of(saved, now())), saved.file_format)
-
-
-def _enable(saved_report_id: str, *, is_enabled: bool) -> dict[str, Any]:
-    with database() as session:
-        scope = current_scope()
-        saved = enable_saved(session, scope, saved_report_id, is_enabled=is_enabled, now=now())
-        return _shown(session, saved)
-
-
-def _check_if_match(session: Session, saved_report_id: str) -> None:
-    read = partial(_read, session, saved_report_id)
-    saved_reports.check_if_match(session, SavedReport, saved_report_id, read, SavedReportSchema)
-
-
-def _read(session: Session, saved_report_id: str) -> dict[str, Any]:
-    return _shown(session, get_saved(session, current_scope(), saved_report_id))
-
-
-def _shown(session: Session, saved: SavedReport) -> dict[str, Any]:
-    """Return a saved report with the addresses of its recipients."""
-    members = active_members(session, saved.tenant_id)
-    values = {column.key: getattr(saved, column.key) for column in SavedReport.__table__.columns}
-    emails = [members[user_id].email for user_id in saved.recipients if user_id in members]
-    return {**values, "user": saved.user, "recipients": emails}

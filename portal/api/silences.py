@@ -1,11 +1,9 @@
 """`/silences`: periods in which notifications of matching alerts are not sent."""
 
-from http import HTTPStatus
 from typing import Any
 
 from marshmallow import Schema, fields
 
-from alerting.models import Silence
 from alerting.notification.silences import (
     SILENCE_SORTS,
     SilenceRequest,
@@ -17,15 +15,9 @@ from alerting.notification.silences import (
     state_of,
 )
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import (
-    PageQuery,
-    StrictSchema,
-    envelope,
-    instant,
-    page_of,
-    sort_field,
-)
-from portal.context import current_scope, database, now
+from portal.api.objects import Objects
+from portal.api.schemas import PageQuery, StrictSchema, instant, sort_field
+from portal.context import now
 from tenants.permissions import Permission
 
 silences = APIBlueprint(
@@ -83,32 +75,21 @@ class SilenceQuery(PageQuery):
     sort = sort_field(SILENCE_SORTS, default="-ends_at")
 
 
-@silences.operation("GET", query=SilenceQuery, answer=page_of(SilenceSchema))
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List silences."""
-    with database() as session:
-        return envelope(list_silences(session, current_scope(), now=now(), **query))
+def _request(**body: Any) -> SilenceRequest:  # noqa: ANN401 - the fields of the body
+    return SilenceRequest(**{**body, "starts_at": body["starts_at"] or now()})
 
 
-@silences.operation(
-    "POST", body=SilenceRequestSchema, answer=SilenceSchema, status=HTTPStatus.CREATED
+objects = Objects(
+    silences,
+    "/<silence_id>",
+    read=get_silence,
+    answer=SilenceSchema,
+    body=SilenceRequestSchema,
+    request=_request,
 )
-def create(body: dict[str, Any]) -> Silence:
-    """Silence the alerts that match, from a start to an end."""
-    request = SilenceRequest(**{**body, "starts_at": body["starts_at"] or now()})
-    with database() as session:
-        return create_silence(session, current_scope(), request, now=now())
-
-
-@silences.operation("GET", "/<silence_id>", answer=SilenceSchema, has_etag=False)
-def show(silence_id: str) -> Silence:
-    """Return a silence."""
-    with database() as session:
-        return get_silence(session, current_scope(), silence_id)
-
-
-@silences.operation("POST", "/<silence_id>/expire", answer=SilenceSchema)
-def expire(silence_id: str) -> Silence:
-    """End a silence now; notifications of alerts that still fire are sent."""
-    with database() as session:
-        return expire_silence(session, current_scope(), silence_id, now=now())
+objects.lists("List silences.", list_silences, query=SilenceQuery)
+objects.creates("Silence the alerts that match, from a start to an end.", create_silence)
+objects.shows("Return a silence.", has_etag=False)
+objects.acts(
+    "End a silence now; notifications of alerts that still fire are sent.", expire_silence, "expire"
+)

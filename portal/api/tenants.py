@@ -1,5 +1,6 @@
 """`/tenants`: customers, their quotas and usage; users see their own tenant."""
 
+from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -8,15 +9,8 @@ from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import (
-    PageQuery,
-    StrictSchema,
-    envelope,
-    instant,
-    page_of,
-    sort_field,
-    values_of,
-)
+from portal.api.objects import Objects
+from portal.api.schemas import PageQuery, StrictSchema, instant, sort_field, values_of
 from portal.context import current_scope, database, now
 from portal.presenters.platform import tenant_use
 from tenants.lifecycle.removal import set_tenant_state
@@ -107,13 +101,13 @@ class TenantUseSchema(Schema):
     storage_measured_at = instant()
 
 
-@tenants.operation("GET", query=TenantsQuery, answer=page_of(TenantSchema))
-def list_all(query: dict[str, Any]) -> dict[str, Any]:
-    """List the tenants that you have access to."""
-    with database() as session:
-        page = list_tenants(session, current_scope(), **query)
-        counts = tenant_counts(session, [tenant.id for tenant in page.items])
-    return envelope(page, [_shaped(tenant, counts) for tenant in page.items])
+def _shown(session: Session, rows: Sequence[Tenant]) -> list[dict[str, Any]]:
+    counts = tenant_counts(session, [tenant.id for tenant in rows])
+    return [_with_counts(tenant, counts.get(tenant.id, TenantCounts())) for tenant in rows]
+
+
+objects = Objects(tenants, "/<tenant_id>", read=get_tenant, answer=TenantSchema, shown=_shown)
+objects.lists("List the tenants that you have access to.", list_tenants, query=TenantsQuery)
 
 
 @tenants.operation("POST", body=TenantRequestSchema, answer=TenantSchema, status=HTTPStatus.CREATED)
@@ -122,36 +116,25 @@ def add(body: dict[str, Any]) -> dict[str, Any]:
     current_scope().require(Permission.MANAGE_TENANTS)
     with database() as session:
         tenant = create_tenant(session, name=body["name"], slug=body["slug"] or None, now=now())
-        return _shaped(tenant, {})
+        return _with_counts(tenant, TenantCounts())
 
 
-@tenants.operation("GET", "/<tenant_id>", answer=TenantSchema)
-def show(tenant_id: str) -> dict[str, Any]:
-    """Return a tenant."""
-    with database() as session:
-        tenant = get_tenant(session, current_scope(), tenant_id)
-        return _shaped(tenant, tenant_counts(session, [tenant_id]))
-
-
-@tenants.operation("POST", "/<tenant_id>/suspend", answer=TenantSchema)
-def suspend(tenant_id: str) -> dict[str, Any]:
-    """Suspend a tenant: its users and appliances are rejected (operator)."""
-    with database() as session:
-        return _set_state(session, tenant_id, TenantState.SUSPENDED)
-
-
-@tenants.operation("POST", "/<tenant_id>/activate", answer=TenantSchema)
-def activate(tenant_id: str) -> dict[str, Any]:
-    """Activate a suspended tenant (operator)."""
-    with database() as session:
-        return _set_state(session, tenant_id, TenantState.ACTIVE)
-
-
-@tenants.operation("POST", "/<tenant_id>/close", answer=TenantSchema)
-def close(tenant_id: str) -> dict[str, Any]:
-    """Permanently close a tenant (operator); a closed tenant can be removed."""
-    with database() as session:
-        return _set_state(session, tenant_id, TenantState.CLOSED)
+objects.shows("Return a tenant.")
+objects.acts(
+    "Suspend a tenant: its users and appliances are rejected (operator).",
+    partial(set_tenant_state, state=TenantState.SUSPENDED),
+    "suspend",
+)
+objects.acts(
+    "Activate a suspended tenant (operator).",
+    partial(set_tenant_state, state=TenantState.ACTIVE),
+    "activate",
+)
+objects.acts(
+    "Permanently close a tenant (operator); a closed tenant can be removed.",
+    partial(set_tenant_state, state=TenantState.CLOSED),
+    "close",
+)
 
 
 @tenants.operation("GET", "/<tenant_id>/usage", answer=TenantUseSchema)
@@ -163,31 +146,20 @@ def show_usage(tenant_id: str) -> dict[str, Any]:
     return {"quotas": use.limits, "uses": use.uses, "storage_measured_at": use.measured_at}
 
 
-@tenants.operation("GET", "/<tenant_id>/quotas", answer=QuotaSchema, has_etag=True)
-def show_quotas(tenant_id: str) -> Limits:
-    """Return a tenant's quotas."""
-    with database() as session:
-        return read_limits(session, current_scope(), tenant_id)
-
-
-@tenants.operation(
-    "PUT", "/<tenant_id>/quotas", body=QuotaSchema, answer=QuotaSchema, has_etag=True
+quotas = Objects(
+    tenants,
+    "/<tenant_id>/quotas",
+    read=read_limits,
+    answer=QuotaSchema,
+    model=Tenant,
+    body=QuotaSchema,
+    request=Limits,
 )
-def set_quotas(body: dict[str, Any], tenant_id: str) -> Limits:
-    """Replace the quotas of a tenant (operator)."""
-    with database() as session:
-        read = partial(read_limits, session, current_scope(), tenant_id)
-        tenants.check_if_match(session, Tenant, tenant_id, read, QuotaSchema)
-        return set_limits(session, current_scope(), tenant_id, Limits(**body))
+quotas.shows("Return a tenant's quotas.", name="show_quotas")
+quotas.replaces("Replace the quotas of a tenant (operator).", set_limits, name="set_quotas")
 
 
-def _set_state(session: Session, tenant_id: str, state: TenantState) -> dict[str, Any]:
-    tenant = set_tenant_state(session, current_scope(), tenant_id, state, now=now())
-    return _shaped(tenant, tenant_counts(session, [tenant_id]))
-
-
-def _shaped(tenant: Tenant, counts: dict[str, TenantCounts]) -> dict[str, Any]:
-    own = counts.get(tenant.id, TenantCounts())
+def _with_counts(tenant: Tenant, counts: TenantCounts) -> dict[str, Any]:
     return values_of(
-        TenantSchema, tenant, users=own.users, appliances=own.appliances, jobs=own.jobs
+        TenantSchema, tenant, users=counts.users, appliances=counts.appliances, jobs=counts.jobs
     )

@@ -1,0 +1,196 @@
+"""Objects of a resource, whose operations each call one service in a transaction.
+
+Services are called alike: with the session, the scope, the id in the path and what the body
+requests; filters of a list are keywords. Of the clock's time, the secret box and the portal's
+address, each gets those that it has a parameter for. An operation that does more is a view of its
+own, see `portal.api.blueprint`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from http import HTTPStatus
+from inspect import signature
+from typing import Any
+
+from marshmallow import Schema
+from sqlalchemy.orm import Session
+
+from core.paging import Page
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import envelope, page_of, whole_list
+from portal.context import current_scope, database, now, portal, public_url
+
+Service = Callable[..., Any]
+_SUPPLIED: Mapping[str, Callable[[], object]] = {
+    "now": now,
+    "box": lambda: portal().secrets,
+    "public_url": public_url,
+}
+
+
+def _rows(_session: Session, rows: Sequence[Any]) -> Sequence[Any]:
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class Objects:
+    """The objects of a resource; each method declares an operation with its description.
+
+    Attributes:
+        resource: the blueprint of the operations.
+        path: the URL path of an object below the resource's, with its id.
+        read: the service that returns an object.
+        answer: the schema that an object is shown with.
+        shown: returns what the schema shows of rows.
+        model: the table whose row stands for an object, where it can be changed.
+        etag: the schema of what an `ETag` stands for, where the answer has volatile fields.
+        body: the schema of the body that creates or replaces an object.
+        request: returns what services take from the fields of such a body.
+    """
+
+    resource: APIBlueprint
+    path: str
+    read: Service
+    answer: type[Schema]
+    shown: Callable[[Session, Sequence[Any]], Sequence[Any]] = _rows
+    model: type | None = None
+    etag: Schema | None = None
+    body: type[Schema] | None = None
+    request: Callable[..., object] = dict
+
+    def lists(
+        self,
+        text: str,
+        service: Service,
+        *,
+        query: type[Schema] | None = None,
+        path: str = "",
+        answer: type[Schema] | None = None,
+        name: str = "list_all",
+    ) -> None:
+        """List what a service returns: a page, or a short list as a whole.
+
+        Args:
+            text: the description of the operation.
+            service: returns the rows.
+            query: filters, order and page, which the service gets by name.
+            path: the URL path below the resource's.
+            answer: the schema of an entry, where these are not its objects.
+            name: the name of the operation.
+        """
+
+        def view(*, query: Mapping[str, Any] | None = None, **ids: str) -> dict[str, Any]:
+            with database() as session:
+                rows = _call(service, session, *ids.values(), **(query or {}))
+                items = rows.items if isinstance(rows, Page) else rows
+                shown = items if answer else self.shown(session, items)
+                return envelope(rows, shown) if isinstance(rows, Page) else whole_list(shown)
+
+        page = page_of(answer or self.answer)
+        self._declare("GET", path, view, text=text, name=name, query=query, answer=page)
+
+    def creates(self, text: str, service: Service) -> None:
+        """Create an object with a service."""
+        options = {"body": self.body, "status": HTTPStatus.CREATED}
+        view = self._changing(service, request=self.request)
+        self._declare("POST", "", view, text=text, name="create", **options)
+
+    def shows(self, text: str, *, has_etag: bool = True, name: str = "show") -> None:
+        """Return an object; without `ETag` if it changes with time."""
+
+        def view(**ids: str) -> object:
+            with database() as session:
+                return self._read(session, *ids.values())
+
+        self._declare("GET", self.path, view, text=text, name=name, has_etag=has_etag)
+
+    def replaces(self, text: str, service: Service, *, name: str = "replace") -> None:
+        """Replace an object, or some of its fields, with a service."""
+        options = {"body": self.body, "has_etag": True}
+        view = self._changing(service, request=self.request, is_guarded=True)
+        self._declare("PUT", self.path, view, text=text, name=name, **options)
+
+    def deletes(self, text: str, service: Service, *, name: str = "delete") -> None:
+        """Delete an object with a service."""
+
+        def view(**ids: str) -> None:
+            with database() as session:
+                self.check_if_match(session, *ids.values())
+                _call(service, session, *ids.values())
+
+        options = {"answer": None, "status": HTTPStatus.NO_CONTENT}
+        self._declare("DELETE", self.path, view, text=text, name=name, **options)
+
+    def acts(
+        self,
+        text: str,
+        service: Service,
+        action: str,
+        *,
+        answer: type[Schema] | None = None,
+        name: str = "",
+    ) -> None:
+        """Change an object with a service of another kind.
+
+        Args:
+            text: the description of the operation.
+            service: makes the change.
+            action: the last part of the URL path.
+            answer: the schema of the service's result, where that is not the object.
+            name: the name of the operation, by default the action.
+        """
+        view = self._changing(service, is_shown=answer is None)
+        path, answer = f"{self.path}/{action}", answer or self.answer
+        self._declare("POST", path, view, text=text, name=name or action, answer=answer)
+
+    def check_if_match(self, session: Session, ident: str) -> None:
+        """Refuse a change with 412 unless the object has the ETag that `If-Match` names."""
+        read = partial(self._read, session, ident)
+        schema = self.etag or self.answer
+        self.resource.check_if_match(session, self.model, ident, read, schema)
+
+    def _declare(
+        self,
+        method: str,
+        path: str,
+        view: Service,
+        *,
+        text: str,
+        name: str,
+        **options: Any,  # noqa: ANN401 - those of `operation`
+    ) -> None:
+        view.__name__, view.__doc__ = name, text
+        options = {"answer": self.answer, "etag": self.etag, **options}
+        self.resource.operation(method, path, **options)(view)
+
+    def _changing(
+        self,
+        service: Service,
+        *,
+        request: Callable[..., object] = dict,
+        is_guarded: bool = False,
+        is_shown: bool = True,
+    ) -> Service:
+        def view(*, body: Mapping[str, Any] | None = None, **ids: str) -> object:
+            requested = [] if body is None else [request(**body)]
+            with database() as session:
+                if is_guarded:
+                    self.check_if_match(session, *ids.values())
+                result = _call(service, session, *ids.values(), *requested)
+                return self.shown(session, [result])[0] if is_shown else result
+
+        return view
+
+    def _read(self, session: Session, ident: str) -> object:
+        return self.shown(session, [_call(self.read, session, ident)])[0]
+
+
+def _call(service: Service, session: Session, *arguments: object, **filters: object) -> Any:  # noqa: ANN401 - a service's own
+    supplied = {name: _SUPPLIED[name]() for name in _supplied_names(service)}
+    return service(session, current_scope(), *arguments, **supplied, **filters)
+
+
+@cache
+def _supplied_names(service: Service) -> frozenset[str]:
+    return frozenset(_SUPPLIED.keys() & signature(service).parameters.keys())
