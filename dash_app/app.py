@@ -109,15 +109,15 @@ class ShellDash(Dash):
     def interpolate_index(self, **parts: str) -> str:  # type: ignore[override]  # keywords only
         """Return the portal's page around Dash's parts."""
         # `dashboards.js` answers Dash's requests for these from the page.
-        responses = {"_dash-layout": self._open_page(), "_dash-dependencies": self._callback_list}
-        for name, value in responses.items():
-            text = to_json_plotly(value)
+        responses = {
+            "_dash-layout": to_json_plotly(self._open_page()),
+            "_dash-dependencies": self.dependencies().get_data(as_text=True),
+        }
+        for name, text in responses.items():
             parts["config"] += f'<script id="{name}" type="application/json">{text}</script>'
+        scripts = parts["scripts"].splitlines()
+        parts["scripts"] = "\n".join(line for line in scripts if _UNUSED_SCRIPT not in line)
         return self._render_shell(parts.pop("title", "Dashboards"), parts)
-
-    def _generate_scripts_html(self) -> str:
-        lines = super()._generate_scripts_html().splitlines()
-        return "\n".join(line for line in lines if _UNUSED_SCRIPT not in line)
 
 
 def create_dashboards(

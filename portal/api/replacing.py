@@ -5,7 +5,6 @@ word. PATCH changes the fields that it has.
 """
 
 from collections.abc import Callable, Mapping
-from copy import copy
 from functools import cache, wraps
 from typing import Any
 
@@ -91,10 +90,10 @@ def example_of(schema: type[Schema]) -> dict[str, Any] | None:
 
 def _required_fields(schema: type[Schema]) -> dict[str, fields.Field[Any]]:
     required_fields = {}
-    for name, field in schema._declared_fields.items():  # noqa: SLF001 - marshmallow has no other
+    for name, field in schema().declared_fields.items():
         if field.load_default is not missing:
-            required_fields[name] = copy(field)
-            required_fields[name].required, required_fields[name].load_default = True, missing
+            field.required, field.load_default = True, missing
+            required_fields[name] = field
     return required_fields
 
 
