@@ -69,11 +69,6 @@ def entry_hash(values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def hash_of(entry: AuditEntry) -> str:
-    """Return the hash that a stored entry should have."""
-    return entry_hash({name: getattr(entry, name) for name in HASHED})
-
-
 def _append(session: Session, chain: str, drafts: list[Draft]) -> None:
     number, previous = _lock_head(session, chain, adding=len(drafts))
     rows = []

@@ -96,16 +96,12 @@ def record_failed_sign_in(
     _record(session, ident, name, action="session.failed", now=now)
 
 
-def record_for_user(
-    session: Session, user: User, *, action: str, reason: str = "", now: datetime
-) -> None:
+def record_for_user(session: Session, user: User, *, action: str, now: datetime) -> None:
     """Record an action in the audit log of each of the user's tenants, else the platform's."""
-    _record(session, user.id, user.email, action=action, reason=reason, now=now)
+    _record(session, user.id, user.email, action=action, now=now)
 
 
-def _record(
-    session: Session, ident: str | None, name: str, *, action: str, reason: str = "", now: datetime
-) -> None:
+def _record(session: Session, ident: str | None, name: str, *, action: str, now: datetime) -> None:
     # Unknown users are looked up as well, so that both cases take as many statements.
     for chain in user_chains(session, ident or ""):
         record(
@@ -115,7 +111,6 @@ def _record(
             target_id=ident,
             target_name=name,
             tenant_id=None if chain == PLATFORM_CHAIN else chain,
-            reason=reason,
             now=now,
         )
 

@@ -23,8 +23,6 @@ from tenants.scope import Scope
 API_TOKEN_PREFIX = "vdt"  # noqa: S105 - a prefix, not a secret
 MAX_TOKEN_NAME_LENGTH = 100
 MAX_LIFETIME_DAYS = 3660
-# The use of a token is stored at most this often.
-SEEN_EVERY = timedelta(minutes=1)
 
 TOKEN_SORTS: Columns = {
     "name": APIToken.name,
