@@ -3,9 +3,10 @@
 from datetime import timedelta
 from typing import Any
 
-from flask import Flask, request
+from flask import Blueprint, Flask, request
 from flask.json.provider import DefaultJSONProvider
 
+import portal.pages
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.settings import ServerSettings, secret_key
@@ -14,6 +15,7 @@ from dash_app.lazy import LazyDashboards
 from portal.api.registry import install_api
 from portal.auth.guard import install_authentication, install_support_sessions
 from portal.auth.oidc import install_oidc
+from portal.blueprints import blueprints_of
 from portal.context import current_scope, install, portal_of, principal
 from portal.downloads import install_downloads
 from portal.middleware.errors import install_error_handlers
@@ -21,82 +23,12 @@ from portal.middleware.parameters import install_parameters
 from portal.middleware.ratelimits import install_rate_limit
 from portal.middleware.security import allow_inline_scripts, install_security, session_cookie_name
 from portal.middleware.static_files import install_static_files
-from portal.pages import (
-    alerts,
-    appliances,
-    audit,
-    console,
-    container_storage,
-    dashboards,
-    enrollment,
-    gpu_usage,
-    home,
-    images,
-    invitations,
-    job_form,
-    job_schedules,
-    job_settings,
-    job_templates,
-    job_terminal,
-    jobs,
-    maintenance_windows,
-    notification_policy,
-    oidc,
-    platform_rules,
-    receivers,
-    registry,
-    reports,
-    rules,
-    runbooks,
-    saved_reports,
-    second_factor,
-    session,
-    silences,
-    tenants,
-    users,
-)
-from portal.pages import settings as settings_pages
 from portal.presenters.display import install_display
 from portal.shell import render_shell
 from portal.time_zone import current_zone_name
 from tenants.users.sightings import Sightings
 from timeseries.store import Store
 
-PAGES = (
-    home,
-    session,
-    notification_policy,
-    oidc,
-    invitations,
-    second_factor,
-    settings_pages,
-    enrollment,
-    appliances,
-    job_form,
-    job_schedules,
-    job_settings,
-    job_terminal,
-    job_templates,
-    jobs,
-    images,
-    registry,
-    gpu_usage,
-    dashboards,
-    alerts,
-    rules,
-    users,
-    runbooks,
-    silences,
-    maintenance_windows,
-    tenants,
-    audit,
-    console,
-    container_storage,
-    platform_rules,
-    receivers,
-    reports,
-    saved_reports,
-)
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_FORM_FIELD_BYTES = 512 * 1024
 MAX_FORM_PARTS = 1000
@@ -139,9 +71,8 @@ def create_portal(
     install_display(app)
     install_oidc(app, parts)
     install_api(app)
-    for module in PAGES:
-        app.register_blueprint(module.pages)
-    app.register_blueprint(receivers.platform_pages)
+    for pages in blueprints_of(portal.pages, Blueprint):
+        app.register_blueprint(pages)
 
     def load_dashboards(server: Flask) -> None:
         from dash_app.app import create_dashboards  # noqa: PLC0415 - see `dash_app.lazy`

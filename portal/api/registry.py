@@ -6,97 +6,17 @@ from functools import cache, partial
 from flask import Flask, Response, jsonify
 from flask_smorest import Api
 
-from portal.api.account import me, sessions, tokens
-from portal.api.alertmanager import alertmanager
-from portal.api.alerts import alerts
-from portal.api.appliances import appliances
-from portal.api.audit import audit
-from portal.api.blueprint import PREFIX
-from portal.api.certificates import certificates
-from portal.api.container_policies import container_policies
-from portal.api.container_storage import cleanup_policies, container_storage
-from portal.api.dashboards import dashboard_file_schema, dashboards
-from portal.api.enrollment import enrollment_tokens
-from portal.api.gpu_usage import gpu_usage
-from portal.api.images import images
-from portal.api.invitations import invitations
-from portal.api.job_output import job_output
-from portal.api.job_placement import job_placement
+import portal.api
+from portal.api.blueprint import PREFIX, APIBlueprint
+from portal.api.dashboards import dashboard_file_schema
 from portal.api.job_requests import job_file_schema
-from portal.api.job_schedules import job_schedules
-from portal.api.job_services import job_services
-from portal.api.job_templates import job_templates
-from portal.api.jobs import jobs
-from portal.api.maintenance import maintenance
-from portal.api.maintenance_windows import maintenance_windows
-from portal.api.metrics import metric_fields, metrics, samples
-from portal.api.notification_policy import notification_policy
-from portal.api.platform import outage, platform
-from portal.api.platform_rules import platform_rules
-from portal.api.query import query
-from portal.api.queue_settings import queue_settings
-from portal.api.receivers import notifications, platform_receivers, receivers
-from portal.api.removals import removals
-from portal.api.reports import reports
-from portal.api.rules import rules
-from portal.api.saved_reports import saved_reports
-from portal.api.saved_views import saved_views
 from portal.api.schemas import ErrorSchema
-from portal.api.second_factor import second_factor
-from portal.api.silences import silences
 from portal.api.streams import add_streams
-from portal.api.tenants import tenants
-from portal.api.users import users
+from portal.blueprints import blueprints_of
 
 JOB_SCHEMA_PATH = "/api/v1/job.schema.json"
 DASHBOARD_SCHEMA_PATH = "/api/v1/dashboard.schema.json"
-RESOURCES = (
-    me,
-    second_factor,
-    tokens,
-    sessions,
-    tenants,
-    users,
-    invitations,
-    appliances,
-    enrollment_tokens,
-    certificates,
-    jobs,
-    job_placement,
-    job_output,
-    job_services,
-    job_templates,
-    job_schedules,
-    gpu_usage,
-    reports,
-    dashboards,
-    saved_views,
-    images,
-    container_policies,
-    container_storage,
-    cleanup_policies,
-    notification_policy,
-    queue_settings,
-    rules,
-    alerts,
-    alertmanager,
-    saved_reports,
-    silences,
-    maintenance_windows,
-    receivers,
-    notifications,
-    metrics,
-    query,
-    metric_fields,
-    samples,
-    outage,
-    audit,
-    platform,
-    platform_rules,
-    platform_receivers,
-    removals,
-    maintenance,
-)
+RESOURCES = blueprints_of(portal.api, APIBlueprint)
 
 
 def install_api(app: Flask) -> None:
