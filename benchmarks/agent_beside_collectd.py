@@ -1,266 +1,224 @@
 """The agent beside collectd: what reading a host once a second and sending it costs.
 
-    python -m benchmarks.agent_beside_collectd [--quick] [--output FILE]
-
     agent              the plugins of the host, every one reading all there is each second, as
                        collectd's do; sends to a real gateway
     agent_to_sink      the same, to a sink such as collectd has
     agent_defaults     the plugins of the host at their defaults; to the gateway
     agent_as_enrolled  all plugins at their defaults and an executor, as after enrollment
-    collectd           the same vital signs, sent by write_http to a sink
+    collectd           the same metrics, sent by write_http to a sink
     psutil_loop        the floor: reads with psutil, and does nothing with it
 
 All contenders run at once, so that each meets the same caches, clocks and neighbors; a repetition
 starts all of them anew. Their CPU time is compared within a repetition, then the median is taken.
 """
 
+import gzip
+import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
-from benchmarks import gateway as gateways
-from benchmarks.collectd import READ_PLUGINS, collectd_command
-from benchmarks.figures import Figures, Promise, document, median, medians, ratio, write_document
-from benchmarks.meter import Usage, read_usage, spent
-from benchmarks.processes import answers, free_port, get_json, python, running, wait_until
-from benchmarks.sink import COLLECTD_PATH
-from collector.data_dir import load_identity
+from benchmarks.shared.collectd import collectd_command
+from benchmarks.shared.document import BenchmarkError, Figures, Outcome, Promise, compared, rounded
+from benchmarks.shared.meter import Usage, read_usage, spent
+from benchmarks.shared.servers import enroll_agent, python, stored_samples
+from collector.data_dir import Identity, save_identity
 from core.clock import to_ns, utc_now
+from tests.deployment import Deployment, agent_of, make_deployment, serving
+from tests.fixtures.serving import Serving
+from tests.servers import running
+from timeseries.lineprotocol.parser import parse
 
-INTERVAL_SECONDS = 1.0
-AGENT = "agent"
-AGENT_TO_SINK = "agent_to_sink"
-AGENT_DEFAULTS = "agent_defaults"
-AGENT_AS_ENROLLED = "agent_as_enrolled"
-COLLECTD = "collectd"
-PSUTIL_LOOP = "psutil_loop"
-CONTENDERS = (AGENT, AGENT_TO_SINK, AGENT_DEFAULTS, AGENT_AS_ENROLLED, COLLECTD, PSUTIL_LOOP)
-CPU = "cpu_milliseconds_per_second"
-MEMORY = "resident_mebibytes"
+AGENT, AGENT_TO_SINK = "agent", "agent_to_sink"
+COLLECTD, PSUTIL_LOOP = "collectd", "psutil_loop"
+CPU, MEMORY = "cpu_percent_of_a_core", "resident_mebibytes"
 MOST_CPU_OF_COLLECTD = 1.5
 MOST_MEBIBYTES = 60.0
 DELIVERY_SECONDS = 8.0
-# collectd looks at every process each time; the agent does so every ten seconds by default.
-LIKE_COLLECTD = f"{gateways.HOST_ONLY}\n[plugins.processes]\nstates_interval_seconds = 0\n"
-TOML = {AGENT: LIKE_COLLECTD, AGENT_DEFAULTS: gateways.HOST_ONLY, AGENT_AS_ENROLLED: ""}
+OTHER_PLUGINS = (
+    *("nvml", "gpu_processes", "amdgpu", "containers", "speedtest", "inventory", "exec"),
+    "collectd_python",
+)
+EVERY_SECOND = "interval_seconds = 1\n"
+HOST_ONLY = f'{EVERY_SECOND}executor = "none"\n' + "".join(
+    f"\n[plugins.{name}]\nenabled = false\n" for name in OTHER_PLUGINS
+)
+# collectd reads every process each time; the agent does so every ten seconds by default.
+LIKE_COLLECTD = f"{HOST_ONLY}\n[plugins.processes]\nstates_interval_seconds = 0\n"
+TO_GATEWAY = {
+    AGENT: LIKE_COLLECTD,
+    "agent_as_enrolled": EVERY_SECOND,
+    "agent_defaults": HOST_ONLY,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The length and the number of measurements."""
 
-    warm_up_seconds: float
-    window_seconds: float
-    repetitions: int
+    warm_up_seconds: float = 10.0
+    window_seconds: float = 60.0
+    repetitions: int = 3
 
 
-FULL = Plan(warm_up_seconds=10.0, window_seconds=60.0, repetitions=3)
-QUICK = Plan(warm_up_seconds=10.0, window_seconds=15.0, repetitions=1)
+FULL = Plan()
+QUICK = Plan(window_seconds=15.0, repetitions=1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
+class Sink:
+    """Takes what agents and collectd send, counts it and forgets it; bytes as they were sent."""
+
+    requests: int = 0
+    body_bytes: int = 0
+    samples: int = 0
+
+    def serving(self) -> Serving:
+        """Return a server of the sink, for a block."""
+        everything = Route("/{path:path}", self._take, methods=["GET", "POST"])
+        return Serving(Starlette(routes=[everything]))
+
+    async def _take(self, request: Request) -> Response:
+        if request.method == "GET":
+            return JSONResponse({})
+        body = await request.body()
+        is_zipped = request.headers.get("Content-Encoding") == "gzip"
+        samples = _samples_in(request.url.path, gzip.decompress(body) if is_zipped else body)
+        if samples is not None:
+            self.requests += 1
+            self.body_bytes += len(body)
+            self.samples += samples
+        return Response(status_code=204)
+
+    def counts(self) -> tuple[int, int, int]:
+        """Return the counts until now: requests, bytes of bodies, samples."""
+        return self.requests, self.body_bytes, self.samples
+
+
+def _samples_in(path: str, body: bytes) -> int | None:
+    """Return how many samples a request has; None where it is not one of samples."""
+    if path == "/api/v2/write":
+        points = parse(body, default_time_ns=to_ns(utc_now())).points
+        return sum(len(point.fields) for point in points)
+    if path == "/collectd":
+        values = [value for entry in json.loads(body) for value in entry.get("values", ())]
+        return len(values) - values.count(None)
+    return None
+
+
+@dataclass(slots=True)
 class Contender:
-    """One process under measure.
-
-    Attributes:
-        counts_url: where its sink tells what came in; empty for none.
-        appliance_id: under which the gateway stores its samples; empty for none.
-    """
+    """A process under measure, and who counts its samples: a sink, or the gateway by appliance."""
 
     pid: int
-    counts_url: str = ""
+    sink: Sink | None = None
     appliance_id: str = ""
+    usages: list[Usage] = field(default_factory=list)
+    counts: list[tuple[int, int, int]] = field(default_factory=list)
+
+    def read(self) -> None:
+        """Read usage and counts."""
+        self.usages.append(read_usage(self.pid))
+        if self.sink is not None:
+            self.counts.append(self.sink.counts())
 
 
-def measure(plan: Plan) -> dict[str, object]:
-    """Run all repetitions and return the document."""
-    started_at = utc_now()
-    repetitions = [_repetition(plan, number) for number in range(1, plan.repetitions + 1)]
-    results = summary(repetitions)
-    return document(
-        "agent_beside_collectd",
-        started_at=started_at,
-        settings={
-            "interval_seconds": INTERVAL_SECONDS,
-            "warm_up_seconds": plan.warm_up_seconds,
-            "window_seconds": plan.window_seconds,
-            "repetitions": plan.repetitions,
-            "agent_plugins": list(gateways.HOST_PLUGINS),
-            "collectd_plugins": list(READ_PLUGINS),
-        },
-        results={**results, "repetitions": repetitions},
-        promises=promises(results),
-    )
-
-
-def summary(repetitions: list[dict[str, Figures]]) -> dict[str, dict[str, object]]:
-    """Return the medians of each contender, and each agent's figures as multiples of collectd's."""
-    return {
-        "medians": {
-            name: medians([repetition[name] for repetition in repetitions]) for name in CONTENDERS
-        },
-        "ratios_to_collectd": {
-            name: {
-                figure: median(
-                    ratio(repetition[name].get(figure), repetition[COLLECTD].get(figure))
-                    for repetition in repetitions
-                )
-                for figure in (CPU, MEMORY, "cpu_microseconds_per_sample")
-            }
-            for name in CONTENDERS
-            if name != COLLECTD
-        },
-    }
-
-
-def promises(results: Mapping[str, Mapping[str, object]]) -> list[Promise]:
-    """Return what the agent promises, with what was measured."""
-    ratios, figures = results["ratios_to_collectd"][AGENT], results["medians"][AGENT]
-    assert isinstance(ratios, dict) and isinstance(figures, dict)  # noqa: S101, PT018 - for the types
-    return [
+def measure(plan: Plan, folder: Path) -> Outcome:
+    """Run all repetitions."""
+    repetitions = [
+        _repetition(folder / str(number), plan) for number in range(1, plan.repetitions + 1)
+    ]
+    results = compared(repetitions, COLLECTD)
+    promises = [
         Promise(
-            name="CPU time of the agent as a multiple of collectd's",
-            bound=MOST_CPU_OF_COLLECTD,
-            measured=ratios[CPU],
-            unit="times",
+            "CPU time of the agent as a multiple of collectd's",
+            results["ratios_to_collectd"][AGENT][CPU],
+            MOST_CPU_OF_COLLECTD,
+            "times",
         ),
         Promise(
-            name="resident memory of the agent",
-            bound=MOST_MEBIBYTES,
-            measured=figures[MEMORY],
-            unit="MiB",
+            "resident memory of the agent", results["medians"][AGENT][MEMORY], MOST_MEBIBYTES, "MiB"
         ),
     ]
+    return Outcome(results, promises)
 
 
-def _repetition(plan: Plan, number: int) -> dict[str, Figures]:
-    with TemporaryDirectory(prefix="vedette-bench-") as folder:
-        gateway = gateways.make_gateway(Path(folder) / "server")
-        with gateways.serving(gateway), _contenders(Path(folder), gateway) as contenders:
-            _say(f"repetition {number}: warming up for {plan.warm_up_seconds:.0f} s")
-            time.sleep(plan.warm_up_seconds)
-            start_ns, before = to_ns(utc_now()), _look(contenders)
-            _say(f"repetition {number}: measuring for {plan.window_seconds:.0f} s")
-            time.sleep(plan.window_seconds)
-            after, end_ns = _look(contenders), to_ns(utc_now())
-            time.sleep(DELIVERY_SECONDS)  # what was read in the window is counted where it arrives
-        windows = {
-            contender.appliance_id: (start_ns, end_ns)
-            for contender in contenders.values()
-            if contender.appliance_id
-        }
-        stored = gateways.stored_samples(gateway, windows)
-        return {
-            name: _figures(before[name], after[name], stored.get(contender.appliance_id))
-            for name, contender in contenders.items()
-        }
+def _repetition(folder: Path, plan: Plan) -> dict[str, Figures]:
+    folder.mkdir()
+    gateway = make_deployment(folder / "server")
+    with serving(gateway), _contenders(folder, gateway) as contenders:
+        click.echo("warming up and measuring", err=True)
+        time.sleep(plan.warm_up_seconds)
+        start_ns = to_ns(utc_now())
+        for contender in contenders.values():
+            contender.read()
+        time.sleep(plan.window_seconds)
+        for contender in contenders.values():
+            contender.read()
+        end_ns = to_ns(utc_now())
+        time.sleep(DELIVERY_SECONDS)  # what was read in the window is counted where it arrives
+    ids = [contender.appliance_id for contender in contenders.values() if contender.appliance_id]
+    stored = stored_samples(gateway, ids, start_ns=start_ns, end_ns=end_ns)
+    figures = {name: _figures(contender, stored) for name, contender in contenders.items()}
+    if not figures[COLLECTD]["samples_per_second"]:
+        raise BenchmarkError("collectd sent nothing: install the packages libyajl2 and libsensors5")
+    return figures
 
 
 @contextmanager
-def _contenders(folder: Path, gateway: gateways.Gateway) -> Iterator[dict[str, Contender]]:
-    """Start everything under measure, in an order that favors none, and end it afterwards."""
+def _contenders(folder: Path, gateway: Deployment) -> Iterator[dict[str, Contender]]:
+    """Start everything under measure, and end it afterwards."""
     with ExitStack() as stack:
-        started: dict[str, Contender] = {}
-        for name in (AGENT, AGENT_AS_ENROLLED, AGENT_DEFAULTS):
-            started[name] = _gateway_agent(stack, folder / name, gateway, name)
+        contenders = {}
+        for name, toml in TO_GATEWAY.items():
+            home = folder / name
+            appliance_id = enroll_agent(gateway, home)
+            agent = stack.enter_context(agent_of(gateway, home=home, toml=toml))
+            contenders[name] = Contender(agent.pid, appliance_id=appliance_id)
+        sinks = {name: Sink() for name in (AGENT_TO_SINK, COLLECTD)}
+        urls = {name: stack.enter_context(sink.serving()) for name, sink in sinks.items()}
         home = folder / AGENT_TO_SINK
-        gateways.pretend_enrolled(home)
-        sink_url = _sink(stack, folder, AGENT_TO_SINK)
-        started[AGENT_TO_SINK] = Contender(
-            pid=_agent(stack, home, sink_url, toml=LIKE_COLLECTD), counts_url=f"{sink_url}/counts"
+        home.mkdir()
+        # No server has made this identity: a sink asks for none.
+        save_identity(home, Identity(appliance_id="bench", tenant_id="bench", agent_token="bench"))  # noqa: S106
+        to_sink = Deployment(home, int(urls[AGENT_TO_SINK].rpartition(":")[2]))
+        agent = stack.enter_context(agent_of(to_sink, home=home, toml=LIKE_COLLECTD))
+        contenders[AGENT_TO_SINK] = Contender(agent.pid, sinks[AGENT_TO_SINK])
+        commands = {
+            COLLECTD: collectd_command(folder / COLLECTD, sink_url=f"{urls[COLLECTD]}/collectd"),
+            PSUTIL_LOOP: python("benchmarks.shared.psutil_loop"),
+        }
+        for name, command in commands.items():
+            process = stack.enter_context(running(command, log_path=folder / f"{name}.log"))
+            contenders[name] = Contender(process.pid, sinks.get(name))
+        yield contenders
+
+
+def _figures(contender: Contender, stored: dict[str, int]) -> Figures:
+    """Return a contender's figures; samples and bytes are None where nobody counts them."""
+    first, last = contender.usages
+    seconds = last.at_seconds - first.at_seconds
+    figures: dict[str, float | None] = dict(spent(contender.usages))
+    requests = sent_bytes = samples = None
+    if contender.counts:
+        requests, sent_bytes, samples = (
+            rounded((after - before) / seconds)
+            for before, after in zip(*contender.counts, strict=True)
         )
-        sink_url = _sink(stack, folder, COLLECTD)
-        command = collectd_command(
-            folder / COLLECTD,
-            sink_url=f"{sink_url}{COLLECTD_PATH}",
-            interval_seconds=INTERVAL_SECONDS,
-        )
-        started[COLLECTD] = Contender(
-            pid=stack.enter_context(running(command, log_path=folder / "collectd.log")),
-            counts_url=f"{sink_url}/counts",
-        )
-        loop = running(python("benchmarks.psutil_loop"), log_path=folder / "psutil.log")
-        started[PSUTIL_LOOP] = Contender(pid=stack.enter_context(loop))
-        yield {name: started[name] for name in CONTENDERS}
-
-
-def _gateway_agent(stack: ExitStack, home: Path, gateway: gateways.Gateway, name: str) -> Contender:
-    home.mkdir()
-    gateways.enroll(gateway, home, name=name)
-    identity = load_identity(home)
-    assert identity is not None  # noqa: S101 - enrolled just now
-    pid = _agent(stack, home, gateway.url, toml=TOML[name])
-    return Contender(pid=pid, appliance_id=identity.appliance_id)
-
-
-def _agent(stack: ExitStack, home: Path, url: str, *, toml: str) -> int:
-    gateways.configure(home, url, toml=f"interval_seconds = {INTERVAL_SECONDS:g}\n{toml}")
-    return stack.enter_context(
-        running(gateways.agent_command(home), log_path=home.with_suffix(".log"))
-    )
-
-
-def _sink(stack: ExitStack, folder: Path, name: str) -> str:
-    port, log_path = free_port(), folder / f"{name}-sink.log"
-    stack.enter_context(running(python("benchmarks.sink", str(port)), log_path=log_path))
-    url = f"http://127.0.0.1:{port}"
-    wait_until(lambda: answers(f"{url}/counts"), what="the sink to answer", log_path=log_path)
-    return url
-
-
-@dataclass(frozen=True, slots=True)
-class _Look:
-    usage: Usage
-    counts: Mapping[str, int] | None
-
-
-def _look(contenders: Mapping[str, Contender]) -> dict[str, _Look]:
-    return {
-        name: _Look(
-            read_usage(contender.pid),
-            get_json(contender.counts_url) if contender.counts_url else None,
-        )
-        for name, contender in contenders.items()
-    }
-
-
-def _figures(before: _Look, after: _Look, stored_samples: int | None) -> Figures:
-    """Return one contender's figures; samples and bytes are None where nobody counts them."""
-    seconds = after.usage.at_seconds - before.usage.at_seconds
-    figures: dict[str, float | None] = dict(spent(before.usage, after.usage))
-    samples = None if stored_samples is None else stored_samples / seconds
-    requests = sent_bytes = None
-    if before.counts is not None and after.counts is not None:
-        grown = {name: after.counts[name] - before.counts[name] for name in after.counts}
-        samples, requests = grown["samples"] / seconds, grown["requests"] / seconds
-        sent_bytes = grown["body_bytes"] / seconds
-    milliseconds = figures[CPU]
+    elif contender.appliance_id:
+        samples = rounded(stored[contender.appliance_id] / seconds)
+    cpu_microseconds = (last.cpu_seconds - first.cpu_seconds) * 1e6 / seconds
     return figures | {
         "samples_per_second": samples,
         "requests_per_second": requests,
         "sent_body_bytes_per_second": sent_bytes,
-        "cpu_microseconds_per_sample": (
-            1000 * milliseconds / samples if samples and milliseconds is not None else None
-        ),
+        "cpu_microseconds_per_sample": rounded(cpu_microseconds / samples) if samples else None,
     }
-
-
-def _say(progress: str) -> None:
-    click.echo(progress, err=True)
-
-
-@click.command()
-@click.option("--quick", is_flag=True, help="15 s once, in place of 60 s three times.")
-@click.option("--output", type=click.Path(path_type=Path), help="Also keep the JSON here.")
-def main(*, quick: bool, output: Path | None) -> None:
-    """Measure the agent beside collectd and print JSON."""
-    write_document(measure(QUICK if quick else FULL), output)
-
-
-if __name__ == "__main__":
-    main()

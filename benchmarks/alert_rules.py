@@ -1,7 +1,5 @@
 """Fifty rules over a fleet's GPUs, beside Prometheus on the same samples; and their notifications.
 
-    python -m benchmarks.alert_rules [--quick] [--output FILE]
-
 One appliance of a hundred breaches every rule. Vedette evaluates all rules as its scheduler does,
 with the state of alerts in SQLite; Prometheus is asked the same expressions one after the other,
 without keeping any state, from a block that promtool made of the same samples. Both are warm, and
@@ -11,27 +9,30 @@ Then a scheduler that evaluates every second notifies a webhook of single alerts
 that fire at once are delivered in groups.
 """
 
-import json
+import os
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_network
+from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from urllib.parse import urlencode
+from typing import Any
 
 import click
+import requests
 from sqlalchemy import select
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from alerting.evaluation.due_rules import due_rules
 from alerting.evaluation.evaluator import Evaluator
 from alerting.language.text import parse_expression
-from alerting.models import Receiver, Rule
+from alerting.models import Rule
 from alerting.notification.models import Notification
 from alerting.notification.outbox import drain_recipient, due_recipients
 from alerting.notification.policies import save_policy
@@ -40,39 +41,40 @@ from alerting.notification.senders.notify import WebhookSender
 from alerting.notification.senders.webhooks import AddressPolicy
 from alerting.rules.service import rule_values
 from alerting.states import NotificationState, ReceiverKind
-from benchmarks.figures import Promise, document, median, ratio, rounded, write_document
-from benchmarks.meter import cpu_ns
-from benchmarks.processes import (
+from benchmarks.shared.document import (
     BenchmarkError,
-    answers,
-    free_port,
-    get_json,
-    require_program,
-    running,
-    wait_until,
+    Figures,
+    Outcome,
+    Promise,
+    median,
+    ratio,
+    rounded,
+    seconds_of,
 )
-from core.clock import NS_PER_SECOND, to_ns, utc_now
-from core.db import (
-    Base,
-    SessionFactory,
-    create_database_engine,
-    create_session_factory,
-    transaction,
-)
+from benchmarks.shared.filling import submit
+from benchmarks.shared.fleet import GPUS, block_of, name_of
+from benchmarks.shared.meter import cpu_seconds
+from benchmarks.shared.servers import opened
+from cli.database import open_database
+from core.clock import to_ns, utc_now
+from core.db import SessionFactory, transaction
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from scheduler.loops import Scheduler
-from tenants.models import Role
+from tenants.models import User
 from tenants.scope import Scope
-from tenants.tenants import create_tenant
-from timeseries.open_store import open_store
-from timeseries.points import Batch, Point
-from timeseries.store import Store, write
+from tests.deployment import ALICE, make_deployment
+from tests.fixtures.databases import answers
+from tests.fixtures.polling import eventually
+from tests.fixtures.serving import Serving
+from tests.servers import free_port, require_program, running
+from timeseries.points import Batch
+from timeseries.store import Store
 
-GPUS = 8
 FIELDS = ("temperature_celsius", "power_watts", "utilization_percent", "fan_percent", "load_ratio")
 FUNCTIONS = ("avg", "max", "min", "last", "stddev")
 WINDOWS = ("1m", "5m")
+EXPRESSIONS = list(product(FIELDS, FUNCTIONS, WINDOWS))
 SAMPLE_SECONDS = 10
 SPAN = timedelta(minutes=6)
 LEVEL, HOT = 1000.0, 2000.0
@@ -87,343 +89,290 @@ LOOPBACK = AddressPolicy(allowed=(ip_network("127.0.0.0/8"),))
 class Plan:
     """The size of the fleet, the number of evaluations, and the number of notified alerts."""
 
-    appliances: int
-    rounds: int
-    latencies: int
-    alerts: int
+    appliances: int = 1_000
+    rounds: int = 10
+    latencies: int = 30
+    alerts: int = 10_000
 
 
-FULL = Plan(appliances=1_000, rounds=10, latencies=30, alerts=10_000)
+FULL = Plan()
 QUICK = Plan(appliances=50, rounds=3, latencies=3, alerts=500)
 
 
 @dataclass(frozen=True, slots=True)
 class Portal:
-    """A database with one tenant, a store, and a user of the tenant."""
+    """A database with one tenant, a store, and what its scheduler needs."""
 
+    settings: ServerSettings
     sessions: SessionFactory
     store: Store
     scope: Scope
 
-    @property
-    def tenant(self) -> str:
-        """The tenant's ID."""
-        return self.scope.require_tenant()
+    def identity(self, appliance: int) -> dict[str, str]:
+        """Return whose samples an appliance's are."""
+        return {"tenant": self.scope.require_tenant(), "appliance": name_of(appliance)}
 
 
-def measure(plan: Plan) -> dict[str, object]:
-    """Measure all of it; return the document."""
-    started_at = utc_now()
-    with TemporaryDirectory(prefix="vedette-bench-") as name:
-        folder = Path(name)
-        with _portal(folder / "rules") as portal:
-            ours = _evaluate(portal, plan, now=started_at)
-        theirs = _ask_prometheus(folder, plan, now=started_at)
-        with _portal(folder / "latency") as portal:
-            latency = _latency(folder / "latency", portal, plan)
-        with _portal(folder / "storm") as portal:
-            storm = _storm(folder / "storm", portal, plan)
-    return document(
-        "alert_rules",
-        started_at=started_at,
-        settings=asdict(plan) | {"rules": len(_expressions()), "gpus": GPUS},
-        results={"vedette": ours, "prometheus": theirs, "latency": latency, "storm": storm},
-        promises=[
-            Promise(
-                name=f"{figure} of a round of all rules, beside Prometheus",
-                bound=MOST_TIMES,
-                measured=ratio(ours[figure], theirs[figure]),
-                unit="times",
-            )
-            for figure in ("wall_seconds", "cpu_seconds")
-        ]
-        + [
-            Promise(
-                name="from a sample to its notification, longest",
-                bound=MOST_LATENCY_SECONDS,
-                measured=latency["longest_seconds"],
-                unit="s",
-            ),
-            Promise(
-                name="alerts that fire together and are not delivered",
-                bound=0.0,
-                measured=storm["lost"],
-                unit="alerts",
-            ),
-        ],
-    )
-
-
-def _expressions() -> list[tuple[str, str, str]]:
-    return [(name, field, window) for field in FIELDS for name in FUNCTIONS for window in WINDOWS]
+def measure(plan: Plan, folder: Path) -> Outcome:
+    """Measure evaluation, latency and a storm."""
+    now = utc_now()
+    with _portal(folder / "rules") as portal:
+        ours = _evaluate(portal, plan, now=now)
+    theirs = _ask_prometheus(folder, plan, now=now)
+    with _portal(folder / "latency") as portal:
+        latency = _latency(portal, plan)
+    with _portal(folder / "storm") as portal:
+        storm = _storm(portal, plan)
+    ratios = {figure: ratio(ours[figure], theirs[figure]) for figure in ours}
+    promises = [
+        Promise(f"{figure} of a round of all rules, beside Prometheus", value, MOST_TIMES, "times")
+        for figure, value in ratios.items()
+    ]
+    name = "from a sample to its notification, longest"
+    promises.append(Promise(name, latency["longest_seconds"], MOST_LATENCY_SECONDS, "s"))
+    name = "alerts that fire together and are not delivered"
+    promises.append(Promise(name, storm["lost"], 0.0, "alerts"))
+    results = {"vedette": ours, "prometheus": theirs, "ratios_to_prometheus": ratios}
+    settings = {"rules": len(EXPRESSIONS), "gpus": GPUS}
+    return Outcome({**results, "latency": latency, "storm": storm}, promises, settings)
 
 
 def _value(appliance: int, gpu: int, field: int, step: int) -> float:
     base = HOT if appliance % HOT_OF == 0 else 0.0
-    # Hot ones also vary by more than the level, for the standard deviation.
+    # Hot GPUs also vary by more than the level, for the standard deviation.
     return base * (1 + 2 * (step % 2)) + (appliance * 7 + gpu * 3 + field + step) % 80
 
 
-def _samples(plan: Plan, now: datetime) -> Iterator[tuple[int, int, datetime]]:
-    """Yield appliance, step and time of all samples."""
+def _times(now: datetime) -> list[datetime]:
     steps = SPAN // timedelta(seconds=SAMPLE_SECONDS)
-    for appliance in range(plan.appliances):
-        for step in range(steps):
-            yield appliance, step, now - SPAN + timedelta(seconds=SAMPLE_SECONDS * (step + 1))
+    return [now - SPAN + timedelta(seconds=SAMPLE_SECONDS * (step + 1)) for step in range(steps)]
 
 
 @contextmanager
 def _portal(folder: Path) -> Iterator[Portal]:
-    folder.mkdir()
-    engine = create_database_engine(f"sqlite:///{folder / 'vedette.db'}")
-    Base.metadata.create_all(engine)
-    sessions = create_session_factory(engine)
-    with transaction(sessions) as session:
-        tenant = create_tenant(session, slug="acme", name="Acme", now=utc_now()).id
-    store = open_store(f"duckdb:///{folder / 'samples.duckdb'}")
-    try:
-        yield Portal(sessions, store, Scope(user_id="", role=Role.ADMIN, tenant_id=tenant))
-    finally:
-        store.close()
-        engine.dispose()
-
-
-def _evaluate(portal: Portal, plan: Plan, *, now: datetime) -> dict[str, float]:
-    click.echo("filling the store", err=True)
-    points: dict[int, list[Point]] = {}
-    for appliance, step, at in _samples(plan, now):
-        for gpu in range(GPUS):
-            fields = {field: _value(appliance, gpu, n, step) for n, field in enumerate(FIELDS)}
-            point = Point("gpu", {"gpu": str(gpu)}, fields, to_ns(at))
-            points.setdefault(appliance, []).append(point)
-    for appliance, appliance_points in points.items():
-        identity = {"tenant": portal.tenant, "appliance": f"gpu-{appliance:05}"}
-        if portal.store.submit(Batch.of(appliance_points), identity=identity).result():
-            raise BenchmarkError("the store refused samples")
-    rules = _add_rules(
-        portal,
-        [
-            f"{name}(gpu.{field}) over {window} by gpu > {LEVEL:g}"
-            for name, field, window in _expressions()
-        ],
-    )
-    evaluator = Evaluator(sessions=portal.sessions, store=portal.store)
-    evaluator.evaluate(rules, now=now + timedelta(milliseconds=1))  # raises the alerts
-    click.echo("evaluating", err=True)
-    wall, cpu = [], []
-    for number in range(plan.rounds):
-        at = now + timedelta(milliseconds=2 + number)
-        began, used = time.perf_counter(), time.process_time()
-        rules = due_rules(portal.sessions, now=at)[portal.tenant]
-        summary = evaluator.evaluate(rules, now=at)
-        wall.append(time.perf_counter() - began)
-        cpu.append(time.process_time() - used)
-        if summary.failed or summary.transitions:
-            raise BenchmarkError(f"an evaluation failed or moved alerts: {summary}")
-    return _round(wall, cpu)
-
-
-def _add_rules(
-    portal: Portal, expressions: Sequence[str], *, receiver_ids: Sequence[str] = ()
-) -> list[Rule]:
-    rules = [
-        Rule(
-            tenant_id=portal.tenant,
-            created_at=utc_now(),
-            **rule_values(
-                replace(parse_expression(text), name=text[:100], receiver_ids=receiver_ids)
-            ),
-        )
-        for text in expressions
-    ]
-    with transaction(portal.sessions) as session:
-        session.add_all(rules)
-    return rules
-
-
-def _ask_prometheus(folder: Path, plan: Plan, *, now: datetime) -> dict[str, float]:
-    program = require_program("prometheus", package="prometheus")
-    promtool = require_program("promtool", package="prometheus")
-    click.echo("making Prometheus's block", err=True)
-    text, data = folder / "samples.txt", folder / "prometheus"
-    with text.open("w", encoding="utf-8") as file:
-        for number, field in enumerate(FIELDS):
-            file.write(f"# TYPE gpu_{field} gauge\n")
-            for appliance, step, at in _samples(plan, now):
-                for gpu in range(GPUS):
-                    labels = f'appliance="gpu-{appliance:05}",gpu="{gpu}"'
-                    value = _value(appliance, gpu, number, step)
-                    file.write(f"gpu_{field}{{{labels}}} {value} {at.timestamp():.3f}\n")
-        file.write("# EOF\n")
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", str(text), str(data)]
-    subprocess.run(command, check=True, capture_output=True)
-    (folder / "prometheus.yml").write_text("global: {}\n")
-    url = f"http://127.0.0.1:{free_port()}"
-    argv = [
-        program,
-        f"--config.file={folder / 'prometheus.yml'}",
-        f"--storage.tsdb.path={data}",
-        f"--web.listen-address={url.removeprefix('http://')}",
-    ]
-    queries = [
-        urlencode(
-            {
-                "query": f"{name}_over_time(gpu_{field}[{window}]) > {LEVEL:g}",
-                "time": f"{now.timestamp():.3f}",
-            }
-        )
-        for name, field, window in _expressions()
-    ]
-    wall, cpu = [], []
-    with running(argv, log_path=folder / "prometheus.log") as pid:
-        wait_until(lambda: answers(f"{url}/-/ready"), what="Prometheus")
-        click.echo("asking Prometheus", err=True)
-        for _ in range(plan.rounds + 1):
-            began, used = time.perf_counter(), cpu_ns(pid)
-            replies = [get_json(f"{url}/api/v1/query?{query}") for query in queries]
-            wall.append(time.perf_counter() - began)
-            cpu.append((cpu_ns(pid) - used) / NS_PER_SECOND)
-            counts = {len(reply["data"]["result"]) for reply in replies}
-            if counts != {-(-plan.appliances // HOT_OF) * GPUS}:
-                raise BenchmarkError(f"Prometheus found {counts} series above the level")
-    return _round(wall[1:], cpu[1:])
-
-
-def _round(wall: list[float], cpu: list[float]) -> dict[str, float]:
-    return {"wall_seconds": median(wall) or 0.0, "cpu_seconds": median(cpu) or 0.0}
-
-
-@contextmanager
-def _webhook() -> Iterator[tuple[str, list[tuple[float, dict[str, object]]]]]:
-    """Run a receiver of webhooks; give its address, and what arrives with its time."""
-    arrived: list[tuple[float, dict[str, object]]] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            arrived.append((time.perf_counter(), json.loads(body)))
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", free_port()), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/hook", arrived
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def _watch(portal: Portal, url: str, *, box: SecretBox) -> Receiver:
-    """Add a receiver and a rule on the newest temperature of each GPU."""
-    with transaction(portal.sessions) as session:
-        receiver, _ = create_receiver(
-            session,
-            portal.scope,
-            name="hook",
-            kind=ReceiverKind.WEBHOOK,
-            target=url,
-            box=box,
-            now=utc_now(),
-        )
-    return receiver
-
-
-def _latency(folder: Path, portal: Portal, plan: Plan) -> dict[str, float]:
-    """Return how long a sample's notification takes at an evaluation each second."""
-    click.echo("measuring the latency", err=True)
-    settings = ServerSettings(
-        data_dir=folder,
+    deployment = make_deployment(folder)
+    settings = replace(
+        deployment.settings,
         rule_pack=False,
         webhook_allowed_networks="127.0.0.0/8",
         evaluation_interval_seconds=1.0,
         notification_interval_seconds=0.5,
     )
+    with (
+        open_database(settings) as (_engine, sessions),
+        opened(settings.resolved_timeseries_url) as store,
+    ):
+        with transaction(sessions) as session:
+            alice = session.scalars(select(User).where(User.email == ALICE)).unique().one()
+            scope = Scope.of(alice)
+        yield Portal(settings, sessions, store, scope)
+
+
+def _add_rules(
+    portal: Portal, expressions: Sequence[str], *, receiver_ids: Sequence[str] = ()
+) -> list[Rule]:
+    tenant_id = portal.scope.require_tenant()
+    rules = []
+    for text in expressions:
+        request = replace(parse_expression(text), name=text[:100], receiver_ids=receiver_ids)
+        values = rule_values(request)
+        rules.append(Rule(tenant_id=tenant_id, created_at=utc_now(), **values))
+    with transaction(portal.sessions) as session:
+        session.add_all(rules)
+    return rules
+
+
+def _hot_gpus(numbers: Sequence[int], now: datetime) -> Batch:
+    """Return a temperature above the level for each of an appliance's GPUs."""
+    series = [{"gpu": str(number)} for number in numbers]
+    columns = {"temperature_celsius": [HOT] * len(numbers)}
+    return Batch((block_of("gpu", series, columns, [to_ns(now)]),))
+
+
+def _evaluate(portal: Portal, plan: Plan, *, now: datetime) -> Figures:
+    click.echo("filling the store", err=True)
+    times_ns = [to_ns(at) for at in _times(now)]
+    series = [{"gpu": str(gpu)} for gpu in range(GPUS)]
+    steps = range(len(times_ns))
+    for appliance in range(plan.appliances):
+        columns = {
+            field: [_value(appliance, gpu, n, step) for gpu in range(GPUS) for step in steps]
+            for n, field in enumerate(FIELDS)
+        }
+        batch = Batch((block_of("gpu", series, columns, times_ns),))
+        submit(portal.store, [(portal.identity(appliance), batch)])
+    texts = [
+        f"{name}(gpu.{field}) over {window} by gpu > {LEVEL:g}"
+        for field, name, window in EXPRESSIONS
+    ]
+    rules = _add_rules(portal, texts)
+    evaluator = Evaluator(sessions=portal.sessions, store=portal.store)
+    evaluator.evaluate(rules, now=now + timedelta(milliseconds=1))  # raises the alerts
+    instants = (now + timedelta(milliseconds=2 + number) for number in range(plan.rounds + 1))
+
+    def evaluate() -> None:
+        at = next(instants)
+        due = due_rules(portal.sessions, now=at)[portal.scope.require_tenant()]
+        summary = evaluator.evaluate(due, now=at)
+        if summary.failed or summary.transitions:
+            raise BenchmarkError(f"an evaluation failed or moved alerts: {summary}")
+
+    click.echo("evaluating", err=True)
+    return _rounds(evaluate, os.getpid(), plan.rounds)
+
+
+def _rounds(action: Callable[[], None], pid: int, count: int) -> Figures:
+    """Act once to warm up, and then again and again; return the medians of time and CPU time."""
+    action()
+    wall, cpu = [], []
+    for _ in range(count):
+        used = cpu_seconds(pid)
+        wall.append(seconds_of(action))
+        cpu.append(cpu_seconds(pid) - used)
+    return {"wall_seconds": median(wall), "cpu_seconds": median(cpu)}
+
+
+def _ask_prometheus(folder: Path, plan: Plan, *, now: datetime) -> Figures:
+    program, promtool = (
+        require_program(name, package="prometheus") for name in ("prometheus", "promtool")
+    )
+    click.echo("making Prometheus's block", err=True)
+    text, data = folder / "samples.txt", folder / "prometheus"
+    with text.open("w", encoding="utf-8") as file:
+        file.writelines(_openmetrics(plan, now))
+    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", str(text), str(data)]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "prometheus.yml").write_text("global: {}\n")
+    address = f"127.0.0.1:{free_port()}"
+    argv = [
+        program,
+        f"--config.file={folder / 'prometheus.yml'}",
+        f"--storage.tsdb.path={data}",
+        f"--web.listen-address={address}",
+    ]
+    with (
+        running(argv, log_path=folder / "prometheus.log") as process,
+        requests.Session() as session,
+    ):
+        eventually(lambda: answers(f"http://{address}/-/ready"), what="Prometheus")
+
+        def ask() -> None:
+            for field, name, window in EXPRESSIONS:
+                query = f"{name}_over_time(gpu_{field}[{window}]) > {LEVEL:g}"
+                parameters = {"query": query, "time": f"{now.timestamp():.3f}"}
+                reply = session.get(f"http://{address}/api/v1/query", params=parameters, timeout=60)
+                count = len(reply.json()["data"]["result"])
+                if count != -(-plan.appliances // HOT_OF) * GPUS:
+                    raise BenchmarkError(f"Prometheus has {count} series above the level")
+
+        click.echo("asking Prometheus", err=True)
+        return _rounds(ask, process.pid, plan.rounds)
+
+
+def _openmetrics(plan: Plan, now: datetime) -> Iterator[str]:
+    for number, field in enumerate(FIELDS):
+        yield f"# TYPE gpu_{field} gauge\n"
+        for appliance, gpu in product(range(plan.appliances), range(GPUS)):
+            for step, at in enumerate(_times(now)):
+                labels = f'appliance="{name_of(appliance)}",gpu="{gpu}"'
+                value = _value(appliance, gpu, number, step)
+                yield f"gpu_{field}{{{labels}}} {value} {at.timestamp():.3f}\n"
+    yield "# EOF\n"
+
+
+@contextmanager
+def _webhook(portal: Portal) -> Iterator[tuple[str, list[tuple[float, dict[str, Any]]]]]:
+    """Run a receiver; give its ID, and what arrives with its time."""
+    arrived: list[tuple[float, dict[str, Any]]] = []
+
+    async def take(request: Request) -> Response:
+        arrived.append((time.perf_counter(), await request.json()))
+        return Response(status_code=204)
+
+    with Serving(Starlette(routes=[Route("/hook", take, methods=["POST"])])) as url:
+        with transaction(portal.sessions) as session:
+            receiver, _ = create_receiver(
+                session,
+                portal.scope,
+                name="hook",
+                kind=ReceiverKind.WEBHOOK,
+                target=f"{url}/hook",
+                box=SecretBox.of(portal.settings),
+                now=utc_now(),
+            )
+        yield receiver.id, arrived
+
+
+def _latency(portal: Portal, plan: Plan) -> dict[str, float | None]:
+    """Return how long a sample's notification takes at an evaluation each second."""
+    click.echo("measuring the latency", err=True)
     took = []
-    with _webhook() as (url, arrived):
-        receiver = _watch(portal, url, box=SecretBox.of(settings))
-        _add_rules(portal, [NEWEST], receiver_ids=[receiver.id])
-        scheduler = Scheduler(settings, sessions=portal.sessions, store=portal.store)
+    with _webhook(portal) as (receiver_id, arrived):
+        _add_rules(portal, [NEWEST], receiver_ids=[receiver_id])
+        scheduler = Scheduler(portal.settings, sessions=portal.sessions, store=portal.store)
         scheduler.start()
         try:
             for number in range(plan.latencies):
                 time.sleep(number * 0.137 % 1.0)  # at any time between two evaluations
-                before = len(arrived)
-                point = Point(
-                    "gpu", {"gpu": str(number)}, {"temperature_celsius": HOT}, to_ns(utc_now())
+                before, began = len(arrived), time.perf_counter()
+                submit(portal.store, [(portal.identity(0), _hot_gpus([number], utc_now()))])
+                eventually(
+                    lambda before=before: len(arrived) > before,  # type: ignore[misc]
+                    what="a notification",
                 )
-                began = time.perf_counter()
-                identity = {"tenant": portal.tenant, "appliance": "gpu-00000"}
-                write(portal.store, [point], identity=identity)
-                wait_until(lambda before=before: len(arrived) > before, what="a notification")  # type: ignore[misc]
                 took.append(arrived[-1][0] - began)
         finally:
             scheduler.stop()
-    return {"median_seconds": median(took) or 0.0, "longest_seconds": rounded(max(took))}
+    return {"median_seconds": median(took), "longest_seconds": rounded(max(took))}
 
 
-def _storm(folder: Path, portal: Portal, plan: Plan) -> dict[str, float]:
+def _storm(portal: Portal, plan: Plan) -> dict[str, float]:
     """Return how long many alerts that fire at once take to evaluate and to deliver."""
     click.echo("delivering a storm", err=True)
     now = utc_now()
-    box = SecretBox.of(ServerSettings(data_dir=folder))
-    for start in range(0, plan.alerts, GPUS):
-        points = [
-            Point("gpu", {"gpu": str(gpu)}, {"temperature_celsius": HOT}, to_ns(now))
-            for gpu in range(min(GPUS, plan.alerts - start))
-        ]
-        identity = {"tenant": portal.tenant, "appliance": f"gpu-{start:05}"}
-        portal.store.submit(Batch.of(points), identity=identity).result()
-    with _webhook() as (url, arrived):
-        _watch(portal, url, box=box)
+    gpus = (range(min(GPUS, plan.alerts - start)) for start in range(0, plan.alerts, GPUS))
+    submit(
+        portal.store,
+        ((portal.identity(number), _hot_gpus(group, now)) for number, group in enumerate(gpus)),
+    )
+    with _webhook(portal) as (_receiver_id, arrived):
         rules = _add_rules(portal, [NEWEST])
         with transaction(portal.sessions) as session:
             policy = {"receivers": ["hook"], "group_by": ["rule"], "group_wait": "0s"}
             save_policy(session, portal.scope, policy | {"group_interval": "0s"}, now=now)
-        began = time.perf_counter()
         evaluator = Evaluator(sessions=portal.sessions, store=portal.store)
-        evaluator.evaluate(rules, now=now + timedelta(seconds=1))
-        evaluated = time.perf_counter()
-        senders = {ReceiverKind.WEBHOOK: WebhookSender(10.0, box=box, policy=LOOPBACK)}
-        waiting = select(Notification.id).where(Notification.state == NotificationState.WAITING)
-
-        def soon() -> datetime:
-            return utc_now() + timedelta(seconds=2)
-
-        is_waiting = True
-        while is_waiting:
-            for recipient in due_recipients(portal.sessions, now=soon()):
-                drain_recipient(portal.sessions, senders, recipient, clock=soon)
-            with transaction(portal.sessions) as session:
-                is_waiting = session.scalar(waiting.limit(1)) is not None
-        delivered = time.perf_counter()
+        evaluate_seconds = seconds_of(
+            lambda: evaluator.evaluate(rules, now=now + timedelta(seconds=1))
+        )
+        deliver_seconds = seconds_of(lambda: _drain(portal))
     payloads = [payload for _, payload in arrived]
     alerts = {
-        str(alert["alert_id"])
-        for payload in payloads
-        for alert in payload.get("alerts", [payload])  # type: ignore[attr-defined]
+        str(alert["alert_id"]) for payload in payloads for alert in payload.get("alerts", [payload])
     }
     return {
         "alerts": plan.alerts,
-        "evaluate_seconds": rounded(evaluated - began),
-        "deliver_seconds": rounded(delivered - evaluated),
+        "evaluate_seconds": rounded(evaluate_seconds),
+        "deliver_seconds": rounded(deliver_seconds),
         "messages": len(payloads),
         "lost": float(plan.alerts - len(alerts)),
     }
 
 
-@click.command()
-@click.option("--quick", is_flag=True, help="A small fleet: to see that it runs.")
-@click.option("--output", type=click.Path(path_type=Path), help="File for the JSON document.")
-def main(*, quick: bool, output: Path | None) -> None:
-    """Print the figures as JSON."""
-    write_document(measure(QUICK if quick else FULL), output)
+def _drain(portal: Portal) -> None:
+    """Send notifications until none waits."""
 
+    def soon() -> datetime:
+        return utc_now() + timedelta(seconds=2)
 
-if __name__ == "__main__":
-    main()
+    senders = {
+        ReceiverKind.WEBHOOK: WebhookSender(
+            10.0, box=SecretBox.of(portal.settings), policy=LOOPBACK
+        )
+    }
+    waiting = select(Notification.id).where(Notification.state == NotificationState.WAITING)
+    is_waiting = True
+    while is_waiting:
+        for recipient in due_recipients(portal.sessions, now=soon()):
+            drain_recipient(portal.sessions, senders, recipient, clock=soon)
+        with transaction(portal.sessions) as session:
+            is_waiting = session.scalar(waiting.limit(1)) is not None

@@ -1,50 +1,58 @@
 """Dashboards and reports of a large fleet in Chromium: how long users wait, and what it costs.
 
-    python -m benchmarks.dashboards [--quick] [--appliances N] [--days N] [--part PART]...
-                                    [--output FILE]
-
 One tenant has the whole fleet. GPUs, with five values each, and hosts have samples each five
 minutes, and each 30 seconds of the last hour. The usage ledger has a row for each appliance and
 hour.
 
     first view    from opening a tier's address to its last chart
-    refresh       from the request of a refresh to its answer, as Chromium sees it
+    refresh       from the request of a refresh to its answer, as Chromium measures it
     report        reports of all days as pages, and that on GPU time by appliance as a PDF
-    viewer        the server's CPU for each viewer of the fleet who refreshes every five seconds
     memory        the fleet's JavaScript heap after garbage collections, over as many refreshes with
                   all values as half an hour has, one after the other
 """
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
 from playwright.sync_api import BrowserContext, Page, Request, ViewportSize, sync_playwright
 
-from benchmarks.dashboards_data import Filled, fill
-from benchmarks.figures import Promise, document, percentile, rounded, write_document
-from benchmarks.gateway import NO_HEARTBEATS, NO_RULES, make_gateway, serving
-from benchmarks.meter import read_usage, spent
-from benchmarks.processes import require_program
+from benchmarks.shared.dashboards_data import Filled, fill
+from benchmarks.shared.document import (
+    MILLISECONDS,
+    Outcome,
+    Promise,
+    percentile,
+    rounded,
+    seconds_of,
+)
+from benchmarks.shared.servers import NO_HEARTBEATS, NO_RULES
 from cli.bootstrap import DEMO_PASSWORD
 from core.clock import utc_now
+from tests.deployment import ALICE, OLIVIA, make_deployment, serving
+from tests.servers import require_program
 
 # Playwright calls the network idle when nothing was sent for as long.
-IDLE_SECONDS = 0.5
+IDLE_MILLISECONDS = 500.0
 BOUNDS = {"first_view": 1_500.0, "refresh": 300.0, "report": 3_000.0, "pdf": 10_000.0}
 MAX_GROWTH_MEBIBYTES = 1.0
+REPORTS = {
+    "report": "gpu-time&by=user",
+    "report_by_appliance": "gpu-time&by=appliance",
+    "report_capacity": "gpu-capacity",
+    "report_network": "network",
+}
 # The heap is read this often. The caches that the first half of the refreshes fills don't count.
 _HEAPS = 10
 _WINDOW: ViewportSize = {"width": 1440, "height": 900}
 # A chart has no drawing before its data are there.
 _HAS_CHARTS = """() => {
     const charts = [...document.querySelectorAll(".vdd-graph")];
-    return charts.length > 0 && charts.every((one) => one.querySelector(".main-svg"));
+    return charts.length > 0 && charts.every((chart) => chart.querySelector(".main-svg"));
 }"""
 _REFRESH = """turn => {
     dash_clientside.set_props("fleet-digests", { data: {} });
@@ -60,58 +68,40 @@ class Plan:
     days: int = 30
     visits: int = 5
     refreshes: int = 6
-    viewers: int = 5
-    watch_seconds: float = 30.0
     memory_refreshes: int = 360
 
+
+FULL = Plan()
+QUICK = Plan(appliances=20, days=2, visits=2, refreshes=2, memory_refreshes=20)
 
 Readings = Iterator[tuple[str, dict[str, Any]]]
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """A server with a fleet, and its users' browsers."""
-
-    user: BrowserContext
-    operator: BrowserContext
-    pid: int
-    plan: Plan
-    filled: Filled
-
-
-FULL = Plan()
-QUICK = Plan(
-    appliances=20, days=2, visits=2, refreshes=2, viewers=2, watch_seconds=6.0, memory_refreshes=20
-)
-
-
-def measure(plan: Plan, parts: Sequence[str] = ()) -> dict[str, object]:
-    """Fill a server, open its pages, and return the document; without parts, all are measured."""
-    started_at = utc_now()
+def measure(plan: Plan, folder: Path) -> Outcome:
+    """Fill a server and open its pages."""
     path = require_program("chromium", package="chromium")
+    deployment = make_deployment(folder / "server")
+    filled = fill(deployment, appliances=plan.appliances, days=plan.days)
     results: dict[str, dict[str, Any]] = {}
-    with TemporaryDirectory(prefix="vedette-bench-") as name, sync_playwright() as playwright:
-        gateway = make_gateway(Path(name), extra_environ=NO_HEARTBEATS | NO_RULES)
-        filled = fill(gateway, appliances=plan.appliances, days=plan.days)
-        with serving(gateway) as pid:
-            browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-            user, operator = (
-                _signed_in(browser.new_context(base_url=gateway.url, viewport=_WINDOW), email)
-                for email in ("alice@acme.example", "olivia@vedette.example")
-            )
-            measured = Measured(user, operator, pid, plan, filled)
-            for part in parts or PARTS:
-                for key, reading in PARTS[part](measured):
-                    results[key] = reading
-                    click.echo(f"{key}: {reading}", err=True)
-            browser.close()
-    return document(
-        "dashboards",
-        started_at=started_at,
-        settings=asdict(plan),
-        results=results,
-        promises=_promises(results),
-    )
+    with (
+        serving(deployment, environ=NO_HEARTBEATS | NO_RULES),
+        sync_playwright() as playwright,
+    ):
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        user, operator = (
+            _signed_in(browser.new_context(base_url=deployment.url, viewport=_WINDOW), email)
+            for email in (ALICE, OLIVIA)
+        )
+        for readings in (
+            tiers(user, operator, plan, filled),
+            reports(user, plan),
+            memory(user, plan),
+        ):
+            for key, reading in readings:
+                results[key] = reading
+                click.echo(f"{key}: {reading}", err=True)
+        browser.close()
+    return Outcome(results, promises(results))
 
 
 def _signed_in(context: BrowserContext, email: str) -> BrowserContext:
@@ -126,80 +116,58 @@ def _signed_in(context: BrowserContext, email: str) -> BrowserContext:
     return context
 
 
-def tiers(measured: Measured) -> Readings:
+def tiers(user: BrowserContext, operator: BrowserContext, plan: Plan, filled: Filled) -> Readings:
     """Yield how long first views and refreshes of each tier take."""
-    appliance = f"/dashboards/appliances/{measured.filled.appliance_id}"
+    appliance = f"/dashboards/appliances/{filled.appliance_ids[0]}"
     paths = {
         "platform": "/dashboards/platform",
         "fleet": "/dashboards/",
         "appliance": appliance,
         "gpu": f"{appliance}/gpus/0",
     }
+    pages = {name: f"{path}?range=1h" for name, path in paths.items()}
+    pages |= {f"{name}_30d": f"{path}?range=30d" for name, path in paths.items()}
     # A job has the range of its run, which is all days.
-    job = f"/dashboards/jobs/{measured.filled.job_id}"
-    pages = [(key, path, "1h") for key, path in paths.items()]
-    pages += [(f"{key}_30d", path, "30d") for key, path in paths.items()]
-    plan = measured.plan
-    for name, path, span in [*pages, ("job", job, "1h")]:
-        context = measured.operator if path == paths["platform"] else measured.user
-        page, address = context.new_page(), f"{path}?range={span}&"
-        views = [_drawn(page, f"{address}refresh=off") for _ in range(plan.visits)]
+    pages["job"] = f"/dashboards/jobs/{filled.job_id}?range=1h"
+    for name, address in pages.items():
+        page = (operator if name.startswith("platform") else user).new_page()
+        reading = _viewed(partial(_draw, page, f"{address}&refresh=off"), plan.visits)
         # Refreshes that are more frequent would share their results.
-        refreshed = _refreshed(page, f"{address}refresh=5s", plan.refreshes)
+        refreshed = _refreshed(page, f"{address}&refresh=5s", plan.refreshes)
         page.close()
-        yield (
-            name,
-            {
-                "first_view_milliseconds": percentile(views, 50),
-                # Nobody else has opened it before.
-                "first_of_all_milliseconds": rounded(views[0]),
-                "refresh_milliseconds": percentile(refreshed, 50),
-                "refresh_milliseconds_p95": percentile(refreshed, 95),
-            },
-        )
+        reading["refresh_milliseconds"] = percentile(refreshed, 50)
+        reading["refresh_milliseconds_p95"] = percentile(refreshed, 95)
+        yield name, reading
 
 
-def reports(measured: Measured) -> Readings:
+def reports(user: BrowserContext, plan: Plan) -> Readings:
     """Yield how long reports of all days take, on the page and as a PDF."""
-    plan = measured.plan
     since = (utc_now() - timedelta(days=plan.days)).date()
-    page = measured.user.new_page()
-    for name, kind in {
-        "report": "gpu-time&by=user",
-        "report_by_appliance": "gpu-time&by=appliance",
-        "report_capacity": "gpu-capacity",
-        "report_network": "network",
-    }.items():
+    page = user.new_page()
+    for name, kind in REPORTS.items():
         address = f"/reports?kind={kind}&since={since}"
-        views = [_opened(page, address) for _ in range(plan.visits)]
-        yield (
-            name,
-            {
-                "first_view_milliseconds": percentile(views, 50),
-                "first_of_all_milliseconds": rounded(views[0]),
-            },
-        )
+        # The wait for an idle network is not the page's.
+        open_page = partial(page.goto, address, wait_until="networkidle")
+        yield name, _viewed(open_page, plan.visits, waited=IDLE_MILLISECONDS)
     page.close()
-    began = time.perf_counter()
-    query = f"kind=gpu-time&by=appliance&since={since}&format=pdf"
-    answer = measured.user.request.get(f"/reports/export?{query}", timeout=120_000)
-    seconds = time.perf_counter() - began
-    yield "pdf", {"milliseconds": rounded(1_000 * seconds), "bytes": len(answer.body())}
+    query = f"kind={REPORTS['report_by_appliance']}&since={since}&format=pdf"
+    seconds = seconds_of(lambda: user.request.get(f"/reports/export?{query}", timeout=120_000))
+    yield "pdf", {"milliseconds": rounded(MILLISECONDS * seconds)}
 
 
-def _drawn(page: Page, address: str) -> float:
-    """Return the milliseconds until all charts of a dashboard are drawn."""
-    began = time.perf_counter()
+def _viewed(view: partial[Any], visits: int, *, waited: float = 0.0) -> dict[str, Any]:
+    """Return how long views take; nobody else has opened the first of all before."""
+    views = [MILLISECONDS * seconds_of(view) - waited for _ in range(visits)]
+    return {
+        "first_view_milliseconds": percentile(views, 50),
+        "first_of_all_milliseconds": rounded(views[0]),
+    }
+
+
+def _draw(page: Page, address: str) -> None:
+    """Open a dashboard and wait until all charts are drawn."""
     page.goto(address, wait_until="commit")
     page.wait_for_function(_HAS_CHARTS)
-    return 1_000 * (time.perf_counter() - began)
-
-
-def _opened(page: Page, address: str) -> float:
-    """Return the milliseconds until a page is complete."""
-    began = time.perf_counter()
-    page.goto(address, wait_until="networkidle")
-    return 1_000 * (time.perf_counter() - began - IDLE_SECONDS)
 
 
 def _refreshed(page: Page, address: str, count: int) -> list[float]:
@@ -218,102 +186,38 @@ def _refreshed(page: Page, address: str, count: int) -> list[float]:
     return milliseconds
 
 
-def viewers(measured: Measured) -> Readings:
-    """Yield the server's CPU without viewers, and what each of one and of several adds."""
-    plan = measured.plan
-
-    def cpu() -> float:
-        before = read_usage(measured.pid)
-        time.sleep(plan.watch_seconds)
-        return spent(before, read_usage(measured.pid))["cpu_milliseconds_per_second"]
-
-    idle = cpu()
-    reading = {"idle_cpu_milliseconds_per_second": rounded(idle)}
-    pages: list[Page] = []
-    for count in (1, plan.viewers):
-        while len(pages) < count:
-            pages.append(measured.user.new_page())
-            pages[-1].goto("/dashboards/?refresh=5s", wait_until="networkidle")
-        added = (cpu() - idle) / count
-        reading[f"cpu_milliseconds_per_second_of_each_of_{count}"] = rounded(added)
-    for page in pages:
-        page.close()
-    yield "viewer", reading
-
-
-def memory(measured: Measured) -> Readings:
+def memory(user: BrowserContext, plan: Plan) -> Readings:
     """Yield the heap and the DOM nodes of the fleet's page after each tenth of the refreshes."""
-    context, refreshes = measured.user, measured.plan.memory_refreshes
-    page = context.new_page()
+    page = user.new_page()
     page.goto("/dashboards/?refresh=off", wait_until="networkidle")
-    debugger = context.new_cdp_session(page)
+    debugger = user.new_cdp_session(page)
     debugger.send("Performance.enable")
     readings: list[dict[str, float]] = []
-    for turn in range(1, refreshes + 1):
+    for turn in range(1, plan.memory_refreshes + 1):
         with page.expect_response("**/_dash-update-component*"):
             page.evaluate(_REFRESH, turn)
-        if turn % (refreshes // _HEAPS) == 0:
+        if turn % (plan.memory_refreshes // _HEAPS) == 0:
             page.wait_for_timeout(1_000)
             debugger.send("HeapProfiler.collectGarbage")
             metrics = debugger.send("Performance.getMetrics")["metrics"]
             readings.append({metric["name"]: metric["value"] for metric in metrics})
     page.close()
-    heap = [reading["JSHeapUsedSize"] / 2**20 for reading in readings]
-    yield (
-        "memory",
-        {
-            "heap_mebibytes": [rounded(value) for value in heap],
-            "nodes": [reading["Nodes"] for reading in readings],
-            "growth_mebibytes": rounded(heap[-1] - heap[len(heap) // 2]),
-        },
-    )
+    heap = [rounded(reading["JSHeapUsedSize"] / 2**20) for reading in readings]
+    growth = rounded(heap[-1] - heap[len(heap) // 2])
+    nodes = [reading["Nodes"] for reading in readings]
+    yield "memory", {"heap_mebibytes": heap, "nodes": nodes, "growth_mebibytes": growth}
 
 
-PARTS: Mapping[str, Callable[[Measured], Readings]] = {
-    "tiers": tiers,
-    "reports": reports,
-    "viewers": viewers,
-    "memory": memory,
-}
-
-
-def _promises(results: dict[str, dict[str, Any]]) -> list[Promise]:
-    promises = []
-    for name, figures in results.items():
-        for key, value in figures.items():
-            kind = {"first_view_milliseconds": "first_view", "refresh_milliseconds": "refresh"}
-            bound = "report" if name.startswith("report") else kind.get(key, name)
-            if bound in BOUNDS and key.endswith("milliseconds"):
-                title = f"{name}: {key.removesuffix('_milliseconds').replace('_', ' ')}"
-                promises.append(Promise(name=title, bound=BOUNDS[bound], measured=value, unit="ms"))
-    if "memory" in results:
-        title = "growth of the fleet's heap in the second half of half an hour"
-        growth = results["memory"]["growth_mebibytes"]
-        promises.append(
-            Promise(name=title, bound=MAX_GROWTH_MEBIBYTES, measured=growth, unit="MiB")
-        )
-    return promises
-
-
-@click.command()
-@click.option("--quick", is_flag=True, help="20 appliances, two days.")
-@click.option("--appliances", type=click.IntRange(1))
-@click.option("--days", type=click.IntRange(1))
-@click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)))
-@click.option("--output", type=click.Path(path_type=Path), help="Also keep the JSON here.")
-def main(
-    *,
-    quick: bool,
-    appliances: int | None,
-    days: int | None,
-    parts: Sequence[str],
-    output: Path | None,
-) -> None:
-    """Measure, and print JSON."""
-    plan = QUICK if quick else FULL
-    plan = replace(plan, appliances=appliances or plan.appliances, days=days or plan.days)
-    write_document(measure(plan, parts), output)
-
-
-if __name__ == "__main__":
-    main()
+def promises(results: dict[str, dict[str, Any]]) -> list[Promise]:
+    """Return what is promised of pages, with what was measured."""
+    growth = results["memory"]["growth_mebibytes"]
+    name = "growth of the fleet's heap in the second half of half an hour"
+    promised = [Promise(name, growth, MAX_GROWTH_MEBIBYTES, "MiB")]
+    for page, figures in results.items():
+        for figure, value in figures.items():
+            kind = figure.removesuffix("_milliseconds")
+            bound = BOUNDS.get("report" if page.startswith("report") else kind, BOUNDS.get(page))
+            if bound and figure.endswith("milliseconds"):
+                name = f"{page}: {kind.replace('_', ' ')}"
+                promised.append(Promise(name, value, bound, "ms"))
+    return promised

@@ -1,6 +1,4 @@
-"""Measure how soon a line of a job's log reaches a client that follows it, and count losses.
-
-    python -m benchmarks.follow [--quick] [--output FILE]
+"""How soon a line of a job's log reaches a client that follows it, and whether lines are lost.
 
 Jobs on a fleet write lines at a steady rate; their logs are sent every 0.2 s, as agents do, those
 of an appliance in one request, and each job is followed over server-sent events. The delay of a
@@ -10,34 +8,36 @@ browser are not part of it. Senders and followers share the machine with the ser
 
 import asyncio
 import os
-import sys
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from urllib.parse import urlsplit
 
-import click
 import httpx
 import msgspec
 from sqlalchemy import select
 
-from benchmarks.figures import Promise, document, percentile, rounded, write_document
-from benchmarks.gateway import Gateway, Member, enroll_fleet, make_gateway, serving
-from benchmarks.meter import cpu_ns, read_usage, spent
-from benchmarks.processes import BenchmarkError
+from benchmarks.shared.document import (
+    BenchmarkError,
+    Figures,
+    Outcome,
+    Promise,
+    milliseconds_of,
+    rounded,
+)
+from benchmarks.shared.filling import running_job
+from benchmarks.shared.load import request_of
+from benchmarks.shared.meter import cpu_seconds, server_figures, watched
+from benchmarks.shared.servers import Member, enroll_fleet
 from cli.database import open_database
 from core.clock import utc_now
 from core.db import transaction
-from jobqueue.models import Attempt, Job
-from jobqueue.states import AttemptState, JobState
 from protocol.attempts import LogChunk, LogReply, LogUpload
-from protocol.job_spec import JobKind
 from protocol.logs import LogLine, Stream, record
 from tenants.models import User
 from tenants.scope import Scope
 from tenants.users.tokens import create_api_token
+from tests.deployment import OLIVIA, Deployment, make_deployment, serving
 
 MOST_MEDIAN_MILLISECONDS = 500.0
 SEND_SECONDS = 0.2
@@ -55,6 +55,11 @@ class Plan:
     lines_per_second: int = 100
     seconds: int = 60
 
+    @property
+    def lines(self) -> int:
+        """The number of lines of each job."""
+        return self.lines_per_second * self.seconds
+
 
 FULL = Plan()
 QUICK = Plan(jobs=5, lines_per_second=20, seconds=3)
@@ -66,173 +71,130 @@ class _Lines(msgspec.Struct):
 
 @dataclass
 class Run:
-    """The lines that were written, and what followers received."""
+    """The attempts by job, each with its appliance, and what followers received."""
 
+    deployment: Deployment
+    plan: Plan
+    token: str
+    attempts: dict[str, tuple[str, Member]]
     delays_seconds: list[float] = field(default_factory=list)
     received: dict[str, list[int]] = field(default_factory=dict)
 
 
-def measure(plan: Plan) -> dict[str, object]:
-    """Write and follow; return the document."""
-    started_at = utc_now()
-    results: dict[str, object] = {}
-    for jobs in sorted({1, plan.jobs}):
-        results[f"{jobs} jobs"] = _followed(plan, jobs)
-    one_job, all_jobs = (results[f"{jobs} jobs"] for jobs in (1, plan.jobs))
-    assert isinstance(one_job, dict)  # noqa: S101 - ours
-    assert isinstance(all_jobs, dict)  # noqa: S101 - ours
-    return document(
-        "follow",
-        started_at=started_at,
-        settings=asdict(plan),
-        results=results,
-        promises=[
-            Promise(
-                name="median delay of a line of one job",
-                bound=MOST_MEDIAN_MILLISECONDS,
-                measured=one_job["delay_median_milliseconds"],
-                unit="ms",
-            ),
-            Promise(
-                name=f"lines lost or repeated of {plan.jobs} jobs",
-                bound=0,
-                measured=all_jobs["lines_lost_or_repeated"],
-                unit="lines",
-            ),
-        ],
-    )
+def measure(plan: Plan, folder: Path) -> Outcome:
+    """Write and follow the logs of one job, and of all."""
+    alone, together = (_followed(folder / str(jobs), plan, jobs) for jobs in (1, plan.jobs))
+    name = "median delay of a line of one job"
+    promises = [
+        Promise(name, alone["delay_milliseconds_p50"], MOST_MEDIAN_MILLISECONDS, "ms"),
+        Promise(
+            f"lines lost or repeated of {plan.jobs} jobs",
+            together["lines_lost_or_repeated"],
+            0.0,
+            "lines",
+        ),
+    ]
+    return Outcome({"1 jobs": alone, f"{plan.jobs} jobs": together}, promises)
 
 
-def _followed(plan: Plan, jobs: int) -> dict[str, float | None]:
-    with TemporaryDirectory(prefix="vedette-bench-") as name:
-        gateway = make_gateway(Path(name))
-        members = enroll_fleet(gateway, -(-jobs // JOBS_OF_AN_APPLIANCE))
-        attempts, token = _start(gateway, members, jobs)
-        with serving(gateway) as pid:
-            before, driver_ns = read_usage(pid), cpu_ns(os.getpid())
-            run = asyncio.run(_write_and_follow(plan, gateway.url, attempts, token))
-            after, driver_ns = read_usage(pid), cpu_ns(os.getpid()) - driver_ns
-    lines = plan.lines_per_second * plan.seconds
-    wanted = list(range(lines))
+def _followed(folder: Path, plan: Plan, jobs: int) -> Figures:
+    run = _start(make_deployment(folder), plan, jobs)
+    with serving(run.deployment) as process, watched(process.pid) as readings:
+        driver_seconds = cpu_seconds(os.getpid())
+        asyncio.run(_write_and_follow(run))
+        driver_seconds = cpu_seconds(os.getpid()) - driver_seconds
+    wanted = set(range(plan.lines))
     wrong = sum(
-        len(set(wanted) ^ set(numbers)) + len(numbers) - len(set(numbers))
+        len(wanted ^ set(numbers)) + len(numbers) - len(set(numbers))
         for numbers in run.received.values()
     )
-    used = spent(before, after)
-    driver_seconds = driver_ns / 1e9 / (after.at_seconds - before.at_seconds)
-    delays = [1000 * delay for delay in run.delays_seconds]
+    seconds = readings[-1].at_seconds - readings[0].at_seconds
     return {
-        "lines": lines * jobs,
+        "lines": plan.lines * jobs,
         "lines_lost_or_repeated": wrong,
-        "delay_median_milliseconds": percentile(delays, 50),
-        "delay_p99_milliseconds": percentile(delays, 99),
-        "server_cpu_percent_of_a_core": rounded(used["cpu_percent_of_a_core"]),
-        "driver_cpu_percent_of_a_core": rounded(100 * driver_seconds),
-        "server_resident_mebibytes": rounded(used["resident_mebibytes"]),
+        **milliseconds_of(run.delays_seconds, name="delay_milliseconds"),
+        **server_figures(readings),
+        "driver_cpu_percent_of_a_core": rounded(100 * driver_seconds / seconds),
     }
 
 
-def _start(
-    gateway: Gateway, members: list[Member], jobs: int
-) -> tuple[dict[str, tuple[str, Member]], str]:
-    """Add running jobs; return their attempts by job, and an API token that may read all."""
-    now, attempts = utc_now(), {}
-    with open_database(gateway.settings) as (_engine, sessions), transaction(sessions) as session:
-        operator = session.scalars(select(User).where(User.is_operator)).first()
-        if operator is None:
-            raise BenchmarkError("the gateway's database has no operator")
-        _token, secret = create_api_token(session, Scope.of(operator), name="bench", now=now)
+def _start(deployment: Deployment, plan: Plan, jobs: int) -> Run:
+    """Add running jobs, and an API token that may read all."""
+    members = enroll_fleet(deployment, -(-jobs // JOBS_OF_AN_APPLIANCE))
+    now = utc_now()
+    with (
+        open_database(deployment.settings) as (_engine, sessions),
+        transaction(sessions) as session,
+    ):
+        olivia = session.scalars(select(User).where(User.email == OLIVIA)).unique().one()
+        _token, secret = create_api_token(session, Scope.of(olivia), name="bench", now=now)
+        run = Run(deployment, plan, secret, {})
         for number in range(jobs):
             member = members[number // JOBS_OF_AN_APPLIANCE]
-            job = Job(
-                tenant_id=member.tenant_id,
-                name=f"job-{number}",
-                kind=JobKind.SERVICE,
-                image="bench",
-                memory_bytes=2**30,
-                state=JobState.RUNNING,
-                submitted_at=now,
-                started_at=now,
-            )
+            job = running_job(member.tenant_id, member.appliance_id, now=now, name=f"job-{number}")
             session.add(job)
             session.flush()
-            attempt = Attempt(
-                job_id=job.id,
-                tenant_id=member.tenant_id,
-                appliance_id=member.appliance_id,
-                number=1,
-                state=AttemptState.RUNNING,
-                bound_at=now,
-                started_at=now,
-            )
-            session.add(attempt)
-            session.flush()
-            attempts[job.id] = (attempt.id, member)
-    return attempts, secret
+            run.attempts[job.id] = (job.attempts[0].id, member)
+            run.received[job.id] = []
+    return run
 
 
-async def _write_and_follow(
-    plan: Plan, url: str, attempts: dict[str, tuple[str, Member]], token: str
-) -> Run:
-    run = Run(received={job_id: [] for job_id in attempts})
+async def _write_and_follow(run: Run) -> None:
     limits = httpx.Limits(max_connections=None)
+    url = run.deployment.url
     async with httpx.AsyncClient(base_url=url, timeout=SETTLE_SECONDS, limits=limits) as client:
-        followers = [
-            asyncio.create_task(_follow(url, plan, job_id, token, run)) for job_id in attempts
-        ]
+        followers = [asyncio.create_task(_follow(run, job_id)) for job_id in run.attempts]
+        by_appliance: dict[str, list[str]] = {}
+        for attempt_id, member in run.attempts.values():
+            by_appliance.setdefault(member.secret, []).append(attempt_id)
         async with asyncio.TaskGroup() as group:
-            for member in {member.secret: member for _, member in attempts.values()}.values():
-                own = [attempt_id for attempt_id, other in attempts.values() if other is member]
-                group.create_task(_write(client, plan, own, member))
+            for secret, attempt_ids in by_appliance.items():
+                group.create_task(_write(client, run.plan, attempt_ids, secret))
         await asyncio.wait(followers, timeout=SETTLE_SECONDS)
         for follower in followers:
             follower.cancel()
         await asyncio.gather(*followers, return_exceptions=True)
-    return run
 
 
 async def _write(
-    client: httpx.AsyncClient, plan: Plan, attempt_ids: list[str], member: Member
+    client: httpx.AsyncClient, plan: Plan, attempt_ids: list[str], secret: str
 ) -> None:
     """Write lines of an appliance's jobs at their times, and send what is new as its agent does."""
-    began, number, total = time.time(), 0, plan.lines_per_second * plan.seconds
+    began, number = time.time(), 0
     offsets = dict.fromkeys(attempt_ids, 0)
-    while number < total:
+    while number < plan.lines:
         await asyncio.sleep(SEND_SECONDS)
-        due = min(total, int((time.time() - began) * plan.lines_per_second))
+        due = min(plan.lines, int((time.time() - began) * plan.lines_per_second))
+        if due == number:
+            continue
         times = ((line, began + line / plan.lines_per_second) for line in range(number, due))
         data = b"".join(
             record(b"2026-01-01T00:00:00Z", Stream.STDOUT, f"{line} {at:.6f}\n".encode())
             for line, at in times
         )
-        if data:
-            chunks = [
-                LogChunk(attempt_id=attempt_id, offset=offset, data=data)
-                for attempt_id, offset in offsets.items()
-            ]
-            answer = await client.post(
-                "/agent/v1/logs",
-                content=msgspec.msgpack.encode(LogUpload(chunks=chunks)),
-                headers={"Authorization": f"Bearer {member.secret}"},
-            )
-            answer.raise_for_status()
-            acks = msgspec.json.decode(answer.content, type=LogReply).acks
-            offsets = {
-                attempt_id: ack.next_offset for attempt_id, ack in zip(offsets, acks, strict=True)
-            }
-            number = due
+        chunks = [
+            LogChunk(attempt_id=attempt_id, offset=offset, data=data)
+            for attempt_id, offset in offsets.items()
+        ]
+        answer = await client.post(
+            "/agent/v1/logs",
+            content=msgspec.msgpack.encode(LogUpload(chunks=chunks)),
+            headers={"Authorization": f"Bearer {secret}"},
+        )
+        answer.raise_for_status()
+        acks = msgspec.json.decode(answer.content, type=LogReply).acks
+        for attempt_id, ack in zip(attempt_ids, acks, strict=True):
+            offsets[attempt_id] = ack.next_offset
+        number = due
 
 
-async def _follow(url: str, plan: Plan, job_id: str, token: str, run: Run) -> None:
+async def _follow(run: Run, job_id: str) -> None:
     """Read events until the last line, on a bare connection: 200 HTTP clients cost more."""
-    address = urlsplit(url)
-    reader, writer = await asyncio.open_connection(
-        address.hostname, address.port, limit=MAX_EVENT_BYTES
-    )
-    request = f"GET /api/v1/jobs/{job_id}/follow HTTP/1.1\r\nHost: {address.netloc}\r\n"
-    writer.write(f"{request}Authorization: Bearer {token}\r\n\r\n".encode())
-    received, last = run.received[job_id], plan.lines_per_second * plan.seconds - 1
-    status = await reader.readline()
+    port = run.deployment.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=MAX_EVENT_BYTES)
+    headers = f"Authorization: Bearer {run.token}\r\n"
+    writer.write(request_of("GET", f"/api/v1/jobs/{job_id}/follow", headers=headers))
+    status, received = await reader.readline(), run.received[job_id]
     if HTTPStatus.OK.phrase.encode() not in status:
         raise BenchmarkError(f"the server answered {status!r}")
     while line := await reader.readline():
@@ -243,18 +205,6 @@ async def _follow(url: str, plan: Plan, job_id: str, token: str, run: Run) -> No
             number, _, at = entry.text.partition(" ")
             run.delays_seconds.append(now - float(at))
             received.append(int(number))
-        if received and received[-1] == last:
+        if received and received[-1] == run.plan.lines - 1:
             break
     writer.close()
-
-
-@click.command(help=sys.modules[__name__].__doc__)
-@click.option("--quick", is_flag=True, help="A few jobs for some seconds.")
-@click.option("--output", type=click.Path(path_type=Path))
-def main(*, quick: bool, output: Path | None) -> None:
-    """Measure and print the document."""
-    write_document(measure(QUICK if quick else FULL), output)
-
-
-if __name__ == "__main__":
-    main()

@@ -4,34 +4,62 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from benchmarks.shared import report
 
 ROOT = Path(__file__).parents[3]
 
 
-def document_of(module: str, *options: str) -> dict[str, dict[str, object]]:
-    """Return what a quick run of a benchmark prints."""
+def documents_of(*arguments: str) -> dict[str, dict[str, Any]]:
+    """Return what a quick run of benchmarks prints, by their names."""
     done = subprocess.run(
-        [sys.executable, "-m", module, "--quick", *options],
+        [sys.executable, "-m", "benchmarks", "--quick", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,
         check=True,
     )
-    document: dict[str, dict[str, object]] = json.loads(done.stdout)
-    return document
+    documents: dict[str, dict[str, Any]] = json.loads(done.stdout)
+    return documents
 
 
-def test_a_quick_run_of_one_benchmark_prints_its_figures(tmp_path: Path) -> None:
-    output = tmp_path / "plugins.json"
-    document = document_of("benchmarks.plugins", "--output", str(output))
-    assert document["results"]["load"]
-    assert json.loads(output.read_text()) == document
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("benchmarks")
+
+
+@pytest.fixture(scope="module")
+def document(folder: Path) -> dict[str, Any]:
+    """What a quick run of a benchmark prints, of a single appliance."""
+    options = ("--set", "appliances=1", "--folder", str(folder))
+    return documents_of("backtest", *options)["backtest"]
+
+
+def test_a_quick_run_of_one_benchmark_prints_its_figures(
+    document: dict[str, Any], folder: Path
+) -> None:
+    assert document["results"]["seconds"]
+    assert json.loads((folder / "backtest.json").read_text()) == document
+
+
+def test_a_setting_of_a_plan_can_be_changed(document: dict[str, Any]) -> None:
+    assert document["settings"]["appliances"] == 1
+    assert document["results"]["groups"] == 8
+
+
+def test_the_page_of_results_has_the_documents_of_a_run(document: dict[str, Any]) -> None:
+    old_page = "## Queries\n\nAnother section.\n\n## Backtest\n\nOld figures.\n"
+    page = report.page([document], old_page)
+    assert "| groups | 8 |" in page
+    assert "Another section." in page
+    assert "Old figures." not in page
 
 
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_a_quick_run_of_all_benchmarks_prints_their_figures(tmp_path: Path) -> None:
-    document = document_of("benchmarks", "--folder", str(tmp_path))
-    assert {path.stem for path in tmp_path.glob("*.json")} == set(document)
+    documents = documents_of("--folder", str(tmp_path))
+    assert {path.stem for path in tmp_path.glob("*.json")} == set(documents)

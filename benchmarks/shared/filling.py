@@ -1,17 +1,26 @@
-"""Filling a store: many batches at once, and a day of samples repeated for the days after it."""
+"""Filling stores and databases: batches, repeated days of samples, and rows of appliances."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from datetime import datetime
+from typing import Any
 
 import click
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import parquet
+from sqlalchemy import insert
+from sqlalchemy.orm import Session
 
-from benchmarks.processes import BenchmarkError
+from benchmarks.shared.document import BenchmarkError
+from benchmarks.shared.fleet import GPU_MEMORY_BYTES, GPUS, MODEL, gpu_uuid, name_of
 from core.ids import new_id
+from jobqueue.models import Attempt, Job
+from jobqueue.states import AttemptState, JobState
+from protocol.job_spec import JobKind
+from tenants.models import ApplianceState
 from timeseries.duckdb.files.parquet import FAST_LEVEL, write_parquet
 from timeseries.duckdb.files.segments import Segment
 from timeseries.duckdb.query.rollup_sql import NEWEST_COLUMN
@@ -20,47 +29,30 @@ from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Batch
 from timeseries.store import DAY_NS, RejectedPoint, Resolution, Store
 
-MOST_PENDING = 200
+ROWS_OF_A_STATEMENT = 5_000
+_MOST_PENDING = 200
 Samples = Iterable[tuple[Mapping[str, str], Batch]]
 """Batches, each with the identity of who sent it."""
 
 
-def submit_all(stores: Sequence[Store], samples: Samples) -> int:
-    """Submit batches to every store; return how many values each of them took.
+def submit(store: Store, samples: Samples) -> None:
+    """Submit batches to a store, and wait until it has them.
 
     Raises:
-        BenchmarkError: a store refuses points.
+        BenchmarkError: the store refuses points.
     """
-    values = 0
-
-    def submissions() -> Iterator[tuple[Store, Mapping[str, str], Batch]]:
-        nonlocal values
-        for identity, batch in samples:
-            values += values_of(batch)
-            yield from ((store, identity, batch) for store in stores)
-
-    submit_each(submissions())
-    return values
+    submit_each((store, identity, batch) for identity, batch in samples)
 
 
 def submit_each(submissions: Iterable[tuple[Store, Mapping[str, str], Batch]]) -> None:
-    """Submit each batch to its store, with the identity of who sent it.
-
-    Raises:
-        BenchmarkError: a store refuses points.
-    """
+    """Submit each batch to its store, as `submit` does."""
     pending = deque[Future[list[RejectedPoint]]]()
     for store, identity, batch in submissions:
         pending.append(store.submit(batch, identity=identity))
-        if len(pending) > MOST_PENDING:
+        if len(pending) > _MOST_PENDING:
             _take(pending.popleft())
     for future in pending:
         _take(future)
-
-
-def values_of(batch: Batch) -> int:
-    """Return how many values a batch has."""
-    return sum(len(block) * len(block.fields) for block in batch.blocks)
 
 
 def seal(store: Store, *, now_ns: int) -> None:
@@ -89,6 +81,72 @@ def repeat_first_day(store: Store, days: int, *, until_ns: int) -> None:
                     cursor, measurement, add=[copy for copy in copies if copy.rows]
                 )
         click.echo(f"filled day {day} of {days}", err=True)
+
+
+def insert_rows(session: Session, model: type[Any], rows: list[dict[str, Any]]) -> None:
+    """Insert many rows, some thousands in a statement."""
+    for start in range(0, len(rows), ROWS_OF_A_STATEMENT):
+        session.execute(insert(model), rows[start : start + ROWS_OF_A_STATEMENT])
+
+
+def appliance_rows(tenant_id: str, count: int, *, now: datetime) -> Iterator[dict[str, Any]]:
+    """Yield rows of appliances with eight GPUs that are online."""
+    for number in range(count):
+        name = name_of(number)
+        gpus = [
+            {
+                "index": gpu,
+                "uuid": gpu_uuid(number, gpu),
+                "model": MODEL,
+                "memory_bytes": GPU_MEMORY_BYTES,
+            }
+            for gpu in range(GPUS)
+        ]
+        yield {
+            "id": new_id(),
+            "tenant_id": tenant_id,
+            "name": name,
+            "site": f"site {number % 100}",
+            "labels": {"rack": str(number % 100)},
+            "state": ApplianceState.ONLINE,
+            "secret_hash": f"{number:064}",
+            "inventory": {
+                "hostname": name,
+                "cpu_count": 128,
+                "memory_bytes": 2**40,
+                "executors": ["simulated"],
+                "gpus": gpus,
+            },
+            "gpu_count": GPUS,
+            "gpu_model": MODEL,
+            "report_id": new_id(),
+            "enrolled_at": now,
+            "last_seen_at": now,
+        }
+
+
+def running_job(tenant_id: str, appliance_id: str, *, now: datetime, **fields: Any) -> Job:  # noqa: ANN401 - any column
+    """Return a service whose first attempt runs on an appliance; `gpu_uuids` are the attempt's."""
+    attempt = Attempt(
+        tenant_id=tenant_id,
+        appliance_id=appliance_id,
+        number=1,
+        state=AttemptState.RUNNING,
+        gpu_uuids=fields.pop("gpu_uuids", []),
+        bound_at=now,
+        started_at=now,
+    )
+    return Job(
+        tenant_id=tenant_id,
+        kind=JobKind.SERVICE,
+        image="bench",
+        memory_bytes=2**30,
+        state=JobState.RUNNING,
+        submitted_at=now,
+        started_at=now,
+        attempts=[attempt],
+        **fields,
+    )
 
 
 def _take(pending: Future[list[RejectedPoint]]) -> None:

@@ -1,8 +1,6 @@
 """The floor: a bare loop that reads the same with psutil once a second, and does nothing with it.
 
-    python -m benchmarks.psutil_loop
-
-It knows no rates, no buffer and no portal. What an agent costs beyond it is what those cost.
+It has no rates, no buffer and no portal. What an agent costs beyond it is what those cost.
 """
 
 import contextlib
@@ -10,11 +8,9 @@ import time
 
 import psutil
 
-INTERVAL_SECONDS = 1.0
-
 
 def read_all() -> None:
-    """Read every vital sign once."""
+    """Read every metric of the host once."""
     psutil.cpu_times(percpu=True)
     psutil.cpu_times()
     psutil.cpu_stats()
@@ -33,12 +29,7 @@ def read_all() -> None:
             process.num_threads()
 
 
-def main() -> None:
-    """Read once a second until terminated."""
+if __name__ == "__main__":
     while True:
         read_all()
-        time.sleep(INTERVAL_SECONDS)
-
-
-if __name__ == "__main__":
-    main()
+        time.sleep(1.0)
