@@ -137,7 +137,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
     return Outcome({**results, "latency": latency, "storm": storm}, promises, settings)
 
 
-def _value(appliance: int, gpu: int, field: int, step: int) -> float:
+def _value(appliance: int, gpu: int, *, field: int, step: int) -> float:
     base = HOT if appliance % HOT_OF == 0 else 0.0
     # Hot GPUs also vary by more than the level, for the standard deviation.
     return base * (1 + 2 * (step % 2)) + (appliance * 7 + gpu * 3 + field + step) % 80
@@ -186,7 +186,7 @@ def _hot_gpus(numbers: Sequence[int], now: datetime) -> Batch:
     """Return a temperature above the level for each of an appliance's GPUs."""
     series = [{"gpu": str(number)} for number in numbers]
     columns = {"temperature_celsius": [HOT] * len(numbers)}
-    return Batch((block_of("gpu", series, columns, [to_ns(now)]),))
+    return Batch((block_of("gpu", series, columns=columns, times_ns=[to_ns(now)]),))
 
 
 def _evaluate(portal: Portal, plan: Plan, *, now: datetime) -> Figures:
@@ -196,10 +196,12 @@ def _evaluate(portal: Portal, plan: Plan, *, now: datetime) -> Figures:
     steps = range(len(times_ns))
     for appliance in range(plan.appliances):
         columns = {
-            field: [_value(appliance, gpu, n, step) for gpu in range(GPUS) for step in steps]
+            field: [
+                _value(appliance, gpu, field=n, step=step) for gpu in range(GPUS) for step in steps
+            ]
             for n, field in enumerate(FIELDS)
         }
-        batch = Batch((block_of("gpu", series, columns, times_ns),))
+        batch = Batch((block_of("gpu", series, columns=columns, times_ns=times_ns),))
         submit(portal.store, [(portal.identity(appliance), batch)])
     texts = [
         f"{name}(gpu.{field}) over {window} by gpu > {LEVEL:g}"
@@ -233,15 +235,8 @@ def _rounds(action: Callable[[], None], pid: int, count: int) -> Figures:
 
 
 def _ask_prometheus(folder: Path, plan: Plan, *, now: datetime) -> Figures:
-    program, promtool = (
-        require_program(name, package="prometheus") for name in ("prometheus", "promtool")
-    )
-    click.echo("making Prometheus's block", err=True)
-    text, data = folder / "samples.txt", folder / "prometheus"
-    with text.open("w", encoding="utf-8") as file:
-        file.writelines(_openmetrics(plan, now))
-    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", str(text), str(data)]
-    subprocess.run(command, check=True, capture_output=True)
+    program = require_program("prometheus", package="prometheus")
+    data = _block(folder, plan, now=now)
     (folder / "prometheus.yml").write_text("global: {}\n")
     address = f"127.0.0.1:{free_port()}"
     argv = [
@@ -269,13 +264,25 @@ def _ask_prometheus(folder: Path, plan: Plan, *, now: datetime) -> Figures:
         return _rounds(ask, process.pid, plan.rounds)
 
 
+def _block(folder: Path, plan: Plan, *, now: datetime) -> Path:
+    """Make the samples' block of Prometheus; return the folder that it is in."""
+    promtool = require_program("promtool", package="prometheus")
+    click.echo("making Prometheus's block", err=True)
+    text, data = folder / "samples.txt", folder / "prometheus"
+    with text.open("w", encoding="utf-8") as file:
+        file.writelines(_openmetrics(plan, now))
+    command = [promtool, "tsdb", "create-blocks-from", "openmetrics", "-q", str(text), str(data)]
+    subprocess.run(command, check=True, capture_output=True)
+    return data
+
+
 def _openmetrics(plan: Plan, now: datetime) -> Iterator[str]:
     for number, field in enumerate(FIELDS):
         yield f"# TYPE gpu_{field} gauge\n"
         for appliance, gpu in product(range(plan.appliances), range(GPUS)):
             for step, at in enumerate(_times(now)):
                 labels = f'appliance="{name_of(appliance)}",gpu="{gpu}"'
-                value = _value(appliance, gpu, number, step)
+                value = _value(appliance, gpu, field=number, step=step)
                 yield f"gpu_{field}{{{labels}}} {value} {at.timestamp():.3f}\n"
     yield "# EOF\n"
 

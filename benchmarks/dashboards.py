@@ -93,7 +93,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
             for email in (ALICE, OLIVIA)
         )
         for readings in (
-            tiers(user, operator, plan, filled),
+            tiers(user, operator, plan=plan, filled=filled),
             reports(user, plan),
             memory(user, plan),
         ):
@@ -116,7 +116,9 @@ def _signed_in(context: BrowserContext, email: str) -> BrowserContext:
     return context
 
 
-def tiers(user: BrowserContext, operator: BrowserContext, plan: Plan, filled: Filled) -> Readings:
+def tiers(
+    user: BrowserContext, operator: BrowserContext, *, plan: Plan, filled: Filled
+) -> Readings:
     """Yield how long first views and refreshes of each tier take."""
     appliance = f"/dashboards/appliances/{filled.appliance_ids[0]}"
     paths = {
@@ -189,7 +191,7 @@ def _refreshed(page: Page, address: str, count: int) -> list[float]:
 def memory(user: BrowserContext, plan: Plan) -> Readings:
     """Yield the heap and the DOM nodes of the fleet's page after each tenth of the refreshes."""
     page = user.new_page()
-    page.goto("/dashboards/?refresh=off", wait_until="networkidle")
+    _draw(page, "/dashboards/?refresh=off")
     debugger = user.new_cdp_session(page)
     debugger.send("Performance.enable")
     readings: list[dict[str, float]] = []

@@ -56,7 +56,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
     parts = bodies_of(folder, plan)
     with vedette(folder / "server", appliances=plan.appliances, environ=NO_HEARTBEATS) as server:
         time.sleep(plan.warm_up_seconds)
-        results = hold(server, plan, parts)
+        results = hold(server, plan, parts=parts)
     results["fell_behind"] = verdict(results)
     rate = plan.posts_per_second
     settings = {
@@ -64,8 +64,13 @@ def measure(plan: Plan, folder: Path) -> Outcome:
         "due_posts_per_second": rate,
         "due_values_per_second": rate * VALUES_OF_A_TICK,
     }
+    return Outcome(results, promises(results, plan), settings)
+
+
+def promises(results: Mapping[str, Any], plan: Plan) -> list[Promise]:
+    """Return what is promised of a fleet, with what was measured."""
     fleet = f"of {plan.appliances:,} appliances"
-    promises = [
+    return [
         Promise(
             f"acknowledgement {fleet}, p99",
             results["ack_milliseconds_p99"],
@@ -75,12 +80,11 @@ def measure(plan: Plan, folder: Path) -> Outcome:
         Promise(f"posts refused {fleet} in {plan.seconds} s", results["refused"], 0.0, "posts"),
         Promise(
             "posts a second that were due, beside those acknowledged",
-            ratio(rate, results["posts_per_second"]),
+            ratio(plan.posts_per_second, results["posts_per_second"]),
             1 / LEAST_SHARE_OF_THE_RATE,
             "times",
         ),
     ]
-    return Outcome(results, promises, settings)
 
 
 def bodies_of(folder: Path, plan: Plan) -> list[Path]:
@@ -92,7 +96,7 @@ def bodies_of(folder: Path, plan: Plan) -> list[Path]:
     return [bodies.path for bodies in write_small_bodies(folder, span)]
 
 
-def hold(server: Server, plan: Plan, parts: list[Path]) -> dict[str, Any]:
+def hold(server: Server, plan: Plan, *, parts: list[Path]) -> dict[str, Any]:
     """Let the fleet post; return the load's figures, and what the server used meanwhile."""
     posts = Posts(
         server=server,
@@ -110,14 +114,6 @@ def hold(server: Server, plan: Plan, parts: list[Path]) -> dict[str, Any]:
         **server_figures(readings),
         "file_mebibytes": rounded(bytes_after / MEBIBYTE),
         "file_mebibytes_per_minute": rounded((bytes_after - bytes_before) / MEBIBYTE / minutes),
-        "watched": [
-            {
-                "at_seconds": rounded(reading.at_seconds - readings[0].at_seconds),
-                "resident_mebibytes": rounded(reading.resident_bytes / MEBIBYTE),
-                "cpu_seconds": rounded(reading.cpu_seconds),
-            }
-            for reading in readings
-        ],
     }
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 
-import httpx
 import msgspec
 from sqlalchemy import select
 
@@ -26,12 +25,10 @@ from benchmarks.shared.document import (
     rounded,
 )
 from benchmarks.shared.filling import running_job
-from benchmarks.shared.load import request_of
+from benchmarks.shared.load import Connection, request_of
 from benchmarks.shared.meter import cpu_seconds, server_figures, watched
-from benchmarks.shared.servers import Member, enroll_fleet
-from cli.database import open_database
+from benchmarks.shared.servers import Member, enroll_fleet, writing
 from core.clock import utc_now
-from core.db import transaction
 from protocol.attempts import LogChunk, LogReply, LogUpload
 from protocol.logs import LogLine, Stream, record
 from tenants.models import User
@@ -122,10 +119,7 @@ def _start(deployment: Deployment, plan: Plan, jobs: int) -> Run:
     """Add running jobs, and an API token that may read all."""
     members = enroll_fleet(deployment, -(-jobs // JOBS_OF_AN_APPLIANCE))
     now = utc_now()
-    with (
-        open_database(deployment.settings) as (_engine, sessions),
-        transaction(sessions) as session,
-    ):
+    with writing(deployment) as session:
         olivia = session.scalars(select(User).where(User.email == OLIVIA)).unique().one()
         _token, secret = create_api_token(session, Scope.of(olivia), name="bench", now=now)
         run = Run(deployment, plan, secret, {})
@@ -140,26 +134,23 @@ def _start(deployment: Deployment, plan: Plan, jobs: int) -> Run:
 
 
 async def _write_and_follow(run: Run) -> None:
-    limits = httpx.Limits(max_connections=None)
-    url = run.deployment.url
-    async with httpx.AsyncClient(base_url=url, timeout=SETTLE_SECONDS, limits=limits) as client:
-        followers = [asyncio.create_task(_follow(run, job_id)) for job_id in run.attempts]
-        by_appliance: dict[str, list[str]] = {}
-        for attempt_id, member in run.attempts.values():
-            by_appliance.setdefault(member.secret, []).append(attempt_id)
-        async with asyncio.TaskGroup() as group:
-            for secret, attempt_ids in by_appliance.items():
-                group.create_task(_write(client, run.plan, attempt_ids, secret))
-        await asyncio.wait(followers, timeout=SETTLE_SECONDS)
-        for follower in followers:
-            follower.cancel()
-        await asyncio.gather(*followers, return_exceptions=True)
+    followers = [asyncio.create_task(_follow(run, job_id)) for job_id in run.attempts]
+    by_appliance: dict[str, list[str]] = {}
+    for attempt_id, member in run.attempts.values():
+        by_appliance.setdefault(member.secret, []).append(attempt_id)
+    async with asyncio.TaskGroup() as group:
+        for secret, attempt_ids in by_appliance.items():
+            group.create_task(_write(run, attempt_ids, secret))
+    await asyncio.wait(followers, timeout=SETTLE_SECONDS)
+    for follower in followers:
+        follower.cancel()
+    await asyncio.gather(*followers, return_exceptions=True)
 
 
-async def _write(
-    client: httpx.AsyncClient, plan: Plan, attempt_ids: list[str], secret: str
-) -> None:
+async def _write(run: Run, attempt_ids: list[str], secret: str) -> None:
     """Write lines of an appliance's jobs at their times, and send what is new as its agent does."""
+    plan, headers = run.plan, f"Authorization: Bearer {secret}\r\n"
+    connection = Connection(run.deployment.port)
     began, number = time.time(), 0
     offsets = dict.fromkeys(attempt_ids, 0)
     while number < plan.lines:
@@ -176,16 +167,16 @@ async def _write(
             LogChunk(attempt_id=attempt_id, offset=offset, data=data)
             for attempt_id, offset in offsets.items()
         ]
-        answer = await client.post(
-            "/agent/v1/logs",
-            content=msgspec.msgpack.encode(LogUpload(chunks=chunks)),
-            headers={"Authorization": f"Bearer {secret}"},
-        )
-        answer.raise_for_status()
-        acks = msgspec.json.decode(answer.content, type=LogReply).acks
+        body = msgspec.msgpack.encode(LogUpload(chunks=chunks))
+        request = request_of("POST", "/agent/v1/logs", headers=headers, body=body)
+        status, answer = await connection.send(request)
+        if status != HTTPStatus.OK:
+            raise BenchmarkError(f"the server answered {status}: {answer!r}")
+        acks = msgspec.json.decode(answer, type=LogReply).acks
         for attempt_id, ack in zip(attempt_ids, acks, strict=True):
             offsets[attempt_id] = ack.next_offset
         number = due
+    connection.close()
 
 
 async def _follow(run: Run, job_id: str) -> None:

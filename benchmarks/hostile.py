@@ -187,7 +187,7 @@ class Part:
 
 def _delays(rounds: list[Tally]) -> dict[str, Any]:
     """Return counts, the longest delay, and the medians of the rounds' percentiles."""
-    figures = [milliseconds_of(tally.delays_seconds) for tally in rounds]
+    figures = [milliseconds_of(tally.delays) for tally in rounds]
     return {
         "requests": sum(sum(tally.statuses.values()) for tally in rounds),
         "failed": sum(tally.refused for tally in rounds),

@@ -18,9 +18,7 @@ from alerting.rules.service import create_rule
 from benchmarks import fleet_hold
 from benchmarks.shared import servers
 from benchmarks.shared.document import Outcome, Promise
-from cli.database import open_database
 from core.clock import utc_now
-from core.db import transaction
 from tenants.models import Role, User
 from tenants.scope import Scope
 from tests.deployment import Deployment, make_deployment, serving
@@ -66,7 +64,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
 
 def _embedded(folder: Path, appliances: int, plan: Plan) -> dict[str, Any]:
     folder.mkdir()
-    return _watched(make_deployment(folder / "data"), appliances, plan, {})
+    return _watched(make_deployment(folder / "data"), appliances, plan=plan, environ={})
 
 
 def _on_servers(folder: Path, appliances: int, plan: Plan) -> dict[str, Any]:
@@ -76,12 +74,12 @@ def _on_servers(folder: Path, appliances: int, plan: Plan) -> dict[str, Any]:
         (folder / "data").mkdir()
         deployment = make_deployment(folder / "data", database_url=database.new_database())
         url = f"influxdb://127.0.0.1:{influxdb.port}/{servers.DATABASE}"
-        figures = _watched(deployment, appliances, plan, {"TIMESERIES_URL": url})
+        figures = _watched(deployment, appliances, plan=plan, environ={"TIMESERIES_URL": url})
     return {name: value for name, value in figures.items() if "file" not in name}
 
 
 def _watched(
-    deployment: Deployment, appliances: int, plan: Plan, environ: dict[str, str]
+    deployment: Deployment, appliances: int, *, plan: Plan, environ: dict[str, str]
 ) -> dict[str, Any]:
     load = replace(
         fleet_hold.FULL,
@@ -93,8 +91,8 @@ def _watched(
     members = servers.enroll_fleet(deployment, appliances)
     _add_rules(deployment, members[0].tenant_id)
     with serving(deployment, environ=environ) as process:
-        server = servers.vedette_server(deployment, members, process.pid)
-        figures = fleet_hold.hold(server, load, parts)
+        server = servers.vedette_server(deployment, members, pid=process.pid)
+        figures = fleet_hold.hold(server, load, parts=parts)
     return {
         name: value
         for name, value in figures.items()
@@ -103,10 +101,7 @@ def _watched(
 
 
 def _add_rules(deployment: Deployment, tenant_id: str) -> None:
-    with (
-        open_database(deployment.settings) as (_engine, sessions),
-        transaction(sessions) as session,
-    ):
+    with servers.writing(deployment) as session:
         user = session.scalars(select(User)).unique().all()[0]
         scope = Scope(user_id=user.id, role=Role.ADMIN, tenant_id=tenant_id)
         for number in range(RULES):

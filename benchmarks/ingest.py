@@ -72,7 +72,9 @@ def measure(plan: Plan, folder: Path) -> Outcome:
     results = {}
     for load, load_batches in batches.items():
         bodies = write_bodies(folder / f"{load}.bodies", load_batches)
-        repetitions = [_repetition(folder, load, bodies, plan) for _ in range(plan.repetitions)]
+        repetitions = [
+            _repetition(folder, load, bodies=bodies, plan=plan) for _ in range(plan.repetitions)
+        ]
         results[load] = compared(repetitions, servers.INFLUXDB) | {"posts": bodies.count}
     return Outcome(results, promises(results))
 
@@ -99,37 +101,41 @@ def promises(results: dict[str, Any]) -> list[Promise]:
     return promised
 
 
-def _repetition(folder: Path, load: str, bodies: Bodies, plan: Plan) -> dict[str, Figures]:
+def _repetition(folder: Path, load: str, *, bodies: Bodies, plan: Plan) -> dict[str, Figures]:
     readings = {}
     for name in (servers.VEDETTE, servers.INFLUXDB, servers.VICTORIAMETRICS):
         click.echo(f"{load}: {name}", err=True)
         with TemporaryDirectory(dir=folder) as home:
-            readings[name] = _measured(name, Path(home) / name, load, bodies, plan)
+            readings[name] = _measured(Path(home) / name, load, bodies=bodies, plan=plan)
     return readings
 
 
-def _serving(name: str, home: Path, plan: Plan) -> AbstractContextManager[servers.Server]:
-    if name == servers.INFLUXDB:
+def _serving(home: Path, plan: Plan) -> AbstractContextManager[servers.Server]:
+    if home.name == servers.INFLUXDB:
         return servers.influxdb(home)
-    if name == servers.VICTORIAMETRICS:
+    if home.name == servers.VICTORIAMETRICS:
         return servers.victoriametrics(home)
     return servers.vedette(home, appliances=plan.appliances)
 
 
-def _measured(name: str, home: Path, load: str, bodies: Bodies, plan: Plan) -> Figures:
-    with _serving(name, home, plan) as serving:
-        server = serving
-        connections = plan.small_connections
-        if load == "large":  # relays are of different tenants
-            connections = RELAYS
-            step = max(1, len(server.senders) // RELAYS)
-            server = replace(server, senders=server.senders[::step])
+def _measured(home: Path, load: str, *, bodies: Bodies, plan: Plan) -> Figures:
+    is_large = load == "large"
+    with _serving(home, plan) as server:
+        # Relays are of different tenants.
+        step = max(1, len(server.senders) // RELAYS) if is_large else 1
+        posts = Posts(
+            server=replace(server, senders=server.senders[::step]),
+            bodies=[bodies.path],
+            connections=RELAYS if is_large else plan.small_connections,
+        )
         before = read_usage(server.pid)
-        result = post(Posts(server=server, bodies=[bodies.path], connections=connections))
+        result = post(posts)
         time.sleep(plan.settle_seconds)
         after = read_usage(server.pid)
     if result["refused"]:
-        raise BenchmarkError(f"{name} refused {result['refused']} posts: {result['reasons']}")
+        raise BenchmarkError(
+            f"{server.name} refused {result['refused']} posts: {result['reasons']}"
+        )
     cpu_seconds = after.cpu_seconds - before.cpu_seconds
     return {
         SPEED: rounded(bodies.values / result["seconds"]),

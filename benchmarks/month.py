@@ -4,9 +4,8 @@
     gpu           utilization of one GPU by five minutes
     p95           95th percentile of power by appliance, over the whole month
 
-Every GPU has five values each five minutes; all days have the values of the first one. Peak memory
-is that of the process while it answers one question again and again. At the end the large tenant is
-removed, while another one writes.
+Every GPU has five values each five minutes; all days have the values of the first one. At the
+end the large tenant is removed, while another tenant writes.
 """
 
 import threading
@@ -26,7 +25,6 @@ from timeseries.store import DAY_NS, HOUR_NS, Aggregate, RangeQuery, Store
 STEP_NS = 5 * MINUTE_NS
 MOST_MILLISECONDS, MOST_REMOVAL_SECONDS = 300.0, 5.0
 LARGE, OTHER = "large", "other"
-CLEAR_REFS, RESET_PEAK = Path("/proc/self/clear_refs"), "5"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +51,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
         seal(store, now_ns=start_ns + 2 * DAY_NS)
         repeat_first_day(store, plan.days - 1, until_ns=end_ns)
         for question, query in questions(start_ns, end_ns).items():
-            CLEAR_REFS.write_text(RESET_PEAK)
             results[question] = asked(partial(ask_store, store, query), plan.runs)
-            results[question]["peak_mebibytes"] = _peak_mebibytes()
         promises = [
             Promise(f"query {key} of a month", figures["milliseconds"], MOST_MILLISECONDS, "ms")
             for key, figures in results.items()
@@ -122,10 +118,3 @@ def _removed(store: Store, plan: Plan) -> dict[str, Any]:
         "acknowledged": len(delays),
         **milliseconds_of(delays, name="ack_milliseconds"),
     }
-
-
-def _peak_mebibytes() -> float:
-    """Return the most resident memory of this process since `RESET_PEAK` was written."""
-    status = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    kibibytes = next(int(line.split()[1]) for line in status if line.startswith("VmHWM:"))
-    return rounded(kibibytes / 1024)

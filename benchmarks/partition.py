@@ -4,8 +4,6 @@
    buffer with its default bounds, each tick flushed to disk. Nothing may be dropped.
 2. The buffer is opened anew and drained to a real gateway, at the agent's own limit and without
    a limit, while live ticks come. Slices are measured; the time of the whole is computed from them.
-3. The agent's way and influxdb-client's batching WriteApi are killed in an outage; what is lost is
-   counted.
 
 A pool of distinct ticks is made once and goes into the buffer in turn, at later times. The pool is
 far larger than a segment, so no compressor meets the same tick twice.
@@ -21,7 +19,6 @@ import click
 
 from benchmarks.shared.big_appliance import TickTemplate, tick_templates
 from benchmarks.shared.document import Outcome, Promise, rounded
-from benchmarks.shared.loss import measure_loss
 from benchmarks.shared.recovery import drain
 from benchmarks.shared.servers import enroll_agent
 from collector.buffering.buffer import BACKLOG_POINTS_PER_SECOND
@@ -44,11 +41,10 @@ class Plan:
     ticks: int = WEEK_TICKS
     distinct_ticks: int = 720
     slice_seconds: float = 60.0
-    outage_seconds: float = 20.0
 
 
 FULL = Plan()
-QUICK = Plan(ticks=1_440, distinct_ticks=360, slice_seconds=10.0, outage_seconds=8.0)
+QUICK = Plan(ticks=1_440, distinct_ticks=360, slice_seconds=10.0)
 
 
 def measure(plan: Plan, folder: Path) -> Outcome:
@@ -59,8 +55,6 @@ def measure(plan: Plan, folder: Path) -> Outcome:
     week = _play(config, templates, plan)
     click.echo("draining", err=True)
     recovery = _recover(config, templates, folder, seconds=plan.slice_seconds)
-    click.echo("killing senders in an outage", err=True)
-    loss = measure_loss(folder / "loss", outage_seconds=plan.outage_seconds)
     promises = [
         Promise(
             "a week's samples as a share of the buffer's default bound",
@@ -82,7 +76,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
         "is_extrapolated": plan.ticks < WEEK_TICKS,
         "buffer_max_bytes": config.buffer_max_bytes,
     }
-    return Outcome({"week": week, "recovery": recovery, "loss": loss}, promises, settings)
+    return Outcome({"week": week, "recovery": recovery}, promises, settings)
 
 
 def _play(config: AgentConfig, templates: list[TickTemplate], plan: Plan) -> dict[str, Any]:
@@ -113,7 +107,6 @@ def _play(config: AgentConfig, templates: list[TickTemplate], plan: Plan) -> dic
         "share_of_the_bound": rounded(disk_bytes * share / config.buffer_max_bytes),
         "bytes_per_point": rounded(bytes_per_point),
         "bytes_per_sample": rounded(disk_bytes / samples),
-        "compression_ratio": rounded(plain_bytes / disk_bytes),
         "append_milliseconds": rounded(1000 * seconds / plan.ticks),
     }
 

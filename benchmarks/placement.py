@@ -3,21 +3,20 @@
 *One placement* asks a planner for job after job, with shapes that repeat and with shapes that are
 all different. *The queue* lies in SQLite and in MariaDB: the dispatcher of the scheduler places it,
 in its own transactions. The simulated appliances end all that runs whenever nothing fits any more;
-that part is not timed. A decision is a job that starts, or is bound to an appliance. A transaction
-that writes lasts from its first write to its end. Memory is that of the whole process.
+that part is not timed. A decision is a job that starts, or is bound to an appliance. Memory is that
+of the whole process.
 """
 
 import random
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Engine, event, select, update
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from benchmarks.shared.document import (
@@ -34,7 +33,7 @@ from benchmarks.shared.filling import appliance_rows, insert_rows
 from benchmarks.shared.fleet import GIB, GPUS, name_of
 from benchmarks.shared.servers import mariadb
 from core.clock import utc_now
-from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
+from core.db import create_database_engine, create_session_factory, transaction
 from core.ids import new_id
 from core.migrations import upgrade_database
 from jobqueue.dispatch.dispatcher import Dispatcher
@@ -141,38 +140,14 @@ def _view(name: str) -> ApplianceView:
     )
 
 
-class _Locks:
-    """The time for which each transaction excluded other writers."""
-
-    def __init__(self, engine: Engine, sessions: SessionFactory) -> None:
-        self.seconds = list[float]()
-        self._sessions = sessions
-        self._began = 0.0
-        event.listen(engine, "before_cursor_execute", self._note)
-
-    def _note(self, _connection: object, _cursor: object, statement: str, *_: object) -> None:
-        if not self._began and not statement.startswith("SELECT"):
-            self._began = time.perf_counter()
-
-    @contextmanager
-    def transaction(self) -> Iterator[Session]:
-        """Open a transaction and note its length."""
-        self._began = 0.0
-        with transaction(self._sessions) as session:
-            yield session
-        if self._began:
-            self.seconds.append(time.perf_counter() - self._began)
-
-
 def _drain(url: str, plan: Plan) -> Figures:
     engine = create_database_engine(url)
     upgrade_database(engine)
     sessions = create_session_factory(engine)
     with transaction(sessions) as session:
         _fill(session, plan)
-    locks = _Locks(engine, sessions)
-    dispatcher = Dispatcher(locks.transaction)
-    decisions, rounds, took, cpu_seconds = 0, 0, [], 0.0
+    dispatcher = Dispatcher(lambda: transaction(sessions))
+    decisions, took, cpu_seconds = 0, [], 0.0
     while True:
         began, cpu_began = time.perf_counter(), time.process_time()
         done = dispatcher.cycle(now=utc_now())
@@ -185,10 +160,8 @@ def _drain(url: str, plan: Plan) -> Figures:
         with transaction(sessions) as session:
             if not _end_all(session):
                 break
-        rounds += 1
     engine.dispose()
     return {
-        "jobs": plan.jobs,
         "decisions": decisions,
         "decisions_per_second": rounded(decisions / sum(took)),
         "decisions_per_cpu_second": rounded(decisions / cpu_seconds),
@@ -196,9 +169,6 @@ def _drain(url: str, plan: Plan) -> Figures:
         "cpu_seconds": rounded(cpu_seconds),
         "cycles": len(took),
         "cycle_seconds_max": rounded(max(took)),
-        "write_transactions": len(locks.seconds),
-        "write_transaction_seconds_max": rounded(max(locks.seconds)),
-        "times_that_all_ended": rounds,
         "resident_mebibytes_max": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     }
 

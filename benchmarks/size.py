@@ -73,15 +73,14 @@ def measure(plan: Plan, folder: Path) -> Outcome:
     end_at = utc_now().replace(hour=0, minute=0, second=0, microsecond=0)
     names = [f"bench-{number:03}" for number in range(plan.appliances)]
     fleet = [name_of(number) for number in range(plan.fleet_appliances)]
-    results = {
-        "fleet": _sizes(folder / "fleet", fleet_samples(plan, end_at), plan, fleet),
-        "simulated": _sizes(
-            folder / "simulated",
-            simulated_samples(names, plan, end_at),
-            plan,
-            names[:FOR_INFLUXDB],
-        ),
-    }
+    fleet_sizes = _sizes(
+        folder / "fleet", fleet_samples(plan, end_at), plan=plan, for_influxdb=fleet
+    )
+    samples = simulated_samples(names, plan, end_at=end_at)
+    simulated_sizes = _sizes(
+        folder / "simulated", samples, plan=plan, for_influxdb=names[:FOR_INFLUXDB]
+    )
+    results = {"fleet": fleet_sizes, "simulated": simulated_sizes}
     ours = results["simulated"][servers.VEDETTE]
     name = "bytes of a settled value of simulated appliances"
     promises = [Promise(name, ours, MOST_BYTES, "bytes")]
@@ -103,7 +102,7 @@ def fleet_samples(plan: Plan, end_at: datetime) -> Samples:
         yield name_of(appliance), parse("\n".join(lines).encode(), default_time_ns=0).batch
 
 
-def simulated_samples(names: Sequence[str], plan: Plan, end_at: datetime) -> Samples:
+def simulated_samples(names: Sequence[str], plan: Plan, *, end_at: datetime) -> Samples:
     """Simulate appliances in two other processes; yield an hour of each in turn."""
     span = (end_at - timedelta(days=plan.days), end_at)
     hours = range(ceil((end_at - span[0]) / HOUR))
@@ -128,7 +127,7 @@ def simulated_hour(
 
 
 def _sizes(
-    folder: Path, samples: Samples, plan: Plan, for_influxdb: Collection[str]
+    folder: Path, samples: Samples, *, plan: Plan, for_influxdb: Collection[str]
 ) -> dict[str, float]:
     """Write samples into every store; return the bytes of a value of each."""
     with ExitStack() as stack:

@@ -1,6 +1,6 @@
 """How soon a container runs after its job was submitted, beside `docker run`.
 
-`vedette up` runs with an agent for this host on an idle Docker engine of its own. In turns, a job
+A server runs with an agent for this host on an idle Docker engine of its own. In turns, a job
 is submitted by REST and a container is started by `docker run`; both have the same image, which is
 there already. The time is from the request, or the start of the command, to the container's start
 by the engine's clock, which is this machine's. The engine has no network, and the storage driver
@@ -8,7 +8,6 @@ vfs.
 """
 
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import docker
-from sqlalchemy import select
 
 from benchmarks.shared.document import (
     BenchmarkError,
@@ -29,18 +27,13 @@ from benchmarks.shared.document import (
     percentile,
     rounded,
 )
-from cli.database import open_database
-from core.clock import NS_PER_SECOND, to_ns, utc_now
-from core.db import transaction
+from benchmarks.shared.servers import enroll_agent
+from core.clock import NS_PER_SECOND, to_ns
 from jobqueue.executors.docker.mapping import container_name, engine_time_ns
-from tenants.models import User
-from tenants.scope import Scope
-from tenants.users.tokens import create_api_token
-from tests.deployment import Deployment
-from tests.fixtures.databases import answers
+from tests.deployment import ALICE, agent_of, api_token, make_deployment, serving
 from tests.fixtures.docker_engine import DockerEngine, isolated_engine
 from tests.fixtures.polling import eventually
-from tests.servers import free_port, require_program, running
+from tests.servers import require_program
 from vedette.client import Client
 
 MOST_SECONDS = 1.0
@@ -122,34 +115,17 @@ def _started_ns(api: docker.APIClient, name: str) -> int:
 
 @contextmanager
 def _portal(folder: Path, engine: DockerEngine) -> Iterator[Client]:
-    """Run `vedette up` with an agent on the engine; give a client of its admin."""
-    deployment = Deployment(folder / "data", free_port())
-    home = deployment.data_dir / "agent"
-    home.mkdir(parents=True)
-    settings = {"data_dir": home, "docker_url": engine.url}
-    lines = [f'{name} = "{value}"' for name, value in settings.items()]
-    lines.append(f'portal_urls = ["{deployment.url}"]')
-    (home / "agent.toml").write_text("\n".join([*lines, ""]))
-    argv = [str(Path(sys.executable).with_name("vedette")), "up"]
-    with running(argv, log_path=folder / "up.log", environ=deployment.environ()):
-        eventually(lambda: answers(f"{deployment.url}/login"), what="the portal")
-        token = eventually(lambda: _token(deployment), what="the first user")
-        with Client(url=deployment.url, token=token) as client:
+    """Run a server, and an agent on the engine; give a client of a tenant's admin."""
+    deployment, home = make_deployment(folder / "data"), folder / "agent"
+    with serving(deployment):
+        enroll_agent(deployment, home)
+        token, toml = api_token(deployment, ALICE), f'docker_url = "{engine.url}"\n'
+        with (
+            agent_of(deployment, home=home, toml=toml),
+            Client(url=deployment.url, token=token) as client,
+        ):
             eventually(lambda: _is_ready(client), what="the agent")
             yield client
-
-
-def _token(deployment: Deployment) -> str | None:
-    """Return an API token of the first tenant's admin, once there is one."""
-    with (
-        open_database(deployment.settings) as (_engine, sessions),
-        transaction(sessions) as session,
-    ):
-        users = session.scalars(select(User).where(User.is_operator.is_(False)))
-        user = users.unique().first()
-        if user is None:
-            return None
-        return create_api_token(session, Scope.of(user), name="bench", now=utc_now())[1]
 
 
 def _is_ready(client: Client) -> bool:

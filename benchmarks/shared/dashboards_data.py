@@ -23,10 +23,8 @@ from benchmarks.shared.filling import (
     submit,
 )
 from benchmarks.shared.fleet import GPUS, MINUTE_NS, MODEL, block_of, gpu_batch
-from benchmarks.shared.servers import opened
-from cli.database import open_database
+from benchmarks.shared.servers import opened, writing
 from core.clock import from_ns, utc_now
-from core.db import transaction
 from core.ids import new_id
 from dash_app.queries.job import CONTAINER_FIELDS
 from jobqueue.usage.models import UsageEntry
@@ -80,10 +78,7 @@ def fill(deployment: Deployment, *, appliances: int, days: int) -> Filled:
 
 def _fill_database(deployment: Deployment, appliances: int, days: int) -> Filled:
     now = utc_now()
-    with (
-        open_database(deployment.settings) as (_engine, sessions),
-        transaction(sessions) as session,
-    ):
+    with writing(deployment) as session:
         tenant_id = session.scalars(select(Tenant.id).where(Tenant.slug == "acme")).one()
         rows = list(appliance_rows(tenant_id, appliances, now=now))
         for row in rows:
@@ -130,7 +125,7 @@ def _batch(
     for measurement, (fields, device_tag) in measurements.items():
         tags = ({device_tag: "data0"} if device_tag else {}) | ({"job": job} if job else {})
         columns = dict.fromkeys(fields, values)
-        blocks.append(block_of(measurement, [tags], columns, times))
+        blocks.append(block_of(measurement, [tags], columns=columns, times_ns=times))
     return Batch(tuple(blocks))
 
 

@@ -40,7 +40,7 @@ class Promise:
         return {
             "name": self.name,
             "bound": rounded(self.bound),
-            "measured": self.measured,
+            "measured": None if self.measured is None else rounded(self.measured),
             "unit": self.unit,
             "is_kept": self.measured is not None and self.measured <= self.bound,
         }

@@ -92,37 +92,32 @@ def insert_rows(session: Session, model: type[Any], rows: list[dict[str, Any]]) 
 def appliance_rows(tenant_id: str, count: int, *, now: datetime) -> Iterator[dict[str, Any]]:
     """Yield rows of appliances with eight GPUs that are online."""
     for number in range(count):
-        name = name_of(number)
-        gpus = [
-            {
-                "index": gpu,
-                "uuid": gpu_uuid(number, gpu),
-                "model": MODEL,
-                "memory_bytes": GPU_MEMORY_BYTES,
-            }
-            for gpu in range(GPUS)
-        ]
         yield {
             "id": new_id(),
             "tenant_id": tenant_id,
-            "name": name,
+            "name": name_of(number),
             "site": f"site {number % 100}",
             "labels": {"rack": str(number % 100)},
             "state": ApplianceState.ONLINE,
             "secret_hash": f"{number:064}",
-            "inventory": {
-                "hostname": name,
-                "cpu_count": 128,
-                "memory_bytes": 2**40,
-                "executors": ["simulated"],
-                "gpus": gpus,
-            },
+            "inventory": _inventory(number),
             "gpu_count": GPUS,
             "gpu_model": MODEL,
             "report_id": new_id(),
             "enrolled_at": now,
             "last_seen_at": now,
         }
+
+
+def _inventory(number: int) -> dict[str, Any]:
+    gpu = {"model": MODEL, "memory_bytes": GPU_MEMORY_BYTES}
+    return {
+        "hostname": name_of(number),
+        "cpu_count": 128,
+        "memory_bytes": 2**40,
+        "executors": ["simulated"],
+        "gpus": [{"index": n, "uuid": gpu_uuid(number, n), **gpu} for n in range(GPUS)],
+    }
 
 
 def running_job(tenant_id: str, appliance_id: str, *, now: datetime, **fields: Any) -> Job:  # noqa: ANN401 - any column

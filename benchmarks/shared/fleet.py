@@ -91,24 +91,18 @@ def gpu_batch(appliance: int, times_ns: Sequence[int], *, tick: int = 0, job: st
         for after in range(len(times_ns))
     ]
     job_tags = {"job": job} if job else {}
-    return Batch(
-        (
-            block_of(
-                "gpu",
-                [
-                    {"gpu": str(gpu), "model": MODEL, "uuid": gpu_uuid(appliance, gpu)} | job_tags
-                    for gpu in range(GPUS)
-                ],
-                dict(zip(FIELDS, zip(*rows, strict=True), strict=True)),
-                times_ns,
-            ),
-        )
-    )
+    series = [
+        {"gpu": str(gpu), "model": MODEL, "uuid": gpu_uuid(appliance, gpu)} | job_tags
+        for gpu in range(GPUS)
+    ]
+    columns = dict(zip(FIELDS, zip(*rows, strict=True), strict=True))
+    return Batch((block_of("gpu", series, columns=columns, times_ns=times_ns),))
 
 
 def block_of(
     measurement: str,
     series: Sequence[Mapping[str, str]],
+    *,
     columns: Mapping[str, Sequence[FieldValue]],
     times_ns: Sequence[int],
 ) -> Block:

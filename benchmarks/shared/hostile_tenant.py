@@ -87,19 +87,20 @@ class Hostile:
                 headers = {"Authorization": f"Bearer {self.agent_token}"}
                 if body.startswith(EMPTY_MEMBER):
                     headers["Content-Encoding"] = "gzip"
-                return self._post(entry.name, path, body, headers)
+                return self._post(entry.name, path, body=body, headers=headers)
             headers = {
                 "Authorization": f"Bearer {self.api_token}",
                 "Content-Type": "application/json",
             }
-            return self._post(entry.name, f"/api/v1{path}", json.dumps(body).encode(), headers)
+            text = json.dumps(body).encode()
+            return self._post(entry.name, f"/api/v1{path}", body=text, headers=headers)
 
         for _ in entry.rounds(post):
             if self.done.wait(entry.pause_seconds):
                 return
 
     def _post(
-        self, name: str, path: str, body: bytes, headers: Mapping[str, str]
+        self, name: str, path: str, *, body: bytes, headers: Mapping[str, str]
     ) -> Mapping[str, Any]:
         """Post a body, and return the decoded answer; nothing without one."""
         connection = HTTPConnection("127.0.0.1", self.port, timeout=60, source_address=ADDRESS)

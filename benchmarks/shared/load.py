@@ -25,7 +25,6 @@ from benchmarks.shared.document import BenchmarkError, milliseconds_of, rounded
 from benchmarks.shared.servers import Server
 
 REPLY_SECONDS = 120.0
-WINDOW_SECONDS = 60
 MAX_REASONS = 5
 _END_OF_HEAD = b"\r\n\r\n"
 
@@ -82,20 +81,15 @@ def request_of(method: str, path: str, *, headers: str = "", body: bytes = b"") 
 
 @dataclass(slots=True)
 class Tally:
-    """The answers to requests: their delays, and when they came, since the load's begin."""
+    """The answers to requests, and the delays of those that succeeded; in seconds."""
 
     statuses: Counter[int] = field(default_factory=Counter)
     reasons: list[str] = field(default_factory=list)
-    delays: list[tuple[float, float]] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
     lateness: list[float] = field(default_factory=list)
     reconnects: int = 0
     most_waiting: int = 0
     seconds: float = 0.0
-
-    @property
-    def delays_seconds(self) -> list[float]:
-        """The delays of the requests that succeeded."""
-        return [delay for _, delay in self.delays]
 
     @property
     def refused(self) -> int:
@@ -142,7 +136,7 @@ class Driver:
             except (OSError, EOFError) as error:
                 status, body = 0, repr(error).encode()
                 connection.close()
-            self._note(since, status, body)
+            self._note(since, status=status, body=body)
         connection.close()
 
     async def _due(self, number: int) -> float:
@@ -157,11 +151,11 @@ class Driver:
             self.tally.lateness.append(self._now() - due)
         return due
 
-    def _note(self, since: float, status: int, body: bytes) -> None:
-        now, tally = self._now(), self.tally
+    def _note(self, since: float, *, status: int, body: bytes) -> None:
+        tally = self.tally
         tally.statuses[status] += 1
         if HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
-            tally.delays.append((now, now - since))
+            tally.delays.append(self._now() - since)
         elif len(tally.reasons) < MAX_REASONS:
             tally.reasons.append(f"{status}: {body[:400].decode(errors='replace')}")
 
@@ -214,22 +208,10 @@ def _carry_out(posts: Posts) -> dict[str, Any]:
         "reasons": tally.reasons,
         "seconds": rounded(tally.seconds),
         "posts_per_second": rounded(len(tally.delays) / tally.seconds),
-        **milliseconds_of(tally.delays_seconds, name="ack_milliseconds"),
+        **milliseconds_of(tally.delays, name="ack_milliseconds"),
         **milliseconds_of(tally.lateness, name="driver_lateness_milliseconds"),
         "connections": posts.connections,
         "most_waiting_posts": tally.most_waiting,
         "reconnects": tally.reconnects,
         "driver_cpu_seconds": rounded(time.process_time() - began),
-        "minutes": minutes(tally.delays),
     }
-
-
-def minutes(delays: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
-    """Return for each minute how many posts were acknowledged in it, and how fast."""
-    by_minute: dict[int, list[float]] = {}
-    for at, delay in delays:
-        by_minute.setdefault(int(at // WINDOW_SECONDS), []).append(delay)
-    return [
-        {"minute": minute, "acknowledged": len(seconds), **milliseconds_of(seconds)}
-        for minute, seconds in sorted(by_minute.items())
-    ]

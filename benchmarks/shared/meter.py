@@ -34,8 +34,6 @@ class Usage:
     at_seconds: float
     cpu_seconds: float
     switches: tuple[int, int]
-    threads: int
-    processes: int
     resident_bytes: int
     proportional_bytes: int
 
@@ -54,8 +52,6 @@ def read_usage(pid: int) -> Usage:
         at_seconds=time.monotonic(),
         cpu_seconds=sum(cpu_seconds(member.pid) for member in family),
         switches=(sum(pair[0] for pair in switches), sum(pair[1] for pair in switches)),
-        threads=sum(member.num_threads() for member in family),
-        processes=len(family),
         resident_bytes=sum(member.rss for member in memory),
         proportional_bytes=sum(member.pss for member in memory),
     )
@@ -101,8 +97,6 @@ def spent(readings: Sequence[Usage]) -> dict[str, float]:
         "cpu_percent_of_a_core": rounded(100 * (last.cpu_seconds - first.cpu_seconds) / seconds),
         "voluntary_switches_per_second": rounded(voluntary),
         "involuntary_switches_per_second": rounded(involuntary),
-        "threads": last.threads,
-        "processes": last.processes,
         "resident_mebibytes": rounded(last.resident_bytes / MEBIBYTE),
         "most_resident_mebibytes": rounded(most_bytes / MEBIBYTE),
         "proportional_mebibytes": rounded(last.proportional_bytes / MEBIBYTE),

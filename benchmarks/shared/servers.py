@@ -12,6 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import requests
+from sqlalchemy.orm import Session
 
 from benchmarks.shared.document import BenchmarkError
 from cli.database import open_database
@@ -92,10 +93,10 @@ def vedette(
     deployment = make_deployment(folder)
     members = enroll_fleet(deployment, appliances)
     with serving(deployment, environ=environ) as process:
-        yield vedette_server(deployment, members, process.pid)
+        yield vedette_server(deployment, members, pid=process.pid)
 
 
-def vedette_server(deployment: Deployment, members: Sequence[Member], pid: int) -> Server:
+def vedette_server(deployment: Deployment, members: Sequence[Member], *, pid: int) -> Server:
     """Return the server of a deployment, to which a fleet can post."""
     return Server(
         name=VEDETTE,
@@ -158,13 +159,20 @@ def opened(url: str) -> Iterator[Store]:
         store.close()
 
 
-def enroll_fleet(deployment: Deployment, appliances: int) -> list[Member]:
-    """Enroll a fleet in the database, fifty appliances a tenant; return them in their order."""
-    members: list[Member] = []
+@contextmanager
+def writing(deployment: Deployment) -> Iterator[Session]:
+    """Write into a deployment's database in a transaction."""
     with (
         open_database(deployment.settings) as (_engine, sessions),
         transaction(sessions) as session,
     ):
+        yield session
+
+
+def enroll_fleet(deployment: Deployment, appliances: int) -> list[Member]:
+    """Enroll a fleet in the database, fifty appliances a tenant; return them in their order."""
+    members: list[Member] = []
+    with writing(deployment) as session:
         while len(members) < appliances:
             number, now = len(members) // APPLIANCES_OF_A_TENANT, utc_now()
             tenant = create_tenant(session, name=f"Fleet {number}", now=now)
@@ -188,10 +196,7 @@ def enrolled(deployment: Deployment, tenant: str) -> Member:
     inventory = Inventory(
         hostname="gpu-01", cpu_count=8, memory_bytes=2**36, executors=["simulated"]
     )
-    with (
-        open_database(deployment.settings) as (_engine, sessions),
-        transaction(sessions) as session,
-    ):
+    with writing(deployment) as session:
         appliance, agent_secret = enroll_appliance(
             session, secret=secret, name=f"{tenant}-01", inventory=inventory, now=utc_now()
         )
