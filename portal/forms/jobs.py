@@ -16,6 +16,7 @@ from wtforms import (
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
 
+from core.spec import spec_fields
 from jobqueue.jobs.end_notices import EMAIL
 from jobqueue.jobs.retries import DESCRIPTIONS
 from jobqueue.models import Job, JobSchedule
@@ -186,21 +187,20 @@ class JobForm(Form):
     def request(self, **fixed: object) -> JobRequest:
         """Return the job request, with fixed fields; an unknown appliance is rejected with it."""
         values: dict[str, Any] = {}
-        for name in JobRequest.__struct_fields__:
+        for name, spec_field in spec_fields(JobRequest).items():
             field = self._fields.get(RENAMED.get(name, name))
             value = field.data if field else None
             value = value.strip() if isinstance(value, str) else value
-            # An empty field has its default.
-            values |= {} if value in (None, "") else {name: value}
+            # An empty field has its default. Fields of numbers return floats and decimals.
+            if value not in (None, ""):
+                is_number = spec_field.type in (int, float)
+                values[name] = spec_field.type(value) if is_number else value
         values |= {
             "secrets_from": self.secrets_from.data or None,
-            "cpus": float(self.cpus.data),
-            "idle_gpu_seconds": int(self.idle_gpu_time.data),
             "appliance_id": self._chosen.id if self._chosen else values.get("appliance_id"),
             **fixed,
         }
         values["kind"] = JobKind(values["kind"])
-        values["time_limit_seconds"] = int(values.get("time_limit_seconds", 0))
         if self.health_check.data:
             values["health_check"] = msgspec.structs.replace(
                 self.health_check.data,

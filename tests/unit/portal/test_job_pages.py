@@ -49,7 +49,7 @@ def job(
 
 
 def test_the_form_submits_what_was_typed(bob: Browser, appliance_id: str) -> None:
-    answer = bob.post("/jobs/new", {**FORM, "appliance": appliance_id})
+    answer = bob.post("/jobs/new", {**FORM, "appliance": appliance_id, "stop_grace": "2m"})
     assert answer.status_code == 302
     job = bob.get(f"/api/v1{answer.headers['Location']}").json
     assert job is not None
@@ -58,6 +58,9 @@ def test_the_form_submits_what_was_typed(bob: Browser, appliance_id: str) -> Non
     assert (job["gpus"], job["gpu_memory_bytes"]) == (1, 40 * GIB)
     assert (job["cpus"], job["memory_bytes"]) == (2.5, 8 * GIB)
     assert job["requested_appliance_id"] == appliance_id
+    assert job["stop_grace_seconds"] == 120
+    page = bob.get(answer.headers["Location"]).text
+    assert "<dt>Stop grace period</dt><dd><div>2m</div></dd>" in page
 
 
 @pytest.mark.usefixtures("appliance_id")
