@@ -21,13 +21,7 @@ from alerting.rules.platform_rules import (
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.rule_schemas import MAX_RULES
-from portal.api.schemas import (
-    StrictSchema,
-    instant,
-    page_of,
-    page_query,
-    whole_list,
-)
+from portal.api.schemas import StrictSchema, instant, page_of, page_query, whole_list
 from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import current_scope, database, now, public_url
 from tenants.permissions import Permission
