@@ -123,9 +123,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     ports: Annotated[
         list[Port], About("Ports on which the container listens.", maximum=MAX_ENTRIES)
     ] = []
-    time_limit_seconds: Annotated[
-        int, About("Of each attempt; 0 is none.", maximum=366 * DAY_SECONDS, is_listed=True)
-    ] = 0
+    # Agents store it with a decimal point.
+    time_limit_seconds: float = 0.0
     stop_grace_seconds: Annotated[
         int,
         About(
@@ -167,6 +166,9 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
     is_preemptible: Annotated[
         bool, About("May stop for another job, and is queued again then.", is_listed=True)
     ] = False
+    time_limit_seconds: Annotated[
+        int, About("Of each attempt; 0 is none.", maximum=366 * DAY_SECONDS, is_listed=True)
+    ] = 0
     max_retries: Annotated[int, About("Further attempts after failures.", maximum=20)] = 0
     retry_on: Annotated[list[str], About("Failures to retry.", choices=tuple(FailureClass))] = (
         msgspec.field(default_factory=lambda: list(map(str, FailureClass)))

@@ -7,8 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from collector.data_dir import load_json
 from collector.errors import PortalUnreachableError
-from collector.jobs.attempts import AttemptRunner
+from collector.jobs.attempts import AttemptRunner, AttemptState
 from collector.jobs.executors import simulated_executor
 from collector.jobs.storage import StorageReporter
 from collector.sending.access_points import AccessPoints
@@ -93,6 +94,21 @@ def test_an_attempt_fails_at_its_time_limit_over_a_restart(site: Site) -> None:
     site.turn()
     ended = site.portal.recording.observed["a"]
     assert (ended.state, ended.reason) == (ObservedState.FAILED, "time_limit")
+
+
+def test_the_state_of_an_earlier_agent_is_read(site: Site) -> None:
+    limited = msgspec.structs.replace(SPEC, time_limit_seconds=3600)
+    site.runner.set_desired(DesiredState(generation=1, attempts=[limited]))
+    site.turn()
+    state = site.folder / "attempts.json"
+    text = state.read_text("utf-8")
+    # It stored the limit as a decimal, and did not know the grace period.
+    earlier = text.replace('"time_limit_seconds":3600', '"time_limit_seconds":3600.0')
+    state.write_text(earlier.replace('"stop_grace_seconds":0,', ""), "utf-8")
+    assert len(state.read_text("utf-8")) < len(text)
+    stored = load_json(state, AttemptState)
+    assert stored is not None
+    assert stored.desired == DesiredState(generation=1, attempts=[limited])
 
 
 def test_an_unlisted_attempt_is_removed_once_its_log_is_delivered(site: Site) -> None:
