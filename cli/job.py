@@ -29,6 +29,7 @@ from vedette.jobs import Job
 
 COPY_HELP = "Secret variable, by default with its value in the job or in this shell; repeatable."
 TOP_SECONDS = 2.0
+FIRST_FIELDS = ("id", "name", "kind", "image", "command", "state", "reason", "message")
 # Usage of the container and of its GPUs, as shown by `top`: title to field.
 TOP_COLUMNS = {
     "CPU": "cpu_percent",
@@ -217,7 +218,7 @@ def top(*, once: bool, limit: int) -> None:
 
 def _fields(job: Job) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.to_builtins(job)
-    return fields
+    return {name: fields[name] for name in FIRST_FIELDS} | fields
 
 
 def _columns(jobs: Sequence[Job]) -> dict[str, list[str]]:

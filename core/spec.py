@@ -16,6 +16,8 @@ import msgspec
 
 from core.quantities import format_value, unit_of
 
+MAX_INTEGER = 2**63 - 1
+"""The largest number that databases store; as a limit, there is none."""
 _ACRONYMS = {"gpu": "GPU", "gpus": "GPUs"}
 
 
@@ -81,8 +83,11 @@ class SpecField:
         if isinstance(value, list | dict):
             problem = f"{self.name} has {len(value)} entries; use at most {maximum:.0f}."
             return problem if len(value) > maximum else ""
-        problem = f"{self.name} is {value:.15g}; enter {minimum:.15g} to {maximum:.15g}."
-        return "" if minimum <= value <= maximum else problem
+        if minimum <= value <= maximum:
+            return ""
+        least = format_value(self.name, minimum) if self.name.endswith("_bytes") else f"{minimum:g}"
+        allowed = f"{least} or more" if maximum >= MAX_INTEGER else f"{least} to {maximum:.15g}"
+        return f"{self.name} is {value:.15g}; enter {allowed}."
 
 
 @cache

@@ -10,11 +10,10 @@ from typing import Annotated
 
 import msgspec
 
-from core.spec import About
+from core.spec import MAX_INTEGER, About
 
 GIB = 1024**3
 MIN_MEMORY_BYTES = 16 * 1024**2
-MAX_INTEGER = 2**63 - 1
 MAX_ENTRIES = 20
 MAX_GPUS = 1024
 MAX_INSTANCES = 100

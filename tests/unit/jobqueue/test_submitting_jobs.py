@@ -95,8 +95,10 @@ def test_an_invalid_field_is_named(session: Session, cast: Cast, field: str, val
 
 def test_all_invalid_fields_are_named_together(session: Session, cast: Cast) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        submit(session, cast.alice, "", image="", cpus=-1.0)
-    assert set(caught.value.errors) == {"name", "image", "cpus"}
+        submit(session, cast.alice, "", image="", cpus=-1.0, gpus=-3, memory_bytes=1)
+    assert set(caught.value.errors) == {"name", "image", "cpus", "gpus", "memory_bytes"}
+    assert caught.value.errors["gpus"] == ["gpus is -3; enter 0 to 1024."]
+    assert caught.value.errors["memory_bytes"] == ["memory_bytes is 1; enter 16 MiB or more."]
 
 
 def test_more_than_any_appliance_has_is_refused_with_the_figures(
