@@ -172,7 +172,8 @@ Job.audited = Audited(
     kind="job",
     name="name",
     fields=(
-        *("kind", *(spec_fields(JobSpec).keys() - OPTIONS - {"env", "instances"}), "options"),
+        *(name for name in spec_fields(JobSpec) if name not in {*OPTIONS, "env", "instances"}),
+        *("kind", "options"),
         *("container_policy", "secret_names", "dependencies", "array_size", "array_limit"),
         *("revision", "appliance_id", "stop_requested_at"),
     ),

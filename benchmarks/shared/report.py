@@ -25,12 +25,10 @@ TITLES = {
     "ingest": "Ingest through HTTP",
     "accounts": "Accounts on MariaDB",
     "fleet_hold": "A fleet held",
-    "tunnel": "Web pages of jobs",
     "idle": "An idle server",
     "hostile": "Beside a hostile tenant",
     "size": "Bytes of a value",
     "month": "Queries over 30 days",
-    "polls": "10,000 agents that poll",
     "start": "Submit to start",
     "follow": "Following jobs",
 }
