@@ -18,6 +18,7 @@ from collector.errors import EnrollmentError
 from collector.health.gpus import accept_present_gpus
 from core.errors import VedetteError
 from core.logs import configure_logging
+from core.structs import describe_structs
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ def run(data_dir: Path) -> None:
     identity = _require_identity(data_dir) if config.influxdb is None else None
     stop_with_parent()
     secure_data_dir(config.data_dir)
+    describe_structs()
     with lock_data_dir(config.data_dir):
         worker = Agent(config, identity)
         arguments = (worker, data_dir, reloads)

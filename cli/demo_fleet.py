@@ -28,6 +28,7 @@ from collector.inventory import simulated_inventory
 from collector.tls import TLSContexts, TLSFiles
 from core.clock import utc_now
 from core.logs import configure_logging
+from core.structs import describe_structs
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import GIB, SimulationConfig
 from plugins.simulation.history import continue_history
@@ -112,6 +113,7 @@ def demo_fleet(portal_url: str, data_dir: Path, interval: float, history_hours: 
     os.nice(NICENESS)
     stop = stop_event()
     stop_with_parent()
+    describe_structs()
     threads = [
         threading.Thread(target=target, args=(stop,), name=name)
         for name, target in _runners(

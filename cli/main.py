@@ -4,6 +4,7 @@ Commands are imported when called: the agent runs without the server packages, a
 `vedette --help` is fast.
 """
 
+import faulthandler
 import gc
 import importlib
 import sys
@@ -14,6 +15,7 @@ import click
 from core.errors import VedetteError
 from core.private_files import create_files_privately
 
+STDERR = 2
 # Command -> (module, attribute, help text).
 COMMANDS = {
     "up": ("cli.up", "up", "Start portal, scheduler and an agent for this host."),
@@ -111,6 +113,8 @@ def vedette() -> None:
 def main(argv: list[str] | None = None) -> Any:  # noqa: ANN401 - click's return value
     """Run the command; print an expected error as one message and exit with status 1."""
     create_files_privately()
+    # A crash of native code leaves the stacks of all threads in the log.
+    faulthandler.enable(STDERR)
     try:
         return vedette.main(args=argv, prog_name="vedette")
     except VedetteError as error:

@@ -36,6 +36,7 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
 from core.logs import RepeatFilter, configure_logging
 from core.settings import ServerSettings, load_server_settings, secret_key
+from core.structs import describe_structs
 from jobqueue.logs.log_files import LogFiles
 from jobqueue.services.web_ui import Proofs
 from portal.app import create_portal
@@ -108,6 +109,7 @@ def run_server(settings: ServerSettings) -> None:
     """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
     limit_malloc_arenas()
     with _open_backend(settings) as backend:
+        describe_structs()
         scheduler = Scheduler(settings, sessions=backend.sessions, store=backend.store)
         config = server_config(backend)
         # Objects that live as long as the process need no garbage collection.
