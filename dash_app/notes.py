@@ -56,6 +56,11 @@ NOTES: Mapping[str, Note] = {
     "gpu-temperature_celsius": _TEMPERATURE,
     "gpu-power_watts": _POWER,
     "gpu-utilization": _UTILIZATION,
+    "gpu-activity": Note(
+        "Multiprocessors with work, time of the tensor cores, and bandwidth of the memory in use. "
+        "High utilization with low activity means that kernels are small or wait.",
+        "gpu.sm_active_percent",
+    ),
     "gpu-memory": _GPU_MEMORY,
     "gpu-temperature": _TEMPERATURE,
     "gpu-power": _POWER,

@@ -101,23 +101,25 @@ DECLARED: Mapping[str, Declared] = {
     "gpu": _declared(
         "gpu job model uuid",
         "clocks_idle clocks_set_by_user compute_mode decoder_utilization_percent "
-        "ecc_corrected_aggregate ecc_corrected_volatile ecc_enabled ecc_uncorrected_aggregate "
-        "ecc_uncorrected_volatile encoder_utilization_percent energy_joules fabric_degraded "
-        "fabric_health_mask fabric_registered fan_percent graphics_clock_hertz lost "
-        "max_operating_celsius memory_clock_hertz memory_clock_max_hertz memory_free_bytes "
-        "memory_reserved_bytes memory_temperature_celsius memory_total_bytes memory_used_bytes "
-        "memory_used_percent memory_utilization_percent mig_enabled nvlink_errors "
-        "nvlink_received_bytes_per_second nvlink_sent_bytes_per_second nvlinks nvlinks_active "
-        "pcie_generation pcie_generation_max pcie_received_bytes_per_second pcie_replays "
+        "dram_active_percent ecc_corrected_aggregate ecc_corrected_volatile ecc_enabled "
+        "ecc_uncorrected_aggregate ecc_uncorrected_volatile encoder_utilization_percent "
+        "energy_joules fabric_degraded fabric_health_mask fabric_registered fan_percent "
+        "fp16_active_percent fp32_active_percent fp64_active_percent graphics_clock_hertz "
+        "graphics_engine_active_percent integer_active_percent lost max_operating_celsius "
+        "memory_clock_hertz memory_clock_max_hertz memory_free_bytes memory_reserved_bytes "
+        "memory_temperature_celsius memory_total_bytes memory_used_bytes memory_used_percent "
+        "memory_utilization_percent mig_enabled nvlink_errors nvlink_received_bytes_per_second "
+        "nvlink_sent_bytes_per_second nvlinks nvlinks_active pcie_generation "
+        "pcie_generation_max pcie_received_bytes_per_second pcie_replays "
         "pcie_sent_bytes_per_second pcie_width pcie_width_max performance_state "
         "persistence_mode power_limit_default_watts power_limit_max_watts power_limit_watts "
         "power_watts remapped_rows_corrected remapped_rows_failed remapped_rows_pending "
         "remapped_rows_uncorrected retired_pages_double_bit retired_pages_pending "
-        "retired_pages_single_bit shutdown_celsius slowdown_celsius sm_clock_hertz "
-        "sm_clock_max_hertz sram_ecc_corrected_aggregate sram_ecc_threshold_exceeded "
-        "sram_ecc_uncorrected_aggregate temperature_celsius throttle_reasons throttled "
-        "throttled_by_hardware throttled_by_heat throttled_by_power utilization_percent "
-        "video_clock_hertz",
+        "retired_pages_single_bit shutdown_celsius slowdown_celsius sm_active_percent "
+        "sm_clock_hertz sm_clock_max_hertz sm_occupancy_percent sram_ecc_corrected_aggregate "
+        "sram_ecc_threshold_exceeded sram_ecc_uncorrected_aggregate temperature_celsius "
+        "tensor_active_percent throttle_reasons throttled throttled_by_hardware "
+        "throttled_by_heat throttled_by_power utilization_percent video_clock_hertz",
     ),
     "gpu_slice": _declared(
         "gpu job model slice uuid",

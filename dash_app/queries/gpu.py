@@ -28,7 +28,11 @@ from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
 
-NO_NVLINK = "No NVLink traffic is reported in this time range"
+# Why a panel is empty where its GPU does not report it.
+UNREPORTED = {
+    "activity": "Only GPUs of the Hopper generation and newer report this",
+    "nvlink": "No NVLink traffic is reported in this time range",
+}
 # More bands could not be told apart.
 MAX_BANDS = 100
 # The energy is summed over at most this many windows.
@@ -36,6 +40,11 @@ _MAX_WINDOWS = 1000
 # Panel to fields and labels.
 PANELS: Mapping[str, tuple[tuple[str, str], ...]] = {
     "utilization": (("utilization_percent", "GPU"), ("memory_utilization_percent", "memory bus")),
+    "activity": (
+        ("sm_active_percent", "SM"),
+        ("tensor_active_percent", "tensor cores"),
+        ("dram_active_percent", "memory bandwidth"),
+    ),
     "memory": (("memory_used_bytes", "used"), ("memory_total_bytes", "total")),
     "temperature": (
         ("temperature_celsius", "die"),
@@ -225,7 +234,7 @@ def _charts(
             lines=lines,
             bands=bands.get(key, ()),
             events=chart_events(xids),
-            problem=result.problem or (NO_NVLINK if key == "nvlink" and not lines else ""),
+            problem=result.problem or ("" if lines else UNREPORTED.get(key, "")),
         )
         # A rule on a flag is about 0 or 1, the panel shows its share of the time.
         rule_fields = () if key == "throttled" else tuple(name for name, _ in fields)

@@ -47,6 +47,7 @@ THROTTLE_REASONS = {
 # Key to title, in reading order.
 PANELS = {
     "utilization": "Utilization",
+    "activity": "Activity of the GPU's units",
     "memory": "Memory",
     "temperature": "Temperature",
     "power": "Power",

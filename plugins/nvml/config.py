@@ -10,7 +10,7 @@ class NVMLConfig:
     Attributes:
         skip_uuids: GPUs to skip, by UUID.
         per_link: add points for each NVLink to the totals of the GPU.
-        pcie_throughput: read PCIe throughput; takes 40 ms on older cards.
+        pcie_throughput: read PCIe throughput; takes 40 ms for each GPU older than Hopper.
     """
 
     skip_uuids: tuple[str, ...] = ()

@@ -21,6 +21,7 @@ from plugins.nvml.links import (
     read_links,
     read_pcie,
 )
+from plugins.nvml.profiling import Profile, can_profile
 from plugins.nvml.readings import BATCH_KEYS, Fields, read_gpu
 from plugins.nvml.slices import find_slices, is_mig_enabled, slice_fields
 from plugins.nvml.xids import XidWatcher
@@ -126,6 +127,7 @@ class GPU:
         self._proc = proc
         self._learned: _Capabilities | None = None
         self._rates = CounterRates()
+        self._profile = Profile(with_pcie=config.pcie_throughput)
         # A GPU that never answered has nothing that speaks against its being lost.
         self._failed_readings = LOST_READINGS - 1
 
@@ -150,6 +152,7 @@ class GPU:
 
     def forget(self) -> None:
         """Clear the handle and the capabilities."""
+        self._profile.close()
         self.device, self._learned = None, None
 
     def _learn(self, library: NVMLLibrary, now: datetime) -> "_Capabilities | None":
@@ -165,6 +168,7 @@ class GPU:
             return None
         if device.uuid != self.tags.get("uuid"):
             self._rates = CounterRates()
+            self._profile.close()
         self.device = device
         self.tags = {"gpu": str(self._index), "uuid": device.uuid, "model": device.model}
         self._learned = _Capabilities(device, now, with_pcie=self._config.pcie_throughput)
@@ -181,7 +185,9 @@ class GPU:
             **link_totals(links),
             **read_fabric(learned.calls),
         }
-        if self._config.pcie_throughput:
+        if learned.can_profile:
+            fields |= self._profile.read(learned.calls)
+        elif self._config.pcie_throughput:
             fields |= read_pcie(learned.calls, batch, self._rates, now=now)
         points = [Point("gpu", self.tags, present(fields), time_ns)]
         for mig_slice in find_slices(learned.calls) if learned.is_mig else ():
@@ -209,5 +215,7 @@ class _Capabilities:
         self.is_mig = is_mig_enabled(self.calls)
         self.facts = read_facts(self.calls)
         self.links = range(link_count(self.calls))
-        pcie = (PCIE_RECEIVED, PCIE_SENT) if with_pcie else ()
+        # In MIG mode the units belong to slices.
+        self.can_profile = not self.is_mig and bool(self.calls.ask(can_profile))
+        pcie = (PCIE_RECEIVED, PCIE_SENT) if with_pcie and not self.can_profile else ()
         self.batch = FieldBatch(self.calls, [*BATCH_KEYS, *pcie, *link_keys(self.links)])

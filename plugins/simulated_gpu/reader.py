@@ -21,6 +21,18 @@ from timeseries.points import FieldValue, Point
 
 # GPU owners change rarely, and the demo has twelve appliances in one process.
 PROCESSES_EVERY = timedelta(seconds=10)
+# Of the utilization: how busy mixed-precision training keeps the units of a GPU.
+ACTIVITY_SHARES = {
+    "graphics_engine_active_percent": 1.0,
+    "sm_active_percent": 0.86,
+    "sm_occupancy_percent": 0.24,
+    "tensor_active_percent": 0.52,
+    "fp64_active_percent": 0.0,
+    "fp32_active_percent": 0.11,
+    "fp16_active_percent": 0.02,
+    "integer_active_percent": 0.07,
+    "dram_active_percent": 0.45,
+}
 # Fields that are not simulated.
 _NOT_SIMULATED = frozenset(
     {
@@ -208,7 +220,12 @@ def _other_fields(
     has_link_down = index == config.nvlink_down_gpu
     links_up = config.nvlinks - has_link_down
     fabric = {"fabric_registered": 1, "fabric_degraded": int(has_link_down)}
+    activity = {
+        name: round(reading.utilization_percent * activity_share, 1)
+        for name, activity_share in ACTIVITY_SHARES.items()
+    }
     return {
+        **activity,
         "memory_reserved_bytes": RESERVED_BYTES,
         "memory_free_bytes": max(0, config.gpu_memory_bytes - used - RESERVED_BYTES),
         "memory_temperature_celsius": reading.temperature_celsius + MEMORY_WARMER_CELSIUS,

@@ -20,7 +20,7 @@ def test_a_dgx_gives_every_field_but_that_of_fans_which_belong_to_its_chassis(
 ) -> None:
     readings = twice(nvml, world)
     declared = {metric.name for metric in GPU_METRICS}
-    assert set(gpu_fields(readings, 0)) == declared - {"fan_percent"}
+    assert set(gpu_fields(readings, 0)) == declared - {"fan_percent", "fp16_active_percent"}
     assert len(chosen(readings, "gpu")) == 8
     assert len(chosen(readings, "gpu_link")) == 8 * 18
     assert {name for taken in readings for name in taken.fields} <= {
@@ -93,7 +93,41 @@ def test_a_point_names_its_gpu_by_index_uuid_and_model(nvml: NVMLReader) -> None
     assert point.time_ns == 7_000_000_000
 
 
-def test_bytes_over_pcie_come_from_counters(nvml: NVMLReader, world: World) -> None:
+def test_hopper_reports_how_busy_its_units_were_since_the_reading_before(
+    nvml: NVMLReader, world: World
+) -> None:
+    declared = {metric.name for metric in GPU_METRICS}
+    activity = {name for name in declared if name.endswith("active_percent")}
+    assert activity.isdisjoint(gpu_fields(nvml.read(0), 2))
+    world.add("seconds 10")
+    fields = gpu_fields(nvml.read(10), 2)
+    assert fields["sm_active_percent"] == 96.0
+    assert fields["tensor_active_percent"] == 93.0
+    assert fields["dram_active_percent"] == 88.0
+    assert "fp16_active_percent" not in fields  # the driver refuses it alone
+    assert fields["pcie_received_bytes_per_second"] == 5.5 * MIB
+    assert fields["pcie_sent_bytes_per_second"] == 3 * MIB
+    # Too short a time gives what is not a number for the memory.
+    assert "dram_active_percent" not in gpu_fields(nvml.read(10), 2)
+
+
+def test_activity_starts_anew_after_the_gpu_was_lost_or_sliced(
+    nvml: NVMLReader, world: World
+) -> None:
+    twice(nvml, world)
+    world.add("gpu 2 error 15")
+    nvml.read(11)
+    world.add("gpu 2 error 0", "gpu 3 mig 1", "gpu 3 slices 2")
+    readings = nvml.read(20)
+    assert "sm_active_percent" not in gpu_fields(readings, 2)
+    world.add("seconds 30")
+    readings = nvml.read(30)
+    assert "sm_active_percent" in gpu_fields(readings, 2)
+    assert "sm_active_percent" not in gpu_fields(readings, 3)
+
+
+def test_bytes_over_pcie_come_from_counters_before_hopper(nvml: NVMLReader, world: World) -> None:
+    world.add("refuse nvmlGpmQueryDeviceSupport 3")
     fields = gpu_fields(twice(nvml, world), 2)
     assert fields["pcie_received_bytes_per_second"] == 5_000_002
     assert fields["pcie_sent_bytes_per_second"] == 3_000_002
@@ -104,7 +138,7 @@ def test_bytes_over_pcie_come_from_counters(nvml: NVMLReader, world: World) -> N
 def test_pcie_counters_that_overflow_are_left_for_the_measurement_of_the_driver(
     nvml: NVMLReader, world: World
 ) -> None:
-    world.add("gpu 2 pcie_is_narrow 1")
+    world.add("refuse nvmlGpmQueryDeviceSupport 3", "gpu 2 pcie_is_narrow 1")
     fields = gpu_fields(twice(nvml, world), 2)
     assert fields["pcie_received_bytes_per_second"] == 5_000_000
     assert fields["pcie_sent_bytes_per_second"] == 3_000_000
