@@ -17,7 +17,6 @@ from access.errors import BadRequestError
 from access.identity.agent_registry import Agent
 from access.identity.auth import Authenticator
 from access.ingest.body import decode_struct, read_body, read_plain_body
-from access.jobs.tunnels import Tunnels
 from access.longpoll import INTERVAL_SECONDS, ChangeWatch
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
@@ -26,6 +25,7 @@ from core.secretbox import SecretBox
 from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.logs.logs import append_logs
+from jobqueue.services.tunnels import holder_of
 from jobqueue.storage.service import record_storage
 from protocol.attempts import DesiredState, LogReply, LogUpload, ObservedReport
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
@@ -59,7 +59,6 @@ class AgentEndpoints:
         authenticator: Authenticator,
         database: Database,
         watch: ChangeWatch,
-        tunnels: Tunnels,
         *,
         issuer: Issuer,
         box: SecretBox,
@@ -76,7 +75,6 @@ class AgentEndpoints:
         self._authenticator = authenticator
         self._database = database
         self._watch = watch
-        self._tunnels = tunnels
         self._clock = clock
 
     async def enroll(self, request: Request) -> Response:
@@ -231,7 +229,7 @@ class AgentEndpoints:
                 box=self._box,
                 registry=self._registry_tokens,
                 now=self._clock(),
-                wants_tunnel=self._tunnels.wants(appliance_id),
+                wants_tunnel=holder_of(session, appliance_id) is not None,
             )
         )
 

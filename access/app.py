@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import ssl
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -24,6 +25,7 @@ from access.ingest.influx import InfluxEndpoints
 from access.ingest.job_tags import JobTags
 from access.ingest.late_samples import LateNotes
 from access.ingest.quotas import QuotaCache
+from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
 from access.transfer import TransferEndpoints
@@ -32,7 +34,7 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.quantities import format_duration
 from core.secretbox import SecretBox
-from core.settings import ServerSettings
+from core.settings import ServerSettings, secret_key
 from jobqueue.images.tokens import RegistryTokens
 from protocol.tunnel import TUNNEL_PATH
 from tenants.pki.certificates import Issuer
@@ -50,7 +52,8 @@ def create_access_app(
 ) -> Starlette:
     """Return the application. It needs no lifespan.
 
-    `state.watch` counts its long polls, and `state.tunnels` leads to appliances.
+    `state.watch` counts its long polls, `state.tunnels` leads to appliances, and
+    `state.forwarder` to other processes of the portal.
     """
     database = Database(sessions, clock=clock)
     authenticator = Authenticator(
@@ -75,12 +78,13 @@ def create_access_app(
     collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)
     public = PublicEndpoints(settings, database, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
-    tunnels = Tunnels(database, authenticator)
+    url = settings.resolved_internal_url
+    forwarder = Forwarder(url, secret=secret_key(settings), tls=internal_tls(settings))
+    tunnels = Tunnels(database, authenticator, forwarder)
     agents = AgentEndpoints(
         authenticator,
         database,
         watch,
-        tunnels,
         issuer=issuer_of(settings),
         box=SecretBox.of(settings),
         registry_tokens=RegistryTokens(settings),
@@ -112,6 +116,7 @@ def create_access_app(
     app = _AgentAPI(routes, influx)
     app.state.watch = watch
     app.state.tunnels = tunnels
+    app.state.forwarder = forwarder
     return app
 
 
@@ -146,6 +151,16 @@ class _AgentAPI(Starlette):
 def is_for_agents(path: str) -> bool:
     """Return whether a path belongs to the agent API; all others belong to the portal."""
     return path.startswith(_PREFIXES) or path in _PATHS
+
+
+def internal_tls(settings: ServerSettings) -> ssl.SSLContext | None:
+    """Return how other processes of the portal are verified, None where they have no TLS."""
+    if not settings.resolved_internal_url.startswith("https:"):
+        return None
+    context = ssl.create_default_context()
+    if settings.tls_authority_file is not None:
+        context.load_verify_locations(settings.tls_authority_file)
+    return context
 
 
 def issuer_of(settings: ServerSettings) -> Issuer:

@@ -25,8 +25,9 @@ from werkzeug.test import create_environ
 
 from access.app import create_access_app, is_for_agents
 from access.database import Database
-from access.jobs.app import create_job_access_app, is_job_access
+from access.jobs.app import create_job_access_app, is_job_access, job_of_path
 from access.jobs.follow import create_follow_app, is_followed
+from access.jobs.holder_routing import to_holder
 from access.jobs.web_ui import WebUI
 from cli.ca import write_authorities
 from cli.database import open_database
@@ -185,11 +186,16 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
         clock=clock,
     )
 
-    access_api, sessions_api, follow_api = map(with_safe_headers, (access, job_access, follow))
+    access_api, follow_api = map(with_safe_headers, (access, follow))
+    tunnels, forwarder = access.state.tunnels, access.state.forwarder
+    sessions_api = to_holder(
+        with_safe_headers(job_access), job_of=job_of_path, tunnels=tunnels, forwarder=forwarder
+    )
+    job_pages = to_holder(web_ui, job_of=web_ui.job_of, tunnels=tunnels, forwarder=forwarder)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if web_ui.is_for_job(scope):
-            await web_ui(scope, receive, send)
+            await job_pages(scope, receive, send)
         elif is_job_access(scope["path"]):
             await sessions_api(scope, receive, send)
         elif scope["type"] != "http" or is_for_agents(scope["path"]):
@@ -199,7 +205,7 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
         else:
             await portal(scope, receive, send)
 
-    return trust_proxies(app, settings.proxy_networks)
+    return trust_proxies(forwarder.trusting(app), settings.proxy_networks)
 
 
 def limit_malloc_arenas() -> None:

@@ -5,6 +5,7 @@
 """
 
 import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +36,7 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=1, le=65535)] = 8000
     public_url: str = ""
+    internal_url: str = ""
     database_url: str = ""
     timeseries_url: str = ""
     job_domain: str = ""
@@ -139,9 +141,17 @@ class ServerSettings:
     @property
     def resolved_public_url(self) -> str:
         """The address that users and agents open, without a trailing slash."""
+        return (self.public_url or self._url_at(self.host)).rstrip("/")
+
+    @property
+    def resolved_internal_url(self) -> str:
+        """Where other processes of the portal reach this one, without a trailing slash."""
+        host = socket.gethostname() if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104
+        return (self.internal_url or self._url_at(host)).rstrip("/")
+
+    def _url_at(self, host: str) -> str:
         scheme = "https" if self.tls_certificate_file is not None else "http"
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return (self.public_url or f"{scheme}://{host}:{self.port}").rstrip("/")
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}"
 
     @property
     def proxy_networks(self) -> tuple[Network, ...]:

@@ -4,6 +4,7 @@ import re
 
 from starlette.applications import Starlette
 from starlette.routing import Route, WebSocketRoute
+from starlette.types import Scope
 
 from access.database import Database
 from access.errors import HANDLERS
@@ -14,7 +15,7 @@ from access.jobs.tunnels import Tunnels
 from core.clock import Clock
 from core.settings import ServerSettings
 
-_PATH = re.compile(r"/api/v1/jobs/[^/]+/(exec|files)")
+_PATH = re.compile(r"/api/v1/jobs/([^/]+)/(exec|files)")
 
 
 def create_job_access_app(
@@ -39,3 +40,9 @@ def create_job_access_app(
 def is_job_access(path: str) -> bool:
     """Return whether a path belongs to this application."""
     return _PATH.fullmatch(path) is not None
+
+
+def job_of_path(scope: Scope) -> str | None:
+    """Return the ID of the job in the path of a request."""
+    match = _PATH.fullmatch(scope["path"])
+    return match[1] if match else None

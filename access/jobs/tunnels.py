@@ -3,12 +3,17 @@
 The agent is the SSH server, and this the client, because it is the one that opens channels. An
 appliance has at most one tunnel, which all users of its jobs share; it closes when nobody has used
 it for a while. TLS and the agent API authenticate both sides, so SSH itself asks for no proof.
+
+The database names the process that holds a tunnel. An agent may connect to any process, which
+passes its WebSocket on to the holder; requests of users come to it by `access.jobs.holder_routing`.
 """
 
 import asyncio
 import importlib
 import logging
+import math
 import tempfile
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -20,10 +25,18 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from access.database import Database
 from access.identity.auth import Authenticator
+from access.jobs.forwarding import SCOPE_KEY, Forwarder, HolderGoneError
+from access.jobs.proxying import TRY_AGAIN
 from core.errors import UnavailableError, VedetteError
 from core.rate_limits import ConcurrencyLimit
+from jobqueue.services.tunnels import (
+    claim_tunnel,
+    holder_for_job,
+    holder_of,
+    release_tunnel,
+    release_tunnels,
+)
 from protocol.tunnel import ALGORITHMS, PACKET_BYTES, TunnelTransport
-from tenants.fleet.appliances import bump_generation
 
 if TYPE_CHECKING:
     import asyncssh
@@ -37,6 +50,9 @@ IDLE_SECONDS = 300.0
 # One that connects again may not have noticed that its tunnel is lost.
 MAX_PER_APPLIANCE = 2
 MAX_MESSAGE_BYTES = 1024 * 1024
+# A page of a job has many requests.
+HOLDER_SECONDS = 2.0
+MAX_HOLDERS = 1_000
 MAX_PENDING_BYTES = 4 * 1024 * 1024
 # Shorter than servers do, so that none closes a connection at the moment of a request.
 KEEP_ALIVE_SECONDS = 1.5
@@ -111,17 +127,33 @@ class Tunnel:
 class Tunnels:
     """The tunnels of this process. For the tasks of one event loop."""
 
-    def __init__(self, database: Database, authenticator: Authenticator) -> None:
+    def __init__(
+        self, database: Database, authenticator: Authenticator, forwarder: Forwarder
+    ) -> None:
         self._database = database
         self._authenticator = authenticator
-        self._wanted: set[str] = set()
+        self._forwarder = forwarder
         self._tunnels: dict[str, Tunnel] = {}
+        self._holders: dict[str, tuple[float, str | None]] = {}
         self._changed = asyncio.Condition()
         self._of_appliance = ConcurrencyLimit(MAX_PER_APPLIANCE)
 
-    def wants(self, appliance_id: str) -> bool:
-        """Return whether the appliance should open a tunnel."""
-        return appliance_id in self._wanted
+    async def holder_elsewhere(self, job_id: str) -> str | None:
+        """Return the URL of the other process with the tunnel to a job, None if there is none."""
+        now = time.monotonic()
+        read_at, url = self._holders.get(job_id, (-math.inf, None))
+        if now - read_at > HOLDER_SECONDS:
+            url = await self._database.run(lambda session: holder_for_job(session, job_id))
+            if len(self._holders) >= MAX_HOLDERS:
+                self._holders.clear()
+            self._holders[job_id] = now, url
+        return None if url == self._forwarder.url else url
+
+    async def forget_holder(self, url: str) -> None:
+        """Remove a process that does not answer, so that this one can open tunnels instead."""
+        log.warning("the process at %s does not answer; its tunnels are released", url)
+        self._holders.clear()
+        await self._database.run(lambda session: release_tunnels(session, url))
 
     @asynccontextmanager
     async def use(self, appliance_id: str) -> AsyncIterator[Tunnel]:
@@ -138,20 +170,39 @@ class Tunnels:
             tunnel.users -= 1
 
     async def serve(self, websocket: WebSocket) -> None:
-        """Serve the tunnel of an agent until it closes."""
+        """Serve the tunnel of an agent until it closes, here or in the process that wants it."""
         try:
-            agent = await self._authenticator.agent(websocket)
+            appliance_id = await self._appliance_of(websocket)
         except VedetteError as error:
             await websocket.close(_REFUSED, error.message[:100])
             return
-        with self._of_appliance.running(agent.appliance_id) as is_admitted:
-            if not self.wants(agent.appliance_id):
+        url = await self._database.run(lambda session: holder_of(session, appliance_id))
+        with self._of_appliance.running(appliance_id) as is_admitted:
+            if url is None:
                 await websocket.close(_REFUSED, "Nobody has asked for a tunnel.")
             elif not is_admitted:
                 await websocket.close(_REFUSED, "There is a tunnel.")
-            else:
+            elif url == self._forwarder.url:
                 await websocket.accept()
-                await self._serve(websocket, agent.appliance_id)
+                await self._serve(websocket, appliance_id)
+            else:
+                await self._pass_on(websocket, appliance_id, url)
+
+    async def _appliance_of(self, websocket: WebSocket) -> str:
+        forwarded = websocket.scope.get(SCOPE_KEY)
+        if forwarded is not None and forwarded.appliance_id:
+            return str(forwarded.appliance_id)
+        return (await self._authenticator.agent(websocket)).appliance_id
+
+    async def _pass_on(self, websocket: WebSocket, appliance_id: str, url: str) -> None:
+        if SCOPE_KEY in websocket.scope:
+            await websocket.close(TRY_AGAIN)
+            return
+        try:
+            await self._forwarder.websocket(websocket, url=url, appliance_id=appliance_id)
+        except HolderGoneError:
+            await self.forget_holder(url)
+            await websocket.close(TRY_AGAIN)
 
     async def _serve(self, websocket: WebSocket, appliance_id: str) -> None:
         transport = TunnelTransport(websocket.send_bytes, max_pending_bytes=MAX_PENDING_BYTES)
@@ -203,7 +254,7 @@ class Tunnels:
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(ssh.wait_closed(), IDLE_SECONDS)
                     if not used and not tunnel.users:
-                        await self._unwant(appliance_id)
+                        await self._release(appliance_id)
                         break
             finally:
                 if self._tunnels.get(appliance_id) is tunnel:
@@ -212,12 +263,16 @@ class Tunnels:
                 log.info("tunnel to appliance %s closed", appliance_id)
 
     async def _connected(self, appliance_id: str) -> Tunnel:
+        own_url = self._forwarder.url
         if appliance_id not in self._tunnels:
-            self._wanted.add(appliance_id)
-            await self._database.run(lambda session: bump_generation(session, appliance_id))
+            url = await self._database.run(
+                lambda session: claim_tunnel(session, appliance_id, own_url)
+            )
+            self._holders.clear()
             with suppress(asyncio.TimeoutError):
-                async with asyncio.timeout(CONNECT_SECONDS), self._changed:
-                    await self._changed.wait_for(lambda: appliance_id in self._tunnels)
+                async with asyncio.timeout(CONNECT_SECONDS if url == own_url else 0):
+                    async with self._changed:
+                        await self._changed.wait_for(lambda: appliance_id in self._tunnels)
         tunnel = self._tunnels.get(appliance_id)
         if tunnel is None:
             raise UnavailableError(
@@ -234,9 +289,9 @@ class Tunnels:
             self._tunnels[appliance_id] = tunnel
             self._changed.notify_all()
 
-    async def _unwant(self, appliance_id: str) -> None:
-        self._wanted.discard(appliance_id)
-        await self._database.run(lambda session: bump_generation(session, appliance_id))
+    async def _release(self, appliance_id: str) -> None:
+        own_url = self._forwarder.url
+        await self._database.run(lambda session: release_tunnel(session, appliance_id, own_url))
 
 
 async def _messages(websocket: WebSocket) -> AsyncIterator[bytes]:

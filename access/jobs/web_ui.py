@@ -8,7 +8,6 @@ origins' pages are refused (`access.jobs.other_sites`). The job never sees the p
 cookies for other jobs' origins (`access.jobs.web_ui_headers`).
 """
 
-import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, suppress
@@ -20,13 +19,22 @@ from urllib.parse import urlencode
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
-from starlette.websockets import WebSocket, WebSocketDisconnect
-from websockets.asyncio.client import ClientConnection, unix_connect
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import unix_connect
 from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from access.database import Database
 from access.jobs.other_sites import refuse_other_sites
+from access.jobs.proxying import (
+    GOING_AWAY,
+    MAX_MESSAGE_BYTES,
+    TRY_AGAIN,
+    close_quietly,
+    handshake_headers,
+    splice,
+    target_path,
+)
 from access.jobs.tunnels import Tunnel, Tunnels
 from access.jobs.web_ui_headers import cookie_values, host_of, request_headers, response_headers
 from access.jobs.web_ui_rights import WebUIRights
@@ -55,12 +63,9 @@ _TIMEOUT = dict.fromkeys(("read", "write"), RESPONSE_SECONDS) | {"connect": CONN
 # Jupyter answers the handshake of a kernel's WebSocket once the kernel has started.
 OPEN_SECONDS = 120.0
 RETRY_SECONDS = 5
-# A message is held in memory as a whole; uvicorn bounds those of browsers alike.
-MAX_MESSAGE_BYTES = 16 * 2**20
 # A port has one notation, and so one origin.
 _LABEL = re.compile(r"([0-9a-f-]{36})-([1-9][0-9]{0,4})")
-_WEBSOCKET_ONLY = b"sec-websocket-"
-_GOING_AWAY, _TRY_AGAIN, _POLICY = 1001, 1013, 1008
+_POLICY = 1008
 
 
 class WebUI:
@@ -101,6 +106,11 @@ class WebUI:
         # With a dot at its end it is the same name, but another origin, which is refused.
         return len(self._suffix) > 1 and host_of(scope).rstrip(".").endswith(self._suffix)
 
+    def job_of(self, scope: Scope) -> str | None:
+        """Return the ID of the job whose origin a request is for, if there is one."""
+        proof = self._proof_of_host(scope, "")
+        return proof.job_id if proof else None
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request or a WebSocket."""
         if scope["type"] == "websocket":
@@ -129,7 +139,7 @@ class WebUI:
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         sent = httpx.Request(
             request.method,
-            f"http://job{_target_path(request.scope)}",
+            f"http://job{target_path(request.scope)}",
             headers=self._request_headers(request.scope),
             content=request.stream() if has_body else None,
             extensions={"timeout": _TIMEOUT},
@@ -179,12 +189,10 @@ class WebUI:
                 job = await stack.enter_async_context(
                     unix_connect(
                         str(path),
-                        f"ws://{websocket.headers['host']}{_target_path(websocket.scope)}",
-                        additional_headers=[
-                            (name.decode("latin-1"), value.decode("latin-1"))
-                            for name, value in self._request_headers(websocket.scope)
-                            if not name.startswith(_WEBSOCKET_ONLY) and name != b"host"
-                        ],
+                        f"ws://{websocket.headers['host']}{target_path(websocket.scope)}",
+                        additional_headers=handshake_headers(
+                            self._request_headers(websocket.scope)
+                        ),
                         # An empty list would be sent as an empty header, which is not valid.
                         subprotocols=[Subprotocol(name) for name in websocket.scope["subprotocols"]]
                         or None,
@@ -196,16 +204,15 @@ class WebUI:
                 )
             except (VedetteError, OSError, WebSocketException) as error:
                 is_denied = isinstance(error, (UnauthenticatedError, ForbiddenError, NotFoundError))
-                await websocket.close(_POLICY if is_denied else _TRY_AGAIN)
+                await websocket.close(_POLICY if is_denied else TRY_AGAIN)
                 return
             await websocket.accept(job.subprotocol)
             try:
-                await self._rights.while_allowed(proof, _splice(websocket, job))
-                code = job.close_code or _GOING_AWAY
+                await self._rights.while_allowed(proof, splice(websocket, job))
+                code = job.close_code or GOING_AWAY
             except VedetteError:
                 code = _POLICY
-            with suppress(RuntimeError, WebSocketDisconnect):  # it may be closed already
-                await websocket.close(code)
+            await close_quietly(websocket, code)
 
     def _check_sender(self, connection: HTTPConnection) -> None:
         """Refuse requests of other sites, and other notations of an origin's host."""
@@ -273,36 +280,6 @@ async def _parts(answer: "httpx.Response") -> AsyncIterator[bytes]:
     """Yield the body as it comes, compressed if it is; a broken one ends the connection."""
     async for part in answer.aiter_raw():
         yield part
-
-
-async def _splice(websocket: WebSocket, job: ClientConnection) -> None:
-    """Pass messages on both ways until one side closes."""
-
-    async def up() -> None:
-        while (message := await websocket.receive())["type"] == "websocket.receive":
-            data = message.get("bytes")
-            await job.send(message["text"] if data is None else data)
-
-    async def down() -> None:
-        async for message in job:
-            if isinstance(message, str):
-                await websocket.send_text(message)
-            else:
-                await websocket.send_bytes(message)
-
-    tasks = [asyncio.create_task(up()), asyncio.create_task(down())]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def _target_path(scope: Scope) -> str:
-    raw: bytes = scope.get("raw_path") or scope["path"].encode()
-    query: bytes = scope["query_string"]
-    return (raw + b"?" + query if query else raw).decode("latin-1")
 
 
 _PAGE = """<!doctype html>

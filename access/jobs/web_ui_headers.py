@@ -7,20 +7,12 @@ import re
 
 from starlette.types import Scope
 
-# Of one connection, RFC 9110; and what this proxy sets itself.
-_OF_CONNECTION = frozenset(
-    b"connection keep-alive proxy-authenticate proxy-authorization proxy-connection te trailer "
-    b"transfer-encoding upgrade x-forwarded-for x-forwarded-proto x-forwarded-host".split()
-)
+from access.jobs.proxying import OF_CONNECTION, host_header
+
 # It would clear the cookies of all subdomains of the registrable domain.
-_NOT_RETURNED = _OF_CONNECTION | {b"clear-site-data"}
+_NOT_RETURNED = OF_CONNECTION | {b"clear-site-data"}
 # Browsers differ in how they read these, all but the tab.
 _CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-
-
-def host_header(scope: Scope) -> bytes:
-    """Return the host that a request names, with its port."""
-    return next((value for name, value in scope["headers"] if name == b"host"), b"")
 
 
 def host_of(scope: Scope) -> str:
@@ -40,7 +32,7 @@ def request_headers(scope: Scope, *, cookie: str, is_https: bool) -> list[tuple[
     headers = []
     for name, value in scope["headers"]:
         text = _without_cookie(value, cookie) if name == b"cookie" else value
-        if name not in _OF_CONNECTION and text:
+        if name not in OF_CONNECTION and text:
             headers.append((name, text))
     proto = b"https" if is_https else b"http"
     host = (b"x-forwarded-host", host_header(scope))

@@ -7,6 +7,7 @@ from tenants.models.appliances import (
     EnrollmentToken,
     FleetOutage,
     LateSamples,
+    TunnelHolder,
     decode_inventory,
     reported_class,
     reported_gpus,

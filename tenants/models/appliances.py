@@ -271,3 +271,15 @@ class LateSamples(Base):
     last_at: Mapped[datetime]
     """The time of the newest."""
     arrived_at: Mapped[datetime]
+
+
+class TunnelHolder(Base):
+    """The process of the portal that holds the tunnel of an appliance, or wants to.
+
+    `holder_url` is where other processes reach it.
+    """
+
+    __tablename__ = "tunnels"
+
+    appliance_id: Mapped[str] = reference("appliances.id", primary_key=True)
+    holder_url: Mapped[str] = mapped_column(String(255))

@@ -1,0 +1,126 @@
+"""Two processes of the portal: users and agents may reach either, in front of one running job."""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import requests
+from websockets.sync.client import connect
+
+from cli.server import Backend, create_asgi_app
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from jobqueue.services.tunnels import holder_of
+from protocol.attempts import ObservedState
+from protocol.exec import Channel
+from protocol.job_spec import Port
+from tenants.users.sightings import Sightings
+from tenants.users.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.fixtures.serving import Serving
+from tests.servers import free_port
+from tests.unit.cli.test_web_ui import JOB_SERVER, MEBIBYTE, PORT, Site
+from tests.unit.jobqueue.builders import report, start
+from timeseries.store import Store
+
+
+@dataclass
+class Portal:
+    """Two processes, and the site as users of the first see it; the agent reaches the second."""
+
+    site: Site
+    first: ExitStack
+    first_url: str
+    second_url: str
+    token: str
+
+    def holder(self) -> str | None:
+        with self.site.sessions() as session:
+            return holder_of(session, self.site.attempt.appliance_id or "")
+
+
+@pytest.fixture
+def portal(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, tmp_path: Path
+) -> Iterator[Portal]:
+    with sessions.begin() as session:
+        attempt = start(session, cast, ports=[Port(container_port=PORT, name="web")])
+        report(session, attempt, ObservedState.RUNNING)
+        job = attempt.job
+        token = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
+    shared = ServerSettings(data_dir=tmp_path, secret_key="a key that all processes share")
+    settings = [replace(shared, port=free_port()) for _ in range(2)]
+    apps = [
+        create_asgi_app(Backend(own, sessions, store, Sightings(sessions)), clock=clock)
+        for own in settings
+    ]
+    with ExitStack() as stack, Serving(JOB_SERVER) as job_url:
+        second_url = stack.enter_context(Serving(apps[1], port=settings[1].port))
+        first = stack.enter_context(ExitStack())
+        first_url = first.enter_context(Serving(apps[0], port=settings[0].port))
+        endpoint = job_url.removeprefix("http://")
+        site = Site(second_url, job, attempt, settings[0], sessions, endpoint)
+        agent = threading.Thread(target=site.serve_tunnel)
+        agent.start()
+        site.url = first_url
+        yield Portal(site, first, first_url, second_url, token)
+        site.stop.set()
+        agent.join()
+
+
+def test_users_and_agents_may_reach_any_process(portal: Portal, cast: Cast) -> None:
+    site = portal.site
+    cookie = site.cookie_of(cast.alice)
+    # The agent has reached the other process, which passes its tunnel on.
+    assert site.get("/tree", cookie=cookie).status_code == 200
+    assert portal.holder() == portal.first_url
+    # The user reaches the other process, which passes requests on.
+    site.url = portal.second_url
+    answer = site.get("/tree/a%20b?x=1", cookie=cookie, data=b"y" * 3 * MEBIBYTE)
+    assert answer.text.startswith(f"POST /tree/a b {3 * MEBIBYTE} ")
+    assert len(site.get("/large", cookie=cookie).content) == 32 * MEBIBYTE
+    with site.websocket(cookie) as websocket:
+        websocket.send("hello")
+        assert (websocket.subprotocol, websocket.recv(timeout=60)) == ("chat", "echo hello")
+    assert portal.holder() == portal.first_url
+
+
+def test_terminals_and_files_are_answered_by_the_process_with_the_tunnel(
+    portal: Portal, cast: Cast
+) -> None:
+    portal.site.get("/tree", cookie=portal.site.cookie_of(cast.alice))
+    url, headers = portal.second_url, {"Authorization": f"Bearer {portal.token}"}
+    path = f"/api/v1/jobs/{portal.site.job.id}"
+    files = requests.get(f"{url}{path}/files?path=/work", headers=headers, timeout=60)
+    assert files.json()["code"] == "exec_unavailable"
+    socket_url = f"ws{url.removeprefix('http')}{path}/exec?command=true"
+    with connect(socket_url, additional_headers=headers, proxy=None) as opened:
+        [status] = [bytes(data, "utf-8") if isinstance(data, str) else data for data in opened]
+    assert status[0] == Channel.STATUS
+    assert json.loads(status[1:])["code"] == "exec_unavailable"
+    refused = requests.get(f"{url}{path}/files?path=/work", timeout=60)
+    assert refused.status_code == 401
+
+
+def test_another_process_takes_over_the_tunnels_of_one_that_has_ended(
+    portal: Portal, cast: Cast
+) -> None:
+    site = portal.site
+    cookie = site.cookie_of(cast.alice)
+    assert site.get("/tree", cookie=cookie).status_code == 200
+    portal.first.close()
+    site.url = portal.second_url
+    assert site.get("/tree", cookie=cookie).status_code == 200
+    assert portal.holder() == portal.second_url
+
+
+def test_a_forged_header_forwards_nothing(portal: Portal, cast: Cast) -> None:
+    site = portal.site
+    cookie = site.cookie_of(cast.alice)
+    headers = {"X-Vedette-Forwarded": "eyJwYXRoIjoiL3RyZWUifQ.forged.forged"}
+    assert site.get("/tree", headers=headers).status_code == 303
+    assert site.get("/tree", cookie=cookie, headers=headers).status_code == 200
