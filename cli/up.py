@@ -5,34 +5,32 @@ processes, and restarts them if they exit, until Ctrl-C.
 """
 
 import fcntl
-import json
+import os
 import shlex
-import ssl
 import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
 from cli.bootstrap import Login, prepare_default, prepare_demo
 from cli.database import open_database, prepare_data_dir
-from cli.listen_address import check_port, local_address
+from cli.listen_address import check_port
 from cli.process_plan import ProcessPlan
+from cli.server_health import server_problem
 from cli.supervision import Child, stop_all, stop_event, supervise
 from core.clock import utc_now
 from core.errors import ConfigurationError, UnavailableError
 from core.settings import ServerSettings, load_server_settings
+from core.settings_file import CONFIG_VARIABLE
 
 LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 READY_SECONDS = 45.0
 # A store that starts at the same time may take a moment.
 UNHEALTHY_SECONDS = 5.0
-HEALTH_SECONDS = 5.0
 POLL_SECONDS = 0.1
 
 
@@ -44,6 +42,8 @@ def up(*, demo: bool, with_agent: bool) -> None:
 
     Settings come from VEDETTE_* variables, such as VEDETTE_PORT and VEDETTE_DATA_DIR.
     """
+    # Not the system's file: trying the product must never touch the portal that runs beside it.
+    os.environ.setdefault(CONFIG_VARIABLE, "")
     settings = load_server_settings()
     if demo and settings.host not in LOOPBACK:
         fault = f"host {settings.host} with --demo: its logins are public. Use 127.0.0.1"
@@ -145,7 +145,7 @@ def _wait_until_ready(server: Child, settings: ServerSettings, *, stop: threadin
     deadline = time.monotonic() + READY_SECONDS
     patience: float | None = None
     while not stop.wait(POLL_SECONDS):
-        problem = _problem(settings)
+        problem = server_problem(settings)
         if problem is None:
             return
         now = time.monotonic()
@@ -159,28 +159,6 @@ def _wait_until_ready(server: Child, settings: ServerSettings, *, stop: threadin
             raise UnavailableError(
                 f"The server did not start within {READY_SECONDS:.0f} s. See {server.log_path}."
             )
-
-
-def _problem(settings: ServerSettings) -> str | None:
-    """Return why the server is not healthy; "" if it does not answer yet, None if it is healthy."""
-    host, port = local_address(settings.host), settings.port
-    if settings.tls_certificate_file is None:
-        connection = HTTPConnection(host, port, timeout=HEALTH_SECONDS)
-    else:
-        # The certificate may have another name; no secret is sent, and no answer is trusted.
-        unverified = ssl.create_default_context()
-        unverified.check_hostname = False
-        unverified.verify_mode = ssl.CERT_NONE
-        connection = HTTPSConnection(host, port, timeout=HEALTH_SECONDS, context=unverified)
-    with closing(connection):
-        try:
-            connection.request("GET", "/health")
-            answer = connection.getresponse()
-            if answer.status == HTTPStatus.OK:
-                return None
-            return str(json.loads(answer.read())["message"])
-        except (OSError, HTTPException, ValueError, KeyError):
-            return ""  # not listening yet
 
 
 def _print_logins(logins: list[Login], *, is_demo: bool) -> None:

@@ -1,6 +1,6 @@
 """Settings of the cloud side (portal, access, scheduler), read once from file and environment.
 
-`VEDETTE_PORT=9000` in the environment wins over `port = 9000` in the file. `DATABASE_URL` and
+`VEDETTE_PORT=9000` in the environment wins over that in the file. `DATABASE_URL` and
 `TIMESERIES_URL` are also read without the prefix, as most platforms set them.
 """
 
@@ -9,16 +9,17 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from core.config import load_config, read_environment, read_toml
+from core.config import load_config, read_environment
 from core.errors import ConfigurationError
 from core.ids import new_secret
 from core.networks import Network, parse_networks
 from core.secret_file import load_or_create_secret
+from core.settings_file import read_settings_file, settings_file
 
 ENVIRONMENT_PREFIX = "VEDETTE_"
 UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"}
@@ -53,6 +54,9 @@ class ServerSettings:
     secret_key: str = ""
     encryption_keys: str = ""
     log_level: str = "INFO"
+    log_format: Literal["text", "json"] = "text"
+    monitoring_networks: str = "127.0.0.0/8, ::1/128"
+    metrics_token: str = ""
     smtp_url: str = ""
     mail_from: str = "vedette@localhost"
     webhook_timeout_seconds: Seconds = 10.0
@@ -159,23 +163,35 @@ class ServerSettings:
         return parse_networks(self.trusted_proxies, setting="trusted_proxies")
 
     @property
+    def monitors(self) -> tuple[Network, ...]:
+        """The networks that may read `/metrics` and the details of `/readyz`."""
+        return parse_networks(self.monitoring_networks, setting="monitoring_networks")
+
+    @property
     def webhook_networks(self) -> tuple[Network, ...]:
         """The private networks that webhooks may reach."""
         return parse_networks(self.webhook_allowed_networks, setting="webhook_allowed_networks")
 
 
 def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSettings:
-    """Read `$VEDETTE_CONFIG` (TOML), then the environment on top.
+    """Read the file of settings, then the environment on top.
+
+    Without `environ`, what the file sets is also set in the environment of this process: libraries
+    read variables, such as those of buckets, by themselves.
 
     Raises:
         ConfigurationError: lists every error of both sources.
     """
-    environ = os.environ if environ is None else environ
-    config_path = environ.get(f"{ENVIRONMENT_PREFIX}CONFIG")
-    values = read_toml(Path(config_path)) if config_path else {}
-    from_environment = read_environment(environ, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED)
+    path = settings_file(os.environ if environ is None else environ)
+    values, variables = read_settings_file(path) if path is not None else ({}, {})
+    if environ is None:
+        os.environ.update({**variables, **os.environ})
+        environ = os.environ
+    from_environment = read_environment(
+        {**variables, **environ}, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED
+    )
     values |= {key: value for key, value in from_environment.items() if key not in NOT_SETTINGS}
-    source = f"{config_path} with the environment" if config_path else "The environment"
+    source = f"{path} with the environment" if path is not None else "The environment"
     settings = load_config(ServerSettings, values, source=source)
     _check_networks(settings, source=source)
     _check_certificates(settings, source=source)
@@ -184,7 +200,7 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
 
 def _check_networks(settings: ServerSettings, *, source: str) -> None:
     problems: list[str] = []
-    for name in ("trusted_proxies", "webhook_allowed_networks"):
+    for name in ("trusted_proxies", "webhook_allowed_networks", "monitoring_networks"):
         try:
             parse_networks(getattr(settings, name), setting=name)
         except ConfigurationError as error:
