@@ -20,12 +20,16 @@ import jobqueue.models
 import jobqueue.storage.models
 import jobqueue.usage.models
 import tenants.models
+from cli.keys import check_keys
+from cli.privileges import act_as_owner
 from core.clock import utc_now
+from core.database_checks import database_problems
 from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
 from core.errors import ConfigurationError, NotFoundError
 from core.private_files import make_private
 from core.revisions import current_revision, head_revision
 from core.settings import ServerSettings, load_server_settings
+from core.settings_file import SYSTEM_FILE
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
 from tenants.models import Role
@@ -55,17 +59,22 @@ def open_database(
 
     Raises:
         NotFoundError: there is none; with `may_create`, it is created.
+        ConfigurationError: its server can't be used, or the keys of its secrets are missing.
     """
     if not may_create:
+        act_as_owner(settings.data_dir)
         require_database(settings)
     prepare_data_dir(settings.data_dir)
     engine = create_database_engine(settings.resolved_database_url)
     try:
+        sessions = create_session_factory(engine)
         if current_revision(engine) != head_revision():
             from core.migrations import upgrade_database  # noqa: PLC0415 - Alembic is heavy
 
+            _require_usable(engine)
             upgrade_database(engine)
-        yield engine, acting(create_session_factory(engine), COMMAND_LINE, clock=utc_now)
+        check_keys(sessions, settings)
+        yield engine, acting(sessions, COMMAND_LINE, clock=utc_now)
     finally:
         engine.dispose()
 
@@ -78,6 +87,17 @@ def open_session(settings: ServerSettings | None = None) -> Iterator[Session]:
         transaction(sessions) as session,
     ):
         yield session
+
+
+def _require_usable(engine: Engine) -> None:
+    """Refuse a database server with which a migration would fail, or lose text."""
+    problems = [
+        f"{problem.cause} {problem.remedy}"
+        for problem in database_problems(engine, now=utc_now())
+        if problem.is_fatal
+    ]
+    if problems:
+        raise ConfigurationError(problems, source="The database")
 
 
 def require_database(settings: ServerSettings) -> None:
@@ -99,10 +119,14 @@ def require_database(settings: ServerSettings) -> None:
 
 
 def _no_database(place: str) -> NotFoundError:
+    is_hidden = SYSTEM_FILE.exists() and not os.access(SYSTEM_FILE, os.R_OK)
+    hint = (
+        f" {SYSTEM_FILE} is readable by root only: run this command as root." if is_hidden else ""
+    )
     return NotFoundError(
         f"There is no database of Vedette at {place}. Run this command in the server's folder and "
         "with its settings: VEDETTE_CONFIG, VEDETTE_DATA_DIR or DATABASE_URL. To create a new "
-        "database there, run: vedette db upgrade"
+        f"database there, run: vedette server init.{hint}"
     )
 
 

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from cli.database import open_database, require_database
+from cli.privileges import act_as_owner
 from core.clock import utc_now
 from core.db import create_database_engine
 from core.migrations import create_revision, schema_differences
@@ -23,7 +24,9 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Migrate the database to the newest revision. Creates it if there is none."""
-    with open_database(load_server_settings(), may_create=True) as (engine, _sessions):
+    settings = load_server_settings()
+    act_as_owner(settings.data_dir)
+    with open_database(settings, may_create=True) as (engine, _sessions):
         click.echo(f"The database is at revision {current_revision(engine)}.")
 
 

@@ -2,30 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 from sqlalchemy import select, update
-from sqlalchemy.orm import InstrumentedAttribute, Session
+from sqlalchemy.orm import Session
 
-from alerting.models import Receiver
-from cli.database import open_session, require_database
+from cli.database import open_session
+from cli.keys import ENCRYPTED
 from core.atomic_files import replace_file
 from core.clock import utc_now
 from core.secretbox import KEY_FILE, SecretBox, new_key
 from core.settings import load_server_settings
-from jobqueue.models import Job, JobSchedule
 from tenants.auditing.recording import record
-from tenants.models import CertificateAuthority, User
-
-# All encrypted columns, by what users call their content.
-ENCRYPTED: dict[str, tuple[type[Any], InstrumentedAttribute[Any]]] = {
-    "webhook signing keys": (Receiver, Receiver.secret),
-    "secrets of jobs": (Job, Job.secret_env),
-    "secrets of job schedules": (JobSchedule, JobSchedule.secret_env),
-    "second factors": (User, User.totp_secret),
-    "certificate authority keys": (CertificateAuthority, CertificateAuthority.private_key),
-}
 
 
 @click.group()
@@ -45,8 +33,8 @@ def new_key_command() -> None:
         click.echo(new_key())
         click.echo("Put it first in encryption_keys, before the old keys.", err=True)
     else:
-        require_database(settings)
-        SecretBox.of(settings)
+        with open_session(settings):
+            SecretBox.of(settings)
         path = settings.data_dir / KEY_FILE
         _write_keys(path, [new_key(), *path.read_text(encoding="utf-8").split()])
         click.echo(f"Added a new key to {path}, before the old keys.", err=True)

@@ -30,8 +30,11 @@ from access.jobs.follow import create_follow_app, is_followed
 from access.jobs.holder_routing import to_holder
 from access.jobs.web_ui import WebUI
 from cli.ca import write_authorities
-from cli.database import open_database
+from cli.database import open_database, prepare_data_dir
 from cli.listen_address import check_port
+from cli.server_check import check
+from cli.server_checks import require_startup
+from cli.server_init import init
 from cli.supervision import stop_with_parent
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
@@ -79,17 +82,28 @@ class Backend:
     sightings: Sightings
 
 
-@click.command()
-def server() -> None:
+@click.group(invoke_without_command=True)
+@click.pass_context
+def server(context: click.Context) -> None:
     """Run portal, agent API and scheduler in one process.
 
-    Settings come from VEDETTE_* variables and from the file named by VEDETTE_CONFIG.
+    Settings come from VEDETTE_* variables, then from the file named by VEDETTE_CONFIG, which is
+    /etc/vedette/server.env unless set.
     """
+    if context.invoked_subcommand is not None:
+        return
     settings = load_server_settings()
     configure_logging(settings.log_level, process="server")
     stop_with_parent()
     check_port(settings.host, settings.port)
+    prepare_data_dir(settings.data_dir)
+    for problem in require_startup(settings):
+        log.warning("%s %s", problem.cause, problem.remedy)
     run_server(settings)
+
+
+server.add_command(init)
+server.add_command(check)
 
 
 class _Server(uvicorn.Server):

@@ -100,16 +100,30 @@ class EmailSender:
 
     def deliver(self, target: str, message: Message) -> None:
         """Deliver one email to an address."""
-        url = self._checked_url()
         mail = self._compose(target, message)
+        with self._signed_in("did not accept the message") as server:
+            server.send_message(mail)
+
+    def check(self) -> None:
+        """Sign in to the mail server, and send nothing.
+
+        Raises:
+            DeliveryError: it does not answer, or refuses the password.
+        """
+        with self._signed_in("can't be used") as server:
+            server.noop()
+
+    @contextmanager
+    def _signed_in(self, failure: str) -> Iterator[smtplib.SMTP]:
+        url = self._checked_url()
         try:
             with _connect(url) as server:
                 if url.username:
                     server.login(unquote(url.username), unquote(url.password or ""))
-                server.send_message(mail)
+                yield server
         except (OSError, smtplib.SMTPException) as error:
             raise DeliveryError(
-                f"The mail server {url.hostname} did not accept the message: {_plain(error)}",
+                f"The mail server {url.hostname} {failure}: {_plain(error)}",
                 may_have_arrived=isinstance(error, TimeoutError | smtplib.SMTPServerDisconnected),
             ) from error
 

@@ -13,7 +13,8 @@ from alerting.notification.receivers import signing_key
 from alerting.states import ReceiverKind
 from cli.audit import audit
 from cli.database import open_database
-from cli.secrets import ENCRYPTED, secrets
+from cli.keys import ENCRYPTED
+from cli.secrets import secrets
 from cli.tenant import tenant
 from core.db import Base, SessionFactory
 from core.secretbox import KEY_FILE, SecretBox

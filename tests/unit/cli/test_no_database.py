@@ -37,7 +37,7 @@ def test_nothing_is_made_in_a_folder_without_a_server(
 
     assert result.returncode == 1
     assert f"There is no database of Vedette at {tmp_path}/var/vedette.db" in result.stderr
-    assert "vedette db upgrade" in result.stderr
+    assert "vedette server init" in result.stderr
     assert "VEDETTE_DATA_DIR" in result.stderr
     assert list(tmp_path.iterdir()) == []
 

@@ -1,0 +1,176 @@
+"""`vedette server init`: from an empty host to a portal with an operator who can sign in.
+
+A second run checks the same again, and changes only what its options say.
+"""
+
+import os
+import pwd
+import sys
+from pathlib import Path
+
+import click
+
+from cli.database import prepare_data_dir
+from cli.database_setup import prepare_charset, prepare_database
+from cli.privileges import acting_as
+from cli.server_check import has_fatal, print_checks
+from cli.server_checks import all_checks
+from core.errors import InvalidInputError, UnavailableError
+from core.settings import ServerSettings, load_server_settings
+from core.settings_file import (
+    CONFIG_VARIABLE,
+    SYSTEM_FILE,
+    read_variables,
+    settings_file,
+    write_variables,
+)
+
+SERVICE_USER = "vedette-server"
+# Variables that are asked for where somebody can answer, with the default.
+QUESTIONS = {
+    "VEDETTE_PUBLIC_URL": ("Address that users and agents open", "https://portal.example.com"),
+    "VEDETTE_DATA_DIR": ("Folder of the server's data", "/var/lib/vedette-server"),
+    "DATABASE_URL": ("Database (empty: SQLite in that folder)", ""),
+    "TIMESERIES_URL": ("Store of samples (empty: DuckDB in that folder)", ""),
+    "VEDETTE_SMTP_URL": ("Mail server, as smtp://user:password@host:587 (empty: none)", ""),
+}
+
+
+@click.command()
+@click.option("--file", "path", type=click.Path(path_type=Path), help="File of the settings.")
+@click.option("--public-url", help="Address that users and agents open.")
+@click.option("--data-dir", help="Folder of the server's data.")
+@click.option("--database-url", help="Such as mysql+pymysql://user:password@host/vedette.")
+@click.option("--timeseries-url", help="Such as victoriametrics://host:8428.")
+@click.option("--smtp-url", help="Such as smtp://user:password@mail.example.com:587.")
+@click.option("--mail-from", help="Sender of emails.")
+@click.option(
+    "--set", "others", multiple=True, metavar="NAME=VALUE", help="Any other setting. Repeatable."
+)
+@click.option("--operator", metavar="EMAIL", help="Email address of the first operator.")
+@click.option(
+    "--user",
+    "user_name",
+    help=f"User that the server runs as. Defaults to {SERVICE_USER}, for root and if there is one.",
+)
+def init(
+    *,
+    path: Path | None,
+    others: tuple[str, ...],
+    operator: str | None,
+    user_name: str | None,
+    **options: str | None,
+) -> None:
+    """Write the settings, check everything, and create database and first operator.
+
+    Asks for what no option, variable or earlier run has set; without a terminal, it takes the
+    defaults. Variables of the environment count, and are not written. Options with passwords are
+    visible to other users of this host: answer the questions, or write them into the file first.
+    """
+    path = path or settings_file(os.environ) or SYSTEM_FILE
+    if path.suffix == ".toml":
+        raise InvalidInputError(f"{path} is TOML: change it by hand, or name another by --file.")
+    values = _given(options, others)
+    if sys.stdin.isatty():
+        values |= _answers(path, values)
+    settings = _settings_with(path, values)
+    account = _account(user_name)
+    _prepare_folder(settings, account)
+    with acting_as(account):
+        prepare_charset(settings)
+        checks = all_checks(settings)
+    print_checks(checks)
+    if has_fatal(checks):
+        raise UnavailableError("Nothing was set up. Correct the above, and repeat the command.")
+    _write(path, values)
+    with acting_as(account):
+        prepare_database(settings, operator)
+    click.echo(f"\nReady. Start the server: {_start_command(path)}")
+
+
+def _given(options: dict[str, str | None], others: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables that the options set."""
+    if options["data_dir"]:
+        options["data_dir"] = str(Path(options["data_dir"]).expanduser().absolute())
+    names = {"database_url": "DATABASE_URL", "timeseries_url": "TIMESERIES_URL"}
+    values = {
+        names.get(option, f"VEDETTE_{option.upper()}"): value
+        for option, value in options.items()
+        if value is not None
+    }
+    for text in others:
+        name, separator, value = text.partition("=")
+        if not separator:
+            raise InvalidInputError(f"--set {text!r} has no value. Write it as NAME=VALUE.")
+        values[f"VEDETTE_{name.upper().removeprefix('VEDETTE_')}"] = value
+    broken = [name for name, value in values.items() if "\n" in value]
+    if broken:
+        raise InvalidInputError(f"{', '.join(broken)} must be one line.")
+    return values
+
+
+def _answers(path: Path, values: dict[str, str]) -> dict[str, str]:
+    """Ask for the settings that nothing else sets."""
+    present = {**_variables(path), **os.environ, **values}
+    answers = {}
+    for name, (question, default) in QUESTIONS.items():
+        if name not in present:
+            answers[name] = click.prompt(question, default=default, show_default=bool(default))
+    return {name: answer for name, answer in answers.items() if answer}
+
+
+def _settings_with(path: Path, values: dict[str, str]) -> ServerSettings:
+    """Return the settings as the server will read them; raises what is wrong with them."""
+    os.environ.update({**_variables(path), **os.environ, **values, CONFIG_VARIABLE: ""})
+    return load_server_settings()
+
+
+def _variables(path: Path) -> dict[str, str]:
+    return read_variables(path) if path.exists() else {}
+
+
+def _account(name: str | None) -> pwd.struct_passwd | None:
+    """Return the user that the server runs as; None if it is the current one."""
+    if os.geteuid() != 0:
+        return None
+    try:
+        return pwd.getpwnam(name or SERVICE_USER)
+    except KeyError:
+        if name is None:
+            return None
+        raise InvalidInputError(
+            f"There is no user {name!r}. Create it: useradd --system {name}"
+        ) from None
+
+
+def _prepare_folder(settings: ServerSettings, account: pwd.struct_passwd | None) -> None:
+    is_new = not settings.data_dir.exists()
+    prepare_data_dir(settings.data_dir)
+    if is_new:
+        click.echo(f"Created the folder {settings.data_dir}.")
+    if is_new and account is not None:
+        os.chown(settings.data_dir, account.pw_uid, account.pw_gid)
+
+
+def _write(path: Path, values: dict[str, str]) -> None:
+    """Write what changes in the file of settings, and say so."""
+    before = _variables(path)
+    changed = {name: value for name, value in values.items() if before.get(name) != value}
+    if not changed:
+        click.echo(f"{path} is unchanged." if path.exists() else "Settings: the environment.")
+        return
+    try:
+        write_variables(path, changed)
+        path.chmod(0o600)
+    except OSError as error:
+        raise InvalidInputError(
+            f"{path} can't be written ({error.strerror}). Run the command as root, or name another "
+            "file by --file."
+        ) from error
+    click.echo(f"Wrote {', '.join(sorted(changed))} to {path}.")
+
+
+def _start_command(path: Path) -> str:
+    if path == SYSTEM_FILE and Path("/run/systemd/system").exists():
+        return "systemctl enable --now vedette-server"
+    return "vedette server" if path == SYSTEM_FILE else f"{CONFIG_VARIABLE}={path} vedette server"

@@ -1,0 +1,114 @@
+"""`vedette server init` and `check`: from an empty folder to a server with an operator."""
+
+from pathlib import Path
+
+import pytest
+
+from core.secretbox import new_key
+from tests.fixtures.in_process import Result, run_vedette
+from tests.fixtures.migrated import copy_migrated
+from tests.servers import free_port
+
+URL = "https://portal.example"
+
+
+@pytest.fixture
+def port() -> int:
+    return free_port()
+
+
+@pytest.fixture
+def init(tmp_path: Path, port: int) -> "Init":
+    return Init(tmp_path, port)
+
+
+class Init:
+    """Runs commands with one file of settings."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.file, self.data = folder / "server.env", folder / "data"
+        self._port = port
+
+    def __call__(self, *arguments: str, url: str = URL) -> Result:
+        fixed = ("--file", str(self.file), "--data-dir", str(self.data), "--public-url", url)
+        others = ("--set", f"port={self._port}", *arguments)
+        return run_vedette("server", "init", *fixed, *others)
+
+    def command(self, *arguments: str) -> Result:
+        return run_vedette(*arguments, environ={"VEDETTE_CONFIG": str(self.file)})
+
+
+def test_an_operator_can_be_used_with_the_settings_that_were_written(init: Init) -> None:
+    made = init("--operator", "olivia@vedette.example")
+    assert made.returncode == 0, made.stderr
+    assert "Password: " in made.stdout
+    assert init.file.stat().st_mode & 0o777 == 0o600
+    assert init.command("tenant", "add", "Acme").returncode == 0
+    checked = init.command("server", "check")
+    assert checked.returncode == 0
+    assert "operators: olivia@vedette.example" in checked.stdout
+
+
+def test_a_second_run_changes_nothing(init: Init) -> None:
+    init("--operator", "olivia@vedette.example")
+    before = {path: path.read_bytes() for path in (init.file, init.data / "encryption_keys")}
+    second = init("--operator", "bob@vedette.example")
+    assert second.returncode == 0
+    assert f"{init.file} is unchanged." in second.stdout
+    assert "Password" not in second.stdout
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_all_faults_are_reported_together_and_nothing_is_written(init: Init) -> None:
+    faulty = init("--timeseries-url", "ftp://x", url="https://portal.example/vedette")
+    assert faulty.returncode == 1
+    assert "has a path" in faulty.stdout
+    assert "starts with ftp://" in faulty.stdout
+    assert not init.file.exists()
+    assert not (init.data / "vedette.db").exists()
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_anything_is_written(init: Init) -> None:
+    refused = init("--set", "prot=1")
+    assert refused.returncode == 1
+    assert "did you mean port" in refused.stderr
+    assert not init.file.exists()
+
+
+def test_check_creates_neither_database_nor_store(init: Init) -> None:
+    init.data.mkdir()
+    init.file.write_text(f"VEDETTE_DATA_DIR={init.data}\n", "utf-8")
+    assert init.command("server", "check").returncode == 0
+    assert list(init.data.iterdir()) == []
+
+
+@pytest.mark.parametrize("has_others", [False, True])
+def test_a_server_does_not_start_without_the_keys_of_its_database(
+    init: Init, *, has_others: bool
+) -> None:
+    init("--operator", "olivia@vedette.example")
+    assert init.command("ca", "show").returncode == 0
+    path = init.data / "encryption_keys"
+    path.unlink()
+    if has_others:
+        path.write_text(new_key(), "utf-8")
+    cause = "are not those that encrypted" if has_others else "their keys are missing"
+    for command in (("server",), ("tenant", "list"), ("secrets", "rotate"), ("secrets", "new-key")):
+        refused = init.command(*command)
+        assert (refused.returncode, cause in refused.stderr) == (1, True), refused
+    assert path.exists() == has_others
+
+
+def test_a_server_reports_everything_that_is_wrong_with_it(init: Init) -> None:
+    init.data.mkdir()
+    copy_migrated(init.data / "vedette.db")
+    init.file.write_text(
+        f"VEDETTE_DATA_DIR={init.data}\nVEDETTE_PUBLIC_URL=https://x.example/y\n"
+        "DATABASE_URL=mysql+pymysql://root@127.0.0.1:1/x\n",
+        "utf-8",
+    )
+    refused = init.command("server")
+    assert refused.returncode == 1
+    assert "has 2 errors" in refused.stderr
+    assert "has a path" in refused.stderr
+    assert "can't be used" in refused.stderr
