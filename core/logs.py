@@ -1,4 +1,4 @@
-"""Logging to standard error: one line for each event, `time level process logger message`."""
+"""Logging to standard error, a line for each event: `time level process logger message` or JSON."""
 
 import logging
 import math
@@ -8,19 +8,29 @@ import time
 REPEAT_SECONDS = 60.0
 
 
-def configure_logging(level: str = "INFO", *, process: str = "vedette") -> None:
-    """Send all loggers to standard error in one format, in UTC."""
-    formatter = logging.Formatter(
-        f"%(asctime)s %(levelname)-7s {process} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
-    )
-    formatter.converter = time.gmtime
+def configure_logging(
+    level: str = "INFO", *, process: str = "vedette", log_format: str = "text"
+) -> None:
+    """Send all loggers to standard error in one format, `text` or `json`, in UTC."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(formatter)
+    handler.setFormatter(_formatter(log_format, process))
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level)
     for noisy in ("apscheduler", "urllib3", "alembic", "httpx", "docker"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+
+
+def _formatter(log_format: str, process: str) -> logging.Formatter:
+    if log_format == "json":
+        from core.json_logs import json_formatter  # noqa: PLC0415 - only servers have it
+
+        return json_formatter(process)
+    formatter = logging.Formatter(
+        f"%(asctime)s %(levelname)-7s {process} %(name)s: %(message)s", "%Y-%m-%dT%H:%M:%SZ"
+    )
+    formatter.converter = time.gmtime
+    return formatter
 
 
 class RepeatFilter(logging.Filter):

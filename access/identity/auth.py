@@ -21,6 +21,7 @@ from core.clock import Clock
 from core.errors import OverloadedError, UnauthenticatedError
 from core.ids import hash_secret
 from core.rate_limits import RateLimit
+from core.request_notes import APPLIANCE_ID, TENANT_ID, note
 from core.write_turns import WRITER
 from tenants.fleet.agents import authenticate_agent
 from tenants.models import Appliance
@@ -169,8 +170,7 @@ class Authenticator:
                 lambda session: _agent_of(authenticate_agent(session, secret))
             )
             registry.secrets[key] = agent
-        WRITER.set(agent.tenant_id)
-        return agent
+        return _noted(agent)
 
     async def _agent_of_certificate(self, fingerprint: str) -> Agent:
         registry, now = await self._registry.current(), self._clock()
@@ -184,8 +184,15 @@ class Authenticator:
                 raise UnauthenticatedError(admission.refusal, code="certificate_refused")
             certificate = Certificate(_agent_of(admission.appliance), admission.until)
             registry.certificates[fingerprint] = certificate
-        WRITER.set(certificate.agent.tenant_id)
-        return certificate.agent
+        return _noted(certificate.agent)
+
+
+def _noted(agent: Agent) -> Agent:
+    """Let the rest of the request know its agent."""
+    WRITER.set(agent.tenant_id)
+    note(TENANT_ID, agent.tenant_id)
+    note(APPLIANCE_ID, agent.appliance_id)
+    return agent
 
 
 def _token(authorization: str) -> str:

@@ -13,6 +13,7 @@ from flask_wtf.csrf import CSRFProtect
 from werkzeug.datastructures import Authorization
 
 from core.errors import ForbiddenError, UnauthenticatedError
+from core.request_notes import JOB_ID, ROUTE, TENANT_ID, USER_ID, note
 from core.zones import zone_key
 from portal.auth.sign_in import check_password, require_otp_header, session_secret
 from portal.context import database, now, portal, principal, set_principal
@@ -104,6 +105,8 @@ def safe_next(target: str | None) -> str:
 
 def _authenticate() -> ResponseReturnValue | None:
     set_principal(None)
+    note(ROUTE, request.url_rule.rule if request.url_rule else "")
+    note(JOB_ID, (request.view_args or {}).get("job_id", ""))
     if request.endpoint in REGISTRY_ENDPOINTS:
         return None
     is_public = request.endpoint in PUBLIC_ENDPOINTS
@@ -158,6 +161,8 @@ def _note(sender: Principal, *, browser_zone: str = "") -> None:
     asgi_scope = request.environ.get("asgi.scope")
     if asgi_scope is not None:
         asgi_scope[SIGNED_IN] = (sender.user.id, sender.tenant.id if sender.tenant else "")
+    note(USER_ID, sender.user.id)
+    note(TENANT_ID, sender.tenant.id if sender.tenant else "")
     address = request.remote_addr or ""
     portal().sightings.note(sender, at=now(), address=address, browser_zone=browser_zone)
 
