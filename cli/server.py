@@ -12,7 +12,6 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -20,6 +19,8 @@ import click
 import uvicorn
 from a2wsgi.wsgi_typing import WSGIApp
 from flask import Flask
+from prometheus_client import disable_created_metrics
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from werkzeug.test import create_environ
 
@@ -29,16 +30,19 @@ from access.jobs.app import create_job_access_app, is_job_access, job_of_path
 from access.jobs.follow import create_follow_app, is_followed
 from access.jobs.holder_routing import to_holder
 from access.jobs.web_ui import WebUI
+from cli.backend import Backend
 from cli.ca import write_authorities
 from cli.database import open_database, prepare_data_dir
 from cli.listen_address import check_port
+from cli.monitoring import monitoring_app
 from cli.server_check import check
 from cli.server_checks import require_startup
 from cli.server_init import init
 from cli.supervision import stop_with_parent
 from core.clock import Clock, utc_now
-from core.db import SessionFactory, transaction
+from core.db import transaction
 from core.logs import RepeatFilter, configure_logging
+from core.request_notes import ROUTE, note
 from core.settings import ServerSettings, load_server_settings, secret_key
 from core.structs import describe_structs
 from jobqueue.logs.log_files import LogFiles
@@ -47,14 +51,17 @@ from portal.app import create_portal
 from portal.auth.guard import request_principal
 from scheduler.loops import Scheduler
 from serving.http_protocol import BoundedProtocol, ConnectionLimits, Connections
+from serving.monitoring import PATHS as MONITORING_PATHS
 from serving.portal_requests import PortalRequests, PortalThreads
 from serving.proxies import trust_proxies
 from serving.safe_headers import with_safe_headers
 from serving.tls import ServerTLS, TLSHandshake
+from serving.watched import Watched
 from tenants.principals import Principal
 from tenants.users.sightings import Sightings
 from timeseries.open_store import open_store
 from timeseries.store import Store, StoreUnavailableError, check_store
+from timeseries.timed_store import timed
 
 log = logging.getLogger(__name__)
 
@@ -72,16 +79,6 @@ M_ARENA_MAX = -8  # of malloc.h
 GC_THRESHOLDS = (2_000, 5, 100)
 
 
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """The parts that portal, agent API and scheduler share."""
-
-    settings: ServerSettings
-    sessions: SessionFactory
-    store: Store
-    sightings: Sightings
-
-
 @click.group(invoke_without_command=True)
 @click.pass_context
 def server(context: click.Context) -> None:
@@ -93,7 +90,7 @@ def server(context: click.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     settings = load_server_settings()
-    configure_logging(settings.log_level, process="server")
+    configure_logging(settings.log_level, process="server", log_format=settings.log_format)
     stop_with_parent()
     check_port(settings.host, settings.port)
     prepare_data_dir(settings.data_dir)
@@ -123,6 +120,7 @@ class _Server(uvicorn.Server):
 def run_server(settings: ServerSettings) -> None:
     """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
     limit_malloc_arenas()
+    disable_created_metrics()  # type: ignore[no-untyped-call]
     with _open_backend(settings) as backend:
         describe_structs()
         scheduler = Scheduler(settings, sessions=backend.sessions, store=backend.store)
@@ -206,20 +204,32 @@ def create_asgi_app(backend: Backend, *, clock: Clock = utc_now) -> ASGIApp:
         with_safe_headers(job_access), job_of=job_of_path, tunnels=tunnels, forwarder=forwarder
     )
     job_pages = to_holder(web_ui, job_of=web_ui.job_of, tunnels=tunnels, forwarder=forwarder)
+    agent_paths = {route.path for route in access.routes if isinstance(route, Route)}
+
+    monitoring = with_safe_headers(monitoring_app(backend, identify=identify, clock=clock))
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
         if web_ui.is_for_job(scope):
+            note(ROUTE, "web page of a job")
             await job_pages(scope, receive, send)
-        elif is_job_access(scope["path"]):
+        elif is_job_access(path):
+            note(ROUTE, f"/api/v1/jobs/<job_id>/{path.rpartition('/')[2]}")
             await sessions_api(scope, receive, send)
-        elif scope["type"] != "http" or is_for_agents(scope["path"]):
+        elif path in MONITORING_PATHS:
+            note(ROUTE, path)
+            await monitoring(scope, receive, send)
+        elif scope["type"] != "http" or is_for_agents(path):
+            note(ROUTE, path if path in agent_paths else "")
             await access_api(scope, receive, send)
-        elif is_followed(scope["path"]):
+        elif is_followed(path):
+            note(ROUTE, "/api/v1/jobs/<job_id>/follow")
             await follow_api(scope, receive, send)
         else:
             await portal(scope, receive, send)
 
-    return trust_proxies(forwarder.trusting(app), settings.proxy_networks)
+    networks = settings.proxy_networks
+    return Watched(trust_proxies(forwarder.trusting(app), networks), networks)
 
 
 def limit_malloc_arenas() -> None:
@@ -243,7 +253,7 @@ def _open_backend(settings: ServerSettings) -> Iterator[Backend]:
         )
         try:
             _warn_if_unavailable(store)
-            yield Backend(settings, sessions, store, Sightings(sessions))
+            yield Backend(settings, sessions, timed(store), Sightings(sessions))
         finally:
             store.close()
 

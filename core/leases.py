@@ -9,6 +9,9 @@ from sqlalchemy.orm import Mapped, Session, mapped_column
 from core.db import Base
 from core.guarded_update import changed_one
 
+# Of the process that runs the periodic tasks.
+SCHEDULER_LEASE = "scheduler"
+
 
 class Lease(Base):
     """The holder of a lease, and when it expires."""

@@ -11,11 +11,10 @@ from sqlalchemy import ColumnElement
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError
-from core.leases import acquire_lease, lease_is_held, release_lease
+from core.leases import SCHEDULER_LEASE, acquire_lease, lease_is_held, release_lease
 
 log = logging.getLogger(__name__)
 
-LEASE_NAME = "scheduler"
 LEASE_DURATION = timedelta(seconds=15)
 LEASE_RENEWAL_SECONDS = 5.0
 
@@ -39,7 +38,7 @@ class SchedulerLease:
     @property
     def is_own(self) -> ColumnElement[bool]:
         """The condition that no other process has taken the lease over."""
-        return lease_is_held(LEASE_NAME, holder=self._holder)
+        return lease_is_held(SCHEDULER_LEASE, holder=self._holder)
 
     def start(self) -> None:
         """Acquire the lease if it is free, and renew it, or try again, until it is released."""
@@ -52,7 +51,7 @@ class SchedulerLease:
         if self._thread.is_alive():
             self._thread.join()
         with transaction(self._sessions) as session:
-            release_lease(session, LEASE_NAME, holder=self._holder, now=self._clock())
+            release_lease(session, SCHEDULER_LEASE, holder=self._holder, now=self._clock())
 
     def _keep(self) -> None:
         while not self._stopping.wait(LEASE_RENEWAL_SECONDS):
@@ -68,7 +67,7 @@ class SchedulerLease:
         now, was_held = self._clock(), self.is_held
         with transaction(self._sessions) as session:
             has_lease = acquire_lease(
-                session, LEASE_NAME, holder=self._holder, now=now, duration=LEASE_DURATION
+                session, SCHEDULER_LEASE, holder=self._holder, now=now, duration=LEASE_DURATION
             )
         self._leased_until = now + LEASE_DURATION if has_lease else now
         if has_lease != was_held:

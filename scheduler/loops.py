@@ -25,6 +25,7 @@ from scheduler.alert_actions import HANDLERS
 from scheduler.lease import SchedulerLease
 from scheduler.placement import PlacementThread
 from scheduler.portal_tasks import PortalTasks
+from scheduler.task_metrics import IS_ACTIVE, measured
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
 from tenants.periodic_tasks import TenantTasks
@@ -51,6 +52,7 @@ class Scheduler:
     ) -> None:
         acting_sessions = acting(sessions, SCHEDULER, clock=clock)
         self._lease = SchedulerLease(acting_sessions, clock)
+        IS_ACTIVE.set_function(lambda: self.is_active)
         self._stopping = threading.Event()
         context = SchedulerContext(
             sessions=acting_sessions,
@@ -133,7 +135,8 @@ class Scheduler:
         if not self.is_active:
             return
         try:
-            task()
+            with measured(task.__name__):
+                task()
         except DatabaseUnavailableError as error:
             log.warning("%s: %s", task.__name__, error.message)
             self._retry_soon(task)

@@ -16,6 +16,7 @@ from access.ingest.collectd_formats import read_commands, read_json
 from access.ingest.collectd_values import CollectdError, PointMaker
 from access.ingest.gateway import Gateway
 from access.ingest.influx import error_message, error_of, left_out_header
+from access.ingest.metrics import INGESTED_BYTES
 from core.clock import Clock, to_ns
 from timeseries.points import Batch, Point
 
@@ -47,6 +48,7 @@ class CollectdEndpoint:
                 f'{_JSON} with Format "JSON", {_TEXT} with Format "Command".'
             )
         body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
+        INGESTED_BYTES.inc(len(body))
         body = body.removeprefix(BYTE_ORDER_MARK)
         # Notifications are JSON in either format, with the media type of the format.
         is_json = media_type == _JSON or body.lstrip()[:1] == b"["

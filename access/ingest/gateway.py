@@ -15,6 +15,12 @@ from access.identity.agent_registry import Agent
 from access.ingest.body import THREAD_ABOVE_BYTES, fair_worker
 from access.ingest.job_tags import JobTags
 from access.ingest.late_samples import LateNotes, Span
+from access.ingest.metrics import (
+    INGESTED_BYTES,
+    LEFT_OUT_POINTS,
+    REJECTED_POINTS,
+    STORED_POINTS,
+)
 from access.ingest.name_limit import NameLimit
 from access.ingest.quotas import QuotaCache
 from access.ingest.request_batcher import Post, RequestBatcher, join, kind_of
@@ -112,6 +118,7 @@ class Gateway:
                 is full.
             StoreUnavailableError: the store does not answer.
         """
+        INGESTED_BYTES.inc(len(body))
         await self._check(agent)
         kind = kind_of(body, precision=precision) if self._takes_many_senders else None
         if kind is not None:
@@ -145,6 +152,11 @@ class Gateway:
 
     async def _noted(self, agent: Agent, result: WriteResult) -> WriteResult:
         """Return a result once its late samples are noted: other senders don't wait for that."""
+        stored = result.total - len(result.errors) - result.left_out
+        STORED_POINTS.inc(stored)
+        if stored < result.total:
+            REJECTED_POINTS.inc(len(result.errors))
+            LEFT_OUT_POINTS.inc(result.left_out)
         if result.late is not None and self._late_notes is not None:
             await self._late_notes.note(agent, result.late)
         return result

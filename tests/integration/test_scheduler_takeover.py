@@ -25,8 +25,7 @@ from alerting.states import ActionState, ReceiverKind
 from cli.database import open_database
 from core.clock import to_ns, utc_now
 from core.db import SessionFactory, transaction
-from core.leases import Lease
-from scheduler.lease import LEASE_NAME
+from core.leases import SCHEDULER_LEASE, Lease
 from tenants.models import User
 from tenants.scope import Scope
 from tests.cast import BOX
@@ -145,7 +144,7 @@ def _write(store: Store, tenant_id: str, *, celsius: float) -> None:
 def _active(sessions: SessionFactory) -> int:
     """Return the process that has the lease."""
     with transaction(sessions) as session:
-        holder = session.scalars(select(Lease.holder).where(Lease.name == LEASE_NAME)).one()
+        holder = session.scalars(select(Lease.holder).where(Lease.name == SCHEDULER_LEASE)).one()
     return int(holder.rpartition(":")[2])
 
 

@@ -7,7 +7,8 @@ import pytest
 from starlette.types import ASGIApp
 
 from cli import server
-from cli.server import Backend, create_asgi_app
+from cli.backend import Backend
+from cli.server import create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.users.sightings import Sightings

@@ -1,0 +1,57 @@
+"""`/healthz`, `/readyz` and `/metrics` of a server: which checks it makes."""
+
+from collections.abc import Callable
+from importlib.metadata import version
+
+from prometheus_client import Info
+from starlette.applications import Starlette
+from starlette.types import Scope
+
+from cli.backend import Backend
+from cli.keys import check_keys
+from core.clock import Clock
+from serving.database_metrics import database_registry
+from serving.monitoring import create_monitoring_app
+from serving.probes import (
+    probe_certificates,
+    probe_database,
+    probe_disk,
+    probe_lease,
+    probe_store,
+)
+from serving.readiness import Readiness
+from tenants.permissions import Permission
+from tenants.principals import Principal
+
+BUILD = Info("vedette_build", "The version that runs.")
+BUILD.info({"version": version("vedette")})
+
+
+def monitoring_app(
+    backend: Backend, *, identify: Callable[[Scope], Principal | None], clock: Clock
+) -> Starlette:
+    """Return the application; `identify` returns the user of a request."""
+    settings, sessions = backend.settings, backend.sessions
+
+    def is_operator(scope: Scope) -> bool:
+        principal = identify(scope)
+        return principal is not None and principal.scope.allows(Permission.OPERATE)
+
+    required = {
+        "database": lambda: probe_database(sessions, now=clock()),
+        "store": lambda: probe_store(backend.store),
+        "disk": lambda: probe_disk(settings.data_dir),
+        "keys": lambda: check_keys(sessions, settings),
+    }
+    watched = {
+        "scheduler": lambda: probe_lease(sessions, now=clock()),
+        "certificates": lambda: probe_certificates(
+            sessions, settings.tls_certificate_file, now=clock()
+        ),
+    }
+    return create_monitoring_app(
+        settings,
+        Readiness(required, watched),
+        registry=database_registry(sessions, clock=clock),
+        is_operator=is_operator,
+    )

@@ -1,0 +1,166 @@
+"""Metrics that are read from the database when Prometheus asks: queues, outbox, rules, pool.
+
+Every process reports the same of the shared tables: take the maximum over the processes.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import QueuePool, func, select
+from sqlalchemy.orm import Session
+
+from alerting.models import Rule
+from alerting.notification.models import Notification
+from alerting.states import NotificationState
+from core.clock import Clock
+from core.db import SessionFactory, transaction
+from core.errors import DatabaseUnavailableError
+from jobqueue.models import Job
+from jobqueue.states import JobState
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState
+
+# Scrapes of several Prometheus servers read the tables once.
+CACHE_SECONDS = 5.0
+Figures = list[tuple[str, str, str, Mapping[str, float]]]
+"""Name, description and label of metrics, "" for none, with their values by the label's."""
+
+_IN_SERVICE = Appliance.retired_at.is_(None) & Appliance.revoked_at.is_(None)
+_ACTIVE = tuple(state for state in JobState if not state.is_final)
+
+
+class DatabaseCollector(Collector):
+    """Reads the figures; of a database that does not answer only that."""
+
+    def __init__(self, sessions: SessionFactory, *, clock: Clock) -> None:
+        self._sessions = sessions
+        self._clock = clock
+        self._figures: Figures = []
+        self._read_at = 0.0
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics."""
+        pool = self._sessions.kw["bind"].pool
+        if isinstance(pool, QueuePool):
+            connections = {"used": pool.checkedout(), "idle": pool.checkedin()}
+            yield _gauge(
+                "vedette_database_connections", "Connections of the pool.", "state", connections
+            )
+            yield GaugeMetricFamily(
+                "vedette_database_pool_size", "Most connections of the pool.", pool.size()
+            )
+        try:
+            figures = self._read()
+        except DatabaseUnavailableError:
+            figures = []
+        yield GaugeMetricFamily(
+            "vedette_database_up", "Whether the database answers.", float(bool(figures))
+        )
+        for name, description, label, values in figures:
+            yield _gauge(name, description, label, values)
+
+    def _read(self) -> Figures:
+        if time.monotonic() >= self._read_at + CACHE_SECONDS or not self._figures:
+            with transaction(self._sessions) as session:
+                self._figures = _figures(session, now=self._clock())
+            self._read_at = time.monotonic()
+        return self._figures
+
+
+def database_registry(sessions: SessionFactory, *, clock: Clock) -> CollectorRegistry:
+    """Return a registry of the database's metrics."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(DatabaseCollector(sessions, clock=clock))
+    return registry
+
+
+def _gauge(
+    name: str, description: str, label: str, values: Mapping[str, float]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, description, labels=[label] if label else [])
+    for value, number in values.items():
+        family.add_metric([value] if label else [], number)
+    return family
+
+
+def _figures(session: Session, *, now: datetime) -> Figures:
+    oldest_at = session.scalar(
+        select(func.min(Job.submitted_at)).where(
+            Job.state.in_((JobState.SUBMITTED, JobState.QUEUED))
+        )
+    )
+    outbox, due_at = session.execute(
+        select(func.count(), func.min(Notification.next_try_at)).where(
+            Notification.state == NotificationState.WAITING
+        )
+    ).one()
+    return [
+        (
+            "vedette_jobs",
+            "Jobs that have not ended.",
+            "state",
+            _counts(session, Job.state, Job.state.in_(_ACTIVE), _ACTIVE),
+        ),
+        (
+            "vedette_oldest_waiting_job_seconds",
+            "Age of the job that has waited longest.",
+            "",
+            {"": _age_seconds(oldest_at, now)},
+        ),
+        (
+            "vedette_appliances",
+            "Appliances in service.",
+            "state",
+            _counts(session, Appliance.state, _IN_SERVICE, ApplianceState),
+        ),
+        ("vedette_outbox", "Notifications to deliver.", "", {"": float(outbox)}),
+        (
+            "vedette_outbox_lag_seconds",
+            "Time since the notification was due that is overdue longest.",
+            "",
+            {"": _age_seconds(due_at, now)},
+        ),
+        (
+            "vedette_rule_lag_seconds",
+            "Time since the rule was due whose evaluation is overdue longest.",
+            "",
+            {"": _evaluation_lag(session, now=now)},
+        ),
+    ]
+
+
+def _counts(session: Session, column: Any, condition: Any, states: Any) -> dict[str, float]:  # noqa: ANN401 - SQLAlchemy's
+    counts = {str(state): 0.0 for state in states}
+    statement = select(column, func.count()).where(condition).group_by(column)
+    for state, count in session.execute(statement):
+        counts[str(state)] = float(count)
+    return counts
+
+
+def _age_seconds(instant: datetime | None, now: datetime) -> float:
+    return 0.0 if instant is None else max(0.0, (now - instant).total_seconds())
+
+
+def _evaluation_lag(session: Session, *, now: datetime) -> float:
+    """Return by how many seconds the rule that waits longest is late."""
+    statement = (
+        select(Rule.interval_seconds, func.min(Rule.evaluated_at))
+        .join(Tenant, Tenant.id == Rule.tenant_id)
+        .where(
+            Rule.is_enabled,
+            Rule.evaluated_at.is_not(None),
+            Tenant.state == TenantState.ACTIVE,
+        )
+        .group_by(Rule.interval_seconds)
+    )
+    return max(
+        (
+            max(0.0, _age_seconds(evaluated_at, now) - interval_seconds)
+            for interval_seconds, evaluated_at in session.execute(statement)
+        ),
+        default=0.0,
+    )

@@ -1,0 +1,106 @@
+"""Probes of what the server depends on; each raises what is wrong."""
+
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from sqlalchemy import select
+from sqlalchemy.exc import IntegrityError
+
+from core.db import SessionFactory, transaction
+from core.disk_space import disk_space
+from core.errors import UnavailableError
+from core.leases import SCHEDULER_LEASE, Lease
+from core.quantities import format_duration, format_size
+from tenants.models import CertificateAuthority
+from timeseries.store import Store, check_store
+
+PROBE_NAME = "readiness"
+# Let's Encrypt renews 30 days before the end; agents get certificates from the CA for a week.
+CERTIFICATE_WARNING = timedelta(days=14)
+CA_WARNING = timedelta(days=30)
+
+
+def probe_database(sessions: SessionFactory, *, now: datetime) -> None:
+    """Write a row to the database: a full disk lets it answer queries.
+
+    Raises:
+        DatabaseUnavailableError: it can't be written.
+    """
+    try:
+        with transaction(sessions) as session:
+            session.merge(Lease(name=PROBE_NAME, holder="", expires_at=now))
+    except IntegrityError:
+        return  # another process has just written the first one
+
+
+def probe_store(store: Store) -> None:
+    """Query the store.
+
+    Raises:
+        StoreUnavailableError: it does not answer.
+    """
+    check_store(store)
+
+
+def probe_disk(*folders: Path) -> None:
+    """Check that there is room for what the server writes.
+
+    Raises:
+        UnavailableError: names the folder whose disk is almost full.
+    """
+    for folder in folders:
+        space = disk_space(folder)
+        if space.is_low:
+            raise UnavailableError(
+                f"The disk of {folder} has {format_size(space.free_bytes)} left. Free space on it."
+            )
+
+
+def probe_lease(sessions: SessionFactory, *, now: datetime) -> None:
+    """Check that some process runs the periodic tasks.
+
+    Raises:
+        UnavailableError: nobody has the scheduler's lease.
+    """
+    with transaction(sessions) as session:
+        expires_at = session.scalar(select(Lease.expires_at).where(Lease.name == SCHEDULER_LEASE))
+    if expires_at is None or expires_at <= now:
+        raise UnavailableError(
+            "No process has the scheduler's lease: rules, placement and notifications stand still. "
+            "Start a server, or see its log."
+        )
+
+
+def probe_certificates(
+    sessions: SessionFactory, certificate_file: Path | None, *, now: datetime
+) -> None:
+    """Check that the server's certificate and the agents' CA stay valid.
+
+    Raises:
+        UnavailableError: one expires soon.
+    """
+    if certificate_file is not None:
+        certificate = x509.load_pem_x509_certificates(certificate_file.read_bytes())[0]
+        _require_time(
+            f"The certificate in {certificate_file}",
+            certificate.not_valid_after_utc - now,
+            CERTIFICATE_WARNING,
+            "Renew it: the file is reloaded.",
+        )
+    statement = select(CertificateAuthority.not_after).where(
+        CertificateAuthority.retired_at.is_(None)
+    )
+    with transaction(sessions) as session:
+        not_after = session.scalar(statement.order_by(CertificateAuthority.not_after.desc()))
+    if not_after is not None:
+        remedy = "Run: vedette ca rotate."
+        _require_time("The CA of the agents' certificates", not_after - now, CA_WARNING, remedy)
+
+
+def _require_time(subject: str, left: timedelta, warning: timedelta, remedy: str) -> None:
+    if left <= timedelta(0):
+        raise UnavailableError(f"{subject} has expired. {remedy}")
+    if left < warning:
+        duration = format_duration(left.total_seconds())
+        raise UnavailableError(f"{subject} expires in {duration}. {remedy}")
