@@ -11,7 +11,8 @@ import pytest
 import requests
 from websockets.sync.client import connect
 
-from cli.server import Backend, create_asgi_app
+from cli.backend import Backend
+from cli.server import create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.services.tunnels import holder_of
