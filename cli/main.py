@@ -20,6 +20,9 @@ STDERR = 2
 COMMANDS = {
     "up": ("cli.up", "up", "Start portal, scheduler and an agent for this host."),
     "server": ("cli.server", "server", "Run portal, agent API and scheduler in one process."),
+    "portal": ("cli.server", "portal", "Run the portal alone."),
+    "access": ("cli.server", "access", "Run the agent API alone."),
+    "scheduler": ("cli.server", "scheduler", "Run the scheduler alone."),
     "agent": ("cli.agent", "agent", "Enroll this appliance and run its agent."),
     "login": ("cli.login", "login", "Sign in to a portal and store an API token."),
     "logout": ("cli.login", "logout", "Revoke the stored API token and delete it."),

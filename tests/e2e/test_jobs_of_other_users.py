@@ -17,8 +17,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from cli.asgi import create_asgi_app
 from cli.backend import Backend
-from cli.server import create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, NoExecError

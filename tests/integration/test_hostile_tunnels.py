@@ -14,8 +14,8 @@ import requests
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from cli.asgi import create_asgi_app
 from cli.backend import Backend
-from cli.server import create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.models import Attempt

@@ -18,8 +18,8 @@ from sqlalchemy import select
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
+from cli.asgi import create_asgi_app
 from cli.backend import Backend
-from cli.server import create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.executors.base import ExecSession, Executor

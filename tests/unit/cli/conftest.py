@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from starlette.types import ASGIApp
 
-from cli import server
+from cli import asgi
+from cli.asgi import create_asgi_app
 from cli.backend import Backend
-from cli.server import create_asgi_app
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.users.sightings import Sightings
@@ -41,7 +41,7 @@ def server_app(
     monkeypatch: pytest.MonkeyPatch,
 ) -> ASGIApp:
     """The server's app on this test's database; its portal is shared."""
-    monkeypatch.setattr(server, "create_portal", lambda settings, **_parts: serve(settings))
+    monkeypatch.setattr(asgi, "create_portal", lambda settings, **_parts: serve(settings))
     return create_asgi_app(Backend(settings, sessions, store, Sightings(sessions)), clock=clock)
 
 

@@ -9,16 +9,21 @@ from pathlib import Path
 
 import pytest
 import requests
+from click.testing import CliRunner
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
+from cli.asgi import ServerPart, create_asgi_app
 from cli.backend import Backend
-from cli.server import create_asgi_app
+from cli.server import access
 from core.db import SessionFactory
+from core.errors import ConfigurationError
 from core.settings import ServerSettings
 from jobqueue.services.tunnels import holder_of
 from protocol.attempts import ObservedState
 from protocol.exec import Channel
 from protocol.job_spec import Port
+from protocol.tunnel import TUNNEL_PATH
 from tenants.users.sightings import Sightings
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
@@ -125,3 +130,30 @@ def test_a_forged_header_forwards_nothing(portal: Portal, cast: Cast) -> None:
     headers = {"X-Vedette-Forwarded": "eyJwYXRoIjoiL3RyZWUifQ.forged.forged"}
     assert site.get("/tree", headers=headers).status_code == 303
     assert site.get("/tree", cookie=cookie, headers=headers).status_code == 200
+
+
+def test_a_process_answers_for_its_parts_alone(
+    sessions: SessionFactory, store: Store, clock: FrozenClock, tmp_path: Path
+) -> None:
+    settings = ServerSettings(data_dir=tmp_path, secret_key="a key")
+    backend = Backend(settings, sessions, store, Sightings(sessions))
+    statuses = {}
+    for part in ServerPart:
+        with Serving(create_asgi_app(backend, parts={part}, clock=clock)) as url:
+            statuses[part] = [
+                requests.get(f"{url}{path}", allow_redirects=False, timeout=30).status_code
+                for path in ("/healthz", "/login", "/api/v1/jobs", "/agent/v1/desired")
+            ]
+            with pytest.raises(InvalidStatus), connect(f"ws{url[4:]}{TUNNEL_PATH}", proxy=None):
+                pass
+    assert statuses == {
+        ServerPart.PORTAL: [200, 200, 401, 404],
+        ServerPart.ACCESS: [200, 404, 404, 401],
+        ServerPart.SCHEDULER: [200, 404, 404, 404],
+    }
+
+
+def test_parts_by_themselves_need_a_store_that_several_processes_can_open(tmp_path: Path) -> None:
+    result = CliRunner().invoke(access, env={"VEDETTE_DATA_DIR": str(tmp_path)})
+    assert isinstance(result.exception, ConfigurationError)
+    assert "vedette server" in result.exception.message

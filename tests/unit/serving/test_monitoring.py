@@ -12,8 +12,8 @@ from sqlalchemy import event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from starlette.types import ASGIApp
 
+from cli.asgi import create_asgi_app
 from cli.backend import Backend
-from cli.server import create_asgi_app
 from core import disk_space
 from core.db import SessionFactory
 from core.leases import SCHEDULER_LEASE, Lease

@@ -13,8 +13,8 @@ from starlette.routing import Route
 from werkzeug.routing import Map
 
 from access.app import create_access_app
+from cli.asgi import server_config
 from cli.backend import Backend
-from cli.server import server_config
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
