@@ -174,7 +174,7 @@ def clock_at(places: Sequence[float], middle: datetime, zone: ZoneInfo) -> list[
         (KOLKATA, RECENT),
         # On the days of the changes there are hours before and after them, too.
         pytest.param(NEW_YORK, RECENT, marks=pytest.mark.nightly),
-        (NEW_YORK, SPRING),
+        pytest.param(NEW_YORK, SPRING, marks=pytest.mark.nightly),
         (NEW_YORK, AUTUMN),
     ],
     ids=["Kolkata", "New York", "New York in spring", "New York in autumn"],

@@ -16,6 +16,8 @@ from tests.fixtures.polling import eventually
 from tests.integration.test_jobs import QUICK, Portal, enroll
 from vedette import Client
 
+pytestmark = pytest.mark.nightly
+
 CHUNK_BYTES = 65536
 
 

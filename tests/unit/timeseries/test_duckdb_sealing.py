@@ -165,6 +165,7 @@ def test_a_store_that_was_opened_again_reads_what_is_in_its_table(path: Path) ->
         assert count_by_hour(store, hours=12) == 144
 
 
+@pytest.mark.nightly
 def test_times_of_files_are_compared_only_where_some_do_not_match(
     store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -479,6 +480,7 @@ def test_files_of_samples_are_never_deleted_for_a_new_database(path: Path) -> No
     store.close()
 
 
+@pytest.mark.nightly
 def test_a_file_shrinks_once_its_samples_are_sealed(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
