@@ -19,7 +19,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format generate clean lock servers web-apps wheel
+.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs generate clean lock servers web-apps wheel
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -31,6 +31,7 @@ help:
 	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
 	@echo "make fuzz    look for bodies that break the line protocol parser, for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make wheel   build the package that appliances install, into dist/"
+	@echo "make docs    build the documentation as a site, into var/site"
 	@echo "make format  format the code"
 	@echo "make generate  write the files that are made from the fields of a job"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
@@ -101,6 +102,11 @@ wheel: $(SERVER_STAMP)
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# The hooks import the product.
+docs: $(DEV_STAMP)
+	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict --quiet --config-file deploy/docs/mkdocs.yml
+	@echo "The site begins at var/site/index.html"
 
 generate: $(DEV_STAMP)
 	$(BIN)/python -m tests.generated_files

@@ -26,6 +26,8 @@ UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"
 # Variables with the prefix that are not settings of the server.
 NOT_SETTINGS = frozenset({"config", "url", "token", "parent_pid"})
 
+ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 # nosec B104
+
 Seconds = Annotated[float, Meta(gt=0)]
 
 
@@ -150,7 +152,7 @@ class ServerSettings:
     @property
     def resolved_internal_url(self) -> str:
         """Where other processes of the portal reach this one, without a trailing slash."""
-        host = socket.gethostname() if self.host in {"0.0.0.0", "::"} else self.host  # noqa: S104
+        host = socket.gethostname() if self.host in ANY_ADDRESS else self.host
         return (self.internal_url or self._url_at(host)).rstrip("/")
 
     def _url_at(self, host: str) -> str:
