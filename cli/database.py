@@ -21,7 +21,7 @@ import jobqueue.storage.models
 import jobqueue.usage.models
 import tenants.models
 from cli.keys import check_keys
-from cli.privileges import act_as_owner
+from cli.privileges import acting_as_owner
 from core.clock import utc_now
 from core.database_checks import database_problems
 from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
@@ -61,9 +61,15 @@ def open_database(
         NotFoundError: there is none; with `may_create`, it is created.
         ConfigurationError: its server can't be used, or the keys of its secrets are missing.
     """
-    if not may_create:
-        act_as_owner(settings.data_dir)
+    if may_create:
+        yield from _opened(settings)
+        return
+    with acting_as_owner(settings.data_dir):
         require_database(settings)
+        yield from _opened(settings)
+
+
+def _opened(settings: ServerSettings) -> Iterator[tuple[Engine, SessionFactory]]:
     prepare_data_dir(settings.data_dir)
     engine = create_database_engine(settings.resolved_database_url)
     try:
@@ -92,9 +98,7 @@ def open_session(settings: ServerSettings | None = None) -> Iterator[Session]:
 def _require_usable(engine: Engine) -> None:
     """Refuse a database server with which a migration would fail, or lose text."""
     problems = [
-        f"{problem.cause} {problem.remedy}"
-        for problem in database_problems(engine, now=utc_now())
-        if problem.is_fatal
+        problem.text for problem in database_problems(engine, now=utc_now()) if problem.is_fatal
     ]
     if problems:
         raise ConfigurationError(problems, source="The database")

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from cli.database import open_database, require_database
-from cli.privileges import act_as_owner
+from cli.privileges import acting_as_owner
 from core.clock import utc_now
 from core.db import create_database_engine
 from core.migrations import create_revision, schema_differences
@@ -25,8 +25,10 @@ def db() -> None:
 def upgrade() -> None:
     """Migrate the database to the newest revision. Creates it if there is none."""
     settings = load_server_settings()
-    act_as_owner(settings.data_dir)
-    with open_database(settings, may_create=True) as (engine, _sessions):
+    with (
+        acting_as_owner(settings.data_dir),
+        open_database(settings, may_create=True) as (engine, _sessions),
+    ):
         click.echo(f"The database is at revision {current_revision(engine)}.")
 
 

@@ -7,34 +7,30 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def act_as_owner(folder: Path) -> None:
-    """Let a command of root run as the owner of a data folder from now on."""
+@contextmanager
+def acting_as_owner(folder: Path) -> Iterator[None]:
+    """Let root act as the owner of a data folder in the block, if there is one."""
     if os.geteuid() != 0 or not folder.exists():
+        yield
         return
-    owner = folder.stat().st_uid
-    if owner == 0:
-        return
-    try:
-        account = pwd.getpwuid(owner)
-    except KeyError:  # as in containers
-        os.setgroups([])
-        os.setgid(folder.stat().st_gid)
-    else:
-        os.initgroups(account.pw_name, account.pw_gid)
-        os.setgid(account.pw_gid)
-    os.setuid(owner)
+    status = folder.stat()
+    with acting_as(status.st_uid, status.st_gid):
+        yield
 
 
 @contextmanager
-def acting_as(account: pwd.struct_passwd | None) -> Iterator[None]:
-    """Let root act as another user in the block; None is no other."""
-    if account is None:
+def acting_as(user_id: int, group_id: int) -> Iterator[None]:
+    """Let root act as another user in the block."""
+    if user_id == os.geteuid():
         yield
         return
     groups = os.getgroups()
-    os.initgroups(account.pw_name, account.pw_gid)
-    os.setegid(account.pw_gid)
-    os.seteuid(account.pw_uid)
+    try:
+        os.initgroups(pwd.getpwuid(user_id).pw_name, group_id)
+    except KeyError:  # in containers, users may have no name
+        os.setgroups([])
+    os.setegid(group_id)
+    os.seteuid(user_id)
     try:
         yield
     finally:

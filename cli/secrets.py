@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from cli.database import open_session
 from cli.keys import ENCRYPTED
+from cli.privileges import acting_as_owner
 from core.atomic_files import replace_file
 from core.clock import utc_now
 from core.secretbox import KEY_FILE, SecretBox, new_key
@@ -89,4 +90,5 @@ def rotate_secrets(
 
 
 def _write_keys(path: Path, keys: list[str]) -> None:
-    replace_file(path, "".join(f"{key}\n" for key in keys).encode())
+    with acting_as_owner(path.parent):
+        replace_file(path, "".join(f"{key}\n" for key in keys).encode())

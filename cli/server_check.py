@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import click
 
 from cli.database_checks import Check
-from cli.privileges import act_as_owner
+from cli.privileges import acting_as_owner
 from cli.server_checks import all_checks
 from core.settings import load_server_settings
 
@@ -19,8 +19,8 @@ def check() -> None:
     start.
     """
     settings = load_server_settings()
-    act_as_owner(settings.data_dir)
-    checks = all_checks(settings)
+    with acting_as_owner(settings.data_dir):
+        checks = all_checks(settings)
     print_checks(checks)
     sys.exit(1 if has_fatal(checks) else 0)
 

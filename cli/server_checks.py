@@ -57,7 +57,7 @@ def require_startup(settings: ServerSettings) -> list[Problem]:
         ConfigurationError: lists those with which it can't.
     """
     problems = [problem for check in startup_checks(settings) for problem in check.problems]
-    fatal = [f"{problem.cause} {problem.remedy}" for problem in problems if problem.is_fatal]
+    fatal = [problem.text for problem in problems if problem.is_fatal]
     if fatal:
         raise ConfigurationError(fatal, source="This server")
     return problems

@@ -12,7 +12,7 @@ import click
 
 from cli.database import prepare_data_dir
 from cli.database_setup import prepare_charset, prepare_database
-from cli.privileges import acting_as
+from cli.privileges import acting_as_owner
 from cli.server_check import has_fatal, print_checks
 from cli.server_checks import all_checks
 from core.errors import InvalidInputError, UnavailableError
@@ -26,10 +26,11 @@ from core.settings_file import (
 )
 
 SERVICE_USER = "vedette-server"
+DATA_DIR = "VEDETTE_DATA_DIR"
 # Variables that are asked for where somebody can answer, with the default.
 QUESTIONS = {
     "VEDETTE_PUBLIC_URL": ("Address that users and agents open", "https://portal.example.com"),
-    "VEDETTE_DATA_DIR": ("Folder of the server's data", "/var/lib/vedette-server"),
+    DATA_DIR: ("Folder of the server's data", "/var/lib/vedette-server"),
     "DATABASE_URL": ("Database (empty: SQLite in that folder)", ""),
     "TIMESERIES_URL": ("Store of samples (empty: DuckDB in that folder)", ""),
     "VEDETTE_SMTP_URL": ("Mail server, as smtp://user:password@host:587 (empty: none)", ""),
@@ -51,7 +52,7 @@ QUESTIONS = {
 @click.option(
     "--user",
     "user_name",
-    help=f"User that the server runs as. Defaults to {SERVICE_USER}, for root and if there is one.",
+    help=f"Owner of a new data folder, if root creates it. Defaults to {SERVICE_USER}, if present.",
 )
 def init(
     *,
@@ -73,25 +74,25 @@ def init(
     values = _given(options, others)
     if sys.stdin.isatty():
         values |= _answers(path, values)
+    if DATA_DIR in values:
+        # The server may start in another folder.
+        values[DATA_DIR] = str(Path(values[DATA_DIR]).expanduser().absolute())
     settings = _settings_with(path, values)
-    account = _account(user_name)
-    _prepare_folder(settings, account)
-    with acting_as(account):
+    _prepare_folder(settings, user_name)
+    with acting_as_owner(settings.data_dir):
         prepare_charset(settings)
         checks = all_checks(settings)
     print_checks(checks)
     if has_fatal(checks):
         raise UnavailableError("Nothing was set up. Correct the above, and repeat the command.")
     _write(path, values)
-    with acting_as(account):
+    with acting_as_owner(settings.data_dir):
         prepare_database(settings, operator)
     click.echo(f"\nReady. Start the server: {_start_command(path)}")
 
 
 def _given(options: dict[str, str | None], others: tuple[str, ...]) -> dict[str, str]:
     """Return the variables that the options set."""
-    if options["data_dir"]:
-        options["data_dir"] = str(Path(options["data_dir"]).expanduser().absolute())
     names = {"database_url": "DATABASE_URL", "timeseries_url": "TIMESERIES_URL"}
     values = {
         names.get(option, f"VEDETTE_{option.upper()}"): value
@@ -129,27 +130,26 @@ def _variables(path: Path) -> dict[str, str]:
     return read_variables(path) if path.exists() else {}
 
 
+def _prepare_folder(settings: ServerSettings, user_name: str | None) -> None:
+    """Create the data folder for the user that the server runs as."""
+    folder = settings.data_dir
+    is_new = not folder.exists()
+    prepare_data_dir(folder)
+    if not is_new:
+        return
+    click.echo(f"Created the folder {folder}.")
+    account = _account(user_name) if os.geteuid() == 0 else None
+    if account is not None:
+        os.chown(folder, account.pw_uid, account.pw_gid)
+
+
 def _account(name: str | None) -> pwd.struct_passwd | None:
-    """Return the user that the server runs as; None if it is the current one."""
-    if os.geteuid() != 0:
-        return None
     try:
         return pwd.getpwnam(name or SERVICE_USER)
     except KeyError:
         if name is None:
             return None
-        raise InvalidInputError(
-            f"There is no user {name!r}. Create it: useradd --system {name}"
-        ) from None
-
-
-def _prepare_folder(settings: ServerSettings, account: pwd.struct_passwd | None) -> None:
-    is_new = not settings.data_dir.exists()
-    prepare_data_dir(settings.data_dir)
-    if is_new:
-        click.echo(f"Created the folder {settings.data_dir}.")
-    if is_new and account is not None:
-        os.chown(settings.data_dir, account.pw_uid, account.pw_gid)
+    raise InvalidInputError(f"There is no user {name!r}. Create it: useradd --system {name}")
 
 
 def _write(path: Path, values: dict[str, str]) -> None:

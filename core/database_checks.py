@@ -26,6 +26,11 @@ class Problem:
     remedy: str
     is_fatal: bool = True
 
+    @property
+    def text(self) -> str:
+        """Cause and remedy in one line."""
+        return f"{self.cause} {self.remedy}".rstrip()
+
 
 def database_problems(engine: Engine, *, now: datetime) -> list[Problem]:
     """Return what is wrong with the database's server; `now` is compared with its clock.
