@@ -28,6 +28,7 @@ from core.logs import RepeatFilter, configure_logging
 from core.settings import ServerSettings, load_server_settings
 from core.structs import describe_structs
 from scheduler.loops import Scheduler
+from serving.heartbeat import Heartbeat
 from timeseries.store_url import EMBEDDED_SCHEME, parse_store_url
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ def _start(name: str, parts: Collection[ServerPart]) -> None:
     check_port(settings.host, settings.port)
     prepare_data_dir(settings.data_dir)
     for problem in require_startup(settings):
-        log.warning("%s %s", problem.cause, problem.remedy)
+        log.warning("%s", problem.text)
     run_server(settings, parts)
 
 
@@ -141,7 +142,8 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
             loops.start()
             stack.callback(loops.stop)
         log.info("serving %s", settings.resolved_public_url)
-        with backend.sightings.written_in_background():
+        heartbeat = Heartbeat(backend.sessions, parts, url=settings.resolved_internal_url)
+        with backend.sightings.written_in_background(), heartbeat.beating():
             _Server(config).run()
 
 

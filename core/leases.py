@@ -1,5 +1,7 @@
 """Leases: database rows that let one process do a task, until it stops renewing its lease."""
 
+import os
+import socket
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, String, exists, update
@@ -21,6 +23,11 @@ class Lease(Base):
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
     holder: Mapped[str] = mapped_column(String(64))
     expires_at: Mapped[datetime]
+
+
+def process_name() -> str:
+    """Return the name by which this process holds leases."""
+    return f"{socket.gethostname()}:{os.getpid()}"[-64:]
 
 
 def acquire_lease(

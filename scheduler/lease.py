@@ -1,8 +1,6 @@
 """The scheduler's lease: of several processes, only the one that has it runs the tasks."""
 
 import logging
-import os
-import socket
 import threading
 from datetime import UTC, datetime, timedelta
 
@@ -11,7 +9,7 @@ from sqlalchemy import ColumnElement
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError
-from core.leases import SCHEDULER_LEASE, acquire_lease, lease_is_held, release_lease
+from core.leases import SCHEDULER_LEASE, acquire_lease, lease_is_held, process_name, release_lease
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +23,7 @@ class SchedulerLease:
     def __init__(self, sessions: SessionFactory, clock: Clock) -> None:
         self._sessions = sessions
         self._clock = clock
-        self._holder = f"{socket.gethostname()}:{os.getpid()}"[-64:]
+        self._holder = process_name()
         self._leased_until = datetime.min.replace(tzinfo=UTC)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)

@@ -86,6 +86,16 @@ class Watched:
         return None
 
 
+def answered_requests() -> float:
+    """Return how many requests this process has answered."""
+    return sum(
+        sample.value
+        for metric in REQUESTS.collect()
+        for sample in metric.samples
+        if sample.name.endswith("_total")
+    )
+
+
 # prometheus_client takes longer to look labels up than to count.
 @cache
 def _metrics_of(route: str, status: str) -> tuple[Counter, Histogram]:

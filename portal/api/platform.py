@@ -11,6 +11,7 @@ from portal.api.schemas import PageQuery, envelope, instant, page_of, sort_field
 from portal.context import current_scope, database, now
 from portal.presenters.platform import figures
 from tenants.fleet.liveness import current_outage, release_mass_outage_guard
+from tenants.lifecycle.server_processes import PROCESS_SORTS, list_processes
 from tenants.lifecycle.usage import GROWTH_SORTS, list_growth
 from tenants.models import FleetOutage, TenantState
 from tenants.permissions import Permission
@@ -74,6 +75,37 @@ class PlatformSchema(Schema):
     problem = fields.String(metadata={"description": "Why values are missing; empty otherwise."})
 
 
+class ProcessSchema(Schema):
+    """A process of the portal, with its load in its last ten seconds."""
+
+    name = fields.String(
+        attribute="process.holder", metadata={"description": "Host and process id."}
+    )
+    url = fields.String(
+        attribute="process.url", metadata={"description": "Where other processes reach it."}
+    )
+    parts = fields.Function(
+        lambda listed: listed.process.parts.split(),
+        metadata={
+            "type": "array",
+            "items": {"type": "string"},
+            "description": "What it serves: `access`, `portal`, `scheduler`.",
+        },
+    )
+    version = fields.String(attribute="process.version")
+    started_at = instant(attribute="process.started_at")
+    seen_at = instant(attribute="process.seen_at")
+    is_responding = fields.Boolean(
+        metadata={"description": "False if it has written nothing for 40 seconds."}
+    )
+    is_scheduler = fields.Boolean(metadata={"description": "It runs the periodic tasks."})
+    requests_per_second = fields.Float(attribute="process.requests_per_second")
+    cpu_percent = fields.Float(
+        attribute="process.cpu_percent", metadata={"description": "100 is one core."}
+    )
+    memory_bytes = fields.Integer(attribute="process.memory_bytes")
+
+
 class GrowthSchema(Schema):
     """Usage of a tenant on one day."""
 
@@ -105,6 +137,19 @@ def show_growth(query: dict[str, Any]) -> dict[str, Any]:
     with database() as session:
         since = (now() - GROWTH_OVER).date()
         return envelope(list_growth(session, current_scope(), since=since, **query))
+
+
+class ProcessQuery(PageQuery):
+    """Order of the list."""
+
+    sort = sort_field(PROCESS_SORTS, default="name")
+
+
+@platform.operation("GET", "/processes", query=ProcessQuery, answer=page_of(ProcessSchema))
+def show_processes(query: dict[str, Any]) -> dict[str, Any]:
+    """List the processes of the portal with their versions and load (operator)."""
+    with database() as session:
+        return envelope(list_processes(session, current_scope(), now=now(), **query))
 
 
 outage = APIBlueprint(

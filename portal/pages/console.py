@@ -11,6 +11,7 @@ from portal.pages.common import changing, plural
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, figures, maintenance_summary
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.lifecycle.removal import discard_export, export_file, list_removals
+from tenants.lifecycle.server_processes import list_processes
 
 pages = Blueprint("console", __name__, url_prefix="/console")
 
@@ -21,8 +22,16 @@ TOP = 10
 def index() -> ResponseReturnValue:
     """Show platform usage and the tenants that use most."""
     usage = figures()
+    with database() as session:
+        processes = list_processes(
+            session, current_scope(), now=now(), sort="name", page_size=PAGE_SIZE
+        )
     return render_template(
-        "console/index.html", usage=usage, top=usage.tenants[:TOP], charts=PLATFORM_PATH
+        "console/index.html",
+        usage=usage,
+        top=usage.tenants[:TOP],
+        processes=processes.items,
+        charts=PLATFORM_PATH,
     )
 
 

@@ -25,6 +25,7 @@ from tenants.models.platform import (
     QuotaWarning,
     RemovalState,
     SeriesCount,
+    ServerProcess,
     TenantRemoval,
     TenantUsage,
 )

@@ -1,4 +1,4 @@
-"""Tables of the platform: removals of tenants, usage, series counts and quota warnings."""
+"""Tables of the platform: removals of tenants, usage, counts, quota warnings, processes."""
 
 from datetime import date, datetime
 from enum import StrEnum
@@ -113,3 +113,23 @@ class QuotaWarning(Base):
     quota: Mapped[FillingQuota] = mapped_column(enum_column(FillingQuota), primary_key=True)
     level_percent: Mapped[int]
     changed_at: Mapped[datetime]
+
+
+class ServerProcess(Base):
+    """A running process of the portal, with its load in the last seconds.
+
+    `holder` is its name in leases; `url` is where other processes reach it. `parts` are what it
+    serves, separated by spaces.
+    """
+
+    __tablename__ = "server_processes"
+
+    holder: Mapped[str] = mapped_column(String(64), primary_key=True)
+    url: Mapped[str] = mapped_column(String(255))
+    parts: Mapped[str] = mapped_column(String(64), default="")
+    version: Mapped[str] = mapped_column(String(40))
+    started_at: Mapped[datetime]
+    seen_at: Mapped[datetime]
+    requests_per_second: Mapped[float] = mapped_column(default=0.0)
+    cpu_percent: Mapped[float] = mapped_column(default=0.0)
+    memory_bytes: Mapped[int] = mapped_column(BigNumber, default=0)

@@ -11,6 +11,7 @@ from alerting.notification.models import Notification
 from alerting.states import NotificationState
 from core.clock import to_ns
 from core.db import SessionFactory
+from core.leases import SCHEDULER_LEASE, Lease
 from core.settings import ServerSettings
 from jobqueue.models import Job
 from tenants.auditing.drafts import Actor
@@ -21,6 +22,7 @@ from tenants.models import (
     AuditEntry,
     Invitation,
     Role,
+    ServerProcess,
     Tenant,
     TenantQuota,
     TenantRemoval,
@@ -35,12 +37,37 @@ from timeseries.points import Point
 from timeseries.store import Store, write
 
 OPERATORS_PAGES = ("/console", "/console/removals", "/console/maintenance", "/tenants")
-OPERATORS_RESOURCES = ("summary", "growth", "removals", "maintenance", "notifications")
+OPERATORS_RESOURCES = ("summary", "growth", "processes", "removals", "maintenance", "notifications")
 
 
 def limit(sessions: SessionFactory, cast: Cast, **limits: int) -> None:
     with sessions.begin() as session:
         session.merge(TenantQuota(tenant_id=cast.acme.id, **limits))
+
+
+def test_the_console_shows_the_processes_of_the_portal(
+    olivia: Browser, sessions: SessionFactory, cast: Cast
+) -> None:
+    assert cast
+    assert "No process has reported yet" in olivia.get("/console").text
+    with sessions.begin() as session:
+        for name, seconds in (("a:1", 1), ("b:2", 60)):
+            seen_at = NOON - timedelta(seconds=seconds)
+            session.add(
+                ServerProcess(
+                    holder=name, url="http://a", version="9.8", started_at=NOON, seen_at=seen_at
+                )
+            )
+        session.add(Lease(name=SCHEDULER_LEASE, holder="a:1", expires_at=NOON + timedelta(1)))
+    page = olivia.get("/console").text
+    assert page.count("9.8") == 2
+    assert page.count(">active scheduler</span>") == 1
+    assert "Silent" in page
+    listed = olivia.get("/api/v1/platform/processes").get_json()["items"]
+    assert [(item["name"], item["is_responding"], item["is_scheduler"]) for item in listed] == [
+        ("a:1", True, True),
+        ("b:2", False, False),
+    ]
 
 
 @pytest.mark.usefixtures("world")

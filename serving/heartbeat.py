@@ -1,0 +1,109 @@
+"""Tells the database every few seconds that this process runs, and how busy it is."""
+
+import logging
+import threading
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from resource import getpagesize
+
+from core.clock import Clock, utc_now
+from core.db import SessionFactory, transaction
+from core.errors import DatabaseUnavailableError
+from core.leases import process_name
+from serving.watched import answered_requests
+from tenants.lifecycle.server_processes import BEAT_SECONDS, forget_process, note_process
+from tenants.models import ServerProcess
+
+log = logging.getLogger(__name__)
+
+_STATM = Path("/proc/self/statm")
+
+
+class Heartbeat:
+    """Writes the row of this process.
+
+    Args:
+        sessions: of the database.
+        parts: what the process serves.
+        url: where other processes reach it.
+        clock: returns the current time.
+    """
+
+    def __init__(
+        self,
+        sessions: SessionFactory,
+        parts: Collection[str],
+        *,
+        url: str,
+        clock: Clock = utc_now,
+    ) -> None:
+        self._sessions = sessions
+        self._parts = " ".join(sorted(parts))
+        self._url = url
+        self._clock = clock
+        self._started_at = clock()
+        self._read = (time.monotonic(), time.process_time(), answered_requests())
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Write every few seconds during the block, and remove the row at its end."""
+        ended = threading.Event()
+
+        def beat_forever() -> None:
+            while not ended.wait(BEAT_SECONDS):
+                self._try_to_beat()
+
+        self._try_to_beat()
+        writer = threading.Thread(target=beat_forever, name="heartbeat", daemon=True)
+        writer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            writer.join()
+            self._try_to_forget()
+
+    def beat(self) -> None:
+        """Write the load since the last call."""
+        before, self._read = (
+            self._read,
+            (time.monotonic(), time.process_time(), answered_requests()),
+        )
+        seconds, cpu_seconds, requests = (
+            new - old for new, old in zip(self._read, before, strict=True)
+        )
+        process = ServerProcess(
+            holder=process_name(),
+            url=self._url,
+            parts=self._parts,
+            version=version("vedette"),
+            started_at=self._started_at,
+            seen_at=self._clock(),
+            requests_per_second=requests / seconds if seconds else 0.0,
+            cpu_percent=100 * cpu_seconds / seconds if seconds else 0.0,
+            memory_bytes=_resident_bytes(),
+        )
+        with transaction(self._sessions) as session:
+            note_process(session, process)
+
+    def _try_to_beat(self) -> None:
+        try:
+            self.beat()
+        except DatabaseUnavailableError:
+            log.debug("the load of this process was not written")
+        except Exception:
+            log.exception("the load of this process was not written")
+
+    def _try_to_forget(self) -> None:
+        try:
+            with transaction(self._sessions) as session:
+                forget_process(session, process_name())
+        except DatabaseUnavailableError:
+            log.debug("the row of this process was not removed")
+
+
+def _resident_bytes() -> int:
+    return int(_STATM.read_text(encoding="ascii").split()[1]) * getpagesize()
