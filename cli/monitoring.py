@@ -22,6 +22,7 @@ from serving.probes import (
 from serving.readiness import Readiness
 from tenants.permissions import Permission
 from tenants.principals import Principal
+from timeseries.store_url import parse_store_url
 
 BUILD = Info("vedette_build", "The version that runs.")
 BUILD.info({"version": version("vedette")})
@@ -37,10 +38,12 @@ def monitoring_app(
         principal = identify(scope)
         return principal is not None and principal.scope.allows(Permission.OPERATE)
 
+    store_file = parse_store_url(settings.resolved_timeseries_url).file
+    folders = {settings.data_dir} | ({store_file.parent} if store_file is not None else set())
     required = {
         "database": lambda: probe_database(sessions, now=clock()),
         "store": lambda: probe_store(backend.store),
-        "disk": lambda: probe_disk(settings.data_dir),
+        "disk": lambda: probe_disk(*folders),
         "keys": lambda: check_keys(sessions, settings),
     }
     watched = {

@@ -9,7 +9,7 @@ from sqlalchemy.exc import IntegrityError
 
 from core.db import SessionFactory, transaction
 from core.disk_space import disk_space
-from core.errors import UnavailableError
+from core.errors import DatabaseUnavailableError, UnavailableError
 from core.leases import SCHEDULER_LEASE, Lease
 from core.quantities import format_duration, format_size
 from tenants.models import CertificateAuthority
@@ -25,13 +25,16 @@ def probe_database(sessions: SessionFactory, *, now: datetime) -> None:
     """Write a row to the database: a full disk lets it answer queries.
 
     Raises:
-        DatabaseUnavailableError: it can't be written.
+        UnavailableError: it can't be written; has the driver's reason, which users never get.
     """
     try:
         with transaction(sessions) as session:
             session.merge(Lease(name=PROBE_NAME, holder="", expires_at=now))
     except IntegrityError:
         return  # another process has just written the first one
+    except DatabaseUnavailableError as error:
+        reason = getattr(error.__cause__, "orig", None) or error.__cause__
+        raise UnavailableError(f"The database can't be written: {reason}.") from error
 
 
 def probe_store(store: Store) -> None:

@@ -130,6 +130,7 @@ def test_a_database_that_cannot_be_written_is_not_ready_but_the_process_is_alive
         assert get(app, "/healthz", client=OUTSIDE).text == "ok\n"
     assert answer.status_code == 503
     assert answer.json()["not_ready"] == ["database"]
+    assert "readonly" in answer.json()["details"]["database"]
 
 
 def test_a_full_disk_is_not_ready(app: ASGIApp, monkeypatch: pytest.MonkeyPatch) -> None:
