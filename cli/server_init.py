@@ -111,13 +111,13 @@ def _given(options: dict[str, str | None], others: tuple[str, ...]) -> dict[str,
 
 
 def _answers(path: Path, values: dict[str, str]) -> dict[str, str]:
-    """Ask for the settings that nothing else sets."""
+    """Ask for the settings that nothing else sets; an empty answer is not asked for again."""
     present = {**_variables(path), **os.environ, **values}
     answers = {}
     for name, (question, default) in QUESTIONS.items():
         if name not in present:
             answers[name] = click.prompt(question, default=default, show_default=bool(default))
-    return {name: answer for name, answer in answers.items() if answer}
+    return answers
 
 
 def _settings_with(path: Path, values: dict[str, str]) -> ServerSettings:
@@ -133,12 +133,12 @@ def _variables(path: Path) -> dict[str, str]:
 def _prepare_folder(settings: ServerSettings, user_name: str | None) -> None:
     """Create the data folder for the user that the server runs as."""
     folder = settings.data_dir
-    is_new = not folder.exists()
-    prepare_data_dir(folder)
-    if not is_new:
+    if folder.exists():
+        prepare_data_dir(folder)
         return
-    click.echo(f"Created the folder {folder}.")
     account = _account(user_name) if os.geteuid() == 0 else None
+    prepare_data_dir(folder)
+    click.echo(f"Created the folder {folder}.")
     if account is not None:
         os.chown(folder, account.pw_uid, account.pw_gid)
 
