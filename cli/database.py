@@ -74,10 +74,10 @@ def _opened(settings: ServerSettings) -> Iterator[tuple[Engine, SessionFactory]]
     engine = create_database_engine(settings.resolved_database_url)
     try:
         sessions = create_session_factory(engine)
+        _require_usable(engine)
         if current_revision(engine) != head_revision():
             from core.migrations import upgrade_database  # noqa: PLC0415 - Alembic is heavy
 
-            _require_usable(engine)
             upgrade_database(engine)
         check_keys(sessions, settings)
         yield engine, acting(sessions, COMMAND_LINE, clock=utc_now)
@@ -96,7 +96,7 @@ def open_session(settings: ServerSettings | None = None) -> Iterator[Session]:
 
 
 def _require_usable(engine: Engine) -> None:
-    """Refuse a database server with which a migration would fail, or lose text."""
+    """Refuse a database with which migrations fail, or which can't store all text."""
     problems = [
         problem.text for problem in database_problems(engine, now=utc_now()) if problem.is_fatal
     ]

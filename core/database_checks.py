@@ -15,6 +15,7 @@ CHARSET = "utf8mb4"
 # The first with SKIP LOCKED and checked JSON columns that are still maintained.
 OLDEST_VERSIONS = {"MariaDB": (10, 6), "MySQL": (8, 0)}
 MAX_SKEW = timedelta(seconds=5)
+LISTED_TABLES = 3
 _SYSTEM_VARIABLES = "SELECT @@version, @@version_comment, @@log_bin, @@binlog_format"
 
 
@@ -116,18 +117,18 @@ def _server_problems(connection: Connection) -> Iterator[Problem]:
 
 def _charset_problems(connection: Connection) -> Iterator[Problem]:
     name, charset = _name_of(connection), _charset_of(connection)
-    if charset != CHARSET:
+    tables = _tables_of_other_charsets(connection, CHARSET)
+    if tables:
+        listed = ", ".join(tables[:LISTED_TABLES]) + (", ..." if tables[LISTED_TABLES:] else "")
+        yield Problem(
+            f"{len(tables)} tables of the database {name} have another character set than "
+            f"{CHARSET}, which can't store all text: {listed}.",
+            "See 'Converting a database to utf8mb4' in docs/runbooks.md.",
+        )
+    elif charset != CHARSET:
         yield Problem(
             f"The database {name} has the character set {charset}, which can't store all text.",
             f"Run: ALTER DATABASE `{name}` CHARACTER SET {CHARSET};",
-        )
-    tables = _tables_of_other_charsets(connection, CHARSET)
-    if tables:
-        yield Problem(
-            f"{len(tables)} tables have another character set than {CHARSET}: "
-            f"{', '.join(tables[:3])}{', ...' if len(tables) > 3 else ''}.",  # noqa: PLR2004
-            "Back up the database and convert them: "
-            "see 'Converting a database to utf8mb4' in docs/runbooks.md.",
         )
 
 
