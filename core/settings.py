@@ -7,7 +7,9 @@
 import os
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -25,8 +27,6 @@ ENVIRONMENT_PREFIX = "VEDETTE_"
 UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"}
 # Variables with the prefix that are not settings of the server.
 NOT_SETTINGS = frozenset({"config", "url", "token", "parent_pid"})
-
-ANY_ADDRESS = frozenset({"0.0.0.0", "::"})  # noqa: S104 # nosec B104
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -152,7 +152,7 @@ class ServerSettings:
     @property
     def resolved_internal_url(self) -> str:
         """Where other processes of the portal reach this one, without a trailing slash."""
-        host = socket.gethostname() if self.host in ANY_ADDRESS else self.host
+        host = socket.gethostname() if _is_any_address(self.host) else self.host
         return (self.internal_url or self._url_at(host)).rstrip("/")
 
     def _url_at(self, host: str) -> str:
@@ -173,6 +173,13 @@ class ServerSettings:
     def webhook_networks(self) -> tuple[Network, ...]:
         """The private networks that webhooks may reach."""
         return parse_networks(self.webhook_allowed_networks, setting="webhook_allowed_networks")
+
+
+def _is_any_address(host: str) -> bool:
+    """Return whether a listen address stands for all addresses of this host."""
+    with suppress(ValueError):
+        return ip_address(host).is_unspecified
+    return False
 
 
 def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSettings:

@@ -1,4 +1,4 @@
-"""MkDocs hooks: pages from code and from the repository's README files, and links between them.
+"""MkDocs hooks: pages from code and the README files of the repository, and links between them.
 
 Source: https://www.mkdocs.org/dev-guide/plugins/#events.
 """
@@ -166,6 +166,6 @@ def _rest_page() -> str:
 
 _REST_HEAD = """# REST API
 
-Conventions are in [api.md](../api.md). The portal has the complete document at `/api/v1/openapi.json`, and a page to try
-it out at `/api/v1/docs`.
+Conventions are in [api.md](../api.md). The portal has the complete document at
+`/api/v1/openapi.json`, and a page to try it out at `/api/v1/docs`.
 """
