@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from cli.database import open_database
 from core.db import SessionFactory
+from core.schema_check import require_schema
 from core.settings import ServerSettings
 from tenants.users.sightings import Sightings
 from timeseries.open_store import open_store
@@ -29,7 +30,8 @@ class Backend:
 @contextmanager
 def open_backend(settings: ServerSettings) -> Iterator[Backend]:
     """Open the database (migrated to the newest revision) and the store; close both at the end."""
-    with open_database(settings, may_create=True) as (_engine, sessions):
+    with open_database(settings, may_create=True) as (engine, sessions):
+        require_schema(engine)
         store = open_store(
             settings.resolved_timeseries_url,
             memory_mib=settings.store_memory_mib,

@@ -13,6 +13,7 @@ from core.database_checks import Problem, database_problems, rights_problems, se
 from core.db import create_database_engine, create_session_factory
 from core.errors import ConfigurationError, VedetteError
 from core.revisions import current_revision, head_revision
+from core.schema_check import require_schema
 from core.settings import ServerSettings
 from tenants.models import User
 
@@ -41,6 +42,7 @@ def check_database(settings: ServerSettings) -> Check:
         else:
             detail += f", revision {revision}"
             check_keys(create_session_factory(engine), settings)
+            require_schema(engine)
         return Check("database", detail, tuple(problems))
 
     return _on_database(settings, "database", examine)

@@ -25,6 +25,7 @@ context.configure(
     render_item=render_item,
     render_as_batch=True,
     compare_type=True,
+    on_version_apply=context.config.attributes.get("on_version_apply"),
 )
 with context.begin_transaction():
     context.run_migrations()

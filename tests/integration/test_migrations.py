@@ -1,18 +1,18 @@
 """Migrations create the schema of the models, and drop it, on SQLite and MariaDB."""
 
-from collections.abc import Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import JSON, Connection, Engine, MetaData, Table, inspect, text
+from sqlalchemy import Engine, inspect, text
 from sqlalchemy.exc import IntegrityError
 
 from core.db import create_database_engine
 from core.errors import ConfigurationError
 from core.migrations import HERE, downgrade_database, schema_differences, upgrade_database
 from core.revisions import current_revision, head_revision, revisions
+from tests.fixtures.rows import insert_row
 
 
 def test_the_names_of_the_files_are_the_revisions_in_order() -> None:
@@ -84,7 +84,7 @@ def test_jobs_of_the_first_schema_keep_their_attempts_and_their_order(database: 
     }
     with database.begin() as connection:
         for table, values in rows.items():
-            _insert(connection, table, values)
+            insert_row(connection, table, values)
     upgrade_database(database)
     with database.connect() as connection:
         row = connection.execute(
@@ -101,26 +101,10 @@ def test_receivers_of_one_tenant_or_of_the_platform_have_different_names(databas
     with database.begin() as connection:
         for owner in owners:
             if owner:
-                _insert(connection, "tenants", {"id": owner, "slug": owner, "name": owner})
+                insert_row(connection, "tenants", {"id": owner, "slug": owner, "name": owner})
             values = {"id": f"one-{owner}", "tenant_id": owner, "name": "Pager"}
-            _insert(connection, "receivers", values)
+            insert_row(connection, "receivers", values)
     for owner in owners:
         values = {"id": f"two-{owner}", "tenant_id": owner, "name": "Pager"}
         with pytest.raises(IntegrityError), database.begin() as connection:
-            _insert(connection, "receivers", values)
-
-
-def _insert(connection: Connection, table: str, row: Mapping[str, object]) -> None:
-    """Insert a row; columns that need a value and have none get an empty one of their type."""
-    values = dict(row)
-    metadata = MetaData()
-    made = Table(table, metadata, autoload_with=connection, resolve_fks=False)
-    for column in made.columns:
-        has_value = column.name in values or column.server_default or column.computed
-        if column.nullable or has_value:
-            continue
-        kind = str if isinstance(column.type, JSON) else column.type.python_type
-        # MariaDB shows JSON as text.
-        empty = {datetime: datetime(2026, 1, 1), str: "{}"}  # noqa: DTZ001 - as stored
-        values[column.name] = empty.get(kind, 0)
-    connection.execute(made.insert().values(values))
+            insert_row(connection, "receivers", values)
