@@ -81,7 +81,7 @@ class ChangeWatch:
                 self._wake(await self._read(list(self._waiters)))
             except DatabaseUnavailableError as error:
                 # Retried in the next round; the waiters themselves meet the error when they end.
-                logger.warning("can't read the versions: %s", error)
+                logger.debug("can't read the versions: %s", error)
             await asyncio.sleep(self._interval_seconds)
 
     def _wake(self, versions: Mapping[str, Hashable]) -> None:

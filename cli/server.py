@@ -37,6 +37,14 @@ log = logging.getLogger(__name__)
 # system call of the event loop may take as long while other threads compute.
 SWITCH_SECONDS = 0.0005
 WAITING_CONNECTIONS = 2_048
+# Any client can make uvicorn log a line for each of its requests. While the database is away, each
+# transaction fails, and tasks that wait for it are skipped.
+REPEATING_LOGGERS = (
+    "uvicorn.error",
+    "core.db",
+    "apscheduler.scheduler",
+    "apscheduler.executors.default",
+)
 M_ARENA_MAX = -8  # of malloc.h
 # Everybody waits for a collection, whose time grows with the product of the first two.
 GC_THRESHOLDS = (2_000, 5, 100)
@@ -136,8 +144,8 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
         sys.setswitchinterval(SWITCH_SECONDS)
-        # Any client can make uvicorn log a line for each of its requests.
-        logging.getLogger("uvicorn.error").addFilter(RepeatFilter())
+        for name in REPEATING_LOGGERS:
+            logging.getLogger(name).addFilter(RepeatFilter())
         if ServerPart.SCHEDULER in parts:
             loops.start()
             stack.callback(loops.stop)

@@ -21,9 +21,10 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
+    make_url,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.exc import InterfaceError, OperationalError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
@@ -43,6 +44,9 @@ _WRONG_STATEMENT = "SQLITE_ERROR"
 # Of MySQL.
 _DEADLOCK = 1213
 _TRUNCATION_MILLISECONDS = 1_000
+# Of MySQL. Its statements take far less, and every request waits as long if its host is gone.
+CONNECT_SECONDS = 5
+ANSWER_SECONDS = 30.0
 # Connections stay open: by default, all above five would be opened and prepared for each use. The
 # one used last comes first, so that a quiet process uses few.
 # Of each connection to MySQL, whatever the server's defaults are: ANSI_QUOTES would turn text into
@@ -107,13 +111,20 @@ def id_column() -> Mapped[str]:
     return mapped_column(String(ID_LENGTH), primary_key=True, default=new_id)
 
 
-def create_database_engine(database_url: str) -> Engine:
+def create_database_engine(
+    database_url: str, *, answer_seconds: float | None = ANSWER_SECONDS
+) -> Engine:
     """Return an engine with Vedette's settings for this kind of database.
 
     SQLite: WAL, foreign keys, 10 s timeout for the single writer, and zeros in place of what was
     deleted (the default of some builds only). MySQL: connections are checked
     and recycled, don't depend on the server's defaults, and use READ COMMITTED so that guarded
     updates see fresh rows.
+
+    Args:
+        database_url: in SQLAlchemy's form.
+        answer_seconds: how long MySQL may take for an answer, for example when its host was
+            disconnected; None for no limit. The URL's own timeouts take precedence.
     """
     if database_url.startswith("sqlite"):
         engine = create_engine(database_url, connect_args={"timeout": 10}, **_POOL)
@@ -121,9 +132,15 @@ def create_database_engine(database_url: str) -> Engine:
         event.listen(engine, "savepoint", _begin_sqlite)
         install_write_turns(engine)
         return engine
+    timeouts = {
+        "connect_timeout": CONNECT_SECONDS,
+        "read_timeout": answer_seconds,
+        "write_timeout": answer_seconds,
+    }
+    own = make_url(database_url).query
     return create_engine(
         database_url,
-        connect_args=_MYSQL,
+        connect_args=_MYSQL | {name: value for name, value in timeouts.items() if name not in own},
         pool_pre_ping=True,
         pool_recycle=1800,
         isolation_level="READ COMMITTED",
@@ -173,13 +190,15 @@ def transaction(sessions: SessionFactory) -> Iterator[Session]:
     try:
         with sessions.begin() as session:
             yield session
-    except (OperationalError, InterfaceError, PoolTimeoutError) as error:
+    except (OperationalError, InterfaceError, InternalError, PoolTimeoutError) as error:
         reason = getattr(error, "orig", None) or error
         if getattr(reason, "sqlite_errorname", "") == _WRONG_STATEMENT:
             raise
-        logger.warning("a transaction was rolled back: %s", reason)
-        kind = DeadlockError if _DEADLOCK in reason.args else DatabaseUnavailableError
-        raise kind(BUSY) from error
+        if _DEADLOCK in reason.args:
+            logger.warning("a transaction was rolled back: %s", reason)
+            raise DeadlockError(BUSY) from error
+        logger.warning("the database is busy or unavailable: %s", reason)
+        raise DatabaseUnavailableError(BUSY) from error
 
 
 def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[T]]:

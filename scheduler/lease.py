@@ -56,7 +56,7 @@ class SchedulerLease:
             try:
                 self._renew()
             except DatabaseUnavailableError as error:
-                log.warning("the scheduler's lease was not renewed: %s", error.message)
+                log.debug("the scheduler's lease was not renewed: %s", error.message)
             except Exception:
                 # It runs out if this goes on; another process then takes over.
                 log.exception("the scheduler's lease was not renewed; retrying")

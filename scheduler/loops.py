@@ -138,7 +138,8 @@ class Scheduler:
             with measured(task.__name__):
                 task()
         except DatabaseUnavailableError as error:
-            log.warning("%s: %s", task.__name__, error.message)
+            # `core.db.transaction` has logged why.
+            log.debug("%s: %s", task.__name__, error.message)
             self._retry_soon(task)
         except UnavailableError as error:
             log.warning("%s: %s; retrying at the next interval", task.__name__, error.message)

@@ -101,7 +101,7 @@ class AgentRegistryCache:
             revision = await self._database.run(registry_revision)
         except DatabaseUnavailableError as error:
             # Cached agents are accepted until the registry expires.
-            logger.warning("can't read the registry's revision: %s", error)
+            logger.debug("can't read the registry's revision: %s", error)
             return
         if revision == self._registry.revision:
             self._checked.since = now

@@ -83,7 +83,7 @@ class QuotaCache:
         try:
             self._quotas = await self._database.run(read_quotas)
         except DatabaseUnavailableError as error:
-            logger.warning("can't read the quotas, using the previous ones: %s", error)
+            logger.debug("can't read the quotas, using the previous ones: %s", error)
         else:
             await self._store_counts()
 
@@ -100,7 +100,7 @@ class QuotaCache:
                 partial(store_sample_counts, server=self._server, counts=counts, now=now)
             )
         except DatabaseUnavailableError as error:
-            logger.warning("can't store the counts of series and names, retrying: %s", error)
+            logger.debug("can't store the counts of series and names, retrying: %s", error)
 
 
 def read_quotas(session: Session) -> Quotas:

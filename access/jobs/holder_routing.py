@@ -1,6 +1,7 @@
 """Sends requests for running jobs to the process that holds the tunnel to their appliance."""
 
 from collections.abc import Callable
+from contextlib import suppress
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -9,7 +10,7 @@ from starlette.websockets import WebSocket
 from access.errors import on_vedette_error
 from access.jobs.forwarding import SCOPE_KEY, Forwarder, HolderGoneError
 from access.jobs.tunnels import Tunnels
-from core.errors import UnavailableError
+from core.errors import DatabaseUnavailableError, UnavailableError
 
 JobOf = Callable[[Scope], str | None]
 """Returns the ID of the job that a request is for."""
@@ -23,7 +24,10 @@ def to_holder(app: ASGIApp, *, job_of: JobOf, tunnels: Tunnels, forwarder: Forwa
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         job_id = None if SCOPE_KEY in scope else job_of(scope)
-        url = await tunnels.holder_elsewhere(job_id) if job_id else None
+        url = None
+        if job_id:
+            with suppress(DatabaseUnavailableError):  # the app reports it in its own format
+                url = await tunnels.holder_elsewhere(job_id)
         if url is not None:
             try:
                 if scope["type"] == "websocket":
@@ -31,7 +35,8 @@ def to_holder(app: ASGIApp, *, job_of: JobOf, tunnels: Tunnels, forwarder: Forwa
                 else:
                     await forwarder.request(scope, receive, send, url=url)
             except HolderGoneError:
-                await tunnels.forget_holder(url)
+                with suppress(DatabaseUnavailableError):
+                    await tunnels.forget_holder(url)
             except UnavailableError as error:
                 response = await on_vedette_error(Request(scope, receive), error)
                 await response(scope, receive, send)

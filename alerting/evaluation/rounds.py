@@ -149,7 +149,7 @@ class Rounds:
             if self._evaluator.evaluate(rules, now=now, shared=shared).notifications:
                 self._on_notifications()
         except DatabaseUnavailableError as error:
-            logger.warning("the rules of tenant %s come later: %s", tenant_id, error.message)
+            logger.debug("the rules of tenant %s come later: %s", tenant_id, error.message)
         except Exception:
             logger.exception("the rules of tenant %s were not evaluated; retrying", tenant_id)
         finally:

@@ -83,7 +83,7 @@ class OutboxWorkers:
                 budgets=self._budgets,
             )
         except DatabaseUnavailableError as error:
-            logger.warning("the notifications of %s come later: %s", recipient.key, error.message)
+            logger.debug("the notifications of %s come later: %s", recipient.key, error.message)
         except Exception:
             logger.exception("sending the notifications of %s failed", recipient.key)
         finally:

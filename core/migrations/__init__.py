@@ -15,7 +15,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
-from core.db import Base
+from core.db import Base, create_database_engine
 from core.errors import ConfigurationError
 from core.migrations.lock import LOCK_SECONDS, migration_lock
 from core.migrations.progress import noted_progress
@@ -65,13 +65,19 @@ def schema_differences(engine: Engine) -> list[str]:
 @contextmanager
 def _migrating(engine: Engine) -> Iterator[Connection]:
     """Open the transaction of a migration, while no other process migrates."""
-    with engine.connect() as connection:
-        is_sqlite = engine.dialect.name == "sqlite"
-        alone = _sqlite_alone(connection) if is_sqlite else migration_lock(connection)
-        with alone, connection.begin():
-            if is_sqlite:
-                connection.exec_driver_sql("BEGIN IMMEDIATE")
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection, _sqlite_alone(connection), connection.begin():
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
             yield connection
+        return
+    # To change a large table takes longer than anything else.
+    url = engine.url.render_as_string(hide_password=False)
+    patient = create_database_engine(url, answer_seconds=None)
+    try:
+        with patient.connect() as connection, migration_lock(connection), connection.begin():
+            yield connection
+    finally:
+        patient.dispose()
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from werkzeug.exceptions import HTTPException
 
 from core.errors import DatabaseUnavailableError, VedetteError
+from portal.context import set_principal
 
 log = logging.getLogger(__name__)
 
@@ -86,7 +87,10 @@ def _flatten(node: Mapping[Any, Any], prefix: str, errors_by_field: dict[str, li
 def _on_vedette_error(error: VedetteError) -> Response:
     # `core.db.transaction` has logged why the database is unavailable.
     is_logged = isinstance(error, DatabaseUnavailableError)
-    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR and not is_logged:
+    if is_logged:
+        # The layout for users reads the database.
+        set_principal(None)
+    elif error.status >= HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("%s %s: %s", request.method, request.path, error.message)
     response = _answer(error.code, error.status, error.message, error.errors)
     if error.retry_after_seconds:
@@ -136,7 +140,10 @@ def _answer(
         response = jsonify(payload)
     else:
         g.shows_error = True
-        response = make_response(render_template("error.html", **payload))
+        try:
+            response = make_response(render_template("error.html", **payload))
+        except DatabaseUnavailableError as error:
+            return _on_vedette_error(error)
     response.status_code = status
     if status == HTTPStatus.UNAUTHORIZED:
         response.headers["WWW-Authenticate"] = "Bearer"

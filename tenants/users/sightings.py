@@ -108,7 +108,7 @@ class Sightings:
         try:
             self.write()
         except DatabaseUnavailableError as error:
-            log.info("when credentials were used is written later: %s", error.message)
+            log.debug("when credentials were used is written later: %s", error.message)
         except Exception:
             log.exception("when credentials were used was not written")
 

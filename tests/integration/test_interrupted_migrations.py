@@ -82,7 +82,7 @@ def test_a_migration_killed_at_many_statements_gives_the_same_database(
 
     statements: set[str] = set()
     while current_revision(killed) != head_revision():
-        with suppress(KilledError), _killed_after_new(killed, statements, every=every):
+        with suppress(KilledError), _killed_after_new(statements, every=every):
             upgrade_database(killed)
 
     assert len(statements) > 100
@@ -121,7 +121,7 @@ def test_a_process_killed_in_a_migration_leaves_one_that_continues(
 
 def test_a_migration_of_sqlite_is_made_whole_or_not_at_all(tmp_path: Path) -> None:
     engine = create_database_engine(f"sqlite:///{tmp_path / 'vedette.db'}")
-    with pytest.raises(KilledError), _killed_after_new(engine, set(), every=100):
+    with pytest.raises(KilledError), _killed_after_new(set(), every=100):
         upgrade_database(engine)
     assert _tables(engine) == []
 
@@ -207,7 +207,7 @@ def _tables(engine: Engine) -> list[str]:
 
 
 @contextmanager
-def _killed_after_new(engine: Engine, statements: set[str], *, every: int) -> Iterator[None]:
+def _killed_after_new(statements: set[str], *, every: int) -> Iterator[None]:
     """Kill the migration at some of the changes that aren't in `statements` yet."""
 
     def after(_connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:  # noqa: ANN401
@@ -218,8 +218,8 @@ def _killed_after_new(engine: Engine, statements: set[str], *, every: int) -> It
         if len(statements) % every == 0:
             raise KilledError
 
-    event.listen(engine, "after_cursor_execute", after)
+    event.listen(Engine, "after_cursor_execute", after)
     try:
         yield
     finally:
-        event.remove(engine, "after_cursor_execute", after)
+        event.remove(Engine, "after_cursor_execute", after)

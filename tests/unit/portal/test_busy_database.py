@@ -1,8 +1,11 @@
 """While another connection writes: reads are answered, and changes are asked to come again."""
 
+import sqlite3
+from typing import Any
+
 import pytest
 from flask import Flask
-from sqlalchemy import Engine
+from sqlalchemy import Engine, event
 
 from tests.cast import Cast, FrozenClock
 from tests.fixtures.writers import written_by_another
@@ -58,3 +61,24 @@ def test_a_page_says_that_the_database_is_busy(engine: Engine, alice: Browser) -
     assert answer.status_code == 503, answer.text
     assert answer.headers["Retry-After"] == "2"
     assert "Nothing was changed" in answer.text
+
+
+@pytest.mark.parametrize("path", ["/jobs", "/jobs/no-such-job", "/dashboards/"])
+def test_a_database_that_goes_away_during_a_request_is_reported_on_a_page(
+    engine: Engine, alice: Browser, path: str
+) -> None:
+    alice.get(path)  # what is cached later
+    statements: list[str] = []
+
+    def fail(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:  # noqa: ANN401
+        statements.append(statement)
+        if len(statements) > 1:  # the first one authenticates
+            raise sqlite3.OperationalError("the connection was lost")
+
+    event.listen(engine, "before_cursor_execute", fail)
+    answer = alice.get(path)
+    event.remove(engine, "before_cursor_execute", fail)
+
+    assert answer.status_code == 503, answer.text
+    assert answer.headers["Retry-After"] == "2"
+    assert "The database is busy or unavailable" in answer.text
