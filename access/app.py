@@ -6,9 +6,9 @@ import ssl
 import time
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 
 from anyio import to_thread
-from sqlalchemy import text
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -28,6 +28,7 @@ from access.ingest.quotas import QuotaCache
 from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
+from access.probes import probe_database, probe_disk, probe_store
 from access.transfer import TransferEndpoints
 from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
@@ -38,7 +39,8 @@ from core.settings import ServerSettings, secret_key
 from jobqueue.images.tokens import RegistryTokens
 from protocol.tunnel import TUNNEL_PATH
 from tenants.pki.certificates import Issuer
-from timeseries.store import Store, check_store
+from timeseries.store import Store
+from timeseries.store_url import parse_store_url
 
 HEALTH_SECONDS = 1.0
 PEM_TYPE = "application/pem-certificate-chain"
@@ -76,7 +78,7 @@ def create_access_app(
     max_bytes = settings.max_body_bytes
     influx = InfluxEndpoints(authenticator, gateway, max_body_bytes=max_bytes)
     collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)
-    public = PublicEndpoints(settings, database, store, clock=clock)
+    public = PublicEndpoints(settings, sessions, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
     url = settings.resolved_internal_url
     forwarder = Forwarder(url, secret=secret_key(settings), tls=internal_tls(settings))
@@ -173,19 +175,21 @@ class PublicEndpoints:
     """Endpoints without authentication."""
 
     def __init__(
-        self, settings: ServerSettings, database: Database, store: Store, *, clock: Clock
+        self, settings: ServerSettings, sessions: SessionFactory, store: Store, *, clock: Clock
     ) -> None:
         self._settings = settings
+        store_file = parse_store_url(settings.resolved_timeseries_url).file
+        self._folders = {settings.data_dir, *([store_file.parent] if store_file else [])}
         self._clock = clock
         self._started_at = clock()
-        self._database = database
+        self._sessions = sessions
         self._store = store
         self._checking = asyncio.Lock()
         self._checked_at = -math.inf
         self._problem: Exception | None = None
 
     async def health(self, _request: Request) -> Response:
-        """Answer as InfluxDB 2 if the database and the store answer; else an error is 503."""
+        """Answer as InfluxDB 2 if all that is needed can be written; else an error is 503."""
         await self._require_health()
         return JSONResponse({"name": "vedette", "message": "ready", "status": "pass"})
 
@@ -197,7 +201,7 @@ class PublicEndpoints:
         return JSONResponse({"status": "ready", "started": self._started_at.isoformat(), "up": up})
 
     async def _require_health(self) -> None:
-        """Raise what is wrong with the database or the store.
+        """Raise what is wrong with the disk, the database or the store.
 
         Anybody may ask, as often as they like: one check at a time is made, and holds for a second.
         """
@@ -209,9 +213,14 @@ class PublicEndpoints:
             raise self._problem.with_traceback(None)
 
     async def _check(self) -> Exception | None:
+        probes = (
+            *(partial(probe_disk, folder) for folder in self._folders),
+            partial(probe_database, self._sessions, clock=self._clock),
+            partial(probe_store, self._store),
+        )
         try:
-            await self._database.run(lambda session: session.execute(text("SELECT 1")))
-            await to_thread.run_sync(check_store, self._store)
+            for probe in probes:
+                await to_thread.run_sync(probe)
         except Exception as error:  # noqa: BLE001 - raised again for everybody who asks
             return error
         return None

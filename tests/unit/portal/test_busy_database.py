@@ -76,8 +76,10 @@ def test_a_database_that_goes_away_during_a_request_is_reported_on_a_page(
             raise sqlite3.OperationalError("the connection was lost")
 
     event.listen(engine, "before_cursor_execute", fail)
-    answer = alice.get(path)
-    event.remove(engine, "before_cursor_execute", fail)
+    try:
+        answer = alice.get(path)
+    finally:
+        event.remove(engine, "before_cursor_execute", fail)
 
     assert answer.status_code == 503, answer.text
     assert answer.headers["Retry-After"] == "2"
