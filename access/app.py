@@ -28,7 +28,7 @@ from access.ingest.quotas import QuotaCache
 from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
-from access.probes import probe_database, probe_disk, probe_store
+from access.probes import probe_database, probe_store, probe_writing
 from access.transfer import TransferEndpoints
 from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
@@ -39,7 +39,7 @@ from core.settings import ServerSettings, secret_key
 from jobqueue.images.tokens import RegistryTokens
 from protocol.tunnel import TUNNEL_PATH
 from tenants.pki.certificates import Issuer
-from timeseries.store import Store
+from timeseries.store import Store, damage_notice
 from timeseries.store_url import parse_store_url
 
 HEALTH_SECONDS = 1.0
@@ -191,7 +191,10 @@ class PublicEndpoints:
     async def health(self, _request: Request) -> Response:
         """Answer as InfluxDB 2 if all that is needed can be written; else an error is 503."""
         await self._require_health()
-        return JSONResponse({"name": "vedette", "message": "ready", "status": "pass"})
+        message = "ready"
+        if damage_notice(self._store):
+            message = "ready; the sample store is damaged: see `vedette store repair`"
+        return JSONResponse({"name": "vedette", "message": message, "status": "pass"})
 
     async def ready(self, _request: Request) -> Response:
         """Answer as InfluxDB 2 whether writes and queries are possible; else an error is 503."""
@@ -214,8 +217,8 @@ class PublicEndpoints:
 
     async def _check(self) -> Exception | None:
         probes = (
-            *(partial(probe_disk, folder) for folder in self._folders),
-            partial(probe_database, self._sessions, clock=self._clock),
+            *(partial(probe_writing, folder) for folder in self._folders),
+            partial(probe_database, self._sessions, now=self._clock()),
             partial(probe_store, self._store),
         )
         try:

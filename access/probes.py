@@ -1,13 +1,13 @@
 """Probes: can the server store what it acknowledges? Each raises what is wrong, and takes little.
 
-`/health` runs them at most once a second.
+`/health` runs them at most once a second; `/readyz` has others, too (`serving.probes`).
 """
 
 import os
 import tempfile
+from datetime import datetime
 from pathlib import Path
 
-from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import UnavailableError
 from core.leases import acquire_lease
@@ -26,13 +26,12 @@ class DiskUnavailableError(UnavailableError):
     retry_after_seconds = 30.0
 
 
-def probe_database(sessions: SessionFactory, *, clock: Clock) -> None:
+def probe_database(sessions: SessionFactory, *, now: datetime) -> None:
     """Write a row of the database: reads may succeed while its disk is full.
 
     Raises:
         DatabaseUnavailableError: it does not answer, or can't be written.
     """
-    now = clock()
     with transaction(sessions) as session:
         acquire_lease(session, _LEASE, holder="probe", now=now, duration=now - now)
 
@@ -46,7 +45,7 @@ def probe_store(store: Store) -> None:
     check_store(store)
 
 
-def probe_disk(folder: Path) -> None:
+def probe_writing(folder: Path) -> None:
     """Reserve some space in a folder, in a file without a name, and release it.
 
     Raises:

@@ -37,6 +37,7 @@ def open_backend(settings: ServerSettings) -> Iterator[Backend]:
             memory_mib=settings.store_memory_mib,
             threads=settings.store_threads,
             cache_mib=settings.store_cache_mib,
+            recovers=True,
         )
         try:
             _warn_if_unavailable(store)

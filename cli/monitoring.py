@@ -7,6 +7,7 @@ from prometheus_client import Info
 from starlette.applications import Starlette
 from starlette.types import Scope
 
+from access.probes import probe_store
 from cli.backend import Backend
 from cli.keys import check_keys
 from core.clock import Clock
@@ -14,10 +15,10 @@ from serving.database_metrics import database_registry
 from serving.monitoring import create_monitoring_app
 from serving.probes import (
     probe_certificates,
+    probe_damage,
     probe_database,
     probe_disk,
     probe_lease,
-    probe_store,
 )
 from serving.readiness import Readiness
 from tenants.permissions import Permission
@@ -47,6 +48,7 @@ def monitoring_app(
         "keys": lambda: check_keys(sessions, settings),
     }
     watched = {
+        "samples": lambda: probe_damage(backend.store),
         "scheduler": lambda: probe_lease(sessions, now=clock()),
         "certificates": lambda: probe_certificates(
             sessions, settings.tls_certificate_file, now=clock()

@@ -27,6 +27,7 @@ from cli.store_common import (
     until_option,
 )
 from cli.store_migrate import migrate
+from cli.store_repair import repair
 from core.atomic_files import replacing
 from core.clock import from_ns, to_ns, utc_now
 from core.errors import ConflictError, InvalidInputError
@@ -55,6 +56,7 @@ def store() -> None:
 
 
 store.add_command(migrate)
+store.add_command(repair)
 
 
 @store.command()

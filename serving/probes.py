@@ -1,49 +1,47 @@
-"""Probes of what the server depends on; each raises what is wrong."""
+"""Probes of what the server depends on, beside `access.probes`; each raises what is wrong."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
 from sqlalchemy import select
-from sqlalchemy.exc import IntegrityError
 
+from access.probes import probe_database as probe_writing_database
 from core.db import SessionFactory, transaction
 from core.disk_space import disk_space
 from core.errors import DatabaseUnavailableError, UnavailableError
 from core.leases import SCHEDULER_LEASE, Lease
 from core.quantities import format_duration, format_size
 from tenants.models import CertificateAuthority
-from timeseries.store import Store, check_store
+from timeseries.store import Store, damage_notice
 
-PROBE_NAME = "readiness"
 # Let's Encrypt renews 30 days before the end; agents get certificates from the CA for a week.
 CERTIFICATE_WARNING = timedelta(days=14)
 CA_WARNING = timedelta(days=30)
 
 
 def probe_database(sessions: SessionFactory, *, now: datetime) -> None:
-    """Write a row to the database: a full disk lets it answer queries.
+    """Write a row of the database.
 
     Raises:
         UnavailableError: it can't be written; has the driver's reason, which users never get.
     """
     try:
-        with transaction(sessions) as session:
-            session.merge(Lease(name=PROBE_NAME, holder="", expires_at=now))
-    except IntegrityError:
-        return  # another process has just written the first one
+        probe_writing_database(sessions, now=now)
     except DatabaseUnavailableError as error:
         reason = getattr(error.__cause__, "orig", None) or error.__cause__
         raise UnavailableError(f"The database can't be written: {reason}.") from error
 
 
-def probe_store(store: Store) -> None:
-    """Query the store.
+def probe_damage(store: Store) -> None:
+    """Check that no samples were lost by damage that nobody has looked at.
 
     Raises:
-        StoreUnavailableError: it does not answer.
+        UnavailableError: some were; says what is retained.
     """
-    check_store(store)
+    notice = damage_notice(store)
+    if notice:
+        raise UnavailableError(f"The sample store is damaged. {notice} Run: vedette store repair")
 
 
 def probe_disk(*folders: Path) -> None:

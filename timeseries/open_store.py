@@ -4,11 +4,14 @@ A backend is imported when a URL needs it: a server with InfluxDB never loads Du
 """
 
 import importlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+from core.clock import utc_now
 from core.errors import ConfigurationError
 from timeseries.details import detail_of
-from timeseries.store import Store, StoreUnavailableError
+from timeseries.store import DamagedStoreError, Store, StoreUnavailableError
 from timeseries.store_url import (
     EMBEDDED_SCHEME,
     MEMORY_PATH,
@@ -27,6 +30,7 @@ _BACKENDS = {
     "victoriametricss": ("timeseries.victoriametrics.store", "VictoriaMetricsStore"),
 }
 DEFAULT_CACHE_MIB = 1024
+_MAX_RECOVERIES = 2
 
 
 def open_store(
@@ -37,6 +41,7 @@ def open_store(
     memory_mib: int = 0,
     threads: int = 0,
     cache_mib: int = DEFAULT_CACHE_MIB,
+    recovers: bool = False,
 ) -> Store:
     """Open the store of a URL.
 
@@ -47,6 +52,7 @@ def open_store(
         memory_mib: what the embedded store may use of the machine's memory; 0 is its share.
         threads: how many threads the embedded store may use; 0 is its share.
         cache_mib: how much disk it may use to cache files that are in a bucket.
+        recovers: whether what is damaged of an embedded store is set aside, and the rest opened.
 
     Raises:
         ConfigurationError: the URL is invalid; the message has no secrets.
@@ -71,16 +77,29 @@ def open_store(
         limits = importlib.import_module("timeseries.duckdb.hot.database").Limits(
             memory_mib, threads
         )
-        # A sender can invent any number of fields: aggregating them would take the machine.
-        store = backend(
+        opening = partial(
+            backend,
             parsed.file or MEMORY_PATH,
             limits=limits,
             files=_files(parsed, cache_mib) if parsed.files else None,
+            # A sender can invent any number of fields: aggregating them would take the machine.
             detail_of=detail_of,
         )
+        store = _recovered(opening, parsed.file) if recovers and parsed.file else opening()
     else:
         store = backend.from_url(url)
     return store
+
+
+def _recovered(opening: Callable[[], Store], file: Path) -> Store:
+    """Open an embedded store; recover its log first if that is damaged, and then its file."""
+    for _ in range(_MAX_RECOVERIES):
+        try:
+            return opening()
+        except DamagedStoreError as error:
+            recovery = importlib.import_module("timeseries.duckdb.recovery")
+            recovery.recover(file, error.message, now=utc_now())
+    return opening()
 
 
 def _files(url: StoreURL, cache_mib: int) -> object:

@@ -31,6 +31,12 @@ class StoreUnavailableError(UnavailableError):
     default_code = "store_unavailable"
 
 
+class DamagedStoreError(StoreUnavailableError):
+    """Bytes of the store's files are not those that were written; `recovery` retains the rest."""
+
+    default_code = "store_damaged"
+
+
 class Aggregate(StrEnum):
     """The function that reduces the values of one series in one window.
 
@@ -289,6 +295,11 @@ def check_store(store: Store) -> None:
     """
     # The cheapest query. InfluxDB answers `measurements` for a missing database, but not this one.
     store.fields("", tenants=None)
+
+
+def damage_notice(store: Store) -> str:
+    """Return what happened to a damaged store, for operators; empty if nothing did."""
+    return str(getattr(store, "notice", ""))
 
 
 def chunks(query: ScanQuery, extent: Extent) -> Iterator[ScanQuery]:

@@ -15,7 +15,7 @@ from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
 from core.zones import SECONDS
 from jobqueue.states import JobState, Reason, UpdateState
-from portal.context import now, principal
+from portal.context import now, portal, principal
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
 from protocol.attempts import Health
 from protocol.health import HealthState
@@ -25,6 +25,7 @@ from tenants.permissions import Permission
 from tenants.pki.certificates import CertificateState
 from tenants.principals import Principal
 from tenants.users.sessions import available_tenants
+from timeseries.store import damage_notice
 
 TONES: dict[StrEnum, str] = {
     ApplianceState.ENROLLED: "idle",
@@ -103,6 +104,7 @@ def install_display(app: Flask) -> None:
         local=local_time,
         Severity=Severity,
         current_time=now,
+        store_damage=lambda: damage_notice(portal().store),
     )
     app.context_processor(_common)
 

@@ -126,6 +126,18 @@ def field_column(name: str) -> str:
     return _FIELD_PREFIX + encoded(name)
 
 
+def tag_of(column: str) -> str | None:
+    """Return the tag of a column; None for other columns."""
+    is_tag = column.startswith(_TAG_PREFIX)
+    return unquote(column.removeprefix(_TAG_PREFIX)) if is_tag else None
+
+
+def field_of(column: str) -> str | None:
+    """Return the field of a column; None for other columns."""
+    is_field = column.startswith(_FIELD_PREFIX)
+    return unquote(column.removeprefix(_FIELD_PREFIX)) if is_field else None
+
+
 def quoted(identifier: str) -> str:
     """Return an identifier as SQL text."""
     return '"' + identifier.replace('"', '""') + '"'
@@ -166,10 +178,10 @@ def parse_schema(columns: Sequence[tuple[str, str, str]]) -> dict[Key, Table]:
             continue
         known_tags = tags.setdefault(key, set())
         known_fields = fields.setdefault(key, {})
-        if column.startswith(_TAG_PREFIX):
-            known_tags.add(unquote(column.removeprefix(_TAG_PREFIX)))
-        elif column.startswith(_FIELD_PREFIX):
-            name = unquote(column.removeprefix(_FIELD_PREFIX))
+        tag, name = tag_of(column), field_of(column)
+        if tag is not None:
+            known_tags.add(tag)
+        elif name is not None:
             known_fields[name] = _FIELD_TYPES[sql_type]
     return {key: Table(frozenset(tags[key]), fields[key]) for key in tags}
 

@@ -16,7 +16,7 @@ read reopens it; until then both raise `StoreUnavailableError`.
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -30,7 +30,13 @@ from timeseries.duckdb.cold.maintenance import Maintenance
 from timeseries.duckdb.cold.sealing import DetailOf, Sealing
 from timeseries.duckdb.files.files import Files, LocalFiles
 from timeseries.duckdb.files.segments import Manifest
-from timeseries.duckdb.hot.database import Database, Limits, is_fatal
+from timeseries.duckdb.hot.database import (
+    Database,
+    Limits,
+    is_damage,
+    is_fatal,
+    why_not_opened,
+)
 from timeseries.duckdb.hot.writer import DuckDBWriter
 from timeseries.duckdb.query.latest import expired_latest_sql, latest_sql, merge_latest
 from timeseries.duckdb.query.range_query import range_reads
@@ -38,10 +44,12 @@ from timeseries.duckdb.query.reads import Read
 from timeseries.duckdb.query.relation import Relation
 from timeseries.duckdb.query.row_groups import Row
 from timeseries.duckdb.query.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
+from timeseries.duckdb.recovery import settle_files
 from timeseries.duckdb.schema import Span
 from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.points import Batch
 from timeseries.store import (
+    DamagedStoreError,
     Detail,
     Extent,
     Latest,
@@ -75,6 +83,7 @@ class DuckDBStore(Catalog):
         manifest: the segments in the folder.
         writer: writes to the database, on its own thread.
         maintenance: moves samples from the database to the folder, and deletes them.
+        notice: what is damaged; empty if nothing is. Pages and `/health` show it.
 
     Raises:
         StoreUnavailableError: the file can't be opened; the message says why.
@@ -93,20 +102,26 @@ class DuckDBStore(Catalog):
         detail_of: DetailOf = lambda _measurement, _field: Detail.ALL,
     ) -> None:
         self.database = Database(path, limits=limits, files=files)
+        self.notice = ""
         is_beside = self.database.files.allowed == LocalFiles(self.database.folder).allowed
         try:
             with self.database.cursor() as cursor:
+                if path != MEMORY:
+                    self.notice = settle_files(cursor, self.database.files, Path(path))
                 self.manifest = Manifest(
                     cursor,
                     self.database.files,
                     former=None if is_beside else self.database.folder,
                 )
-        except BaseException:
-            self.database.close()
+            self.writer = DuckDBWriter(
+                self.database, self.manifest, max_queued_points=max_queued_points
+            )
+        except BaseException as error:
+            with suppress(duckdb.Error):
+                self.database.close()
+            if isinstance(error, duckdb.Error) and is_damage(error):
+                raise DamagedStoreError(why_not_opened(path, str(error))) from error
             raise
-        self.writer = DuckDBWriter(
-            self.database, self.manifest, max_queued_points=max_queued_points
-        )
         self.maintenance = Maintenance(
             self.database,
             self.writer,
@@ -274,6 +289,9 @@ class DuckDBStore(Catalog):
         except duckdb.Error as error:
             if is_fatal(error):
                 self.writer.recover()
+            if is_damage(error) and not self.notice:
+                reason = str(error).splitlines()[0]
+                self.notice = f"Some samples can't be read, because their file is damaged: {reason}"
             raise StoreUnavailableError(
                 f"The time series store {self.database.path} could not run the query: {error}"
             ) from error

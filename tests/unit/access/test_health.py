@@ -101,3 +101,14 @@ def test_influxdbs_client_finds_a_server_without_its_store_failed(
             client.ready()
     assert health.status == "fail"
     assert refused.value.status == 503
+
+
+def test_a_damaged_store_is_named_and_does_not_stop_the_server(
+    sessions: SessionFactory, tmp_path: Path
+) -> None:
+    store = DuckDBStore(tmp_path / "samples.duckdb")
+    store.notice = "Samples are lost."
+    response = health(sessions, store, tmp_path)
+    store.close()
+    assert response.status_code == 200
+    assert "vedette store repair" in response.json()["message"]

@@ -117,6 +117,7 @@ def _options(first: pa.Table, *, level: int) -> dict[str, object]:
         "column_encoding": others or None,
         "store_decimal_as_integer": True,
         "store_schema": False,
+        "write_page_checksum": True,
     }
 
 

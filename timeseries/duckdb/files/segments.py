@@ -194,8 +194,7 @@ class Manifest:
                 "none of them. Restore the file from the same backup, or move the files of samples "
                 "away to begin anew."
             )
-        cursor.execute(MANIFEST_DDL)
-        cursor.execute(_COLUMNS_DDL)
+        create_manifest(cursor)
         if former:
             files.claim(_owner(cursor))
         for segment in read_segments(cursor):
@@ -260,11 +259,7 @@ class Manifest:
                 [segment.name for segment in removed],
             )
         for segment in added:
-            cursor.execute(
-                f"INSERT INTO {MANIFEST_TABLE} ({_COLUMNS}) "  # noqa: S608 - ours
-                f"VALUES ({', '.join('?' * len(_row(segment)))})",
-                _row(segment),
-            )
+            insert_segment(cursor, segment)
         with self._change:
             self._changing.add(measurement)
             try:
@@ -276,7 +271,7 @@ class Manifest:
                 self._segments[measurement] = (*remaining, *added)
             finally:
                 self._changing.discard(measurement)
-        self._discard(_paths(removed) - _paths(added))
+        self._discard(segment_paths(removed) - segment_paths(added))
 
     def rewrite(self, cursor: duckdb.DuckDBPyConnection) -> None:
         """Write the rows of the table anew, to the first free blocks of the file."""
@@ -306,7 +301,9 @@ class Manifest:
 
     def _sweep(self, paths: set[str], former: LocalFiles | None) -> None:
         """Delete the files of an interrupted change, after moving those in a former place."""
-        listed = _paths(segment for segments in self._segments.values() for segment in segments)
+        listed = segment_paths(
+            segment for segments in self._segments.values() for segment in segments
+        )
         if former:
             old = former.list_paths()
             self._move(sorted(old & listed - paths), former)
@@ -365,6 +362,22 @@ class Manifest:
                 _log.warning("files of samples are deleted later: %s", error)
 
 
+def create_manifest(cursor: duckdb.DuckDBPyConnection) -> None:
+    """Create the table if it is missing, and its newer columns."""
+    cursor.execute(MANIFEST_DDL)
+    cursor.execute(_COLUMNS_DDL)
+
+
+def insert_segment(cursor: duckdb.DuckDBPyConnection, segment: Segment) -> None:
+    """Add the row of a segment to the table."""
+    row = _row(segment)
+    cursor.execute(
+        f"INSERT INTO {MANIFEST_TABLE} ({_COLUMNS}) "  # noqa: S608 - ours
+        f"VALUES ({', '.join('?' * len(row))})",
+        row,
+    )
+
+
 def read_segments(cursor: duckdb.DuckDBPyConnection) -> Iterator[Segment]:
     """Yield the segments of the manifest."""
     for row in cursor.execute(_LIST).fetchall():
@@ -399,7 +412,8 @@ def _owner(cursor: duckdb.DuckDBPyConnection) -> str:
     return str(rows[0][0])
 
 
-def _paths(segments: Iterable[Segment]) -> set[str]:
+def segment_paths(segments: Iterable[Segment]) -> set[str]:
+    """Return the paths of the files of some segments."""
     return {path for segment in segments for path in segment.paths.values()}
 
 

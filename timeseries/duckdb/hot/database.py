@@ -20,7 +20,7 @@ import duckdb
 
 from timeseries.duckdb.files.files import Files, LocalFiles
 from timeseries.duckdb.hot.staging import STAGING_TABLE
-from timeseries.store import StoreUnavailableError
+from timeseries.store import DamagedStoreError, StoreUnavailableError
 from timeseries.store_url import files_folder
 
 REOPEN_EVERY_SECONDS = 1.0
@@ -45,6 +45,12 @@ _TUNED = {
 _LOCKED = "Could not set lock on file"
 _LOCK_OWNER = re.compile(r"\(PID (\d+)\)")
 _INVALIDATED = "invalidated"
+_DAMAGED = re.compile(
+    r"Corrupt (WAL|database) file|not a valid DuckDB database file|computed checksum"
+    r"|Serialization Error|Failed to deserialize"
+    # Of a file of samples.
+    r"|No magic bytes found|Footer length error|Decompression failure|TProtocolException"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +229,8 @@ class Database:
                 "Set another path in TIMESERIES_URL, or make the folder writable."
             ) from error
         except duckdb.Error as error:
-            raise StoreUnavailableError(_why_not_opened(self.path, str(error))) from error
+            kind = DamagedStoreError if is_damage(error) else StoreUnavailableError
+            raise kind(why_not_opened(self.path, str(error))) from error
         return connection
 
 
@@ -232,6 +239,11 @@ def is_fatal(error: BaseException) -> bool:
     return isinstance(error, duckdb.FatalException) or (
         isinstance(error, duckdb.Error) and _INVALIDATED in str(error)
     )
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether DuckDB found bytes that it didn't write; not what another version wrote."""
+    return _DAMAGED.search(str(error)) is not None
 
 
 def _usable(connection: duckdb.DuckDBPyConnection, path: Path | str) -> duckdb.DuckDBPyConnection:
@@ -246,9 +258,15 @@ def _usable(connection: duckdb.DuckDBPyConnection, path: Path | str) -> duckdb.D
     return connection
 
 
-def _why_not_opened(path: Path | str, error: str) -> str:
+def why_not_opened(path: Path | str, error: str) -> str:
+    """Return the message of DuckDB's error about a file, with what to do."""
     if _LOCKED not in error:
         reason = " ".join(error.split()).rstrip(".")
+        if _DAMAGED.search(error):
+            return (
+                f"The time series file {path} is damaged: {reason}. Run `vedette store repair`, "
+                "which sets it aside and retains what can be read, as does a start of the server."
+            )
         return (
             f"The time series file {path} can't be opened: {reason}. Check the file and its "
             "permissions, or set another in TIMESERIES_URL."
