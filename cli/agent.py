@@ -10,6 +10,7 @@ import click
 
 from cli.agent_check import check, once
 from cli.agent_enroll import CONFIG_NAME, data_dir_option, enroll
+from cli.agent_service import uninstall, unit, wait
 from cli.supervision import stop_event, stop_with_parent
 from collector.agent import Agent
 from collector.config import load_agent_config
@@ -31,6 +32,9 @@ def agent() -> None:
 agent.add_command(enroll)
 agent.add_command(check)
 agent.add_command(once)
+agent.add_command(unit)
+agent.add_command(wait)
+agent.add_command(uninstall)
 
 
 @agent.command()

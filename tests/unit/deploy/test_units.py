@@ -1,64 +1,70 @@
-"""The systemd units: what is installed by hand is what Ansible installs."""
+"""The systemd units, the agent's as its command prints it."""
 
 import configparser
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
-import jinja2
 import pytest
-import yaml
+
+from tests.fixtures.in_process import run_vedette
 
 ROOT = Path(__file__).resolve().parents[3]
-UNITS = ROOT / "deploy" / "systemd"
-ROLE = ROOT / "ansible" / "roles" / "agent"
+DEPLOY = ROOT / "deploy" / "systemd"
+NAMES = ("vedette-agent.service", "vedette-server.service")
 
 
-def role_variables() -> dict[str, Any]:
-    """Return the role's own variables, those that refer to others filled in."""
-    variables: dict[str, Any] = {}
-    for path in ("defaults/main.yml", "vars/main.yml"):
-        variables |= yaml.safe_load((ROLE / path).read_text(encoding="utf-8"))
-    variables["vedette_venv"] = jinja2.Template(variables["vedette_venv"]).render(variables)
-    return variables
+@pytest.fixture(scope="module")
+def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all units: the server's file, and the agent's as its command prints it."""
+    folder = tmp_path_factory.mktemp("units")
+    shutil.copy(DEPLOY / "vedette-server.service", folder)
+    printed = run_vedette("agent", "unit", "--program", "/opt/vedette/venv/bin/vedette")
+    (folder / "vedette-agent.service").write_text(printed.stdout, encoding="utf-8")
+    return folder
 
 
-def read_unit(name: str) -> configparser.RawConfigParser:
+def read_unit(path: Path) -> configparser.RawConfigParser:
     unit = configparser.RawConfigParser(strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign] # systemd's keys have capitals
-    unit.read(UNITS / name, encoding="utf-8")
+    unit.read(path, encoding="utf-8")
     return unit
 
 
-def test_the_agents_unit_is_ansibles_with_the_roles_defaults() -> None:
-    template = (ROLE / "templates" / "vedette-agent.service.j2").read_text(encoding="utf-8")
-    rendered = jinja2.Template(template, keep_trailing_newline=True).render(role_variables())
+def test_the_agents_unit_runs_it_as_its_user_in_its_data_folder() -> None:
+    options = ["--user", "gpu", "--program", "/srv/bin/vedette", "--data-dir", "/srv/data"]
 
-    assert (UNITS / "vedette-agent.service").read_text(encoding="utf-8") == rendered
+    unit = configparser.RawConfigParser(strict=False)
+    unit.read_string(run_vedette("agent", "unit", *options).stdout)
+
+    service = unit["Service"]
+    assert service["ExecStart"] == "/srv/bin/vedette agent run --data-dir /srv/data"
+    assert (service["User"], service["Group"]) == ("gpu", "gpu")
+    assert service["ReadWritePaths"] == "/srv/data"
+    assert unit["Unit"]["ConditionPathExists"] == "/srv/data/identity.json"
 
 
-def test_the_agents_unit_leaves_devices_open_for_nvml() -> None:
-    service = read_unit("vedette-agent.service")["Service"]
+def test_the_agents_unit_leaves_devices_open_for_nvml(units: Path) -> None:
+    service = read_unit(units / "vedette-agent.service")["Service"]
 
     assert not {"PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow"} & set(service)
 
 
-def test_the_servers_unit_writes_where_its_environment_says() -> None:
-    service = read_unit("vedette-server.service")["Service"]
-    environment = (UNITS / "server.env.example").read_text(encoding="utf-8")
+def test_the_servers_unit_writes_where_its_environment_says(units: Path) -> None:
+    service = read_unit(units / "vedette-server.service")["Service"]
+    environment = (DEPLOY / "server.env.example").read_text(encoding="utf-8")
 
     assert f"VEDETTE_DATA_DIR=/var/lib/{service['StateDirectory']}\n" in environment
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in UNITS.glob("*.service")))
-def test_systemd_knows_every_line_of_a_unit(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NAMES)
+def test_systemd_knows_every_line_of_a_unit(units: Path, name: str, tmp_path: Path) -> None:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is missing: install the Debian package systemd")
     unit_path = tmp_path / name
-    text = (UNITS / name).read_text(encoding="utf-8")
-    command = read_unit(name)["Service"]["ExecStart"]
+    text = (units / name).read_text(encoding="utf-8")
+    command = read_unit(units / name)["Service"]["ExecStart"]
     unit_path.write_text(text.replace(command, "/bin/true"), encoding="utf-8")
 
     checked = subprocess.run(

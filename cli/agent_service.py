@@ -1,0 +1,171 @@
+"""`vedette agent unit`, `wait` and `uninstall`: the agent as a service of this host.
+
+The script that the portal serves at `/install` and the Ansible role call them. A *unit* is the file
+by which systemd runs the agent.
+"""
+
+import os
+import pwd
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from cli.agent_enroll import CONFIG_NAME, data_dir_option
+from collector.buffering.cursor import CURSOR_NAME
+from collector.config import load_agent_config
+from collector.data_dir import load_identity
+from collector.errors import EnrollmentError
+from core.errors import ForbiddenError, InvalidInputError, UnavailableError
+
+UNIT_NAME = "vedette-agent.service"
+UNIT_DIR = Path("/etc/systemd/system")
+USER = "vedette"
+LINK = Path("/usr/local/bin/vedette")
+# Records what is installed, in the folder of the software.
+STAMP_NAME = "installed"
+POLL_SECONDS = 0.2
+
+Step = tuple[str, Callable[[], object]]
+
+user_option = click.option("--user", default=USER, show_default=True, help="The agent's user.")
+
+
+@click.command()
+@user_option
+@click.option("--group", default="", help="The agent's group. Defaults to the name of the user.")
+@click.option(
+    "--program", type=click.Path(path_type=Path), help="Path of `vedette`. Defaults to this one."
+)
+@data_dir_option
+def unit(user: str, *, group: str, program: Path | None, data_dir: Path) -> None:
+    """Print the systemd unit that runs the agent."""
+    template = (files("cli") / UNIT_NAME).read_text(encoding="utf-8")
+    text = template.format(
+        user=user,
+        group=group or user,
+        program=(program or _this_program()).absolute(),
+        data_dir=data_dir.absolute(),
+    )
+    click.echo(text, nl=False)
+
+
+@click.command()
+@click.option(
+    "--seconds", type=click.FloatRange(min=0), default=60.0, show_default=True, help="Time limit."
+)
+@data_dir_option
+def wait(seconds: float, *, data_dir: Path) -> None:
+    """Wait until the portal has stored samples of the running agent; print the appliance's page."""
+    identity = load_identity(data_dir)
+    if identity is None:
+        raise EnrollmentError(f"This appliance is not enrolled: {data_dir} has no identity.")
+    portal_url = load_agent_config(data_dir / CONFIG_NAME, data_dir=data_dir).portal_urls[0]
+    acknowledged = data_dir / "buffer" / CURSOR_NAME
+    before, deadline = _modified_ns(acknowledged), time.monotonic() + seconds
+    while _modified_ns(acknowledged) == before:
+        if time.monotonic() >= deadline:
+            raise UnavailableError(
+                f"The portal has stored no samples of this appliance for {seconds:g} seconds. See "
+                "why with: vedette agent check, and journalctl --unit vedette-agent"
+            )
+        time.sleep(POLL_SECONDS)
+    click.echo(f"{portal_url.rstrip('/')}/appliances/{identity.appliance_id}")
+
+
+@click.command()
+@user_option
+@data_dir_option
+@click.option("--remove-data", is_flag=True, help="Also remove the data folder and the user.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed.")
+def uninstall(user: str, *, data_dir: Path, remove_data: bool, dry_run: bool) -> None:
+    """Stop the agent and remove it from this host. Run it as root.
+
+    Running containers are not touched. The data folder, with identity and unsent samples, stays
+    with its user unless you say --remove-data. Revoke the appliance in the portal afterwards.
+    """
+    if os.geteuid() != 0 and not dry_run:
+        raise ForbiddenError("Only root can remove the agent. Run this command with sudo.")
+    # The checks of all steps come before the first one.
+    steps = [*_service_steps(), *_software_steps(_this_program())]
+    if remove_data:
+        steps += _data_steps(data_dir, user)
+    for text, remove in steps:
+        click.echo(f"Would {text}" if dry_run else f"{text[0].upper()}{text[1:]}")
+        if not dry_run:
+            remove()
+    if not remove_data:
+        click.echo(
+            f"{data_dir} and the user {user} stay. To remove them later, delete both by hand."
+        )
+
+
+def _this_program() -> Path:
+    program = Path(sys.argv[0]).absolute()
+    return program.readlink() if program.is_symlink() else program
+
+
+def _service_steps() -> Iterator[Step]:
+    """Return the steps for the unit, if it runs this program rather than another agent."""
+    path = UNIT_DIR / UNIT_NAME
+    if not path.exists() or str(_this_program()) not in path.read_text(encoding="utf-8"):
+        return
+    has_systemd = shutil.which("systemctl") is not None
+    if has_systemd:
+        yield f"stop {UNIT_NAME}", partial(_call, "systemctl", "disable", "--now", UNIT_NAME)
+    yield f"remove {path}", path.unlink
+    if has_systemd:
+        yield "reload systemd", partial(_call, "systemctl", "daemon-reload")
+
+
+def _software_steps(program: Path) -> Iterator[Step]:
+    """Return the steps for the program's folder, which is above its virtual environment."""
+    folder = program.parents[2]
+    if not (folder / STAMP_NAME).exists():
+        raise InvalidInputError(
+            f"{program} was not installed by the portal's script or by Ansible: {folder} has no "
+            f"file {STAMP_NAME}. Remove it as you installed it."
+        )
+    if LINK.is_symlink() and LINK.readlink() == program:
+        yield f"remove {LINK}", LINK.unlink
+    yield f"remove {folder}", partial(shutil.rmtree, folder)
+
+
+def _data_steps(data_dir: Path, user: str) -> Iterator[Step]:
+    if data_dir.exists():
+        if not (data_dir / CONFIG_NAME).exists():
+            raise InvalidInputError(
+                f"{data_dir} has no {CONFIG_NAME}, so it is not an agent's data folder. Check "
+                "--data-dir, or remove it by hand."
+            )
+        yield f"remove {data_dir}", partial(shutil.rmtree, data_dir)
+    if user == USER and _user_exists(user):
+        yield f"remove the user {user}", partial(_call, "userdel", user)
+
+
+def _user_exists(user: str) -> bool:
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        return False
+    return True
+
+
+def _call(*command: str) -> None:
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - systemctl, userdel
+    if ended.returncode:
+        raise UnavailableError(f"`{shlex.join(command)}` failed: {ended.stderr.strip()}")
+
+
+def _modified_ns(path: Path) -> int:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
