@@ -19,7 +19,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs generate clean lock servers web-apps wheel
+.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs generate clean lock servers web-apps wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -30,7 +30,7 @@ help:
 	@echo "make test-mutants  mutation tests of the core modules: at least 90 % must be caught"
 	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
 	@echo "make fuzz    look for bodies that break the line protocol parser, for FUZZ_SECONDS=$(FUZZ_SECONDS)"
-	@echo "make wheel   build the package that appliances install, into dist/"
+	@echo "make wheelhouse  build the packages that appliances install, for the portal of make demo (DATA=var: of make up)"
 	@echo "make docs    build the documentation as a site, into var/site"
 	@echo "make format  format the code"
 	@echo "make generate  write the files that are made from the fields of a job"
@@ -95,9 +95,9 @@ check-security: $(DEV_STAMP)
 	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive $(PACKAGES)
 	@$(BIN)/python deploy/audit-packages $(BIN)/pip-audit requirements/dev.txt
 
-wheel: $(SERVER_STAMP)
-	$(BIN)/pip wheel --quiet --no-deps --wheel-dir dist .
-	@echo "The agent's package: $$(ls -t dist/vedette-*.whl | head -1)"
+# For the portal of `make up` or `make demo`, without downloads: for this Python and architecture.
+wheelhouse: $(SERVER_STAMP)
+	@VEDETTE_DATA_DIR=$(DATA) $(BIN)/vedette wheelhouse build --offline
 
 format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
@@ -122,6 +122,7 @@ $(DEV_STAMP): requirements/dev.txt pyproject.toml
 lock: $(DEV_STAMP)
 	$(BIN)/pip install --quiet pip-tools
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --output-file requirements/server.txt pyproject.toml
+	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --generate-hashes --constraint requirements/server.txt --output-file cli/agent-requirements.txt pyproject.toml
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --output-file requirements/web-apps.txt requirements/web-apps.in
 

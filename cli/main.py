@@ -46,6 +46,7 @@ COMMANDS = {
     "secrets": ("cli.secrets", "secrets", "Rotate the key that encrypts stored secrets."),
     "registry": ("cli.registry", "registry", "Run the private registry for container images."),
     "db": ("cli.db", "db", "Migrate this server's database."),
+    "wheelhouse": ("cli.wheelhouse", "wheelhouse", "Build the packages that appliances install."),
     "simulate": ("cli.simulate", "simulate", "Try placement policies on a trace of a cluster."),
     "store": ("cli.store", "store", "Inspect, migrate and export time series."),
     "version": ("cli.version", "version", "Show the version, and what it is made of."),

@@ -1,0 +1,1 @@
+"""What hosts download to become appliances: a script and the packages of the agent."""

@@ -1,0 +1,103 @@
+"""`vedette wheelhouse build`: what is installed here becomes the packages of appliances."""
+
+import os
+import re
+import stat
+import sys
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from zipfile import ZipFile
+
+import msgspec
+import pytest
+
+from portal.installer.wheelhouse import INDEX_NAME, REQUIREMENTS_NAME, Wheelhouse
+from tests.fixtures.in_process import Result, run_vedette
+
+ROOT = Path(__file__).parents[3]
+PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
+
+
+def build(*options: str) -> Result:
+    return run_vedette("wheelhouse", "build", *options)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("served") / "wheelhouse"
+    built = build("--offline", "--output", str(folder))
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_the_index_says_what_the_wheelhouse_is_for(folder: Path) -> None:
+    contents = msgspec.json.decode((folder / INDEX_NAME).read_bytes(), type=Wheelhouse)
+    requirements = (folder / REQUIREMENTS_NAME).read_bytes()
+
+    assert contents.version == version("vedette")
+    assert contents.pythons == [f"{sys.version_info.major}.{sys.version_info.minor}"]
+    assert contents.machines == [os.uname().machine]
+    assert contents.requirements_sha256 == sha256(requirements).hexdigest()
+
+
+def test_every_wheel_has_its_hash_in_the_requirements(folder: Path) -> None:
+    requirements = (folder / REQUIREMENTS_NAME).read_text(encoding="utf-8")
+
+    wheels = list(folder.glob("*.whl"))
+
+    assert len(wheels) == len(PIN.findall(requirements))
+    for wheel in wheels:
+        assert f"sha256:{sha256(wheel.read_bytes()).hexdigest()}" in requirements
+
+
+def test_the_agent_gets_none_of_the_servers_packages(folder: Path) -> None:
+    names = {name for name, _ in PIN.findall((folder / REQUIREMENTS_NAME).read_text())}
+
+    assert {"vedette", "click", "msgspec"} <= names
+    assert not {"flask", "sqlalchemy", "dash", "duckdb"} & {name.lower() for name in names}
+
+
+def test_the_wheel_of_a_checkout_has_its_files(folder: Path) -> None:
+    wheel = next(folder.glob("vedette-*.whl"))
+
+    with ZipFile(wheel) as archive:
+        assert archive.read("cli/main.py") == (ROOT / "cli" / "main.py").read_bytes()
+        assert "collector/agent.py" in archive.namelist()
+        assert not [name for name in archive.namelist() if name.endswith(".pyc")]
+
+
+def test_the_same_packages_make_the_same_wheels_and_old_ones_are_removed(folder: Path) -> None:
+    before = (folder / REQUIREMENTS_NAME).read_bytes()
+    (folder / "vedette-0.0.1-py3-none-any.whl").touch()
+
+    build("--offline", "--output", str(folder))
+
+    assert (folder / REQUIREMENTS_NAME).read_bytes() == before
+    assert not (folder / "vedette-0.0.1-py3-none-any.whl").exists()
+
+
+def test_every_user_can_read_what_root_has_built(folder: Path) -> None:
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
+
+
+def test_without_an_index_the_error_says_what_else_to_do(
+    tmp_path: Path,
+) -> None:
+    environ = {"PIP_NO_INDEX": "1"}
+
+    failed = run_vedette(
+        "wheelhouse", "build", "--output", str(tmp_path / "wheelhouse"), environ=environ
+    )
+
+    assert failed.returncode == 1
+    assert "--offline" in failed.stderr
+    assert not (tmp_path / "wheelhouse").exists()
+
+
+def test_the_agents_lock_agrees_with_the_servers() -> None:
+    agent = dict(PIN.findall((ROOT / "cli" / "agent-requirements.txt").read_text()))
+    server = dict(PIN.findall((ROOT / "requirements" / "server.txt").read_text()))
+
+    assert agent.items() <= server.items()
