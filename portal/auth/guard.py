@@ -36,6 +36,10 @@ PUBLIC_ENDPOINTS = frozenset(
         "oidc.start",
         "oidc.callback",
         "home.health",
+        "install.script",
+        "install.requirements",
+        "install.wheels",
+        "install.wheel",
         "openapi_document",
         # Editors that complete job files send no credentials.
         "job_schema",

@@ -27,6 +27,7 @@ HARMLESS = {
     "tag": "gpu",
     "package_name": "dash",
     "fingerprinted_path": "x.js",
+    "wheel_name": "x.whl",
     "token": "x",
     "number": "0",
 }

@@ -1,0 +1,150 @@
+"""The script of `/install` turns this machine into an appliance, in a scratch folder.
+
+The packages are those of this environment, so that nothing is downloaded from the internet.
+"""
+
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
+from tests.fixtures.polling import eventually
+from tests.servers import require_root, running
+
+pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(180)]
+NAME = "dgx-07"
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A folder for all that the script installs, and the portal that it comes from."""
+
+    home: Path
+    deployment: Deployment
+
+    @property
+    def software(self) -> Path:
+        return self.home / "software"
+
+    def install(self, *arguments: str, token: str = "") -> subprocess.CompletedProcess[str]:
+        """Run the script as the one line of the page does."""
+        options = ["--no-service", "--prefix", str(self.software), "--name", NAME]
+        options += ["--data-dir", str(self.home / "data"), "--python", sys.executable]
+        options += ["--user", psutil.Process().username(), *arguments]
+        script = requests.get(f"{self.deployment.url}/install", timeout=60).text
+        return subprocess.run(
+            ["/bin/sh", "-s", "--", *options, *([token] if token else [])],
+            input=script,
+            env={key: value for key, value in os.environ.items() if key != "PYTHONPATH"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+    require_root("installs as root")
+    deployment = make_deployment(tmp_path_factory.mktemp("deployment"))
+    built = deployment.vedette("wheelhouse", "build", "--offline")
+    assert built.returncode == 0, built.stderr
+    with serving(deployment):
+        yield Host(tmp_path_factory.mktemp("host"), deployment)
+
+
+def test_one_line_makes_an_appliance_whose_samples_arrive(host: Host) -> None:
+    token = host.deployment.enrollment_secret("acme")
+    previewed = host.install("--dry-run", token=token)
+    left = list(host.home.iterdir())
+
+    installed = host.install(token=token)
+    command = shlex.split(installed.stdout.splitlines()[-1].partition(": ")[2])
+    log_path = host.home / "agent.log"
+    with running(command, log_path=log_path, environ={"PATH": os.environ["PATH"]}):
+        waited = subprocess.run(
+            [*command[:2], "wait", *command[3:]], capture_output=True, text=True, check=False
+        )
+        eventually(lambda: _states(host) == {NAME: "online"}, what="the appliance to be online")
+
+    assert previewed.returncode == 0, previewed.stderr
+    assert left == []
+    assert installed.returncode == 0, installed.stderr
+    assert token not in installed.stdout + installed.stderr
+    assert waited.returncode == 0, waited.stderr
+    assert waited.stdout.startswith(f"{host.deployment.url}/appliances/")
+
+
+def test_a_second_run_changes_nothing_and_needs_no_token(host: Host) -> None:
+    installed_before = (host.software / "venv").readlink()
+
+    again = host.install()
+
+    assert again.returncode == 0, again.stderr
+    assert "→" not in again.stdout
+    assert (host.software / "venv").readlink() == installed_before
+
+
+def test_packages_that_were_changed_are_refused_and_the_old_version_stays(host: Host) -> None:
+    version_before = (host.software / "venv").readlink()
+    stamp, stamp_before = host.software / "installed", (host.software / "installed").read_text()
+    stamp.write_text("an older version\n")
+    requirements = host.deployment.data_dir / "wheelhouse" / "requirements.txt"
+    right = requirements.read_text()
+    requirements.write_text(right.replace("sha256:", "sha256:0", 1))
+
+    refused = host.install()
+    requirements.write_text(right)
+    stamp.write_text(stamp_before)
+
+    assert refused.returncode == 1
+    assert "list of packages" in refused.stderr
+    assert (host.software / "venv").readlink() == version_before
+
+
+def test_a_token_that_the_portal_rejects_leaves_what_a_next_run_continues(host: Host) -> None:
+    fresh = Host(host.home / "second", host.deployment)
+    fresh.home.mkdir()
+    fresh.software.symlink_to(host.software)
+
+    refused = fresh.install(token="vde_wrong")
+    enrolled = fresh.install(token=host.deployment.enrollment_secret("acme"))
+
+    assert refused.returncode == 1
+    assert "rejects this token" in refused.stderr
+    assert "/appliances/new" in refused.stderr
+    assert enrolled.returncode == 0, enrolled.stderr
+
+
+def test_uninstalling_keeps_the_data_unless_told_otherwise(host: Host) -> None:
+    data_dir = host.home / "data"
+
+    previewed = host.install("--uninstall", "--dry-run")
+    removed = host.install("--uninstall", "--remove-data")
+
+    assert previewed.returncode == removed.returncode == 0, previewed.stderr + removed.stderr
+    assert f"Would remove {data_dir}" not in previewed.stdout
+    assert f"Remove {data_dir}" in removed.stdout
+    assert not data_dir.exists()
+    assert not host.software.exists()
+
+
+def _states(host: Host) -> dict[str, str]:
+    reply = requests.get(
+        f"{host.deployment.url}/api/v1/appliances",
+        headers={"Authorization": f"Bearer {api_token(host.deployment, ALICE)}"},
+        timeout=60,
+    )
+    return {
+        appliance["name"]: appliance["state"]
+        for appliance in reply.json()["items"]
+        if appliance["name"] == NAME
+    }
