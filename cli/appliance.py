@@ -55,10 +55,10 @@ def events(name: str) -> None:
     "--uses", default=1, show_default=True, help="How many appliances can enroll with it."
 )
 def token(site: str, region: str, uses: int) -> None:
-    """Create an enrollment token and print the command to run on the appliance."""
+    """Create an enrollment token and print the line to run on the appliance."""
     with Client() as client:
         made = client.post("/enrollment-tokens", {"site": site, "region": region, "uses": uses})
-    click.echo(made["command"])
+    click.echo(made["install_command"])
 
 
 @appliance.command()

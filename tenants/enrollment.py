@@ -29,7 +29,13 @@ from tenants.fleet.appliance_changes import (
     length_errors,
 )
 from tenants.fleet.events import EventKind, add_event
-from tenants.models import Appliance, ApplianceState, EnrollmentToken, Tenant
+from tenants.models import (
+    Appliance,
+    ApplianceEvent,
+    ApplianceState,
+    EnrollmentToken,
+    Tenant,
+)
 from tenants.permissions import Permission
 from tenants.pki.admission import revoke_identity
 from tenants.quotas import reserve_appliance_quota
@@ -45,6 +51,7 @@ ENROLLMENT_TOKEN_SORTS: Columns = {
 ENROLLMENT_PREFIX = "vde"
 MAX_USES = 10_000
 MAX_LIFETIME = timedelta(days=366)
+_ENROLLMENTS = (EventKind.ENROLLED.value, EventKind.ENROLLED_AGAIN.value)
 
 
 def create_enrollment_token(
@@ -126,6 +133,24 @@ def get_enrollment_token(session: Session, scope: Scope, token_id: str) -> Enrol
     """Return a token in the scope."""
     scope.require(Permission.MANAGE_APPLIANCES)
     return scope.get(session, EnrollmentToken, token_id, kind="enrollment token")
+
+
+def enrollments_with(
+    session: Session, scope: Scope, token_id: str, *, limit: int
+) -> list[tuple[Appliance, datetime]]:
+    """Return the appliances that enrolled with a token, each with the time, the newest first."""
+    token = get_enrollment_token(session, scope, token_id)
+    of_token = ApplianceEvent.details["token_id"].as_string() == token.id
+    statement = (
+        select(Appliance, ApplianceEvent.at)
+        .join(ApplianceEvent, ApplianceEvent.appliance_id == Appliance.id)
+        # The first two conditions have indexes.
+        .where(Appliance.tenant_id == token.tenant_id, ApplianceEvent.at >= token.created_at)
+        .where(ApplianceEvent.kind.in_(_ENROLLMENTS), of_token)
+        .order_by(ApplianceEvent.at.desc(), Appliance.id)
+        .limit(limit)
+    )
+    return [(appliance, at) for appliance, at in session.execute(statement)]
 
 
 def revoke_enrollment_token(
@@ -226,7 +251,7 @@ def enroll_appliance(
     )
     token = spend_token(session, secret, now=now)
     if token.appliance_id is not None:
-        return _enroll_again(session, token.appliance_id, inventory=inventory, now=now)
+        return _enroll_again(session, token, token.appliance_id, inventory=inventory, now=now)
     reserve_appliance_quota(session, token.tenant_id, gpus=len(inventory.gpus))
     agent_secret = new_secret(AGENT_PREFIX)
     appliance = _insert_with_free_name(
@@ -249,7 +274,12 @@ def enroll_appliance(
 
 
 def _enroll_again(
-    session: Session, appliance_id: str, *, inventory: Inventory, now: datetime
+    session: Session,
+    token: EnrollmentToken,
+    appliance_id: str,
+    *,
+    inventory: Inventory,
+    now: datetime,
 ) -> tuple[Appliance, str]:
     appliance = lock_appliance(session, appliance_id)
     if appliance.revoked_at is not None:
@@ -262,7 +292,8 @@ def _enroll_again(
     appliance.fenced_at = None
     reset_instances(appliance)
     message = "Enrolled again, with a new identity."
-    add_event(session, appliance, EventKind.ENROLLED_AGAIN, message, now=now)
+    details = {"token_id": token.id, "token_name": token.name}
+    add_event(session, appliance, EventKind.ENROLLED_AGAIN, message, details=details, now=now)
     block_appliance(session, appliance_id=appliance.id)
     return appliance, secret
 

@@ -18,7 +18,9 @@ from portal.api.schemas import (
     values_of,
 )
 from portal.context import current_scope, database, now
+from portal.installer.script import install_command
 from portal.presenters.appliances import enroll_command
+from portal.presenters.enrollment import EnrollmentState, HostState, enrollment_progress
 from tenants.enrollment import (
     ENROLLMENT_TOKEN_SORTS,
     MAX_USES,
@@ -93,7 +95,30 @@ class NewEnrollmentTokenSchema(EnrollmentTokenSchema):
     """A new enrollment token with its secret."""
 
     token = fields.String(metadata={"description": "The secret, shown only once."})
-    command = fields.String(metadata={"description": "The command to run on the appliance."})
+    install_command = fields.String(
+        metadata={"description": "The line that installs the agent on a host and enrolls it."}
+    )
+    command = fields.String(
+        metadata={"description": "The command that enrolls a host that has the agent already."}
+    )
+
+
+class EnrolledHostSchema(Schema):
+    """A host that has enrolled with the token."""
+
+    id = fields.String(metadata={"description": "The appliance."})
+    name = fields.String()
+    gpu_count = fields.Integer()
+    enrolled_at = instant()
+    state = fields.Enum(HostState, by_value=True)
+
+
+class EnrollmentProgressSchema(Schema):
+    """How far an enrollment is; the newest 100 hosts."""
+
+    state = fields.Enum(EnrollmentState, by_value=True)
+    uses_left = fields.Integer(metadata={"description": "How many more hosts can enroll now."})
+    hosts = fields.List(fields.Nested(EnrolledHostSchema))
 
 
 class EnrollmentTokenQuery(PageQuery):
@@ -137,6 +162,19 @@ def show(enrollment_token_id: str) -> EnrollmentToken:
         return get_enrollment_token(session, current_scope(), enrollment_token_id)
 
 
+@enrollment_tokens.operation(
+    "GET", "/<enrollment_token_id>/progress", answer=EnrollmentProgressSchema
+)
+def show_progress(enrollment_token_id: str) -> dict[str, Any]:
+    """Return which hosts have enrolled with a token, and whether the portal has their samples.
+
+    A host is `connecting` until then, and `silent` if that takes longer than a minute. The state is
+    `waiting` while the token can be used or a host is not `online`, then `complete`; it is
+    `closed` if the token was never used and can't be used any longer.
+    """
+    return values_of(EnrollmentProgressSchema, enrollment_progress(enrollment_token_id))
+
+
 @enrollment_tokens.operation("POST", "/<enrollment_token_id>/revoke", answer=EnrollmentTokenSchema)
 def revoke(enrollment_token_id: str) -> EnrollmentToken:
     """Revoke a token; appliances that enrolled with it stay enrolled."""
@@ -165,5 +203,9 @@ def reenroll(appliance_id: str, body: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_secret(token: EnrollmentToken, secret: str) -> dict[str, Any]:
-    command = enroll_command(secret, is_repeated=token.appliance_id is not None)
-    return values_of(EnrollmentTokenSchema, token) | {"token": secret, "command": command}
+    is_repeated = token.appliance_id is not None
+    return values_of(EnrollmentTokenSchema, token) | {
+        "token": secret,
+        "install_command": install_command(secret, is_repeated=is_repeated),
+        "command": enroll_command(secret, is_repeated=is_repeated),
+    }

@@ -1,16 +1,18 @@
 """Enrollment tokens, certificates and fencing: how appliances get and prove their identity."""
 
 from datetime import timedelta
-from importlib.metadata import version
 
 from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from portal.context import current_scope, database, now
+from portal.context import current_scope, database, now, public_url
 from portal.forms.appliances import EnrollmentForm
+from portal.installer.script import install_command, script_sha256, wheelhouse_problem
+from portal.installer.wheelhouse import BUILD_COMMAND
 from portal.pages.common import changing
 from portal.presenters.appliances import enroll_command
+from portal.presenters.enrollment import enrollment_progress
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.enrollment import (
     create_enrollment_token,
@@ -44,6 +46,12 @@ def tokens() -> ResponseReturnValue:
             session, current_scope(), page=page_number(), page_size=PAGE_SIZE
         )
     return render_template("appliances/tokens.html", page=page)
+
+
+@pages.get("/appliances/tokens/<enrollment_token_id>")
+def show_token(enrollment_token_id: str) -> ResponseReturnValue:
+    """Show which hosts have enrolled with a token."""
+    return render_template("appliances/token.html", **_progress_of(enrollment_token_id))
 
 
 @pages.get("/appliances/new")
@@ -150,10 +158,21 @@ def _state_now(certificate: ApplianceCertificate) -> CertificateState:
 
 
 def _render_token(token: EnrollmentToken, secret: str, *, name: str = "") -> str:
+    is_repeated = token.appliance_id is not None
     return render_template(
         "appliances/token.html",
-        token=token,
+        **_progress_of(token.id),
+        secret_token=secret,
         appliance_name=name,
-        install=f"pip install vedette-{version('vedette')}-py3-none-any.whl",
-        command=enroll_command(secret, is_repeated=token.appliance_id is not None),
+        problem=wheelhouse_problem(),
+        build_command=BUILD_COMMAND,
+        install_command=install_command(secret, is_repeated=is_repeated),
+        script_sha256=script_sha256(),
+        script_url=url_for("install.script"),
+        enroll_command=enroll_command(secret, is_repeated=is_repeated),
     )
+
+
+def _progress_of(token_id: str) -> dict[str, object]:
+    progress = enrollment_progress(token_id)
+    return {"token": progress.token, "progress": progress, "portal_url": public_url()}

@@ -57,9 +57,11 @@
   }
 
   // Elements with data-live-url poll the API. When the response changes, all [data-live] elements
-  // are replaced with their current version from the server.
+  // are replaced with their current version from the server; of the page at data-live-page, if this
+  // one answered a form.
   async function refreshParts() {
-    const answer = await fetch(location.href, { credentials: "same-origin" });
+    const { livePage = location.href } = document.querySelector("[data-live-page]")?.dataset ?? {};
+    const answer = await fetch(livePage, { credentials: "same-origin" });
     if (!answer.ok || answer.redirected) return;
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const part of $$("[data-live]")) {

@@ -232,7 +232,7 @@ ask_token() {
 # The token goes through a pipe, so that the process list doesn't show it.
 enroll() {
     if [ -e "$data_dir/identity.json" ] && [ -z "$is_again" ]; then
-        say "✓ Enrolled"
+        say "✓ Enrolled${token:+ before, so the token was not used. --again replaces the identity}"
     elif change "Enroll at $portal"; then
         ask_token
         printf '%s\n' "$token" | quietly "Create a new token: $portal/appliances/new" \

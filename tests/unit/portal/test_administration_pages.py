@@ -91,20 +91,6 @@ def test_a_token_is_made_with_scopes_and_an_end_and_its_use_is_shown(alice: Brow
     assert "from 127.0.0.1" in page
 
 
-def test_the_enrollment_token_comes_with_the_commands_to_paste(alice: Browser) -> None:
-    form: dict[str, object] = {
-        "site": "Oslo",
-        "region": "",
-        "labels": "rack=b12",
-        "uses": "1",
-        "lifetime": "24",
-    }
-    text = alice.post("/appliances/new", form).text
-    assert re.search(r"pip install vedette-\d\S+-py3-none-any\.whl", text)
-    assert re.search(r"vedette agent enroll http\S+ vde_\S+", text)
-    assert "vedette agent run" in text
-
-
 def test_bob_adds_no_appliance(bob: Browser) -> None:
     assert bob.get("/appliances/new").status_code == 403
     assert "Add appliance" not in bob.get("/appliances").text

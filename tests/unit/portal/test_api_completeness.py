@@ -175,6 +175,7 @@ SHOWN: dict[str, set[str]] = {
     "platform_rules.edit": {"Platform rules.show"},
     "console.removals": {"Removals.list_all", "Removals.show"},
     "enrollment.tokens": {"Enrollment tokens.list_all", "Enrollment tokens.show"},
+    "enrollment.show_token": {"Enrollment tokens.show_progress"},
     "console.maintenance": {
         "Maintenance.show",
         "Maintenance.notifications",
@@ -241,6 +242,11 @@ OF_PEOPLE = {
     "dashboards.import_file",
     "enrollment.add",
     "home.health",
+    # Files for programs that have no credentials.
+    "install.script",
+    "install.requirements",
+    "install.wheels",
+    "install.wheel",
     "home.index",
     "invitations.accept",
     "job_form.add",

@@ -1,17 +1,26 @@
 """Pages and API of enrollment tokens and certificates."""
 
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from hashlib import sha256
+from typing import Any
 
+import msgspec
 import pytest
 from sqlalchemy import select
 
+from core.clock import to_ns
 from core.db import SessionFactory
+from protocol.inventory import Inventory
+from tenants.enrollment import enroll_appliance
 from tenants.fleet.agents import fence_appliance
-from tenants.models import Appliance, ApplianceCertificate, EnrollmentToken
+from tenants.models import Appliance, ApplianceCertificate, ApplianceState, EnrollmentToken
 from tenants.pki.admission import admit_certificate
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.world import add_appliance, make_certificate
+from tests.unit.portal.world import add_appliance, inventory, make_certificate
+from timeseries.points import Point
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store, write
 
 HOST = "http://portal.example"
 
@@ -33,14 +42,110 @@ def certificate(
         return made
 
 
-def test_one_command_is_shown_once_and_the_token_is_listed(alice: Browser) -> None:
+def test_one_line_is_shown_once_and_the_token_is_listed(alice: Browser) -> None:
     form: dict[str, object] = {"name": "Rack B12", "site": "Delft", "uses": 3, "lifetime": "24"}
     shown = alice.post("/appliances/new", form).text
+    assert f"curl -fsS {HOST}/install | sudo sh -s -- vde_" in shown
     assert f"vedette agent enroll {HOST} vde_" in shown
+    assert sha256(alice.get("/install").data).hexdigest() in shown
     listed = alice.get("/appliances/tokens").text
     assert "Rack B12" in listed
     assert "0 of 3" in listed
     assert "vde_" not in listed
+
+
+@dataclass(frozen=True, slots=True)
+class Enrollment:
+    """A token for one host, and what the portal reports about it."""
+
+    browser: Browser
+    sessions: SessionFactory
+    store: Store
+    clock: FrozenClock
+    made: dict[str, Any]
+
+    def enroll(self, name: str) -> str:
+        with self.sessions.begin() as session:
+            appliance, _secret = enroll_appliance(
+                session,
+                secret=self.made["token"],
+                name=name,
+                inventory=msgspec.convert(inventory(name), Inventory),
+                now=self.clock.now,
+            )
+            return appliance.id
+
+    def connect(self, appliance_id: str, cast: Cast) -> None:
+        """Let the agent send a heartbeat and samples."""
+        self.clock.advance(2)
+        with self.sessions.begin() as session:
+            appliance = session.get_one(Appliance, appliance_id)
+            appliance.last_seen_at, appliance.state = self.clock.now, ApplianceState.ONLINE
+        point = Point("agent", {}, {"buffered_points": 0}, to_ns(self.clock.now))
+        identity = {TENANT_TAG: cast.acme.id, APPLIANCE_TAG: appliance_id}
+        assert write(self.store, [point], identity=identity) == []
+
+    def progress(self) -> dict[str, Any]:
+        answer = self.browser.get(f"/api/v1/enrollment-tokens/{self.made['id']}/progress").json
+        return dict(answer or {})
+
+    def page(self) -> str:
+        return self.browser.get(f"/appliances/tokens/{self.made['id']}").text
+
+
+@pytest.fixture
+def enrollment(
+    alice: Browser, sessions: SessionFactory, store: Store, clock: FrozenClock
+) -> Enrollment:
+    made = alice.call("POST", "/api/v1/enrollment-tokens", {"name": "rack"}).json
+    assert made is not None
+    return Enrollment(alice, sessions, store, clock, made)
+
+
+def test_an_enrollment_waits_for_the_host_then_for_its_samples(
+    enrollment: Enrollment, cast: Cast
+) -> None:
+    before, page_before = enrollment.progress(), enrollment.page()
+    appliance_id = enrollment.enroll("dgx-07")
+    between, page_between = enrollment.progress(), enrollment.page()
+    enrollment.connect(appliance_id, cast)
+    after, page_after = enrollment.progress(), enrollment.page()
+
+    assert before == {"state": "waiting", "uses_left": 1, "hosts": []}
+    assert "Waiting for the host" in page_before
+    assert [host["state"] for host in between["hosts"]] == ["connecting"]
+    assert "dgx-07</a> has enrolled" in page_between
+    assert (after["state"], after["uses_left"]) == ("complete", 0)
+    assert [(host["name"], host["state"]) for host in after["hosts"]] == [("dgx-07", "online")]
+    assert "dgx-07</a> is online, 2 GPUs" in page_after
+    assert enrollment.made["token"] not in page_after
+
+
+def test_a_host_without_samples_after_a_minute_gets_advice(enrollment: Enrollment) -> None:
+    enrollment.enroll("dgx-07")
+    enrollment.clock.advance(61)
+
+    assert [host["state"] for host in enrollment.progress()["hosts"]] == ["silent"]
+    assert "vedette agent check" in enrollment.page()
+
+
+def test_a_token_that_nobody_used_in_time_is_closed(enrollment: Enrollment) -> None:
+    enrollment.clock.advance(timedelta(days=2).total_seconds())
+
+    assert enrollment.progress()["state"] == "closed"
+    assert "has expired" in enrollment.page()
+
+
+def test_a_host_that_enrolls_again_is_waited_for(
+    alice: Browser, enrollment: Enrollment, dgx: Appliance
+) -> None:
+    made = alice.call("POST", f"/api/v1/appliances/{dgx.id}/enrollment-token", {}).json
+    assert made is not None
+    again = replace(enrollment, made=made)
+
+    again.enroll("whatever")
+
+    assert [host["name"] for host in again.progress()["hosts"]] == ["dgx-01"]
 
 
 def test_a_token_is_revoked_in_the_browser(alice: Browser, sessions: SessionFactory) -> None:
@@ -65,6 +170,7 @@ def test_programs_make_list_and_revoke_tokens(alice: Browser) -> None:
     made = alice.call("POST", path, {"name": "ci", "uses": 2, "labels": {"rack": "b12"}}).json
     assert made is not None
     assert made["command"] == f"vedette agent enroll {HOST} {made['token']}"
+    assert made["install_command"] == f"curl -fsS {HOST}/install | sudo sh -s -- {made['token']}"
     assert (made["uses"], made["uses_left"], made["appliance_id"]) == (2, 2, None)
     listed = alice.get(f"{path}?is_usable=true").json
     assert listed is not None
@@ -81,7 +187,7 @@ def test_an_appliance_is_enrolled_again_by_a_command_of_its_own(
 ) -> None:
     shown = alice.post(f"/appliances/{dgx.id}/reenroll").text
     assert "--again" in shown
-    assert "Re-enroll dgx-01" in shown
+    assert "Enroll dgx-01 again" in shown
     answer = alice.call("POST", f"/api/v1/appliances/{dgx.id}/enrollment-token", {})
     assert answer.status_code == 201
     assert answer.json is not None
