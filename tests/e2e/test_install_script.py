@@ -1,4 +1,4 @@
-"""The script of `/install` turns this machine into an appliance, in a scratch folder.
+"""The line of *Appliances → Add* turns this machine into an appliance, in a scratch folder.
 
 The packages are those of this environment, so that nothing is downloaded from the internet.
 """
@@ -14,12 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
+from playwright.sync_api import Browser, Page, expect
 
-from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
-from tests.fixtures.polling import eventually
+from tests.deployment import ALICE, Deployment, make_deployment, serving
+from tests.e2e.conftest import STEP_MS
+from tests.e2e.walking import sign_in
 from tests.servers import require_root, running
 
-pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs_root, pytest.mark.needs_chromium, pytest.mark.timeout(240)]
 NAME = "dgx-07"
 
 
@@ -55,26 +57,45 @@ class Host:
 def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     require_root("installs as root")
     deployment = make_deployment(tmp_path_factory.mktemp("deployment"))
-    built = deployment.vedette("wheelhouse", "build", "--offline")
+    built = deployment.process("wheelhouse", "build", "--offline")
     assert built.returncode == 0, built.stderr
     with serving(deployment):
         yield Host(tmp_path_factory.mktemp("host"), deployment)
 
 
-def test_one_line_makes_an_appliance_whose_samples_arrive(host: Host) -> None:
-    token = host.deployment.enrollment_secret("acme")
+@pytest.fixture
+def add_page(host: Host, chromium: Browser) -> Iterator[Page]:
+    """The page on which alice has created a token for one host."""
+    context = chromium.new_context(base_url=host.deployment.url)
+    context.set_default_timeout(STEP_MS)
+    page = context.new_page()
+    sign_in(page, ALICE)
+    page.goto("/appliances/new")
+    page.get_by_role("button", name="Create token").click()
+    yield page
+    context.close()
+
+
+def test_the_page_waits_until_its_line_has_made_an_appliance_whose_samples_arrive(
+    host: Host, add_page: Page
+) -> None:
+    line = add_page.locator(".vd-command code").first.inner_text()
+    token = line.split()[-1]
+    expect(add_page.get_by_text("Waiting for the host")).to_be_visible()
     previewed = host.install("--dry-run", token=token)
     left = list(host.home.iterdir())
 
     installed = host.install(token=token)
     command = shlex.split(installed.stdout.splitlines()[-1].partition(": ")[2])
+    expect(add_page.get_by_text(f"{NAME} has enrolled")).to_be_visible()
     log_path = host.home / "agent.log"
     with running(command, log_path=log_path, environ={"PATH": os.environ["PATH"]}):
         waited = subprocess.run(
             [*command[:2], "wait", *command[3:]], capture_output=True, text=True, check=False
         )
-        eventually(lambda: _states(host) == {NAME: "online"}, what="the appliance to be online")
+        expect(add_page.get_by_text(f"{NAME} is online")).to_be_visible()
 
+    assert line == f"curl -fsS {host.deployment.url}/install | sudo sh -s -- {token}"
     assert previewed.returncode == 0, previewed.stderr
     assert left == []
     assert installed.returncode == 0, installed.stderr
@@ -135,16 +156,3 @@ def test_uninstalling_keeps_the_data_unless_told_otherwise(host: Host) -> None:
     assert f"Remove {data_dir}" in removed.stdout
     assert not data_dir.exists()
     assert not host.software.exists()
-
-
-def _states(host: Host) -> dict[str, str]:
-    reply = requests.get(
-        f"{host.deployment.url}/api/v1/appliances",
-        headers={"Authorization": f"Bearer {api_token(host.deployment, ALICE)}"},
-        timeout=60,
-    )
-    return {
-        appliance["name"]: appliance["state"]
-        for appliance in reply.json()["items"]
-        if appliance["name"] == NAME
-    }
