@@ -66,6 +66,7 @@ quietly() { # remedy, command: show its output only if it fails
     shift
     "$@" >"$work/output" 2>&1 || {
         tail -n 20 "$work/output" >&2
+        [ "$1" != as_user ] || shift
         fail "This failed: $*" "$remedy"
     }
 }
@@ -152,8 +153,8 @@ install_python() {
     if command -v apt-get >/dev/null; then
         change "Update the list of packages (apt-get update)" &&
             quietly "$remedy" apt-get update
-        for wanted in 3.12 3.11 3.13 3.14; do
-            if apt-cache show "python$wanted-venv" >/dev/null 2>&1; then
+        for wanted in $pythons; do
+            if apt-cache policy "python$wanted-venv" | grep -q 'Candidate: [0-9]'; then
                 change "Install python$wanted-venv with apt-get" || return 0
                 quietly "$remedy" env DEBIAN_FRONTEND=noninteractive apt-get install \
                     --yes --no-install-recommends "python$wanted-venv"
@@ -161,7 +162,7 @@ install_python() {
             fi
         done
     elif command -v dnf >/dev/null; then
-        for wanted in 3.12 3.11 3.13 3.14; do
+        for wanted in $pythons; do
             if dnf --quiet info "python$wanted" >/dev/null 2>&1; then
                 change "Install python$wanted with dnf" || return 0
                 quietly "$remedy" dnf install --assumeyes "python$wanted"
@@ -204,7 +205,7 @@ install_software() {
         --requirement "$work/requirements.txt"
     ! command -v restorecon >/dev/null || restorecon -R "$prefix"
     quietly "All users must be able to read $prefix and $python." \
-        as_user "$venv/bin/vedette" --version
+        as_user "$venv/bin/vedette" agent unit
     previous=$(readlink "$prefix/venv" || true)
     switch_to "versions/$release"
     [ "$prefix" != /opt/vedette ] || [ -e /usr/local/bin/vedette ] ||
@@ -269,6 +270,7 @@ wait_for_samples() {
         return
     fi
     as_user "$prefix/venv/bin/vedette" agent check --data-dir "$data_dir" >&2 || true
+    journalctl --unit "$unit" --lines 5 --no-pager --output cat >&2 || true
     if [ -n "$previous" ]; then
         switch_to "$previous"
         systemctl restart "$unit"
