@@ -151,8 +151,9 @@ install_python() {
     [ -z "$python" ] ||
         fail "$python is none of Python $pythons with venv that $user can run." "Choose another."
     if command -v apt-get >/dev/null; then
-        change "Update the list of packages (apt-get update)" &&
-            quietly "$remedy" apt-get update
+        # It also fails if a repository that isn't needed here is broken.
+        ! change "Update the list of packages (apt-get update)" ||
+            apt-get update >"$work/update" 2>&1 || true
         for wanted in $pythons; do
             if apt-cache policy "python$wanted-venv" | grep -q 'Candidate: [0-9]'; then
                 change "Install python$wanted-venv with apt-get" || return 0
@@ -170,8 +171,9 @@ install_python() {
             fi
         done
     fi
-    [ -n "$is_dry" ] || find_python ||
-        fail "This host has none of Python $pythons with the venv module." "$remedy"
+    [ -z "$is_dry" ] && ! find_python || return 0
+    grep '^[WE]: ' "$work/update" >&2 2>/dev/null || true
+    fail "This host and its distribution have none of Python $pythons with venv." "$remedy"
 }
 
 download_requirements() {
