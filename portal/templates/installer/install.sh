@@ -272,7 +272,7 @@ wait_for_samples() {
         return
     fi
     as_user "$prefix/venv/bin/vedette" agent check --data-dir "$data_dir" >&2 || true
-    journalctl --unit "$unit" --lines 5 --no-pager --output cat >&2 || true
+    journalctl --unit "$unit" --lines 10 --no-pager --output cat >&2 || true
     if [ -n "$previous" ]; then
         switch_to "$previous"
         systemctl restart "$unit"
