@@ -18,7 +18,7 @@ from sqlalchemy.exc import DBAPIError
 from core.db import Base, create_database_engine
 from core.errors import ConfigurationError
 from core.migrations.lock import LOCK_SECONDS, migration_lock
-from core.migrations.progress import noted_progress
+from core.migrations.progress import PROGRESS_TABLE, noted_progress
 from core.revisions import current_revision, unreachable_error
 
 HERE = Path(__file__).parent
@@ -58,7 +58,9 @@ def create_revision(engine: Engine, message: str) -> None:
 def schema_differences(engine: Engine) -> list[str]:
     """Return the differences between the models and the database's schema."""
     with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        # The table of progress is left by a process that was killed at the end of an upgrade.
+        options = {"compare_type": True, "include_name": lambda name, *_: name != PROGRESS_TABLE}
+        context = MigrationContext.configure(connection, opts=options)
         return [str(difference) for difference in compare_metadata(context, Base.metadata)]
 
 

@@ -22,18 +22,18 @@ from typing import Any
 from pymysql.err import MySQLError
 from sqlalchemy import Connection, ExceptionContext, event
 
-TABLE = "migration_progress"
+PROGRESS_TABLE = "migration_progress"
 _CREATE = (
-    f"CREATE TABLE IF NOT EXISTS {TABLE} "
+    f"CREATE TABLE IF NOT EXISTS {PROGRESS_TABLE} "
     "(position INTEGER PRIMARY KEY, statement MEDIUMTEXT NOT NULL)"
 )
-_READ = f"SELECT statement FROM {TABLE} ORDER BY position"  # noqa: S608 - a constant
-_NOTE = f"INSERT INTO {TABLE} VALUES (%s, %s)"  # noqa: S608
-_DELETE = f"DELETE FROM {TABLE}"  # noqa: S608
+_READ = f"SELECT statement FROM {PROGRESS_TABLE} ORDER BY position"  # noqa: S608 - a constant
+_NOTE = f"INSERT INTO {PROGRESS_TABLE} VALUES (%s, %s)"  # noqa: S608
+_DELETE = f"DELETE FROM {PROGRESS_TABLE}"  # noqa: S608
 _SCHEMA = ("CREATE", "ALTER", "DROP", "RENAME")
 _ROWS = ("INSERT", "UPDATE", "DELETE", "REPLACE")
 # Statements of Alembic and of this module.
-_OWN_TABLES = (TABLE, "alembic_version")
+_OWN_TABLES = (PROGRESS_TABLE, "alembic_version")
 _NOTHING = "DO 0"
 # What MySQL and MariaDB answer to a change of the schema that was made already: a table, column,
 # key or constraint exists, or what is to be dropped or renamed does not.
@@ -105,7 +105,7 @@ def noted_progress(connection: Connection) -> Iterator[MigrationProgress]:
     finally:
         event.remove(connection.engine, "handle_error", progress.after_error)
         event.remove(connection, "before_cursor_execute", progress.before_statement)
-    connection.exec_driver_sql(f"DROP TABLE {TABLE}")
+    connection.exec_driver_sql(f"DROP TABLE {PROGRESS_TABLE}")
 
 
 def _execute_again(cursor: Any, statement: str, parameters: Any) -> None:  # noqa: ANN401 - a DBAPI's

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, MetaData, event, inspect, select, tex
 from core.db import create_database_engine
 from core.errors import ConfigurationError
 from core.migrations import schema_differences, upgrade_database
-from core.migrations.progress import TABLE
+from core.migrations.progress import PROGRESS_TABLE
 from core.revisions import current_revision, head_revision
 from core.schema_check import schema_problems
 from tests.deployment import Deployment, make_deployment
@@ -115,7 +115,7 @@ def test_a_process_killed_in_a_migration_leaves_one_that_continues(
 
     upgrade_database(engine)
 
-    assert TABLE not in _tables(engine)
+    assert PROGRESS_TABLE not in _tables(engine)
     assert schema_differences(engine) == []
 
 
@@ -211,7 +211,7 @@ def _killed_after_new(statements: set[str], *, every: int) -> Iterator[None]:
     """Kill the migration at some of the changes that aren't in `statements` yet."""
 
     def after(_connection: Connection, _cursor: Any, statement: str, *_: Any) -> None:  # noqa: ANN401
-        is_own = TABLE in statement or "alembic_version" in statement
+        is_own = PROGRESS_TABLE in statement or "alembic_version" in statement
         if not statement.lstrip().startswith(_CHANGES) or is_own or statement in statements:
             return
         statements.add(statement)
