@@ -6,10 +6,11 @@ from typing import cast
 
 import click
 
+from cli.privileges import acting_as_owner
 from core.clock import utc_now
 from core.errors import InvalidInputError
 from core.settings import load_server_settings
-from timeseries.duckdb.recovery import aside_folder, notice_path, read_notice, recover
+from timeseries.duckdb.recovery import aside_folder, close_notice, read_notice, recover
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.duckdb.verification import drop_damaged_files, stored_samples, verify_tables
 from timeseries.open_store import open_store
@@ -29,23 +30,30 @@ def repair(url: str | None) -> None:
     file = parse_store_url(url, source="--url").file
     if file is None:
         raise InvalidInputError("Only the embedded store (duckdb://) can be repaired here.")
+    # What root makes must be the server's.
+    with acting_as_owner(file.parent):
+        lost, retained, folders = _repaired(url, file)
+    for loss in lost:
+        click.echo(f"lost: {loss}")
+    click.echo(f"retained: {retained:,} samples")
+    if folders:
+        click.echo(f"What was damaged is in {', '.join(map(str, folders))}.")
+    if not lost:
+        click.echo("Nothing is damaged.")
+
+
+def _repaired(url: str, file: Path) -> tuple[list[str], int, list[Path]]:
+    """Return what is lost, how many samples are retained, and the folders with what was damaged."""
     aside = aside_folder(file, now=utc_now())
     with closing(_opened_readable(url, file)) as store:
         lost = list(drop_damaged_files(store, aside))
         retained = stored_samples(store)
-    notice = read_notice(file)
+    notice, folders = read_notice(file), [aside]
     if notice is not None:
         lost = [*notice.lost, *lost]
-        notice_path(file).replace(Path(notice.aside) / notice_path(file).name)
-    for loss in lost:
-        click.echo(f"lost: {loss}")
-    click.echo(f"retained: {retained:,} samples")
-    folders = [folder for folder in (notice and notice.aside, aside) if folder]
-    existing = [str(folder) for folder in folders if Path(folder).exists()]
-    if existing:
-        click.echo(f"What was damaged is in {', '.join(existing)}.")
-    if not lost:
-        click.echo("Nothing is damaged.")
+        folders.append(file.with_name(Path(notice.aside).name))
+        close_notice(file, notice)
+    return lost, retained, [folder for folder in folders if folder.exists()]
 
 
 def _opened_readable(url: str, file: Path) -> DuckDBStore:

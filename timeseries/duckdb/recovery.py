@@ -66,6 +66,15 @@ def read_notice(file: Path) -> Notice | None:
         return None
 
 
+def close_notice(file: Path, notice: Notice) -> None:
+    """Move the notice to what was set aside, so that nothing shows it any longer."""
+    folder = file.with_name(Path(notice.aside).name)  # the store may have been moved
+    if folder.exists():
+        notice_path(file).replace(folder / notice_path(file).name)
+    else:
+        notice_path(file).unlink()
+
+
 def write_notice(file: Path, notice: Notice) -> None:
     """Store the notice, which pages and `/health` show."""
     replace_file(notice_path(file), json.dumps(asdict(notice), indent=1).encode())
