@@ -5,7 +5,7 @@ change, and one that occurs twice is due the first time. Nothing is due twice at
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from calendar import monthrange
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -40,6 +40,7 @@ _PERIOD = re.compile(
 )
 _NEVER = datetime.max.replace(tzinfo=UTC)
 _SHORTEST_MONTH = timedelta(days=28)
+_HOUR, _MINUTE = timedelta(hours=1), timedelta(minutes=1)
 
 
 def check_time_zone(name: str) -> None:
@@ -100,11 +101,32 @@ def _next_of_cron(text: str, zone: tzinfo, after: datetime) -> datetime | None:
     if len(expression.split()) != 5:  # noqa: PLR2004 - cronsim accepts seconds, too
         raise ValueError(f"{text!r} is not a schedule; {_EXPECTED}.")
     try:
-        times = (at.astimezone(UTC) for at in CronSim(expression, after.astimezone(zone)))
-        # In an hour that occurs twice, the first times may be those of its first occurrence.
-        return next((at for at in times if at > after), None)
+        following = _first(expression, zone, after)
+        change = following and _uneven_change(zone, after, following)
+        if following is None or change is None:
+            return following
+        # cronsim steps over it by whole hours, and then leaves out the first minutes of each.
+        return min(following, _first(expression, zone, change + _HOUR) or following)
     except CronSimError as error:
         raise ValueError(f"{text!r} is not a schedule ({error}); {_EXPECTED}.") from None
+
+
+def _first(expression: str, zone: tzinfo, after: datetime) -> datetime | None:
+    times = (at.astimezone(UTC) for at in CronSim(expression, after.astimezone(zone)))
+    # In an hour that occurs twice, the first times may be those of its first occurrence.
+    return next((at for at in times if at > after), None)
+
+
+def _uneven_change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | None:
+    """Return when clocks were moved by other than whole hours, as on Lord Howe Island."""
+
+    def offset(minutes: int) -> timedelta:
+        return (begin + minutes * _MINUTE).astimezone(zone).utcoffset() or timedelta()
+
+    minutes = range((end - begin) // _MINUTE + 1)
+    if not (offset(minutes[-1]) - offset(0)) % _HOUR:
+        return None
+    return begin + bisect_left(minutes, True, key=lambda at: offset(at) != offset(0)) * _MINUTE
 
 
 def _next_of_interval(text: str, zone: tzinfo, after: datetime) -> datetime | None:
