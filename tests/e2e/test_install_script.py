@@ -107,10 +107,10 @@ def test_the_page_waits_until_its_line_has_made_an_appliance_whose_samples_arriv
 def test_a_second_run_changes_nothing_and_needs_no_token(host: Host) -> None:
     installed_before = (host.software / "venv").readlink()
 
-    again = host.install()
+    second = host.install()
 
-    assert again.returncode == 0, again.stderr
-    assert "→" not in again.stdout
+    assert second.returncode == 0, second.stderr
+    assert "→" not in second.stdout
     assert (host.software / "venv").readlink() == installed_before
 
 

@@ -141,11 +141,11 @@ def test_a_host_that_enrolls_again_is_waited_for(
 ) -> None:
     made = alice.call("POST", f"/api/v1/appliances/{dgx.id}/enrollment-token", {}).json
     assert made is not None
-    again = replace(enrollment, made=made)
+    second = replace(enrollment, made=made)
 
-    again.enroll("whatever")
+    second.enroll("whatever")
 
-    assert [host["name"] for host in again.progress()["hosts"]] == ["dgx-01"]
+    assert [host["name"] for host in second.progress()["hosts"]] == ["dgx-01"]
 
 
 def test_a_token_is_revoked_in_the_browser(alice: Browser, sessions: SessionFactory) -> None:

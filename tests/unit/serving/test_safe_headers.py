@@ -31,7 +31,7 @@ UPGRADE = (
     b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
-CACHED = re.compile("/static/|/dashboards/_dash-component|/dashboards/assets/")
+CACHED = re.compile("/install|/static/|/dashboards/_dash-component|/dashboards/assets/")
 
 
 class Listener:
