@@ -126,7 +126,7 @@ def _uneven_change(zone: tzinfo, begin: datetime, end: datetime) -> datetime | N
     minutes = range((end - begin) // _MINUTE + 1)
     if not (offset(minutes[-1]) - offset(0)) % _HOUR:
         return None
-    return begin + bisect_left(minutes, True, key=lambda at: offset(at) != offset(0)) * _MINUTE
+    return begin + bisect_left(minutes, 1, key=lambda at: int(offset(at) != offset(0))) * _MINUTE
 
 
 def _next_of_interval(text: str, zone: tzinfo, after: datetime) -> datetime | None:
