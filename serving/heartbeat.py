@@ -1,7 +1,6 @@
 """Tells the database every few seconds that this process runs, and how busy it is."""
 
 import logging
-import threading
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 from resource import getpagesize
 
+from core.background import repeated
 from core.clock import Clock, utc_now
 from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError
@@ -50,20 +50,11 @@ class Heartbeat:
     @contextmanager
     def beating(self) -> Iterator[None]:
         """Write every few seconds during the block, and remove the row at its end."""
-        ended = threading.Event()
-
-        def beat_forever() -> None:
-            while not ended.wait(BEAT_SECONDS):
-                self._try_to_beat()
-
         self._try_to_beat()
-        writer = threading.Thread(target=beat_forever, name="heartbeat", daemon=True)
-        writer.start()
         try:
-            yield
+            with repeated(self._try_to_beat, every_seconds=BEAT_SECONDS, name="heartbeat"):
+                yield
         finally:
-            ended.set()
-            writer.join()
             self._try_to_forget()
 
     def beat(self) -> None:

@@ -14,6 +14,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
+from core.background import repeated
 from core.db import SessionFactory, chunked, transaction
 from core.errors import DatabaseUnavailableError
 from tenants.models import APIToken, LoginSession, User
@@ -89,19 +90,10 @@ class Sightings:
     @contextmanager
     def written_in_background(self) -> Iterator[None]:
         """Write every few seconds during the block, and at its end."""
-        ended = threading.Event()
-
-        def write_forever() -> None:
-            while not ended.wait(WRITE_SECONDS):
-                self._try_to_write()
-
-        writer = threading.Thread(target=write_forever, name="sightings", daemon=True)
-        writer.start()
         try:
-            yield
+            with repeated(self._try_to_write, every_seconds=WRITE_SECONDS, name="sightings"):
+                yield
         finally:
-            ended.set()
-            writer.join()
             self._try_to_write()
 
     def _try_to_write(self) -> None:
