@@ -4,6 +4,7 @@ The checks of the first function are made at every start, all of them by `vedett
 """
 
 import http.client
+import re
 from contextlib import closing
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException
@@ -26,6 +27,8 @@ from timeseries.store import check_store
 from timeseries.store_url import parse_store_url
 
 HTTP_SECONDS = 5.0
+# Users paste the address into a shell, so it has nothing else, such as a password.
+_HOST_AND_PORT = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?")
 
 
 def startup_checks(settings: ServerSettings) -> list[Check]:
@@ -68,7 +71,7 @@ def check_public_url(settings: ServerSettings) -> Check:
     url = settings.resolved_public_url
     parts = urlsplit(url)
     problems = []
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
+    if parts.scheme not in {"http", "https"} or not _HOST_AND_PORT.fullmatch(parts.netloc):
         problems.append(
             Problem(
                 f"public_url {url!r} is not the address of a web site.",
@@ -154,6 +157,10 @@ def check_listener(settings: ServerSettings) -> Check:
 
 def check_clock(settings: ServerSettings) -> Check:
     """Compare this host's clock with the store's; the database's is compared by its own check."""
+    try:
+        parse_store_url(settings.resolved_timeseries_url)
+    except ConfigurationError:
+        return Check("clock", "not compared: TIMESERIES_URL is invalid")
     parts = urlsplit(settings.resolved_timeseries_url)
     if parts.scheme.rstrip("s") not in {"influxdb", "victoriametric"} or not parts.hostname:
         is_remote = make_url(settings.resolved_database_url).get_backend_name() != "sqlite"

@@ -75,6 +75,8 @@ def init(
     if sys.stdin.isatty():
         values |= _answers(path, values)
     if DATA_DIR in values:
+        if not values[DATA_DIR].strip():
+            raise InvalidInputError("The folder of the server's data is empty: name it.")
         # The server may start in another folder.
         values[DATA_DIR] = str(Path(values[DATA_DIR]).expanduser().absolute())
     settings = _settings_with(path, values)

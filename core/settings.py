@@ -202,9 +202,34 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     values |= {key: value for key, value in from_environment.items() if key not in NOT_SETTINGS}
     source = f"{path} with the environment" if path is not None else "The environment"
     settings = load_config(ServerSettings, values, source=source)
+    _check_urls(settings, source=source)
     _check_networks(settings, source=source)
     _check_certificates(settings, source=source)
     return settings
+
+
+def _check_urls(settings: ServerSettings, *, source: str) -> None:
+    """Refuse URLs that can't be parsed; the store's has a parser of its own."""
+    from sqlalchemy import make_url  # noqa: PLC0415 - agents have settings, but no database
+    from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
+
+    broken = []
+    for name in ("database_url", "public_url", "internal_url", "smtp_url"):
+        url = getattr(settings, name)
+        try:
+            if name == "database_url" and url:
+                make_url(url)
+            elif name != "database_url":
+                _ = urlsplit(url).port
+        except (ValueError, ArgumentError):
+            broken.append(name)
+    if broken:
+        # What the parsers say may have a part of a password.
+        hint = (
+            "its port must be a number up to 65535, an IPv6 address stands in [brackets], and a "
+            "password with / ? # @ or : must be percent-encoded"
+        )
+        raise ConfigurationError([f"{name} is not a URL: {hint}" for name in broken], source=source)
 
 
 def _check_networks(settings: ServerSettings, *, source: str) -> None:

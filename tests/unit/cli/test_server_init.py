@@ -112,3 +112,38 @@ def test_a_server_reports_everything_that_is_wrong_with_it(init: Init) -> None:
     assert "has 2 errors" in refused.stderr
     assert "has a path" in refused.stderr
     assert "can't be used" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://[::1", "https://portal:99999", "https://a b", "https://a;id", "https://u:p@portal"],
+)
+def test_the_public_url_is_one_that_can_be_pasted_into_a_shell(init: Init, url: str) -> None:
+    refused = init(url=url)
+    assert refused.returncode == 1
+    assert "public_url" in refused.stdout + refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert not init.file.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("database", "mysql+pymysql://user:a@secret:1@127.0.0.1/name"),
+        ("timeseries", "victoriametrics://user:secret/1@127.0.0.1:1"),
+        ("smtp", "smtp://user:secret/1@127.0.0.1:1"),
+    ],
+)
+def test_a_password_that_is_not_encoded_is_refused_without_showing_it(
+    init: Init, name: str, url: str
+) -> None:
+    refused = init(f"--{name}-url", url)
+    assert refused.returncode == 1
+    assert "percent-encoded" in refused.stdout + refused.stderr
+    assert "secret" not in refused.stdout + refused.stderr
+
+
+def test_the_folder_of_the_data_is_named(init: Init) -> None:
+    refused = init("--data-dir", "")
+    assert refused.returncode == 1
+    assert "is empty" in refused.stderr
