@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 from itsdangerous import BadData, URLSafeTimedSerializer
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -32,6 +32,7 @@ from access.jobs.proxying import (
     splice,
     target_path,
 )
+from core.clock import utc_now
 from core.errors import UnavailableError
 
 HEADER = b"x-vedette-forwarded"
@@ -40,6 +41,8 @@ SCOPE_KEY = "vedette.forwarded"
 MAX_AGE_SECONDS = 30
 CONNECT_SECONDS = 5.0
 RESPONSE_SECONDS = 300.0
+# This process gives the response the ID of its own request.
+_NOT_RETURNED = OF_CONNECTION | {b"x-request-id"}
 _TIMEOUT = dict.fromkeys(("read", "write"), RESPONSE_SECONDS) | {"connect": CONNECT_SECONDS}
 
 
@@ -76,11 +79,14 @@ class Forwarder:
         self._tls = tls
 
     def trusting(self, app: ASGIApp) -> ASGIApp:
-        """Return the app, with the client's address where another process forwards a request."""
+        """Return the app, with the client's address where another process forwards a request.
+
+        The app never sees the header: a job that got it could send it to the portal.
+        """
 
         # Not a coroutine of its own, which each request would pay for.
         def trusted(scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-            forwarded = self._read(scope)
+            forwarded = self._take(scope)
             if forwarded is not None:
                 scope[SCOPE_KEY] = forwarded
                 scope["client"] = (forwarded.address, 0)
@@ -101,12 +107,13 @@ class Forwarder:
 
         request = Request(scope, receive)
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        # The path is not appended to the URL: one such as "*@host" would lead to another server.
         sent = httpx.Request(
             request.method,
-            f"{url}{target_path(scope)}",
+            url,
             headers=self._headers(scope),
             content=request.stream() if has_body else None,
-            extensions={"timeout": _TIMEOUT},
+            extensions={"timeout": _TIMEOUT, "target": target_path(scope).encode("latin-1")},
         )
         # A connection for each request, so that none is left open when the process ends.
         async with httpx.AsyncHTTPTransport(verify=self._tls or False) as transport:
@@ -118,11 +125,13 @@ class Forwarder:
                 raise UnavailableError(
                     "Another process of the portal broke off. Try again."
                 ) from error
+            except ClientDisconnect:  # in the middle of the body
+                return
             response = StreamingResponse(answer.aiter_raw(), answer.status_code)
             response.raw_headers = [
                 (name.lower(), value)
                 for name, value in answer.headers.raw
-                if name.lower() not in OF_CONNECTION
+                if name.lower() not in _NOT_RETURNED
             ]
             try:
                 await response(scope, receive, send)
@@ -154,7 +163,7 @@ class Forwarder:
             )
         except OSError as error:
             raise HolderGoneError(f"The portal's process at {url} does not answer.") from error
-        except WebSocketException:
+        except (WebSocketException, ValueError):  # ValueError: Host has no valid port
             await websocket.close(TRY_AGAIN)
             return
         try:
@@ -169,20 +178,19 @@ class Forwarder:
         address = client[0] if client else ""
         forwarded = Forwarded(scope["path"], address, appliance_id)
         signature = self._signer.dumps(msgspec.to_builtins(forwarded))
-        headers = [
-            (name, value)
-            for name, value in scope["headers"]
-            if name not in OF_CONNECTION and name != HEADER
-        ]
+        headers = [(name, value) for name, value in scope["headers"] if name not in OF_CONNECTION]
         return [*headers, (HEADER, str(signature).encode("ascii"))]
 
-    def _read(self, scope: Scope) -> Forwarded | None:
+    def _take(self, scope: Scope) -> Forwarded | None:
         """Return where a request comes from, None if no other process forwards it."""
         signature = next((value for name, value in scope["headers"] if name == HEADER), None)
         if signature is None:
             return None
+        scope["headers"] = [header for header in scope["headers"] if header[0] != HEADER]
         with suppress(BadData, msgspec.ValidationError, UnicodeDecodeError):
-            signed = self._signer.loads(signature.decode("ascii"), max_age=MAX_AGE_SECONDS)
+            # The two hosts' clocks may differ, and the library refuses signatures of the future.
+            signed, signed_at = self._signer.loads(signature.decode("ascii"), return_timestamp=True)
             forwarded = msgspec.convert(signed, Forwarded)
-            return forwarded if forwarded.path == scope["path"] else None
+            is_recent = abs((utc_now() - signed_at).total_seconds()) <= MAX_AGE_SECONDS
+            return forwarded if is_recent and forwarded.path == scope["path"] else None
         return None

@@ -17,6 +17,8 @@ WEBSOCKET_ONLY = b"sec-websocket-"
 MAX_MESSAGE_BYTES = 16 * 2**20
 # How a WebSocket ends whose other side went, or can't be reached now (RFC 6455).
 GOING_AWAY, TRY_AGAIN = 1001, 1013
+# These say that a side has sent no code, as when it broke off.
+_NEVER_SENT = frozenset({1005, 1006, 1015})
 
 
 def host_header(scope: Scope) -> bytes:
@@ -65,6 +67,7 @@ async def splice(websocket: WebSocket, other: ClientConnection) -> None:
 
 
 async def close_quietly(websocket: WebSocket, code: int) -> None:
-    """Close a WebSocket that may be closed already."""
+    """Close a WebSocket that may be closed already, with the code of the other side's end."""
+    code = GOING_AWAY if code in _NEVER_SENT else code
     with suppress(RuntimeError, WebSocketDisconnect):
         await websocket.close(code)

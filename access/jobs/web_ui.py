@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -122,6 +122,8 @@ class WebUI:
                     response = await self._http(request, stack)
                 except VedetteError as error:
                     response = self._error(request, error)
+                except ClientDisconnect:  # in the middle of the body
+                    return
                 await response(scope, receive, send)
 
     async def _http(self, request: Request, stack: AsyncExitStack) -> Response:
@@ -139,10 +141,13 @@ class WebUI:
         has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         sent = httpx.Request(
             request.method,
-            f"http://job{target_path(request.scope)}",
+            "http://job",
             headers=self._request_headers(request.scope),
             content=request.stream() if has_body else None,
-            extensions={"timeout": _TIMEOUT},
+            extensions={
+                "timeout": _TIMEOUT,
+                "target": target_path(request.scope).encode("latin-1"),
+            },
         )
         try:
             sending = transport.handle_async_request(sent)
@@ -202,7 +207,8 @@ class WebUI:
                         proxy=None,
                     )
                 )
-            except (VedetteError, OSError, WebSocketException) as error:
+            # ValueError: Host has no valid port.
+            except (VedetteError, OSError, WebSocketException, ValueError) as error:
                 is_denied = isinstance(error, (UnauthenticatedError, ForbiddenError, NotFoundError))
                 await websocket.close(_POLICY if is_denied else TRY_AGAIN)
                 return

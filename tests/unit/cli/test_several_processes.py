@@ -1,18 +1,27 @@
 """Two processes of the portal: users and agents may reach either, in front of one running job."""
 
+import asyncio
 import json
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
+from http.client import HTTPConnection
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import requests
 from click.testing import CliRunner
-from websockets.exceptions import InvalidStatus
+from itsdangerous import TimestampSigner
+from starlette.responses import Response
+from starlette.types import Message, Receive, Scope, Send
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.frames import CloseCode
 from websockets.sync.client import connect
 
+from access.jobs.forwarding import Forwarder
 from cli.asgi import ServerPart, create_asgi_app
 from cli.backend import Backend
 from cli.server import access
@@ -78,6 +87,17 @@ def portal(
         agent.join()
 
 
+def request_scope(method: str, *, headers: list[tuple[bytes, bytes]]) -> Scope:
+    return {
+        "type": "http",
+        "method": method,
+        "path": "/tree",
+        "query_string": b"",
+        "headers": headers,
+        "client": ("192.0.2.1", 1),
+    }
+
+
 def test_users_and_agents_may_reach_any_process(portal: Portal, cast: Cast) -> None:
     site = portal.site
     cookie = site.cookie_of(cast.alice)
@@ -130,6 +150,79 @@ def test_a_forged_header_forwards_nothing(portal: Portal, cast: Cast) -> None:
     headers = {"X-Vedette-Forwarded": "eyJwYXRoIjoiL3RyZWUifQ.forged.forged"}
     assert site.get("/tree", headers=headers).status_code == 303
     assert site.get("/tree", cookie=cookie, headers=headers).status_code == 200
+
+
+def test_a_job_never_sees_what_processes_sign_for_each_other(portal: Portal, cast: Cast) -> None:
+    site = portal.site
+    cookie = site.cookie_of(cast.alice)
+    for url in (portal.first_url, portal.second_url):
+        site.url = url
+        names = site.get("/headers", cookie=cookie, headers={"X-Vedette-Forwarded": "x"}).text
+        assert "host" in names
+        assert "x-vedette-forwarded" not in names
+
+
+def test_the_path_of_a_request_leads_to_no_other_server(portal: Portal, cast: Cast) -> None:
+    site = portal.site
+    assert site.get("/tree", cookie=site.cookie_of(cast.alice)).status_code == 200
+    address = urlsplit(portal.second_url)
+    with Serving(JOB_SERVER) as other_url:
+        connection = HTTPConnection(address.hostname or "", address.port, timeout=60)
+        with closing(connection):
+            target = f"*@{other_url.removeprefix('http://')}/headers"
+            connection.request("GET", target, headers={"Host": site.host})
+            assert connection.getresponse().status == 401
+
+
+@pytest.mark.parametrize(("seconds_ahead", "seen"), [(3, "192.0.2.1"), (60, "127.0.0.1")])
+def test_the_clocks_of_two_hosts_may_differ_a_little(
+    monkeypatch: pytest.MonkeyPatch, seconds_ahead: int, seen: str
+) -> None:
+    sign, answered = TimestampSigner.sign, bytearray()
+
+    def sign_ahead(signer: TimestampSigner, text: str | bytes) -> bytes:
+        monkeypatch.setattr(signer, "get_timestamp", lambda: int(time.time()) + seconds_ahead)
+        return sign(signer, text)
+
+    async def address(scope: Scope, receive: Receive, send: Send) -> None:
+        await Response(scope["client"][0])(scope, receive, send)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("it is never told")
+
+    async def send(message: Message) -> None:
+        answered.extend(message.get("body", b""))
+
+    monkeypatch.setattr(TimestampSigner, "sign", sign_ahead)
+    scope = request_scope("GET", headers=[(b"host", b"portal.example")])
+    forwarder = Forwarder("http://portal.example", secret="shared")
+    with Serving(forwarder.trusting(address)) as url:
+        asyncio.run(forwarder.request(scope, receive, send, url=url))
+    assert answered.decode() == seen
+
+
+def test_websockets_end_with_a_code_if_the_job_breaks_off(portal: Portal, cast: Cast) -> None:
+    site = portal.site
+    cookie = site.cookie_of(cast.alice)
+    for url in (portal.first_url, portal.second_url):
+        site.url = url
+        with site.websocket(cookie, path="/broken") as opened, pytest.raises(ConnectionClosed):
+            opened.recv(timeout=60)
+        assert opened.close_code == CloseCode.GOING_AWAY
+
+
+def test_a_client_that_goes_in_the_middle_of_its_upload_is_no_error(portal: Portal) -> None:
+    async def receive() -> Message:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    headers = [(b"host", portal.site.host.encode()), (b"content-length", b"9")]
+    scope = request_scope("POST", headers=headers)
+    forwarder = Forwarder(portal.second_url, secret="any")
+    asyncio.run(forwarder.request(scope, receive, send, url=portal.first_url))
 
 
 def test_a_process_answers_for_its_parts_alone(

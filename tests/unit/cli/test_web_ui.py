@@ -50,6 +50,10 @@ async def _page(request: Request) -> Response:
     return response
 
 
+async def _names_of_headers(request: Request) -> Response:
+    return Response(" ".join(request.headers))
+
+
 async def _large(_request: Request) -> Response:
     async def parts() -> AsyncIterator[bytes]:
         for _ in range(32):
@@ -75,8 +79,15 @@ async def _echo(websocket: WebSocket) -> None:
         return
 
 
+async def _broken(websocket: WebSocket) -> None:
+    await websocket.accept()
+    raise ConnectionResetError
+
+
 JOB_SERVER = Starlette(
     routes=[
+        Route("/headers", _names_of_headers),
+        WebSocketRoute("/broken", _broken),
         Route("/large", _large),
         Route("/endless", _endless),
         WebSocketRoute("/echo", _echo),
@@ -161,11 +172,16 @@ class Site:
         return cookie.partition(";")[0]
 
     def websocket(
-        self, cookie: str, *, origin: str = "", subprotocols: Sequence[str] = ("chat",)
+        self,
+        cookie: str,
+        *,
+        origin: str = "",
+        subprotocols: Sequence[str] = ("chat",),
+        path: str = "/echo",
     ) -> ClientConnection:
         address = urlsplit(self.url)
         return connect(
-            f"ws://{self.host}:{address.port}/echo",
+            f"ws://{self.host}:{address.port}{path}",
             sock=socket.create_connection((address.hostname or "", address.port or 0)),
             origin=Origin(origin or f"http://{self.host}:{address.port}"),
             additional_headers={"Cookie": cookie},
