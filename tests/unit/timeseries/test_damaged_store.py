@@ -1,5 +1,6 @@
 """One flipped byte in a file of the embedded store: it opens, and retains all that can be read."""
 
+import os
 import shutil
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -168,6 +169,14 @@ def test_a_repair_retains_all_rows_but_those_of_the_damaged_block(file: Path, of
         assert all(count >= ROWS * SEALED for count in points.values())
         assert f"retained: {sum(points.values()):,} samples" in result.stdout
         assert damage_notice(store) == ""
+
+
+@pytest.mark.parametrize("size", [0, METADATA, FIRST_BLOCK + 40_000])
+def test_a_file_without_its_end_loses_no_sealed_samples(file: Path, size: int) -> None:
+    os.truncate(file, size)
+    with _recovered(file) as store:
+        assert all(count >= ROWS * SEALED for count in _points(store).values())
+        assert "lost" in damage_notice(store)
 
 
 @pytest.mark.parametrize("place", ["footer", "page"])

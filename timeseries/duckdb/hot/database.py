@@ -47,7 +47,7 @@ _LOCK_OWNER = re.compile(r"\(PID (\d+)\)")
 _INVALIDATED = "invalidated"
 _DAMAGED = re.compile(
     r"Corrupt (WAL|database) file|not a valid DuckDB database file|computed checksum"
-    r"|Serialization Error|Failed to deserialize"
+    r"|Serialization Error|Failed to deserialize|Could not read enough bytes"
     # Of a file of samples.
     r"|No magic bytes found|Footer length error|Decompression failure|TProtocolException"
 )
