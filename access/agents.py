@@ -17,7 +17,7 @@ from access.errors import BadRequestError
 from access.identity.agent_registry import Agent
 from access.identity.auth import Authenticator
 from access.ingest.body import decode_struct, read_body, read_plain_body
-from access.longpoll import INTERVAL_SECONDS, ChangeWatch
+from access.longpoll import INTERVAL_SECONDS, ChangeWatch, disconnected
 from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
@@ -158,7 +158,7 @@ class AgentEndpoints:
                 agent.appliance_id,
                 generation,
                 timeout_seconds=wait_seconds,
-                disconnected=_disconnected(request),
+                disconnected=disconnected(request),
             ):
                 return Response(status_code=204)
             # It may have been revoked in the meantime.
@@ -251,12 +251,6 @@ def _enroll(
     if not body.csr:
         return appliance, secret, None
     return appliance, secret, issue_certificate(session, issuer, appliance, csr=body.csr, now=now)
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client disconnects."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 def _json(body: msgspec.Struct, *, status: int = 200) -> Response:

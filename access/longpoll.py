@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
+from starlette.requests import Request
 
 from access.database import Database
 from core.errors import DatabaseUnavailableError
@@ -109,3 +110,9 @@ def _generations(session: Session, appliance_ids: Collection[str]) -> Mapping[st
     if len(appliance_ids) <= _MAX_NAMED:
         statement = statement.where(Appliance.id.in_(appliance_ids))
     return dict(session.execute(statement).all())
+
+
+async def disconnected(request: Request) -> None:
+    """Return when the client disconnects."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

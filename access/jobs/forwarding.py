@@ -7,8 +7,9 @@ says where from, and the answer back. Nothing is forwarded twice.
 import asyncio
 import importlib
 import ssl
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Coroutine
 from contextlib import suppress
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -25,6 +26,8 @@ from access.jobs.proxying import (
     GOING_AWAY,
     MAX_MESSAGE_BYTES,
     OF_CONNECTION,
+    OPEN_SECONDS,
+    RESPONSE_SECONDS,
     TRY_AGAIN,
     close_quietly,
     handshake_headers,
@@ -32,15 +35,17 @@ from access.jobs.proxying import (
     splice,
     target_path,
 )
+from access.longpoll import disconnected
 from core.clock import utc_now
 from core.errors import UnavailableError
+
+T = TypeVar("T")
 
 HEADER = b"x-vedette-forwarded"
 SCOPE_KEY = "vedette.forwarded"
 # A signature is for a request that is on its way.
 MAX_AGE_SECONDS = 30
 CONNECT_SECONDS = 5.0
-RESPONSE_SECONDS = 300.0
 # This process gives the response the ID of its own request.
 _NOT_RETURNED = OF_CONNECTION | {b"x-request-id"}
 _TIMEOUT = dict.fromkeys(("read", "write"), RESPONSE_SECONDS) | {"connect": CONNECT_SECONDS}
@@ -118,14 +123,15 @@ class Forwarder:
         # A connection for each request, so that none is left open when the process ends.
         async with httpx.AsyncHTTPTransport(verify=self._tls or False) as transport:
             try:
-                answer = await transport.handle_async_request(sent)
+                asking = transport.handle_async_request(sent)
+                answer = await (asking if has_body else _while_connected(request, asking))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 raise HolderGoneError(f"The portal's process at {url} does not answer.") from error
             except httpx.HTTPError as error:
                 raise UnavailableError(
                     "Another process of the portal broke off. Try again."
                 ) from error
-            except ClientDisconnect:  # in the middle of the body
+            except ClientDisconnect:
                 return
             response = StreamingResponse(answer.aiter_raw(), answer.status_code)
             response.raw_headers = [
@@ -158,7 +164,7 @@ class Forwarder:
                 subprotocols=[Subprotocol(name) for name in scope["subprotocols"]] or None,
                 compression=None,
                 max_size=MAX_MESSAGE_BYTES,
-                open_timeout=RESPONSE_SECONDS,
+                open_timeout=CONNECT_SECONDS if appliance_id else OPEN_SECONDS,
                 proxy=None,
             )
         except OSError as error:
@@ -194,3 +200,21 @@ class Forwarder:
             is_recent = abs((utc_now() - signed_at).total_seconds()) <= MAX_AGE_SECONDS
             return forwarded if is_recent and forwarded.path == scope["path"] else None
         return None
+
+
+async def _while_connected(request: Request, asking: Coroutine[Any, Any, T]) -> T:
+    """Return the answer to a request without a body, if the client waits for it.
+
+    Raises:
+        ClientDisconnect: it has gone, and the question was taken back.
+    """
+    answering, leaving = asyncio.create_task(asking), asyncio.create_task(disconnected(request))
+    try:
+        await asyncio.wait([answering, leaving], return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done():
+            raise ClientDisconnect
+        return await answering
+    finally:
+        answering.cancel()
+        leaving.cancel()
+        await asyncio.gather(answering, leaving, return_exceptions=True)

@@ -15,6 +15,10 @@ OF_CONNECTION = frozenset(
 WEBSOCKET_ONLY = b"sec-websocket-"
 # A message is held in memory as a whole; uvicorn bounds those of browsers alike.
 MAX_MESSAGE_BYTES = 16 * 2**20
+# How long a server may take for the beginning of a response, and between two parts.
+RESPONSE_SECONDS = 300.0
+# Jupyter answers the handshake of a kernel's WebSocket once the kernel has started.
+OPEN_SECONDS = 120.0
 # How a WebSocket ends whose other side went, or can't be reached now (RFC 6455).
 GOING_AWAY, TRY_AGAIN = 1001, 1013
 # These say that a side has sent no code, as when it broke off.

@@ -29,6 +29,8 @@ from access.jobs.other_sites import refuse_other_sites
 from access.jobs.proxying import (
     GOING_AWAY,
     MAX_MESSAGE_BYTES,
+    OPEN_SECONDS,
+    RESPONSE_SECONDS,
     TRY_AGAIN,
     close_quietly,
     handshake_headers,
@@ -56,12 +58,8 @@ if TYPE_CHECKING:
 
 ENTER_PATH = "/.vedette/enter"
 MAX_CONCURRENT_PER_USER = 128
-# How long a job's server may take for the beginning of a response, and between two parts.
-RESPONSE_SECONDS = 300.0
 CONNECT_SECONDS = 15.0
 _TIMEOUT = dict.fromkeys(("read", "write"), RESPONSE_SECONDS) | {"connect": CONNECT_SECONDS}
-# Jupyter answers the handshake of a kernel's WebSocket once the kernel has started.
-OPEN_SECONDS = 120.0
 RETRY_SECONDS = 5
 # A port has one notation, and so one origin.
 _LABEL = re.compile(r"([0-9a-f-]{36})-([1-9][0-9]{0,4})")

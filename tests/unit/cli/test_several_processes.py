@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from cli.server import access
 from core.db import SessionFactory
 from core.errors import ConfigurationError
 from core.settings import ServerSettings
-from jobqueue.services.tunnels import holder_of
+from jobqueue.services.tunnels import claim_tunnel, holder_of
 from protocol.attempts import ObservedState
 from protocol.exec import Channel
 from protocol.job_spec import Port
@@ -223,6 +224,22 @@ def test_a_client_that_goes_in_the_middle_of_its_upload_is_no_error(portal: Port
     scope = request_scope("POST", headers=headers)
     forwarder = Forwarder(portal.second_url, secret="any")
     asyncio.run(forwarder.request(scope, receive, send, url=portal.first_url))
+
+
+def test_nothing_waits_for_a_holder_that_hangs_once_the_client_has_gone(portal: Portal) -> None:
+    portal.site.stop.set()
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        url = f"http://127.0.0.1:{hanging.getsockname()[1]}"
+        with portal.site.sessions.begin() as session:
+            claim_tunnel(session, portal.site.attempt.appliance_id or "", url)
+        path = f"/api/v1/jobs/{portal.site.job.id}/files?path=/work"
+        with pytest.raises(requests.ReadTimeout):
+            requests.get(f"{portal.first_url}{path}", timeout=1)
+        connection, _address = hanging.accept()
+        with connection:
+            connection.settimeout(30)
+            while connection.recv(65536):
+                pass
 
 
 def test_a_process_answers_for_its_parts_alone(
