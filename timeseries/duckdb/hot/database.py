@@ -45,8 +45,11 @@ _TUNED = {
 _LOCKED = "Could not set lock on file"
 _LOCK_OWNER = re.compile(r"\(PID (\d+)\)")
 _INVALIDATED = "invalidated"
+_INVALID = "not a valid DuckDB database file"
+# Source: https://duckdb.org/docs/stable/internals/storage.
+_MAGIC, _MAGIC_OFFSET = b"DUCK", 8
 _DAMAGED = re.compile(
-    r"Corrupt (WAL|database) file|not a valid DuckDB database file|computed checksum"
+    rf"Corrupt (WAL|database) file|{_INVALID}|computed checksum"
     r"|Serialization Error|Failed to deserialize|Could not read enough bytes"
     # Of a file of samples.
     r"|No magic bytes found|Footer length error|Decompression failure|TProtocolException"
@@ -229,7 +232,8 @@ class Database:
                 "Set another path in TIMESERIES_URL, or make the folder writable."
             ) from error
         except duckdb.Error as error:
-            kind = DamagedStoreError if is_damage(error) else StoreUnavailableError
+            is_damaged = is_damage(error) and not _is_foreign(self.path, str(error))
+            kind = DamagedStoreError if is_damaged else StoreUnavailableError
             raise kind(why_not_opened(self.path, str(error))) from error
         return connection
 
@@ -244,6 +248,22 @@ def is_fatal(error: BaseException) -> bool:
 def is_damage(error: BaseException) -> bool:
     """Return whether DuckDB found bytes that it didn't write; not what another version wrote."""
     return _DAMAGED.search(str(error)) is not None
+
+
+def _is_foreign(path: Path | str, error: str) -> bool:
+    """Return whether a file is none of a store: its beginning is not DuckDB's, nor almost.
+
+    TIMESERIES_URL may name any file by mistake, which must not be set aside.
+    """
+    if _INVALID not in error:
+        return False
+    with Path(path).open("rb") as file:
+        file.seek(_MAGIC_OFFSET)
+        magic = file.read(len(_MAGIC))
+    if len(magic) < len(_MAGIC):
+        return False
+    equal_bytes = sum(read == expected for read, expected in zip(magic, _MAGIC, strict=True))
+    return equal_bytes < len(_MAGIC) - 1
 
 
 def _usable(connection: duckdb.DuckDBPyConnection, path: Path | str) -> duckdb.DuckDBPyConnection:
@@ -262,7 +282,7 @@ def why_not_opened(path: Path | str, error: str) -> str:
     """Return the message of DuckDB's error about a file, with what to do."""
     if _LOCKED not in error:
         reason = " ".join(error.split()).rstrip(".")
-        if _DAMAGED.search(error):
+        if _DAMAGED.search(error) and not _is_foreign(path, error):
             return (
                 f"The time series file {path} is damaged: {reason}. Run `vedette store repair`, "
                 "which sets it aside and retains what can be read, as does a start of the server."
