@@ -9,14 +9,18 @@ comes from another address of the loopback network, and its process has the lowe
 roll-ups run meanwhile. Figures are medians of the rounds. The bounds: no write is lost, A's p99 at
 most twice its own alone, memory within the bound that docs/operating.md states, pages within a
 second.
+
+With `--set processes=3`, portal, agent API and scheduler are processes of their own, with MariaDB
+and VictoriaMetrics.
 """
 
 import asyncio
 import json
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from itertools import count, cycle, islice
 from pathlib import Path
 from typing import Any
@@ -35,10 +39,10 @@ from benchmarks.shared.document import (
 from benchmarks.shared.fleet import GPUS
 from benchmarks.shared.load import Driver, Tally, request_of
 from benchmarks.shared.meter import Usage, server_figures, watched
-from benchmarks.shared.servers import enrolled, python
+from benchmarks.shared.servers import enrolled, mariadb, python, victoriametrics
 from cli.bootstrap import DEMO_PASSWORD
 from tests.deployment import ALICE, CHARLIE, Deployment, api_token, make_deployment, serving
-from tests.servers import running
+from tests.servers import free_port, running
 
 STORE_MEMORY_MIB = 512
 # Stated in docs/operating.md: what the store may use, and this much for everything else.
@@ -51,22 +55,33 @@ _CSRF = re.compile(r'name="csrf-token" content="([^"]+)"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The duration of each part."""
+    """The duration of each part, and the shape of the server: one process or three."""
 
     warm_up_seconds: int = 30
     seconds: int = 100
     rounds: int = 3
+    processes: int = 1
 
 
 FULL = Plan()
 QUICK = Plan(warm_up_seconds=2, seconds=8, rounds=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """What is attacked: its processes, and where they serve."""
+
+    deployment: Deployment
+    pids: Sequence[int]
+    agent_port: int
+
+
 class Visitor:
     """Tenant A: an agent that writes, and Alice who reads, changes and views pages."""
 
-    def __init__(self, deployment: Deployment, secret: str) -> None:
-        self._port = deployment.port
+    def __init__(self, servers: Servers, secret: str) -> None:
+        deployment = servers.deployment
+        self._port, self._agent_port = deployment.port, servers.agent_port
         self._agent = f"Authorization: Bearer {secret}\r\n"
         self._alice = signed_in(deployment.url)
         self.written = 0
@@ -85,7 +100,7 @@ class Visitor:
         drivers = [
             Driver(
                 islice(kinds[kind], int(rate * seconds)),
-                port=self._port,
+                port=self._agent_port if kind == "writes" else self._port,
                 connections=1,
                 per_second=rate,
             )
@@ -136,41 +151,69 @@ def _rule(aggregate: str, window_seconds: float) -> bytes:
 
 def measure(plan: Plan, folder: Path) -> Outcome:
     """Run both parts."""
-    deployment = make_deployment(folder / "server")
-    acme, globex = (enrolled(deployment, tenant) for tenant in ("acme", "globex"))
-    environ = {"VEDETTE_STORE_MEMORY_MIB": str(STORE_MEMORY_MIB)}
-    with serving(deployment, environ=environ) as process:
-        visitor = Visitor(deployment, acme.secret)
-        token = api_token(deployment, CHARLIE)
-        attack = python(
-            "benchmarks.shared.hostile_tenant", str(deployment.port), globex.secret, token
-        )
-        visitor.load(plan.warm_up_seconds)
-        alone, beside = Part(process.pid), Part(process.pid)
-        log_path = folder / "hostile.log"
-        for _ in range(plan.rounds):
-            alone.load(visitor, plan.seconds)
-            with running(attack, log_path=log_path):
-                time.sleep(plan.warm_up_seconds)
-                beside.load(visitor, plan.seconds)
-        click.echo(log_path.read_text(encoding="utf-8"), err=True)
-        lost = visitor.written - visitor.stored(deployment.url)
-    results = {"alone": alone.figures(), "beside": beside.figures(), "lost_writes": lost}
+    start = _one_process if plan.processes == 1 else _a_process_each
+    with start(folder) as servers:
+        results = _attacked(plan, servers, log_path=folder / "hostile.log")
     settings = {f"{kind}_per_second": rate for kind, rate in PER_SECOND.items()}
     return Outcome(results, promises(results), {**settings, "store_memory_mib": STORE_MEMORY_MIB})
+
+
+def _attacked(plan: Plan, servers: Servers, *, log_path: Path) -> dict[str, Any]:
+    deployment = servers.deployment
+    acme, globex = (enrolled(deployment, tenant) for tenant in ("acme", "globex"))
+    visitor = Visitor(servers, acme.secret)
+    token = api_token(deployment, CHARLIE)
+    ports = (str(deployment.port), str(servers.agent_port))
+    attack = python("benchmarks.shared.hostile_tenant", *ports, globex.secret, token)
+    visitor.load(plan.warm_up_seconds)
+    alone, beside = Part(servers.pids), Part(servers.pids)
+    for _ in range(plan.rounds):
+        alone.load(visitor, plan.seconds)
+        with running(attack, log_path=log_path):
+            time.sleep(plan.warm_up_seconds)
+            beside.load(visitor, plan.seconds)
+    click.echo(log_path.read_text(encoding="utf-8"), err=True)
+    lost = visitor.written - visitor.stored(deployment.url)
+    return {"alone": alone.figures(), "beside": beside.figures(), "lost_writes": lost}
+
+
+@contextmanager
+def _one_process(folder: Path) -> Iterator[Servers]:
+    """Run `vedette server`, with SQLite and DuckDB."""
+    deployment = make_deployment(folder / "server")
+    environ = {"VEDETTE_STORE_MEMORY_MIB": str(STORE_MEMORY_MIB)}
+    with serving(deployment, environ=environ) as process:
+        yield Servers(deployment=deployment, pids=[process.pid], agent_port=deployment.port)
+
+
+@contextmanager
+def _a_process_each(folder: Path) -> Iterator[Servers]:
+    """Run portal, agent API and scheduler as processes of their own, with shared servers."""
+    with mariadb(folder / "mariadb") as databases, victoriametrics(folder / "samples") as samples:
+        portal = make_deployment(folder / "server", database_url=databases.new_database())
+        environ = {"TIMESERIES_URL": samples.url.replace("http", "victoriametrics", 1)}
+        access, scheduler = (replace(portal, port=free_port()) for _ in range(2))
+        with (
+            serving(portal, environ=environ, part="portal") as portal_process,
+            serving(access, environ=environ, part="access") as access_process,
+            serving(scheduler, environ=environ, part="scheduler") as scheduler_process,
+        ):
+            processes = (portal_process, access_process, scheduler_process)
+            pids = [process.pid for process in processes]
+            yield Servers(deployment=portal, pids=pids, agent_port=access.port)
 
 
 class Part:
     """All rounds alone, or all rounds beside B: A's delays, and what the server uses meanwhile."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
         self._tallies: list[dict[str, Tally]] = []
         self._usages: list[list[Usage]] = []
 
     def load(self, visitor: Visitor, seconds: float) -> None:
         """Let A work for a round."""
-        with watched(self._pid) as readings:
+        with watched(*self._pids) as readings:
             self._tallies.append(visitor.load(seconds))
         self._usages.append(readings)
 

@@ -94,18 +94,18 @@ def make_deployment(data_dir: Path, *, database_url: str = "") -> Deployment:
 
 @contextmanager
 def serving(
-    deployment: Deployment, *, environ: Mapping[str, str] | None = None
+    deployment: Deployment, *, environ: Mapping[str, str] | None = None, part: str = "server"
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server for the length of the block; it answers when the block begins."""
-    log_path = deployment.data_dir / "server.log"
+    """Run the server, or a part of it, for the length of the block; it answers when that begins."""
+    log_path = deployment.data_dir / f"{part}.log"
     with running(
-        [sys.executable, "-m", "cli.main", "server"],
+        [sys.executable, "-m", "cli.main", part],
         log_path=log_path,
         environ=deployment.environ(environ),
     ) as process:
 
         def is_ready() -> bool:
-            assert process.poll() is None, f"the server has ended:\n{deployment.log('server')}"
+            assert process.poll() is None, f"the server has ended:\n{deployment.log(part)}"
             return _is_ready(deployment)
 
         eventually(is_ready, within_seconds=READY_SECONDS, what="the server to answer")
@@ -140,6 +140,6 @@ def api_token(deployment: Deployment, email: str) -> str:
 
 def _is_ready(deployment: Deployment) -> bool:
     try:
-        return requests.get(f"{deployment.url}/health", timeout=60).ok
+        return requests.get(f"{deployment.url}/healthz", timeout=60).ok
     except requests.RequestException:
         return False

@@ -1,6 +1,6 @@
 """Tenant B of `benchmarks.hostile`, and a stranger: everything at once, until they are ended.
 
-    python -m benchmarks.shared.hostile_tenant PORT AGENT_TOKEN API_TOKEN
+    python -m benchmarks.shared.hostile_tenant PORT AGENT_PORT AGENT_TOKEN API_TOKEN
 
 Everything comes from 127.0.0.2, with the lowest priority, and goes to the server that the benchmark
 has started. The loops are bounded in time. At the end it prints how often each answer came.
@@ -60,6 +60,7 @@ class Hostile:
     """Runs every attack in a thread of its own and counts the answers."""
 
     port: int
+    agent_port: int
     agent_token: str
     api_token: str
     answers: Counter[str] = field(default_factory=Counter)
@@ -103,7 +104,8 @@ class Hostile:
         self, name: str, path: str, *, body: bytes, headers: Mapping[str, str]
     ) -> Mapping[str, Any]:
         """Post a body, and return the decoded answer; nothing without one."""
-        connection = HTTPConnection("127.0.0.1", self.port, timeout=60, source_address=ADDRESS)
+        port = self.port if path.startswith("/api/v1/") else self.agent_port
+        connection = HTTPConnection("127.0.0.1", port, timeout=60, source_address=ADDRESS)
         with closing(connection):
             try:
                 connection.request("POST", path, body, dict(headers))
@@ -151,8 +153,8 @@ def _is_open(connection: socket.socket, drip: bytes) -> bool:
 def main() -> None:
     """Attack the server named on the command line until SIGTERM."""
     os.setpriority(os.PRIO_PROCESS, 0, LOWEST_PRIORITY)
-    port, agent_token, api_token = sys.argv[1:]
-    hostile = Hostile(int(port), agent_token, api_token)
+    port, agent_port, agent_token, api_token = sys.argv[1:]
+    hostile = Hostile(int(port), int(agent_port), agent_token, api_token)
     signal.signal(signal.SIGTERM, lambda *_: hostile.done.set())
     hostile.run()
     for answer, count in sorted(hostile.answers.items()):

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import psutil
@@ -38,14 +39,15 @@ class Usage:
     proportional_bytes: int
 
 
-def read_usage(pid: int) -> Usage:
-    """Return what a process and its descendants have used until now.
+def read_usage(*pids: int) -> Usage:
+    """Return what processes and their descendants have used until now, together.
 
     Raises:
-        psutil.NoSuchProcess: it has ended.
+        psutil.NoSuchProcess: one has ended.
     """
-    process = psutil.Process(pid)
-    family = [process, *process.children(recursive=True)]
+    processes = [psutil.Process(pid) for pid in pids]
+    descendants = [process.children(recursive=True) for process in processes]
+    family = [*processes, *chain.from_iterable(descendants)]
     memory = [member.memory_full_info() for member in family]
     switches = [_switches(member.pid) for member in family]
     return Usage(
@@ -66,13 +68,13 @@ def cpu_seconds(pid: int) -> float:
 
 
 @contextmanager
-def watched(pid: int, *, every_seconds: float = 0.5) -> Iterator[list[Usage]]:
+def watched(*pids: int, every_seconds: float = 0.5) -> Iterator[list[Usage]]:
     """Read the usage at the begin and the end of the block, and in a thread meanwhile."""
-    readings, is_done = [read_usage(pid)], threading.Event()
+    readings, is_done = [read_usage(*pids)], threading.Event()
 
     def watch() -> None:
         while not is_done.wait(every_seconds):
-            readings.append(read_usage(pid))
+            readings.append(read_usage(*pids))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -81,7 +83,7 @@ def watched(pid: int, *, every_seconds: float = 0.5) -> Iterator[list[Usage]]:
     finally:
         is_done.set()
         thread.join()
-    readings.append(read_usage(pid))
+    readings.append(read_usage(*pids))
 
 
 def spent(readings: Sequence[Usage]) -> dict[str, float]:
