@@ -111,20 +111,22 @@ docs: $(DEV_STAMP)
 generate: $(DEV_STAMP)
 	$(BIN)/python -m tests.generated_files
 
-$(SERVER_STAMP): requirements/server.txt pyproject.toml
-	@PYTHON=$(PYTHON) deploy/make-venv $(VENV) requirements/server.txt
+$(SERVER_STAMP): cli/server-requirements.txt pyproject.toml
+	@PYTHON=$(PYTHON) deploy/make-venv $(VENV) cli/server-requirements.txt
 	@touch $@
 
 $(DEV_STAMP): requirements/dev.txt pyproject.toml
 	@PYTHON=$(PYTHON) deploy/make-venv $(VENV) requirements/dev.txt
 	@touch $@ $(SERVER_STAMP)
 
+# Server and agent have the versions that the tests ran with.
+lock: COMPILE = $(BIN)/pip-compile --quiet --strip-extras --no-emit-options
 lock: $(DEV_STAMP)
 	$(BIN)/pip install --quiet pip-tools
-	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --output-file requirements/server.txt pyproject.toml
-	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --generate-hashes --constraint requirements/server.txt --output-file cli/agent-requirements.txt pyproject.toml
-	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
-	$(BIN)/pip-compile --quiet --strip-extras --no-emit-options --output-file requirements/web-apps.txt requirements/web-apps.in
+	$(COMPILE) --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra server --output-file cli/server-requirements.txt pyproject.toml
+	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --output-file cli/agent-requirements.txt pyproject.toml
+	$(COMPILE) --output-file requirements/web-apps.txt requirements/web-apps.in
 
 # JupyterLab and TensorBoard, which tests run as jobs.
 web-apps: $(WEB_APPS)/.installed

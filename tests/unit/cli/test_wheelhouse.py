@@ -12,6 +12,7 @@ from zipfile import ZipFile
 import msgspec
 import pytest
 
+from cli.locked_packages import locked_versions
 from portal.installer.wheelhouse import INDEX_NAME, REQUIREMENTS_NAME, Wheelhouse
 from tests.fixtures.in_process import Result, run_vedette
 
@@ -96,8 +97,8 @@ def test_without_an_index_the_error_says_what_else_to_do(
     assert not (tmp_path / "wheelhouse").exists()
 
 
-def test_the_agents_lock_agrees_with_the_servers() -> None:
+def test_the_locks_of_agent_and_server_have_the_versions_that_were_tested() -> None:
     agent = dict(PIN.findall((ROOT / "cli" / "agent-requirements.txt").read_text()))
-    server = dict(PIN.findall((ROOT / "requirements" / "server.txt").read_text()))
+    tested = dict(PIN.findall((ROOT / "requirements" / "dev.txt").read_text()))
 
-    assert agent.items() <= server.items()
+    assert agent.items() <= locked_versions().items() <= tested.items()
