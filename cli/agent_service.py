@@ -1,24 +1,19 @@
 """`vedette agent unit`, `wait` and `uninstall`: the agent as a service of this host.
 
-The script that the portal serves at `/install` and the Ansible role call them. A *unit* is the file
-by which systemd runs the agent.
+The script that the portal serves at `/install` and the Ansible role call them.
 """
 
 import os
-import pwd
-import shlex
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.resources import files
 from pathlib import Path
 
 import click
 
 from cli.agent_enroll import CONFIG_NAME, data_dir_option
+from cli.systemd import LINK, UNIT_DIR, call, rendered_unit, this_program, user_exists
 from collector.buffering.cursor import CURSOR_NAME
 from collector.config import load_agent_config
 from collector.data_dir import load_identity
@@ -26,9 +21,7 @@ from collector.errors import EnrollmentError
 from core.errors import ForbiddenError, InvalidInputError, UnavailableError
 
 UNIT_NAME = "vedette-agent.service"
-UNIT_DIR = Path("/etc/systemd/system")
 USER = "vedette"
-LINK = Path("/usr/local/bin/vedette")
 # Records what is installed, in the folder of the software.
 STAMP_NAME = "installed"
 POLL_SECONDS = 0.2
@@ -47,11 +40,11 @@ user_option = click.option("--user", default=USER, show_default=True, help="The 
 @data_dir_option
 def unit(user: str, *, group: str, program: Path | None, data_dir: Path) -> None:
     """Print the systemd unit that runs the agent."""
-    template = (files("cli") / UNIT_NAME).read_text(encoding="utf-8")
-    text = template.format(
+    text = rendered_unit(
+        UNIT_NAME,
         user=user,
         group=group or user,
-        program=(program or _this_program()).absolute(),
+        program=(program or this_program()).absolute(),
         data_dir=data_dir.absolute(),
     )
     click.echo(text, nl=False)
@@ -94,7 +87,7 @@ def uninstall(user: str, *, data_dir: Path, remove_data: bool, dry_run: bool) ->
     if os.geteuid() != 0 and not dry_run:
         raise ForbiddenError("Only root can remove the agent. Run this command with sudo.")
     # The checks of all steps come before the first one.
-    steps = [*_service_steps(), *_software_steps(_this_program())]
+    steps = [*_service_steps(), *_software_steps(this_program())]
     if remove_data:
         steps += _data_steps(data_dir, user)
     for text, remove in steps:
@@ -107,22 +100,17 @@ def uninstall(user: str, *, data_dir: Path, remove_data: bool, dry_run: bool) ->
         )
 
 
-def _this_program() -> Path:
-    program = Path(sys.argv[0]).absolute()
-    return program.readlink() if program.is_symlink() else program
-
-
 def _service_steps() -> Iterator[Step]:
     """Return the steps for the unit, if it runs this program rather than another agent."""
     path = UNIT_DIR / UNIT_NAME
-    if not path.exists() or str(_this_program()) not in path.read_text(encoding="utf-8"):
+    if not path.exists() or str(this_program()) not in path.read_text(encoding="utf-8"):
         return
     has_systemd = shutil.which("systemctl") is not None
     if has_systemd:
-        yield f"stop {UNIT_NAME}", partial(_call, "systemctl", "disable", "--now", UNIT_NAME)
+        yield f"stop {UNIT_NAME}", partial(call, "systemctl", "disable", "--now", UNIT_NAME)
     yield f"remove {path}", path.unlink
     if has_systemd:
-        yield "reload systemd", partial(_call, "systemctl", "daemon-reload")
+        yield "reload systemd", partial(call, "systemctl", "daemon-reload")
 
 
 def _software_steps(program: Path) -> Iterator[Step]:
@@ -146,22 +134,8 @@ def _data_steps(data_dir: Path, user: str) -> Iterator[Step]:
                 "--data-dir, or remove it by hand."
             )
         yield f"remove {data_dir}", partial(shutil.rmtree, data_dir)
-    if user == USER and _user_exists(user):
-        yield f"remove the user {user}", partial(_call, "userdel", user)
-
-
-def _user_exists(user: str) -> bool:
-    try:
-        pwd.getpwnam(user)
-    except KeyError:
-        return False
-    return True
-
-
-def _call(*command: str) -> None:
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - systemctl, userdel
-    if ended.returncode:
-        raise UnavailableError(f"`{shlex.join(command)}` failed: {ended.stderr.strip()}")
+    if user == USER and user_exists(user):
+        yield f"remove the user {user}", partial(call, "userdel", user)
 
 
 def _modified_ns(path: Path) -> int:

@@ -3,6 +3,7 @@
 These commands work on this server's database: run them with the server's settings.
 """
 
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -115,10 +116,27 @@ def server_certificate(names: tuple[str, ...], *, days: int, output: Path | None
     it to their trust store. Run the command again before the certificate expires: a running
     server loads the new one by itself.
     """
-    settings, now = load_server_settings(), utc_now()
+    settings = load_server_settings()
     folder = output or settings.data_dir
+    write_server_certificate(settings, names, days=days, folder=folder)
+    certificate_path, key_path = folder / CERTIFICATE_NAME, folder / KEY_NAME
+    click.echo(f"Wrote {certificate_path} and {key_path}, valid for {days} days.")
+    if settings.tls_certificate_file is None:
+        host = f"[{names[0]}]" if ":" in names[0] else names[0]
+        click.echo(
+            "Set these for the server:\n"
+            f"  VEDETTE_TLS_CERTIFICATE_FILE={certificate_path.resolve()}\n"
+            f"  VEDETTE_TLS_KEY_FILE={key_path.resolve()}\n"
+            f"  VEDETTE_PUBLIC_URL=https://{host}:{settings.port}"
+        )
+
+
+def write_server_certificate(
+    settings: ServerSettings, names: Sequence[str], *, days: int = MAX_DAYS, folder: Path
+) -> None:
+    """Write a certificate of the portal's CA, with its chain, and its key to a folder."""
     require_database(settings)
-    box, key = SecretBox.of(settings), new_key()
+    box, key, now = SecretBox.of(settings), new_key(), utc_now()
     with open_session(settings) as session:
         authority = signing_authority(session, box, now=now)
         all_names = tuple(dict.fromkeys((*names, *LOCAL_NAMES)))
@@ -131,18 +149,8 @@ def server_certificate(names: tuple[str, ...], *, days: int, output: Path | None
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    certificate_path, key_path = folder / CERTIFICATE_NAME, folder / KEY_NAME
-    replace_file(key_path, secret)
-    replace_file(certificate_path, pem.encode())
-    click.echo(f"Wrote {certificate_path} and {key_path}, valid for {days} days.")
-    if settings.tls_certificate_file is None:
-        host = f"[{names[0]}]" if ":" in names[0] else names[0]
-        click.echo(
-            "Set these for the server:\n"
-            f"  VEDETTE_TLS_CERTIFICATE_FILE={certificate_path.resolve()}\n"
-            f"  VEDETTE_TLS_KEY_FILE={key_path.resolve()}\n"
-            f"  VEDETTE_PUBLIC_URL=https://{host}:{settings.port}"
-        )
+    replace_file(folder / KEY_NAME, secret)
+    replace_file(folder / CERTIFICATE_NAME, pem.encode())
 
 
 def write_authorities(session: Session, settings: ServerSettings) -> Path:

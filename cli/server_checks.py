@@ -13,8 +13,10 @@ from urllib.parse import urlsplit
 from sqlalchemy import make_url
 
 from alerting.notification.senders.notify import DeliveryError, EmailSender
+from cli.certificate_check import check_certificate
 from cli.database_checks import Check, check_database, check_operators, check_rights
 from cli.listen_address import check_port
+from cli.locked_packages import check_packages
 from cli.server_health import server_problem
 from core.clock import utc_now
 from core.database_checks import MAX_SKEW, Problem
@@ -50,6 +52,8 @@ def all_checks(settings: ServerSettings) -> list[Check]:
         check_listener(settings),
         check_clock(settings),
         check_mail(settings),
+        check_certificate(settings),
+        check_packages(),
     ]
 
 

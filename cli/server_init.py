@@ -7,15 +7,19 @@ import os
 import pwd
 import sys
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
+from cli.ca import CERTIFICATE_NAME, KEY_NAME, write_server_certificate
 from cli.database import prepare_data_dir
 from cli.database_setup import prepare_charset, prepare_database
 from cli.privileges import acting_as_owner
 from cli.server_check import has_fatal, print_checks
 from cli.server_checks import all_checks
-from core.errors import InvalidInputError, UnavailableError
+from cli.server_service import SERVICE_USER, prepare_user, start_service
+from cli.systemd import has_systemd
+from core.errors import ForbiddenError, InvalidInputError, UnavailableError
 from core.settings import ServerSettings, load_server_settings
 from core.settings_file import (
     CONFIG_VARIABLE,
@@ -25,7 +29,6 @@ from core.settings_file import (
     write_variables,
 )
 
-SERVICE_USER = "vedette-server"
 DATA_DIR = "VEDETTE_DATA_DIR"
 # Variables that are asked for where somebody can answer, with the default.
 QUESTIONS = {
@@ -54,12 +57,21 @@ QUESTIONS = {
     "user_name",
     help=f"Owner of a new data folder, if root creates it. Defaults to {SERVICE_USER}, if present.",
 )
+@click.option(
+    "--private-ca",
+    "has_private_ca",
+    is_flag=True,
+    help="Terminate TLS with a certificate that the portal's own CA signs.",
+)
+@click.option("--systemd", "is_service", is_flag=True, help="Also create its user, and start it.")
 def init(
     *,
     path: Path | None,
     others: tuple[str, ...],
     operator: str | None,
     user_name: str | None,
+    has_private_ca: bool,
+    is_service: bool,
     **options: str | None,
 ) -> None:
     """Write the settings, check everything, and create database and first operator.
@@ -80,6 +92,9 @@ def init(
         # The server may start in another folder.
         values[DATA_DIR] = str(Path(values[DATA_DIR]).expanduser().absolute())
     settings = _settings_with(path, values)
+    if is_service:
+        _require_system_file(path)
+        prepare_user(user_name or SERVICE_USER)
     _prepare_folder(settings, user_name)
     with acting_as_owner(settings.data_dir):
         prepare_charset(settings)
@@ -90,7 +105,13 @@ def init(
     _write(path, values)
     with acting_as_owner(settings.data_dir):
         prepare_database(settings, operator)
-    click.echo(f"\nReady. Start the server: {_start_command(path)}")
+    if has_private_ca and settings.tls_certificate_file is None:
+        settings = _with_certificate(path, settings)
+    if is_service:
+        start_service(settings, user=user_name or SERVICE_USER)
+        click.echo(f"\nReady: {settings.resolved_public_url}")
+    else:
+        click.echo(f"\nReady. Start the server: {_start_command(path)}")
 
 
 def _given(options: dict[str, str | None], others: tuple[str, ...]) -> dict[str, str]:
@@ -172,7 +193,28 @@ def _write(path: Path, values: dict[str, str]) -> None:
     click.echo(f"Wrote {', '.join(sorted(changed))} to {path}.")
 
 
+def _with_certificate(path: Path, settings: ServerSettings) -> ServerSettings:
+    """Create a certificate for the host of the public URL; return settings that use it."""
+    host = urlsplit(settings.resolved_public_url).hostname or settings.host
+    with acting_as_owner(settings.data_dir):
+        write_server_certificate(settings, [host], folder=settings.data_dir)
+    values = {
+        "VEDETTE_TLS_CERTIFICATE_FILE": str(settings.data_dir / CERTIFICATE_NAME),
+        "VEDETTE_TLS_KEY_FILE": str(settings.data_dir / KEY_NAME),
+    }
+    _write(path, values)
+    return _settings_with(path, values)
+
+
+def _require_system_file(path: Path) -> None:
+    """Refuse what a service of systemd can't be made of."""
+    if os.geteuid() != 0:
+        raise ForbiddenError("Only root can create a service. Run this command with sudo.")
+    if path != SYSTEM_FILE:
+        raise InvalidInputError(f"The service reads {SYSTEM_FILE}: leave out --file.")
+
+
 def _start_command(path: Path) -> str:
-    if path == SYSTEM_FILE and Path("/run/systemd/system").exists():
+    if path == SYSTEM_FILE and has_systemd():
         return "systemctl enable --now vedette-server"
     return "vedette server" if path == SYSTEM_FILE else f"{CONFIG_VARIABLE}={path} vedette server"

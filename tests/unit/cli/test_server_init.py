@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from cli import locked_packages
 from core.secretbox import new_key
 from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.migrated import copy_migrated
@@ -147,3 +148,39 @@ def test_the_folder_of_the_data_is_named(init: Init) -> None:
     refused = init("--data-dir", "")
     assert refused.returncode == 1
     assert "is empty" in refused.stderr
+
+
+def test_a_private_ca_signs_the_certificate_of_the_public_url(init: Init) -> None:
+    made = init("--private-ca", "--operator", "olivia@vedette.example")
+    assert made.returncode == 0, made.stderr
+    checked = init.command("server", "check")
+    assert (
+        f"certificate: {init.data / 'server.pem'}, of portal.example, localhost" in checked.stdout
+    )
+    (init.data / "server.pem").write_text("")
+    refused = init.command("server", "check")
+    assert refused.returncode == 1
+    assert "can't be used" in refused.stdout
+
+
+def test_other_versions_of_packages_are_reported(
+    init: Init, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(locked_packages, "locked_versions", lambda: {"flask": "0.1"})
+    made = init("--operator", "olivia@vedette.example")
+    assert made.returncode == 0, made.stderr
+    assert "is installed, 0.1 was tested" in made.stdout
+
+
+def test_a_service_needs_systemd_and_the_file_that_it_reads(init: Init) -> None:
+    refused = init("--systemd")
+    assert refused.returncode == 1
+    assert not init.file.exists()
+
+
+def test_the_unit_of_a_process_runs_it_on_a_port_of_its_own(init: Init) -> None:
+    init("--operator", "olivia@vedette.example")
+    unit = init.command("server", "unit", "--process", "access", "--port", "443").stdout
+    assert f"ReadWritePaths={init.data}\n" in unit
+    assert "VEDETTE_PORT=443" in unit
+    assert "AmbientCapabilities=CAP_NET_BIND_SERVICE" in unit
