@@ -31,7 +31,7 @@ help:
 	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
 	@echo "make fuzz    look for bodies that break the line protocol parser, for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make wheelhouse  build the packages that appliances install, for the portal of make demo (DATA=var: of make up)"
-	@echo "make docs    build the documentation as a site, into var/site"
+	@echo "make docs    build the documentation as a site, which the portal serves at /docs/"
 	@echo "make format  format the code"
 	@echo "make generate  write the files that are made from the fields of a job"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
@@ -106,7 +106,7 @@ format: $(DEV_STAMP)
 # The hooks import the product.
 docs: $(DEV_STAMP)
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict --quiet --config-file deploy/docs/mkdocs.yml
-	@echo "The site begins at var/site/index.html"
+	@echo "The site begins at portal/site/index.html"
 
 generate: $(DEV_STAMP)
 	$(BIN)/python -m tests.generated_files

@@ -43,9 +43,14 @@ def install_security(app: Flask) -> None:
 
 def allow_inline_scripts(app: Flask, hashes: Sequence[str]) -> None:
     """Allow the dashboards the inline scripts with these hashes (`'sha256-...'`) only."""
+    app.extensions[_DASH_POLICY] = policy_with_scripts(hashes)
+
+
+def policy_with_scripts(hashes: Sequence[str]) -> str:
+    """Return a policy that allows the inline scripts with these hashes, inline styles, workers."""
     scripts = " ".join(["'self'", *hashes])
     styles = "style-src 'self' 'unsafe-inline'; worker-src 'self' blob:"
-    app.extensions[_DASH_POLICY] = f"{_COMMON}script-src {scripts}; {styles}"
+    return f"{_COMMON}script-src {scripts}; {styles}"
 
 
 def session_cookie_name(settings: ServerSettings) -> str:

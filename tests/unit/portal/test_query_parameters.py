@@ -16,7 +16,16 @@ TYPO = "Unknown query parameter &#39;rang&#39;."
 ANY = re.compile("Unknown query parameter|Invalid [a-z_]+ &#39;")
 LINK = re.compile(r'href="(/[^"]*)"')
 # They lead elsewhere, or are not pages.
-NO_PAGES = ("/api/", "/static/", "/login/oidc", "/v2/", "/dashboards/", "/health", "/install")
+NO_PAGES = (
+    "/api/",
+    "/static/",
+    "/login/oidc",
+    "/v2/",
+    "/dashboards/",
+    "/health",
+    "/install",
+    "/docs",
+)
 MOST_PAGES = 100
 
 
