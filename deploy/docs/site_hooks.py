@@ -18,6 +18,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from alerting.rules.pack import rule_pack
 from cli.main import COMMANDS, vedette
 from portal.api.registry import PREFIX, install_api
 
@@ -48,6 +49,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that are made, those of the repository, and the files that pages link to."""
     files.append(File.generated(config, "reference/commands.md", content=_commands_page()))
     files.append(File.generated(config, "reference/rest.md", content=_rest_page()))
+    files.append(File.generated(config, "reference/rules.md", content=_rules_page()))
     pages = [*_package_pages(), *ROOT.glob("plugins/*/README.md"), ROOT / "CONTRIBUTING.md"]
     files.append(File.generated(config, config.theme["favicon"], content=FAVICON.read_bytes()))
     for path in pages:
@@ -181,6 +183,19 @@ def _rest_page() -> str:
         for tag in sorted(rows)
     ]
     return "\n".join([_REST_HEAD, *tables])
+
+
+def _rules_page() -> str:
+    """Return the rules of the rule pack, with their runbooks."""
+    sections = []
+    for rule in rule_pack().values():
+        steps = "\n".join(f"1. {step}" for step in rule.steps)
+        sections.append(
+            f"## {rule.name}\n\n```\n{rule.expression}\n```\n\n{rule.meaning}\n\n{steps}\n\n"
+            f"Source: {rule.source}\n"
+        )
+    head = "# Rule pack\n\nThe rules that each tenant has from the start, and what to do.\n"
+    return "\n".join([head, *sections])
 
 
 _REST_HEAD = """# REST API
