@@ -19,7 +19,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs generate clean lock servers web-apps wheelhouse
+.PHONY: help demo up test checks collected test-nightly test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers web-apps wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -32,6 +32,7 @@ help:
 	@echo "make fuzz    look for bodies that break the line protocol parser, for FUZZ_SECONDS=$(FUZZ_SECONDS)"
 	@echo "make wheelhouse  build the packages that appliances install, for the portal of make demo (DATA=var: of make up)"
 	@echo "make docs    build the documentation as a site, which the portal serves at /docs/"
+	@echo "make release build the release of this commit, into var/release: wheel, lock, packages of appliances, docs, SBOM"
 	@echo "make format  format the code"
 	@echo "make generate  write the files that are made from the fields of a job"
 	@echo "make lock    write requirements/*.txt anew from pyproject.toml"
@@ -107,6 +108,10 @@ format: $(DEV_STAMP)
 docs: $(DEV_STAMP)
 	@NO_MKDOCS_2_WARNING=1 PYTHONPATH=. $(BIN)/mkdocs build --strict --quiet --config-file deploy/docs/mkdocs.yml
 	@echo "The site begins at portal/site/index.html"
+
+# From a commit without changes. RELEASE_ARGS=--container also builds the image.
+release: $(DEV_STAMP)
+	@PATH="$(abspath $(BIN)):$$PATH" deploy/make-release $(abspath $(BIN)/python) $(RELEASE_ARGS)
 
 generate: $(DEV_STAMP)
 	$(BIN)/python -m tests.generated_files

@@ -15,6 +15,7 @@ DISTRIBUTION = "vedette"
 MANIFEST = Path(__file__).with_name("components.json")
 _REQUIREMENT = re.compile(r"[A-Za-z0-9._-]+")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([^'\"]+)")
+_LICENSES = ("LICENSE", "NOTICE")
 # Extras with which Vedette runs; others are for its development.
 _EXTRAS = frozenset({"", "server"})
 
@@ -37,13 +38,19 @@ class Component:
     is_flag=True,
     help="Print a software bill of materials (CycloneDX 1.6, JSON) of the wheel.",
 )
-def version(*, shows_components: bool, prints_sbom: bool) -> None:
+@click.option(
+    "--notices", "prints_notices", is_flag=True, help="Print the licenses of others' files."
+)
+def version(*, shows_components: bool, prints_sbom: bool, prints_notices: bool) -> None:
     """Show the version, and with --components what it is made of.
 
     The Python packages are those that are installed here.
     """
     if prints_sbom:
         click.echo(json.dumps(sbom(), indent=2))
+        return
+    if prints_notices:
+        click.echo("\n".join(_notices()), nl=False)
         return
     click.echo(f"vedette {distribution(DISTRIBUTION).version}")
     if shows_components:
@@ -58,6 +65,15 @@ def version(*, shows_components: bool, prints_sbom: bool) -> None:
 def vendored() -> list[Component]:
     """Return the components whose files are in the wheel."""
     return msgspec.json.decode(MANIFEST.read_bytes(), type=list[Component])
+
+
+def _notices() -> Iterator[str]:
+    """Yield name and license texts of each component whose files are in the wheel."""
+    for component in vendored():
+        yield f"{component.name} {component.version} ({component.license})\n"
+        for path in map(Path, component.files):
+            if path.name.startswith(_LICENSES):
+                yield (MANIFEST.parents[1] / path).read_text(encoding="utf-8")
 
 
 def python_packages() -> Iterator[tuple[str, str, str]]:

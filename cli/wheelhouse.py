@@ -56,12 +56,22 @@ def wheelhouse() -> None:
 )
 @click.option("--offline", is_flag=True, help="Use the packages that are installed here.")
 @click.option(
+    "--wheel",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    help="Wheel of Vedette. Defaults to one of the installed files.",
+)
+@click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder. Defaults to the one that the portal serves.",
 )
 def build(
-    *, pythons: Sequence[str], machines: Sequence[str], offline: bool, output: Path | None
+    *,
+    pythons: Sequence[str],
+    machines: Sequence[str],
+    offline: bool,
+    wheel: Path | None,
+    output: Path | None,
 ) -> None:
     """Build the wheelhouse for this version of Vedette.
 
@@ -76,7 +86,11 @@ def build(
     with tempfile.TemporaryDirectory(prefix="vedette-wheelhouse-") as name:
         draft = Path(name)
         pins = _copy_installed(draft) if offline else _download(draft, pythons, machines)
-        pins += _pin(write_wheel(distribution(PACKAGE), draft), PACKAGE, version(PACKAGE))
+        if wheel is None:
+            own = write_wheel(distribution(PACKAGE), draft)
+        else:
+            own = Path(shutil.copy(wheel, draft))
+        pins += _pin(own, PACKAGE, version(PACKAGE))
         contents = Wheelhouse(
             version=version(PACKAGE),
             pythons=list(pythons),
