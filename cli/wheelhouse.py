@@ -1,7 +1,9 @@
 """`vedette wheelhouse`: the packages of the agent, which the portal serves to appliances."""
 
+import os
 import platform
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,7 @@ import msgspec
 from cli.wheel_files import required_distributions, write_wheel
 from core.atomic_files import replacing
 from core.errors import ConfigurationError, UnavailableError
+from core.private_files import UMASK
 from core.settings import load_server_settings
 from portal.installer.wheelhouse import INDEX_NAME, REQUIREMENTS_NAME, Wheelhouse, wheelhouse_dir
 
@@ -80,7 +83,7 @@ def build(
     architecture only. A running portal serves the new wheelhouse at once. For a portal without
     internet, build it elsewhere with --output, and copy the folder to DATA_DIR/wheelhouse.
     """
-    folder = output or wheelhouse_dir(load_server_settings())
+    folder = output or wheelhouse_dir(load_server_settings()).absolute()
     if offline:
         pythons, machines = [".".join(platform.python_version_tuple()[:2])], [platform.machine()]
     with tempfile.TemporaryDirectory(prefix="vedette-wheelhouse-") as name:
@@ -100,6 +103,8 @@ def build(
         (draft / REQUIREMENTS_NAME).write_text(pins, encoding="utf-8")
         (draft / INDEX_NAME).write_bytes(msgspec.json.encode(contents))
         size_bytes = _publish(draft, folder)
+    if output is None:
+        _hand_over(folder)
     click.echo(
         f"Built {folder} ({size_bytes / 1e6:.0f} MB): Vedette {contents.version} for Python "
         f"{', '.join(pythons)} on {' and '.join(machines)}."
@@ -147,7 +152,7 @@ def _pin(wheel: Path, name: str, version: str) -> str:
 def _publish(draft: Path, folder: Path) -> int:
     """Move the files to the folder, the index last, and remove others; return their size.
 
-    They are readable by everybody, because root may build what another user serves.
+    They are readable by everybody, so that they can be copied.
     """
     names = {path.name for path in draft.iterdir()}
     try:
@@ -164,3 +169,12 @@ def _publish(draft: Path, folder: Path) -> int:
         fault = f"the folder {folder} can't be written: {error.strerror}"
         raise ConfigurationError([fault], source="The wheelhouse") from error
     return sum((folder / name).stat().st_size for name in names)
+
+
+def _hand_over(folder: Path) -> None:
+    """Give the folder in a data folder to the owner of that, as whom the portal runs."""
+    owner = folder.parent.stat()
+    for path in (folder, *folder.iterdir()):
+        if os.geteuid() == 0:
+            os.chown(path, owner.st_uid, owner.st_gid)
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~UMASK)

@@ -15,8 +15,10 @@ import pytest
 from cli.locked_packages import locked_versions
 from portal.installer.wheelhouse import INDEX_NAME, REQUIREMENTS_NAME, Wheelhouse
 from tests.fixtures.in_process import Result, run_vedette
+from tests.servers import require_root
 
 ROOT = Path(__file__).parents[3]
+NOBODY = 65534
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 
@@ -78,9 +80,24 @@ def test_the_same_packages_make_the_same_wheels_and_old_ones_are_removed(folder:
     assert not (folder / "vedette-0.0.1-py3-none-any.whl").exists()
 
 
-def test_every_user_can_read_what_root_has_built(folder: Path) -> None:
+def test_a_folder_that_is_copied_can_be_read_by_every_user(folder: Path) -> None:
     assert stat.S_IMODE(folder.stat().st_mode) == 0o755
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
+
+
+@pytest.mark.needs_root
+def test_the_portal_owns_what_root_built_in_its_data_folder(tmp_path: Path) -> None:
+    require_root("gives files to another user")
+    os.chown(tmp_path, NOBODY, NOBODY)
+    environ = {"VEDETTE_DATA_DIR": str(tmp_path)}
+    wheel = tmp_path / "vedette-9-py3-none-any.whl"
+    wheel.write_bytes(b"wheel")
+    built = run_vedette("wheelhouse", "build", "--offline", "--wheel", str(wheel), environ=environ)
+    assert built.returncode == 0, built.stderr
+    paths = [tmp_path / "wheelhouse", *(tmp_path / "wheelhouse").iterdir()]
+    assert {path.stat().st_uid for path in paths} == {NOBODY}
+    assert not any(path.stat().st_mode & 0o077 for path in paths)
+    assert (tmp_path / "wheelhouse" / wheel.name).read_bytes() == b"wheel"
 
 
 def test_without_an_index_the_error_says_what_else_to_do(
