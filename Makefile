@@ -125,7 +125,7 @@ $(DEV_STAMP): requirements/dev.txt pyproject.toml
 	@touch $@ $(SERVER_STAMP)
 
 # Server and agent have the versions that the tests ran with.
-lock: COMPILE = $(BIN)/pip-compile --quiet --strip-extras --no-emit-options
+lock: COMPILE = $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-emit-options
 lock: $(DEV_STAMP)
 	$(BIN)/pip install --quiet pip-tools
 	$(COMPILE) --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
