@@ -16,6 +16,8 @@ from timeseries.timed_store import timed
 
 log = logging.getLogger(__name__)
 
+RECENT_FOLDER = "recent-samples"
+
 
 @dataclass(frozen=True, slots=True)
 class Backend:
@@ -38,6 +40,7 @@ def open_backend(settings: ServerSettings) -> Iterator[Backend]:
             threads=settings.store_threads,
             cache_mib=settings.store_cache_mib,
             recovers=True,
+            recent_folder=settings.data_dir / RECENT_FOLDER,
         )
         try:
             _warn_if_unavailable(store)

@@ -42,6 +42,7 @@ def open_store(
     threads: int = 0,
     cache_mib: int = DEFAULT_CACHE_MIB,
     recovers: bool = False,
+    recent_folder: Path | None = None,
 ) -> Store:
     """Open the store of a URL.
 
@@ -53,6 +54,7 @@ def open_store(
         threads: how many threads the embedded store may use; 0 is its share.
         cache_mib: how much disk it may use to cache files that are in a bucket.
         recovers: whether what is damaged of an embedded store is set aside, and the rest opened.
+        recent_folder: where samples are that a server may lose when it is killed; VictoriaMetrics.
 
     Raises:
         ConfigurationError: the URL is invalid; the message has no secrets.
@@ -86,6 +88,8 @@ def open_store(
             detail_of=detail_of,
         )
         store = _recovered(opening, parsed.file) if recovers and parsed.file else opening()
+    elif recent_folder is not None and module.startswith("timeseries.victoriametrics"):
+        store = backend.from_url(url, recent_folder=recent_folder)
     else:
         store = backend.from_url(url)
     return store

@@ -1,8 +1,10 @@
 """The store on a real VictoriaMetrics: what a restart, an outage and its own limits do."""
 
 import logging
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from core.clock import to_ns, utc_now
 from core.errors import ConfigurationError, InvalidInputError
 from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu
-from tests.fixtures.databases import victoria_metrics
+from tests.fixtures.databases import victoria_metrics, victoria_metrics_process
 from tests.fixtures.polling import eventually
 from tests.servers import free_port
 from timeseries.open_store import open_store
@@ -63,9 +65,11 @@ def newest(store: Store) -> list[float]:
     return [float(row.values["x"]) for row in store.latest(query)]
 
 
-def opened(url: str, database: str = "") -> Store:
+def opened(url: str, database: str = "", *, recent_folder: Path | None = None) -> Store:
     return open_store(
-        url.replace("http://", "victoriametrics://") + (f"?database={database}" if database else "")
+        url.replace("http://", "victoriametrics://")
+        + (f"?database={database}" if database else ""),
+        recent_folder=recent_folder,
     )
 
 
@@ -338,3 +342,38 @@ def test_values_keep_twelve_digits(store: VictoriaMetricsStore, server: str) -> 
     flush(server)
 
     assert newest(store) == [pytest.approx(88.69376003172345, rel=1e-11)]
+
+
+def test_what_a_killed_server_has_acknowledged_is_written_again(tmp_path: Path) -> None:
+    port, folder = free_port(), tmp_path / "recent"
+    with victoria_metrics_process(tmp_path, port=port) as (url, process):
+        store = opened(url, recent_folder=folder)
+        write(store, [gpu(0, x=1.0)], identity=ACME)
+        # The server shows the second of its start.
+        eventually(lambda: int(time.time()) > started_at(url), what="another second")
+        process.kill()
+        process.wait()
+    with victoria_metrics_process(tmp_path, port=port) as (_, process):
+        eventually(lambda: 1.0 in values_after_a_write(store, url), what="the lost sample")
+        eventually(lambda: int(time.time()) > started_at(url), what="another second")
+        # Now the store's process ends together with the server.
+        store.close()
+        process.kill()
+        process.wait()
+    with victoria_metrics(tmp_path, port=port):
+        store = opened(url, recent_folder=folder)
+        assert {1.0, 2.0} <= values_after_a_write(store, url)
+        store.close()
+
+
+def started_at(url: str) -> int:
+    (text,) = VictoriaMetricsClient(url).started_at() or ("0",)
+    return int(text)
+
+
+def values_after_a_write(store: Store, url: str) -> set[float]:
+    """Write another sample, and return the values of all."""
+    write(store, [gpu(1, x=2.0)], identity=ACME)
+    flush(url)
+    (series,) = store.query_range(replace(HOUR, step_ns=SECOND_NS))
+    return set(series.values)

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, Self
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -41,6 +42,7 @@ DAY_MS = 86_400_000
 MAX_AHEAD_MS = 2 * DAY_MS
 # The server drops times before 1970; queries look back a few more days.
 FIRST_MS = 4 * DAY_MS
+_STARTED_AT = re.compile(r"^vm_app_start_timestamp (\S+)", re.MULTILINE)
 _FLAG = re.compile(r'^-([A-Za-z.]+)="(.*)"$', re.MULTILINE)
 _DURATION = re.compile(r"^(\d+(?:\.\d+)?)([hdwy]?)$")
 _UNIT_MS = {"h": 3_600_000, "d": DAY_MS, "w": 7 * DAY_MS, "y": 365 * DAY_MS, "": 31 * DAY_MS}
@@ -157,6 +159,11 @@ class VictoriaMetricsClient:
         """True if tenants have accounts."""
         return bool(self._select)
 
+    @property
+    def account(self) -> str:
+        """The account of a cluster's tenant; all of them unless it is a client of one."""
+        return self._account
+
     def within(self, account: str) -> "VictoriaMetricsClient":
         """Return a client of one account of the cluster, with the same connections."""
         bound = copy(self)
@@ -207,6 +214,20 @@ class VictoriaMetricsClient:
         for base in self._storages or [self._select or self.url]:
             self._send("GET", f"{base}/internal/force_flush")
 
+    def started_at(self) -> tuple[str, ...] | None:
+        """Return when each server with samples was started; None if one of them does not show it.
+
+        Of a cluster whose vmstorages are not named, it is vminsert's.
+        """
+        starts = []
+        for base in self._storages or [self.url]:
+            text = self._text(f"{base}/metrics")
+            match = _STARTED_AT.search(text or "")
+            if match is None:
+                return None
+            starts.append(match[1])
+        return tuple(starts)
+
     def flags(self) -> str | None:
         """Return the command-line flags of the server; None if it does not show them.
 
@@ -214,14 +235,14 @@ class VictoriaMetricsClient:
         """
         if self.is_cluster and not self._storages:
             return None
-        texts = []
-        for base in (*self._storages[:1], self.url):
-            with self._translate_errors():
-                response = self._pool.request("GET", f"{base}/flags", headers=self._headers)
-            if response.status != 200:  # noqa: PLR2004 - HTTP OK
-                return None
-            texts.append(response.data.decode())
-        return "\n".join(texts)
+        texts = [self._text(f"{base}/flags") for base in (*self._storages[:1], self.url)]
+        return None if None in texts else "\n".join(filter(None, texts))
+
+    def _text(self, url: str) -> str | None:
+        """Return what a server answers; None if it answers with an error."""
+        with self._translate_errors():
+            response = self._pool.request("GET", url, headers=self._headers)
+        return response.data.decode() if response.status == HTTPStatus.OK else None
 
     def close(self) -> None:
         """Close the connections."""

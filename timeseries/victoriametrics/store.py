@@ -5,12 +5,14 @@ It stores only numbers, as floating point with 12 digits, and times in milliseco
 the server's flag -retentionPeriod.
 
 A write is acknowledged when the server has it in memory. It becomes searchable after about a second
-and is on disk some seconds later: a clean stop loses nothing, a kill loses those seconds.
+and is on disk some seconds later: a clean stop loses nothing. What a kill loses is written again
+from `recent_writes`, if there is a folder for that.
 """
 
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
+from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from core.clock import Clock, to_ns, utc_now
@@ -43,6 +45,7 @@ from timeseries.victoriametrics.lines import (
 from timeseries.victoriametrics.metricsql import metric_name, selector
 from timeseries.victoriametrics.range_query import read_latest, read_range
 from timeseries.victoriametrics.reader import Reader, extent, scan, span_of, step_ms_of
+from timeseries.victoriametrics.recent_writes import RecentWrites
 from timeseries.victoriametrics.writer import VictoriaMetricsWriter
 
 DEFAULT_DATABASE = "vedette"
@@ -59,6 +62,7 @@ class VictoriaMetricsStore:
         client: the server.
         database: separates the series of stores that share a server.
         clock: for the range of times that the server accepts.
+        recent: stores what the server may lose when it is killed.
 
     Raises:
         ConfigurationError: the name of the database is empty or has a slash.
@@ -70,6 +74,7 @@ class VictoriaMetricsStore:
         *,
         database: str = DEFAULT_DATABASE,
         clock: Clock = utc_now,
+        recent: RecentWrites | None = None,
     ) -> None:
         if "/" in database or not database:
             raise ConfigurationError(
@@ -81,17 +86,23 @@ class VictoriaMetricsStore:
         self._clock = clock
         self._is_closed = False
         self._writer = VictoriaMetricsWriter(
-            client, database=database, clock=clock, max_queued_points=MAX_QUEUED_POINTS
+            client,
+            database=database,
+            clock=clock,
+            max_queued_points=MAX_QUEUED_POINTS,
+            recent=recent,
         )
 
     @classmethod
-    def from_url(cls, url: str) -> "VictoriaMetricsStore":
+    def from_url(cls, url: str, *, recent_folder: Path | None = None) -> "VictoriaMetricsStore":
         """Open `victoriametrics://[user:password@]host[:port][/path][?database=name]`.
 
-        `select=host:port` and `storage=host:port,...` are those of a cluster.
+        `select=host:port` and `storage=host:port,...` are those of a cluster. What the server may
+        lose when it is killed is stored in `recent_folder`.
 
         Raises:
             ConfigurationError: a parameter is unknown, or a cluster's is missing.
+            StoreUnavailableError: the folder can't be written.
         """
         parameters = dict(parse_qsl(urlsplit(url).query))
         errors = [
@@ -104,7 +115,11 @@ class VictoriaMetricsStore:
         if errors:
             raise ConfigurationError(errors, source=SOURCE)
         database = parameters.get("database", DEFAULT_DATABASE)
-        return cls(VictoriaMetricsClient.from_url(url), database=database)
+        try:
+            recent = RecentWrites(recent_folder) if recent_folder is not None else None
+        except OSError as error:
+            raise StoreUnavailableError(f"{recent_folder} can't be written: {error}.") from error
+        return cls(VictoriaMetricsClient.from_url(url), database=database, recent=recent)
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
         """Queue a batch for the next request; the future has the rejected points."""

@@ -2,19 +2,25 @@
 
 In a cluster each tenant has a request of its own. A submission is acknowledged when the server has
 answered its request; if that fails, its sender gets the error and sends the points again.
+
+What a server that was killed has lost is written again: every few seconds, and after each error,
+the writer asks the server since when it runs.
 """
 
 import logging
 import threading
+import time
 
 from core.clock import Clock, to_ns
 from core.errors import VedetteError
 from timeseries.store import TENANT_TAG, StoreUnavailableError
 from timeseries.victoriametrics.client import ServerFlags, VictoriaMetricsClient, parse_flags
 from timeseries.victoriametrics.lines import Lines, WriteContext, account_of, encode
+from timeseries.victoriametrics.recent_writes import RecentWrites
 from timeseries.write_queue import Submission, Task, WriteQueue
 
 MAX_GROUP_POINTS = 20_000
+CHECK_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
@@ -23,9 +29,18 @@ class VictoriaMetricsWriter:
     """Owns the write queue of a store, and the thread that sends from it."""
 
     def __init__(
-        self, client: VictoriaMetricsClient, *, database: str, clock: Clock, max_queued_points: int
+        self,
+        client: VictoriaMetricsClient,
+        *,
+        database: str,
+        clock: Clock,
+        max_queued_points: int,
+        recent: RecentWrites | None = None,
     ) -> None:
         self._client = client
+        self._recent = recent
+        self._started_at: tuple[str, ...] | None = None
+        self._check_at = 0.0
         self._database = database
         self._clock = clock
         self._flags: ServerFlags | None = None
@@ -40,6 +55,8 @@ class VictoriaMetricsWriter:
         """Write queued points and stop the thread."""
         self._queue.close()
         self._thread.join()
+        if self._recent is not None:
+            self._recent.close()
 
     def _run(self) -> None:
         while (work := self._queue.take()) is not None:
@@ -64,9 +81,10 @@ class VictoriaMetricsWriter:
             encoded = self._encoded(group)
             text = "".join(lines.text for lines in encoded)
             if text:
-                client.write(text.encode())
+                self._store(client, text.encode())
         except Exception as error:
             self._flags = None  # After a restart the server may have other flags.
+            self._check_at = 0.0
             if not isinstance(error, VedetteError):
                 log.exception("could not write a batch")
             for submission in group:
@@ -74,6 +92,36 @@ class VictoriaMetricsWriter:
         else:
             for submission, lines in zip(group, encoded, strict=True):
                 submission.future.set_result(lines.rejected)
+
+    def _store(self, client: VictoriaMetricsClient, lines: bytes) -> None:
+        if self._recent is None:
+            client.write(lines)
+            return
+        try:
+            if time.monotonic() >= self._check_at:
+                self._check_restart(self._recent)
+            client.write(lines)
+            self._recent.add(client.account, lines)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"Samples can't be stored: {error.strerror or error}. VictoriaMetrics may lose the "
+                f"newest ones if it is killed, so the server keeps them in {self._recent.folder}."
+            ) from error
+
+    def _check_restart(self, recent: RecentWrites) -> None:
+        """Write what may be lost again if the server was started since the last check."""
+        started_at = self._client.started_at()
+        if started_at is None:
+            self._warn_once(
+                "/metrics is not reachable: samples of its last seconds are lost if it is killed"
+            )
+        elif started_at == self._started_at:
+            recent.forget_old()
+        else:
+            for account, lines in recent.records():
+                self._client.within(account).write(lines)
+            self._started_at = started_at
+        self._check_at = time.monotonic() + CHECK_SECONDS
 
     def _encoded(self, group: list[Submission]) -> list[Lines]:
         now_ms = to_ns(self._clock()) // 1_000_000
