@@ -237,8 +237,9 @@ def plugin_settings(config: AgentConfig) -> list[PluginSettings]:
 def check_plugin_tables(tables: Mapping[str, object]) -> tuple[list[PluginSettings], list[str]]:
     """Return the settings of each `[plugins.NAME]` and all their errors."""
     settings, errors = [], []
+    names = plugin_names()
     for name, table in tables.items():
-        if name not in plugin_names():
+        if name not in names:
             errors.append(_unknown_plugin(name))
         elif not isinstance(table, Mapping):
             errors.append(f"plugins.{name} = {table!r}: expected a table [plugins.{name}]")
