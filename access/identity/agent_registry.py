@@ -7,8 +7,10 @@ database, which is polled several times a second: that bounds how long a revoked
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -79,14 +81,14 @@ class AgentRegistryCache:
         now = self._clock()
         if self._loaded.is_due(now):
             if self._load_task is None or self._load_task.done():
-                self._load_task = asyncio.create_task(self._load(now))
+                self._load_task = _begun(self._load(now))
             if self._loaded.is_expired(now):
                 # Shielded: many requests await the same task, and any of them may be cancelled.
                 await asyncio.shield(self._load_task)
                 return self._registry
         if self._checked.is_due(now):
             if self._check_task is None or self._check_task.done():
-                self._check_task = asyncio.create_task(self._check_revision(now))
+                self._check_task = _begun(self._check_revision(now))
             if self._checked.is_expired(now):
                 await asyncio.shield(self._check_task)
         return self._registry
@@ -107,6 +109,20 @@ class AgentRegistryCache:
             self._checked.since = now
         else:
             await self._load(now)
+
+
+def _begun(refresh: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """Begin a refresh; requests that don't wait for it never see its error."""
+    task = asyncio.create_task(refresh)
+    task.add_done_callback(_note_failure)
+    return task
+
+
+def _note_failure(task: asyncio.Task[None]) -> None:
+    error = None if task.cancelled() else task.exception()
+    # `core.db.transaction` logs that the database is away.
+    if error is not None and not isinstance(error, DatabaseUnavailableError):
+        logger.error("can't refresh the registry of agents", exc_info=error)
 
 
 class _Age:
