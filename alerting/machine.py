@@ -169,7 +169,8 @@ def _breached(
     since_at = (before.active_since_at if is_active else None) or now
     after = replace(before, severity=severity, active_since_at=since_at, last_breach_at=now)
     if before.is_firing:
-        return replace(after, state=_S.FIRING)
+        # Also of late samples: what is breached now ends when it recovers, as any other alert.
+        return replace(after, state=_S.FIRING, late_at=None)
     if now - since_at >= timedelta(seconds=rule.for_seconds):
         return replace(after, state=_S.FIRING, fired_at=now, resolved_at=None, late_at=None)
     return replace(after, state=_S.PENDING)

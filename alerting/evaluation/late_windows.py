@@ -88,7 +88,8 @@ def late_firings(
     tenants = (rule.tenant_id,)
     step = max(window / 2, MIN_STEP)
     # The windows before show since when a threshold has been crossed.
-    ends = _window_ends(first_at - for_duration, last_at + window + step, step)
+    newest_at = min(last_at + window + step, backlog.arrived_at)
+    ends = _window_ends(first_at - for_duration, newest_at, step)
     firings: list[LateFiring] = []
     newest: dict[str, LateFiring] = {}
     for end_at in _worth_reading(store, request, tenants, ends):

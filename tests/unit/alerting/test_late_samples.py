@@ -243,3 +243,19 @@ def test_late_samples_fire_where_both_conditions_hold(site: Site) -> None:
     site.sample("gpu", 300.0, temperature_celsius=90.0, utilization_percent=90.0)
     site.evaluate(after=10.0)
     assert site.states() == [AlertState.FIRING]
+
+
+def test_what_is_late_and_lasts_ends_when_it_recovers(site: Site) -> None:
+    site.rule(HOT)
+    site.clock.advance(10 * 60.0)
+    for seconds in range(0, 600, 10):
+        site.sample("gpu", seconds, temperature_celsius=95.0)
+    LateEvaluation(Evaluator(sessions=site.sessions, store=site.store)).run(now=site.clock())
+    with transaction(site.sessions) as session:
+        late_at = session.scalars(select(Alert.late_at)).one()
+    assert late_at is not None
+    assert late_at <= site.clock()
+    site.evaluate()
+    site.sample("gpu", 660.0, temperature_celsius=50.0)
+    site.evaluate(after=90.0)
+    assert site.states() == [AlertState.RESOLVED]
