@@ -10,8 +10,8 @@ from collector.errors import PortalRefusedError, PortalUnreachableError
 log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 1.0
-MAX_SECONDS = 30.0
-# A refused agent needs an admin, so it doesn't have to retry twice a minute.
+MAX_SECONDS = 20.0
+# A refused agent needs an admin, so it doesn't have to retry three times a minute.
 MAX_REFUSED_SECONDS = 300.0
 CRASH_WAIT_SECONDS = 5.0
 REFUSED = frozenset({401, 403})
