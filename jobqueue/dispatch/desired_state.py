@@ -128,8 +128,9 @@ def apply_report(
         for attempt in allocated_attempts(session, Attempt.appliance_id == appliance_id)
     }
     moved = 0
-    has_ended = False
-    for observation in observations:
+    ended = {observation.attempt_id for observation in observations if observation.state.is_final}
+    # Those first: the event of another move locks the appliance for reading, see `_move`.
+    for observation in sorted(observations, key=lambda seen: seen.attempt_id not in ended):
         attempt = attempts.get(observation.attempt_id)
         if attempt is None:
             continue
@@ -145,9 +146,6 @@ def apply_report(
             _update_progress(session, attempt, observation, now=now)
         elif _move(session, attempt, outcome, observation, now=now):
             moved += 1
-            has_ended |= outcome.state.is_final
-    if has_ended:
-        bump_generation(session, appliance_id)
     if probe is not None:
         apply_probe(session, appliance_id, probe, now=now)
     return moved
@@ -266,6 +264,10 @@ def _move(
     session.refresh(attempt)
     if outcome.state.is_final:
         end_job(session, attempt, JobState(outcome.state.value), values, now=now)
+        # Before the event of the end is written, which locks the appliance for reading: a heartbeat
+        # that waited to change it then would be a deadlock.
+        with session.no_autoflush:
+            bump_generation(session, attempt.appliance_id)
     else:
         move_job(session, attempt.job_id, JobState(outcome.state.value), **values)
         record_event(session, attempt.job, message=outcome.message, now=now)

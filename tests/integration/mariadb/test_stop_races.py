@@ -1,11 +1,12 @@
 """A stop that meets a change of the job between its statements, as MariaDB allows."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event
+from sqlalchemy import Engine, event, select, text, update
 
 from core.db import SessionFactory
 from jobqueue.dispatch.desired_state import apply_report, desired_state
@@ -13,7 +14,9 @@ from jobqueue.models import Attempt, Job
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState
 from protocol.attempts import AttemptObservation, ObservedState
+from tenants.models import Appliance
 from tests.cast import BOX, NOON, Cast, scope_of
+from tests.fixtures.polling import eventually
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 
 pytestmark = pytest.mark.needs_mariadb
@@ -84,3 +87,30 @@ def test_a_job_that_starts_to_run_while_it_is_stopped_is_stopping_on_its_applian
         assert attempt.job.state is JobState.RUNNING
         desired = desired_state(session, attempt.appliance_id, box=BOX)
         assert (desired.attempts, desired.stopping) == ([], [attempt_id])
+
+
+def test_a_heartbeat_during_the_report_of_an_end_is_no_deadlock(
+    sessions: SessionFactory, engine: Engine, attempt_id: str
+) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        heartbeats: list[Future[None]] = []
+
+        def meet() -> None:
+            heartbeats.append(pool.submit(beat, sessions, attempt_id))
+            eventually(lambda: is_waiting(engine), what="the heartbeat to wait")
+
+        with after_first(engine, "INSERT INTO job_events", meet):
+            report(sessions, attempt_id, ObservedState.SUCCEEDED, "")
+        heartbeats[0].result()
+
+
+def beat(sessions: SessionFactory, attempt_id: str) -> None:
+    with sessions.begin() as session:
+        own = select(Attempt.appliance_id).where(Attempt.id == attempt_id).scalar_subquery()
+        session.execute(update(Appliance).where(Appliance.id == own).values(last_seen_at=NOON))
+
+
+def is_waiting(engine: Engine) -> bool:
+    waiting = text("SELECT 1 FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'")
+    with engine.connect() as connection:
+        return connection.execute(waiting).first() is not None
