@@ -113,7 +113,7 @@ def ended(portal: Portal, job_id: str) -> bool:
 def containers(site: World) -> list[str]:
     """Return the containers on the engine; `["?"]` while it is dead."""
     try:
-        client = docker.DockerClient(base_url=site.docker_url)
+        client = docker.DockerClient(base_url=site.engine.url)
     except docker.errors.DockerException:
         return ["?"]
     try:
