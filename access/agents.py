@@ -24,6 +24,7 @@ from core.ids import ID_LENGTH
 from core.secretbox import SecretBox
 from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.images.tokens import RegistryTokens
+from jobqueue.jobs.restored import awaits_report
 from jobqueue.logs.logs import append_logs
 from jobqueue.services.tunnels import holder_of
 from jobqueue.storage.service import record_storage
@@ -164,7 +165,9 @@ class AgentEndpoints:
             # It may have been revoked in the meantime.
             await self._authenticator.agent(request)
         state = await self._desired_state(agent.appliance_id)
-        return Response(status_code=204) if state.generation == generation else _json(state)
+        if state is None or state.generation == generation:
+            return Response(status_code=204)
+        return _json(state)
 
     async def observed(self, request: Request) -> Response:
         """Apply the appliance's report on its attempts."""
@@ -221,9 +224,13 @@ class AgentEndpoints:
             replaces_secret=self._certificate_replaces_secret,
         )
 
-    async def _desired_state(self, appliance_id: str) -> DesiredState:
-        return await self._database.run(
-            lambda session: desired_state(
+    async def _desired_state(self, appliance_id: str) -> DesiredState | None:
+        """Return the desired state; after a restore None, until the appliance has reported."""
+
+        def read(session: Session) -> DesiredState | None:
+            if awaits_report(session, appliance_id):
+                return None
+            return desired_state(
                 session,
                 appliance_id,
                 box=self._box,
@@ -231,7 +238,8 @@ class AgentEndpoints:
                 now=self._clock(),
                 wants_tunnel=holder_of(session, appliance_id) is not None,
             )
-        )
+
+        return await self._database.run(read)
 
 
 def _enroll(

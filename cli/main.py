@@ -45,6 +45,8 @@ COMMANDS = {
     "audit": ("cli.audit", "audit", "Verify and export the audit log."),
     "secrets": ("cli.secrets", "secrets", "Rotate the key that encrypts stored secrets."),
     "registry": ("cli.registry", "registry", "Run the private registry for container images."),
+    "backup": ("cli.backup", "backup", "Back this server up, list and verify its backups."),
+    "restore": ("cli.restore", "restore", "Restore a server from a backup."),
     "db": ("cli.db", "db", "Migrate this server's database."),
     "wheelhouse": ("cli.wheelhouse", "wheelhouse", "Build the packages that appliances install."),
     "simulate": ("cli.simulate", "simulate", "Try placement policies on a trace of a cluster."),

@@ -95,7 +95,7 @@ def init(
     if is_service:
         _require_system_file(path)
         prepare_user(user_name or SERVICE_USER)
-    _prepare_folder(settings, user_name)
+    prepare_folder(settings, user_name)
     with acting_as_owner(settings.data_dir):
         prepare_charset(settings)
         checks = all_checks(settings)
@@ -153,7 +153,7 @@ def _variables(path: Path) -> dict[str, str]:
     return read_variables(path) if path.exists() else {}
 
 
-def _prepare_folder(settings: ServerSettings, user_name: str | None) -> None:
+def prepare_folder(settings: ServerSettings, user_name: str | None) -> None:
     """Create the data folder for the user that the server runs as."""
     folder = settings.data_dir
     if folder.exists():

@@ -44,6 +44,10 @@ class ServerSettings:
     timeseries_url: str = ""
     job_domain: str = ""
     log_url: str = ""
+    backup_url: str = ""
+    backup_password_file: Path | None = None
+    backup_interval_seconds: Annotated[float, Meta(ge=60)] = 6 * 3600.0
+    backup_retention_days: Annotated[int, Meta(ge=1)] = 30
     max_log_bytes_per_job: Annotated[int, Meta(ge=65536)] = 16 * 1024 * 1024
     max_log_bytes_per_tenant: Annotated[int, Meta(ge=1024 * 1024)] = 10 * 1024**3
     max_sessions_per_job: Annotated[int, Meta(ge=1)] = 8

@@ -4,7 +4,16 @@ from datetime import datetime
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import BigInteger, ForeignKey, Index, LargeBinary, String, Text, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    String,
+    Text,
+    UniqueConstraint,
+    false,
+)
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, MappedColumn, mapped_column, relationship
 
@@ -364,6 +373,8 @@ class Attempt(Base):
     log_state: Mapped[LogState] = mapped_column(enum_column(LogState), default=LogState.LIVE)
     log_is_full: Mapped[bool] = mapped_column(default=False)
     """Whether later output was not stored."""
+    awaits_report: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether a backup was restored, and its appliance has not reported since."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
 

@@ -120,6 +120,7 @@ class Reason(StrEnum):
     DEPENDENCY_FAILED = "dependency_failed"
     IDLE_GPU = "idle_gpu"
     UPDATED = "updated"
+    RESTORED = "restored"
 
 
 _J = JobState

@@ -14,6 +14,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 
 from alerting.periodic_tasks import AlertTasks
+from backup.periodic_tasks import BackupTasks
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.errors import DatabaseUnavailableError, UnavailableError
@@ -80,6 +81,7 @@ class Scheduler:
                 portal.table(),
                 ReportTasks(context, store, public_url=settings.resolved_public_url).table(),
                 TenantTasks(settings, context).table(),
+                BackupTasks(settings, context, store).table(),
             )
             for task in table
         }

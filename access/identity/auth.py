@@ -116,7 +116,7 @@ class Authenticator:
         with self.failures.counted(scope):
             fingerprint = self._certificates.fingerprint(scope)
             if fingerprint is not None and not authorization:
-                return await self._agent_of_certificate(fingerprint)
+                return await self._agent_of_certificate(scope, fingerprint)
             return await self._verified(scope, _token(authorization), fingerprint)
 
     async def renewing_agent(self, request: Request) -> tuple[Agent, bool]:
@@ -141,7 +141,7 @@ class Authenticator:
         with self.failures.counted(scope):
             fingerprint = self._certificates.fingerprint(scope)
             if fingerprint is not None and not has_secret:
-                return await self._agent_of_certificate(fingerprint)
+                return await self._agent_of_certificate(scope, fingerprint)
             return await self._verified(scope, _password(request), fingerprint)
 
     async def _verified(self, scope: Scope, secret: str, fingerprint: str | None) -> Agent:
@@ -150,7 +150,7 @@ class Authenticator:
                 raise UnauthenticatedError(_CERTIFICATE_NEEDED, code="certificate_needed")
             return await self._agent_of_token(scope, secret)
         # The certificate first: its error says more than that the token is unknown.
-        agent = await self._agent_of_certificate(fingerprint)
+        agent = await self._agent_of_certificate(scope, fingerprint)
         if (await self._agent_of_token(scope, secret)).appliance_id != agent.appliance_id:
             raise UnauthenticatedError(
                 "The client certificate and the agent token belong to different appliances. Enroll "
@@ -172,12 +172,13 @@ class Authenticator:
             registry.secrets[key] = agent
         return _noted(agent)
 
-    async def _agent_of_certificate(self, fingerprint: str) -> Agent:
+    async def _agent_of_certificate(self, scope: Scope, fingerprint: str) -> Agent:
         registry, now = await self._registry.current(), self._clock()
         certificate = registry.certificates.get(fingerprint)
         if certificate is None or certificate.valid_until <= now:
+            pem = self._certificates.pem(scope)
             admission = await self._database.run(
-                lambda session: admit_certificate(session, fingerprint, now=now)
+                lambda session: admit_certificate(session, fingerprint, pem=pem, now=now)
             )
             # Raised after the transaction, which records why the certificate was rejected.
             if admission.appliance is None:

@@ -48,6 +48,13 @@ class CertificateReader:
         chain = shown.get("client_cert_chain") if shown else None
         return _of_pem(next(iter(chain)).encode()) if chain else None
 
+    def pem(self, scope: Scope) -> str:
+        """Return the certificate whose fingerprint was read."""
+        headers = dict(reversed(scope["headers"]))
+        if CERTIFICATE_HEADER in headers:
+            return unquote_to_bytes(headers[CERTIFICATE_HEADER]).decode("latin-1")
+        return next(iter(scope["extensions"]["tls"]["client_cert_chain"]), "")
+
     def _of_proxy(self, headers: Mapping[bytes, bytes]) -> str | None:
         sent_secret = headers.get(PROXY_HEADER, b"")
         if not self._proxy_secret or not hmac.compare_digest(sent_secret, self._proxy_secret):

@@ -21,6 +21,7 @@ from jobqueue.jobs.arrays import array_env
 from jobqueue.jobs.idle_limits import idle_message
 from jobqueue.jobs.job_secrets import decrypt_secrets
 from jobqueue.jobs.quarantine import apply_probe, note_outcome, probe_order
+from jobqueue.jobs.restored import settle_unreported
 from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
 from jobqueue.models import Attempt, JobEvent
@@ -128,6 +129,8 @@ def apply_report(
         for attempt in allocated_attempts(session, Attempt.appliance_id == appliance_id)
     }
     moved = 0
+    if settle_unreported(session, attempts.values(), observations, now=now):
+        bump_generation(session, appliance_id)
     ended = {observation.attempt_id for observation in observations if observation.state.is_final}
     # Those first: the event of another move locks the appliance for reading, see `_move`.
     for observation in sorted(observations, key=lambda seen: seen.attempt_id not in ended):

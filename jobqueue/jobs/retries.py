@@ -52,7 +52,7 @@ _QUEUED_AGAIN: Mapping[Reason, str] = {
     Reason.APPLIANCE_DRAINED: "moves from a drained appliance",
     Reason.UPDATED: "stopped for an update",
 }
-_SERVICE_GOES_ON = frozenset({Reason.APPLIANCE_LOST, Reason.EXECUTOR_ERROR})
+_SERVICE_GOES_ON = frozenset({Reason.APPLIANCE_LOST, Reason.EXECUTOR_ERROR, Reason.RESTORED})
 
 
 def end_job(

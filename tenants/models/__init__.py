@@ -20,6 +20,9 @@ from tenants.models.certificates import (
 )
 from tenants.models.columns import SECRET_HASH_LENGTH, enum_column
 from tenants.models.platform import (
+    BackupKind,
+    BackupRun,
+    BackupState,
     FillingQuota,
     MessageCount,
     QuotaWarning,

@@ -1,4 +1,4 @@
-"""Tables of the platform: removals of tenants, usage, counts, quota warnings, processes."""
+"""Tables of the platform: removals, usage, counts, quota warnings, processes, backups."""
 
 from datetime import date, datetime
 from enum import StrEnum
@@ -133,3 +133,41 @@ class ServerProcess(Base):
     requests_per_second: Mapped[float] = mapped_column(default=0.0)
     cpu_percent: Mapped[float] = mapped_column(default=0.0)
     memory_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
+
+
+class BackupKind(StrEnum):
+    """The kind of a run: a backup, a test that one can be restored, or a restore."""
+
+    BACKUP = "backup"
+    VERIFICATION = "verification"
+    RESTORE = "restore"
+
+
+class BackupState(StrEnum):
+    """The state of a run; the last two are final."""
+
+    REQUESTED = "requested"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class BackupRun(Base):
+    """A run of a backup, a verification or a restore; see the package `backup`.
+
+    `data_at` is the time of the database in the snapshot. `message` is the reason of a failure, or
+    what the backup does not have.
+    """
+
+    __tablename__ = "backup_runs"
+
+    id: Mapped[str] = id_column()
+    kind: Mapped[BackupKind] = mapped_column(enum_column(BackupKind))
+    state: Mapped[BackupState] = mapped_column(enum_column(BackupState))
+    requested_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    data_at: Mapped[datetime | None]
+    snapshot: Mapped[str] = mapped_column(String(64), default="")
+    total_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
+    added_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
+    message: Mapped[str] = mapped_column(Text, default="")

@@ -27,6 +27,7 @@ from tenants.fleet.agents import (
 from tenants.fleet.events import EventKind, actor_details, add_event
 from tenants.models import Appliance, ApplianceCertificate
 from tenants.permissions import Permission
+from tenants.pki.adoption import adopt_certificate
 from tenants.scope import Scope
 
 GRACE = timedelta(minutes=2)
@@ -41,16 +42,24 @@ class Admission:
     refusal: str = ""
 
 
-def admit_certificate(session: Session, fingerprint: str, *, now: datetime) -> Admission:
+def admit_certificate(
+    session: Session, fingerprint: str, *, pem: str = "", now: datetime
+) -> Admission:
     """Check a certificate and record its use.
 
     A refusal is returned, not raised, because the transaction must be committed: the use of a
     replaced certificate fences the appliance.
+
+    Args:
+        session: the session.
+        fingerprint: the certificate's SHA-256.
+        pem: the certificate, which may be unknown after a restore.
+        now: the time.
     """
     certificate = session.scalars(
         select(ApplianceCertificate).where(ApplianceCertificate.fingerprint == fingerprint),
         execution_options={"populate_existing": True},
-    ).first()
+    ).first() or adopt_certificate(session, pem, fingerprint, now=now)
     if certificate is None:
         return Admission(now, refusal=_UNKNOWN)
     # The appliance's row is locked before its certificates change.

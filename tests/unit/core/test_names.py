@@ -10,7 +10,17 @@ from jinja2 import Environment, nodes
 ROOT = Path(__file__).parents[3]
 PRONOUNS = frozenset({"one", "some", "found", "known", "further", "more", "most", "kept", "again"})
 FOLDERS = (
-    *("access", "alerting", "cli", "collector", "core", "dash_app", "jobqueue", "plugins"),
+    *(
+        "access",
+        "alerting",
+        "backup",
+        "cli",
+        "collector",
+        "core",
+        "dash_app",
+        "jobqueue",
+        "plugins",
+    ),
     *("portal", "protocol", "scheduler", "serving", "tenants", "timeseries", "vedette"),
     *("benchmarks", "tests"),
 )

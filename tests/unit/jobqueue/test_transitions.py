@@ -59,6 +59,7 @@ def test_only_the_transitions_module_updates_jobs_and_attempts() -> None:
     packages = (
         "access",
         "alerting",
+        "backup",
         "cli",
         "dash_app",
         "jobqueue",
@@ -77,6 +78,7 @@ def test_only_the_transitions_module_updates_jobs_and_attempts() -> None:
     assert writers == {
         "jobqueue/jobs/end_notices.py",
         "jobqueue/jobs/job_secrets.py",
+        "jobqueue/jobs/restored.py",
         "jobqueue/logs/log_files.py",
         "jobqueue/logs/logs.py",
         "jobqueue/queue/stopping.py",

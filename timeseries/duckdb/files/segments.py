@@ -227,7 +227,7 @@ class Manifest:
 
         It runs again if a segment was added meanwhile; its files stay until it ends.
         """
-        with self._pinned():
+        with self.pinned():
             for _ in range(_MAX_REPEATS):
                 segments = self.of(measurement)
                 if measurement not in self._changing:
@@ -341,7 +341,8 @@ class Manifest:
             self.files.publish(new, path)
 
     @contextmanager
-    def _pinned(self) -> Iterator[None]:
+    def pinned(self) -> Iterator[None]:
+        """Let no file be deleted during the block."""
         token = object()
         with self._pin:
             self._pins[token] = self._number

@@ -1,0 +1,1 @@
+"""Backups of a portal, and their restore."""

@@ -1,0 +1,223 @@
+"""Backups by restic: what is restored is what was there, and nothing else changes."""
+
+import shutil
+import stat
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from sqlalchemy import func, select
+
+from backup.making import make_backup
+from backup.repository import Repository
+from backup.runs import backup_status, request_backup
+from core.db import SessionFactory, create_database_engine, create_session_factory
+from core.errors import ConfigurationError
+from core.settings import ServerSettings
+from jobqueue.models import Job
+from jobqueue.states import Reason
+from tenants.models import BackupRun, BackupState, Tenant, User
+from tests.cast import FrozenClock, make_cast
+from tests.fixtures.in_process import Result, run_vedette
+from tests.fixtures.migrated import copy_migrated
+from tests.fixtures.s3 import credentials, new_bucket, s3_server
+from tests.servers import free_port, require_program
+from tests.unit.jobqueue.builders import submit
+from tests.unit.timeseries.killed_sealing import SETTLED_NS, count_by_hour
+from tests.unit.timeseries.rollup_samples import ACME, HOUR_NS, START_NS, gpu, write_all
+from timeseries.duckdb.store import DuckDBStore
+
+LOG = Path("job-logs/tenant/job/1.log")
+
+
+@dataclass
+class Host:
+    """A server's data folder, and the commands on it."""
+
+    data: Path
+    environ: dict[str, str]
+
+    def vedette(self, *arguments: str, **environ: str) -> Result:
+        return run_vedette(*arguments, environ={**self.environ, **environ})
+
+    def sessions(self) -> SessionFactory:
+        return create_session_factory(create_database_engine(f"sqlite:///{self.data}/vedette.db"))
+
+    def store(self) -> DuckDBStore:
+        return DuckDBStore(self.data / "samples.duckdb")
+
+    @property
+    def repository(self) -> Path:
+        return Path(self.environ["VEDETTE_BACKUP_URL"])
+
+    @property
+    def settings(self) -> ServerSettings:
+        return ServerSettings(
+            data_dir=self.data,
+            backup_url=self.environ["VEDETTE_BACKUP_URL"],
+            backup_password_file=Path(self.environ["VEDETTE_BACKUP_PASSWORD_FILE"]),
+        )
+
+
+@pytest.fixture(scope="module")
+def lost(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """A server with the cast, sealed and new samples, a log and a waiting job; and its backup."""
+    require_program("restic", package="restic")
+    folder = tmp_path_factory.mktemp("lost")
+    password = folder / "password"
+    password.write_text("correct horse battery staple\n", encoding="utf-8")
+    host = host_at(folder / "data", repository=folder / "repository", password=password)
+    host.data.mkdir(mode=0o700)
+    copy_migrated(host.data / "vedette.db")
+    with host.sessions().begin() as session:
+        cast = make_cast(session)
+        submit(session, cast.bob)
+    hours = [gpu(START_NS + n * HOUR_NS, power_watts=float(n)) for n in range(9)]
+    with closing(host.store()) as store:
+        write_all(store, hours, ACME)
+        store.maintain(now_ns=SETTLED_NS)
+        write_all(store, [gpu(SETTLED_NS, power_watts=1.0)], ACME)
+    (host.data / LOG).parent.mkdir(parents=True)
+    (host.data / LOG).write_bytes(bytes(range(256)) * 20_000)
+    made = host.vedette("backup")
+    assert made.returncode == 0, made.stderr
+    return host
+
+
+def host_at(folder: Path, *, repository: Path, password: Path) -> Host:
+    environ = {
+        "VEDETTE_CONFIG": "",
+        "VEDETTE_DATA_DIR": str(folder),
+        "VEDETTE_PORT": str(free_port()),
+        "VEDETTE_BACKUP_URL": str(repository),
+        "VEDETTE_BACKUP_PASSWORD_FILE": str(password),
+    }
+    return Host(folder, environ)
+
+
+@pytest.fixture
+def new_host(lost: Host, tmp_path: Path) -> Host:
+    """A host without data that knows where the backups are."""
+    return Host(tmp_path / "new", {**lost.environ, "VEDETTE_DATA_DIR": str(tmp_path / "new")})
+
+
+def test_a_restored_server_has_everything_and_only_its_user_can_read_it(
+    lost: Host, new_host: Host
+) -> None:
+    restored = new_host.vedette("restore")
+    assert restored.returncode == 0, restored.stderr
+    with lost.sessions().begin() as old, new_host.sessions().begin() as new:
+        for model in (Tenant, User):
+            count = select(func.count()).select_from(model)
+            assert new.scalar(count) == old.scalar(count)
+        assert new.scalars(select(Job.reason)).all() == [Reason.RESTORED]
+    with closing(lost.store()) as old_store, closing(new_host.store()) as new_store:
+        assert count_by_hour(new_store) == count_by_hour(old_store)
+    for name in ("encryption_keys", "secret_key", str(LOG)):
+        assert (new_host.data / name).read_bytes() == (lost.data / name).read_bytes()
+    files = [path for path in new_host.data.rglob("*") if path.is_file()]
+    assert {stat.S_IMODE(path.stat().st_mode) & 0o077 for path in files} == {0}
+    assert not list(new_host.data.glob("restore-*"))
+
+
+def test_a_server_with_an_open_store_makes_the_backup_and_stores_what_is_new(lost: Host) -> None:
+    sessions, clock = lost.sessions(), FrozenClock()
+    with closing(lost.store()) as store:
+        with sessions.begin() as session:
+            run = request_backup(session, now=clock.now)
+        make_backup(lost.settings, sessions, store, run.id, clock=clock)
+        write_all(store, [gpu(SETTLED_NS + 1, power_watts=1.0)], ACME)
+    with sessions.begin() as session:
+        [first, second] = session.scalars(select(BackupRun).order_by(BackupRun.id))
+        assert backup_status(session).since == clock.now
+    assert first.added_bytes > 1_000_000 > second.added_bytes
+    assert second.total_bytes > 5_000_000
+    assert not (lost.data / "backup/contents").exists()
+
+
+def test_nothing_in_the_repository_can_be_read_without_the_password(
+    lost: Host, tmp_path: Path
+) -> None:
+    key = (lost.data / "encryption_keys").read_bytes().strip()
+    files = [path for path in lost.repository.rglob("*") if path.is_file()]
+    stored = b"".join(path.read_bytes() for path in files)
+    assert stored
+    assert key not in stored
+    assert b"alice@acme.example" not in stored
+    other = tmp_path / "other"
+    other.write_text("another one\n", encoding="utf-8")
+    listed = lost.vedette("backup", "list", VEDETTE_BACKUP_PASSWORD_FILE=str(other))
+    assert listed.returncode == 1
+    assert "password" in listed.stderr
+
+
+def test_verify_finds_damage(lost: Host, tmp_path: Path) -> None:
+    verified = lost.vedette("backup", "verify")
+    assert verified.returncode == 0, verified.stderr
+    assert "10 samples" in verified.stdout or "11 samples" in verified.stdout
+    repository = shutil.copytree(lost.repository, tmp_path / "repository")
+    for pack in [path for path in (repository / "data").rglob("*") if path.is_file()]:
+        damaged = bytearray(pack.read_bytes())
+        damaged[len(damaged) // 2] ^= 1
+        pack.chmod(0o600)
+        pack.write_bytes(damaged)
+    failed = lost.vedette("backup", "verify", VEDETTE_BACKUP_URL=str(repository))
+    assert failed.returncode == 1
+    with lost.sessions().begin() as session:
+        verification = backup_status(session).last_verification
+    assert verification is not None
+    assert verification.state is BackupState.FAILED
+    assert not list((lost.data / "backup").glob("restore-*"))
+
+
+def test_a_restore_sets_present_data_aside_only_when_told(lost: Host, new_host: Host) -> None:
+    new_host.data.mkdir()
+    (new_host.data / "secret_key").write_text("mine\n", encoding="utf-8")
+    refused = new_host.vedette("restore")
+    assert refused.returncode == 1
+    assert "--replace" in refused.stderr
+    assert contents_of(new_host.data) == {"secret_key": b"mine\n"}
+    assert new_host.vedette("restore", "--replace").returncode == 0
+    [aside] = new_host.data.glob("before-restore-*")
+    assert contents_of(aside) == {"secret_key": b"mine\n"}
+    assert (new_host.data / "secret_key").read_bytes() == (lost.data / "secret_key").read_bytes()
+
+
+def test_a_restore_that_fails_leaves_what_was_there(new_host: Host) -> None:
+    (new_host.data / LOG).parent.mkdir(parents=True)
+    (new_host.data / LOG).write_bytes(b"mine\n")
+    (new_host.data / "secret_key").write_text("mine\n", encoding="utf-8")
+    (new_host.data / "file").touch()
+    before = contents_of(new_host.data)
+    no_folder = f"{new_host.data}/file/logs"
+    failed = new_host.vedette("restore", "--replace", VEDETTE_LOG_URL=no_folder)
+    assert failed.returncode == 1
+    assert "Everything is as it was" in failed.stderr
+    assert contents_of(new_host.data) == before
+
+
+def contents_of(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_bucket_takes_backups_too(lost: Host, tmp_path: Path) -> None:
+    with s3_server(tmp_path) as endpoint:
+        url = f"s3://{new_bucket(endpoint).name}/vedette"
+        made = lost.vedette("backup", VEDETTE_BACKUP_URL=url, **credentials(endpoint))
+    assert made.returncode == 0, made.stderr
+
+
+def test_what_is_missing_is_named_with_the_remedy(
+    lost: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ConfigurationError) as raised:
+        Repository.of(replace(lost.settings, backup_url="", backup_password_file=None))
+    assert [problem.partition(" ")[0] for problem in raised.value.problems] == [
+        "backup_url",
+        "restic",
+        "backup_password_file",
+    ]
+    assert "apt install restic" in raised.value.problems[1]
