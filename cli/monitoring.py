@@ -57,6 +57,10 @@ def monitoring_app(
     return create_monitoring_app(
         settings,
         Readiness(required, watched),
-        registry=database_registry(sessions, clock=clock),
+        registry=database_registry(
+            sessions,
+            clock=clock,
+            backup_interval_seconds=settings.backup_interval_seconds if settings.backup_url else 0,
+        ),
         is_operator=is_operator,
     )

@@ -17,12 +17,13 @@ from sqlalchemy.orm import Session
 from alerting.models import Rule
 from alerting.notification.models import Notification
 from alerting.states import NotificationState
+from backup.runs import backup_status
 from core.clock import Clock
 from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError
 from jobqueue.models import Job
 from jobqueue.states import JobState
-from tenants.models import Appliance, ApplianceState, Tenant, TenantState
+from tenants.models import Appliance, ApplianceState, BackupState, Tenant, TenantState
 
 # Scrapes of several Prometheus servers read the tables once.
 CACHE_SECONDS = 5.0
@@ -36,9 +37,12 @@ _ACTIVE = tuple(state for state in JobState if not state.is_final)
 class DatabaseCollector(Collector):
     """Reads the figures; of a database that does not answer only that."""
 
-    def __init__(self, sessions: SessionFactory, *, clock: Clock) -> None:
+    def __init__(
+        self, sessions: SessionFactory, *, clock: Clock, backup_interval_seconds: float
+    ) -> None:
         self._sessions = sessions
         self._clock = clock
+        self._backup_interval_seconds = backup_interval_seconds
         self._figures: Figures = []
         self._read_at = 0.0
 
@@ -66,15 +70,31 @@ class DatabaseCollector(Collector):
     def _read(self) -> Figures:
         if time.monotonic() >= self._read_at + CACHE_SECONDS or not self._figures:
             with transaction(self._sessions) as session:
-                self._figures = _figures(session, now=self._clock())
+                now = self._clock()
+                self._figures = _figures(session, now=now)
+                if self._backup_interval_seconds:
+                    self._figures += _backup_figures(
+                        session, self._backup_interval_seconds, now=now
+                    )
             self._read_at = time.monotonic()
         return self._figures
 
 
-def database_registry(sessions: SessionFactory, *, clock: Clock) -> CollectorRegistry:
-    """Return a registry of the database's metrics."""
+def database_registry(
+    sessions: SessionFactory, *, clock: Clock, backup_interval_seconds: float = 0.0
+) -> CollectorRegistry:
+    """Return a registry of the database's metrics.
+
+    Args:
+        sessions: of the database.
+        clock: returns the current time.
+        backup_interval_seconds: the interval of backups; 0 if none are made.
+    """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(DatabaseCollector(sessions, clock=clock))
+    collector = DatabaseCollector(
+        sessions, clock=clock, backup_interval_seconds=backup_interval_seconds
+    )
+    registry.register(collector)
     return registry
 
 
@@ -129,6 +149,43 @@ def _figures(session: Session, *, now: datetime) -> Figures:
             "Time since the rule was due whose evaluation is overdue longest.",
             "",
             {"": _evaluation_lag(session, now=now)},
+        ),
+    ]
+
+
+def _backup_figures(session: Session, interval_seconds: float, *, now: datetime) -> Figures:
+    status = backup_status(session)
+    last, good, verification = status.last, status.last_good, status.last_verification
+    has_failed = last is not None and last.state is BackupState.FAILED
+    is_bad = verification is not None and verification.state is BackupState.FAILED
+    return [
+        (
+            "vedette_backup_age_seconds",
+            "Age of the data in the last backup; before the first, time since it was tried.",
+            "",
+            {"": _age_seconds(status.since, now)},
+        ),
+        (
+            "vedette_backup_interval_seconds",
+            "Interval of backups, as set.",
+            "",
+            {"": interval_seconds},
+        ),
+        ("vedette_backup_failed", "1 if the last backup failed.", "", {"": float(has_failed)}),
+        (
+            "vedette_backup_bytes",
+            "Size of the last backup, and how much of it was new.",
+            "part",
+            {
+                "total": float(good.total_bytes) if good else 0.0,
+                "added": float(good.added_bytes) if good else 0.0,
+            },
+        ),
+        (
+            "vedette_backup_verification_failed",
+            "1 if the last verification of a backup failed.",
+            "",
+            {"": float(is_bad)},
         ),
     ]
 

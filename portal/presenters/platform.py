@@ -11,6 +11,8 @@ from sqlalchemy.orm import Session
 from alerting.notification.receivers import count_receivers
 from alerting.notification.undelivered import list_undelivered
 from alerting.rules.service import count_rules
+from backup.contents import left_out
+from backup.runs import backup_status
 from core.settings import ServerSettings
 from dash_app.custom.dashboards import count_dashboards
 from dash_app.queries.platform import PlatformFigures, platform_figures, ratio_of
@@ -204,6 +206,20 @@ def maintenance_summary(
         "sample_retention_days": settings.sample_retention_days,
         "five_minute_retention_days": settings.five_minute_retention_days,
         "hour_retention_days": settings.hour_retention_days,
+        "backups": _backups(session, settings, now=now),
+    }
+
+
+def _backups(session: Session, settings: ServerSettings, *, now: datetime) -> dict[str, Any]:
+    status = backup_status(session)
+    interval = timedelta(seconds=settings.backup_interval_seconds)
+    return {
+        "status": status,
+        "is_configured": bool(settings.backup_url),
+        "is_overdue": bool(settings.backup_url) and status.is_overdue(interval, now=now),
+        "interval_seconds": settings.backup_interval_seconds,
+        "retention_days": settings.backup_retention_days,
+        "left_out": left_out(settings),
     }
 
 

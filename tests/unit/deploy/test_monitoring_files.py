@@ -28,7 +28,8 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 def metrics(sessions: SessionFactory, clock: FrozenClock) -> set[str]:
     """The names of all metrics, as queries write them."""
     assert server  # importing it declares them
-    families = [*REGISTRY.collect(), *DatabaseCollector(sessions, clock=clock).collect()]
+    database = DatabaseCollector(sessions, clock=clock, backup_interval_seconds=3600.0)
+    families = [*REGISTRY.collect(), *database.collect()]
     names = {
         f"{family.name}{ {'counter': '_total', 'info': '_info'}.get(family.type, '') }"
         for family in families
