@@ -7,6 +7,7 @@ from datetime import timedelta
 from alerting.notification.notices import add_notice
 from alerting.notification.quota_emails import email_admins
 from alerting.notification.senders.notify import EmailSender
+from alerting.rules.platform_rules import forget_tenant
 from alerting.rules.service import needed_fields
 from core.clock import to_ns
 from core.db import transaction
@@ -16,6 +17,7 @@ from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import move_overdue
 from jobqueue.jobs.end_notices import take_end_notices
 from jobqueue.jobs.quarantine import order_probes
+from jobqueue.logs.log_files import LogFiles
 from scheduler.fleet_samples import fleet_points, write_fleet
 from scheduler.outage_email import email_operators
 from tenants.fleet.liveness import sweep_appliances
@@ -143,8 +145,10 @@ class PortalTasks:
             Remover(
                 sessions=self._context.sessions,
                 store=self._store,
+                logs=LogFiles(self._settings.resolved_log_url),
                 folder=self._settings.exports_dir,
                 delete_images=self._delete_images,
+                forget=forget_tenant,
                 clock=self._context.clock,
                 is_stopping=self._context.is_stopping,
             )

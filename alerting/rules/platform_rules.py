@@ -205,6 +205,15 @@ def copy_platform_rules(session: Session, *, now: datetime, public_url: str = ""
     return added
 
 
+def forget_tenant(session: Session, tenant_id: str) -> None:
+    """Remove a tenant from the rules that are for some tenants; one for it alone is deleted."""
+    for rule in session.scalars(select(PlatformRule)).all():
+        if tenant_id in rule.tenant_ids:
+            rule.tenant_ids = [other for other in rule.tenant_ids if other != tenant_id]
+            if not rule.tenant_ids:  # which would mean all tenants
+                session.delete(rule)
+
+
 def _request_of(session: Session, rule: PlatformRule, tenant_id: str) -> RuleRequest:
     """Return the copy for a tenant; its name gives way to that of the tenant's own rule."""
     same = select(Rule.id).where(

@@ -90,6 +90,17 @@ class LogFiles:
                 file.flush()
                 os.fsync(file.fileno())
 
+    def of_tenant(self, tenant_id: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield the name of each file of a tenant, below its folder, with its content in pieces."""
+        for job_id in self.names(tenant_id):
+            for name in self.names(f"{tenant_id}/{job_id}"):
+                yield f"{job_id}/{name}", self._read(f"{tenant_id}/{job_id}/{name}")
+
+    def _read(self, name: str) -> Iterator[bytes]:
+        with self._fs.open(self._path(name), "rb") as file:
+            while piece := file.read(MAX_LIMIT_BYTES):
+                yield piece
+
     def names(self, folder: str = "") -> list[str]:
         """Return the names in a folder, which may be missing."""
         try:

@@ -1,7 +1,7 @@
 """Exports all data of a tenant as one ZIP file.
 
-Each table is a JSON lines file in `tables/`, each measurement a Parquet file in `samples/`. Secrets
-and their hashes are left out.
+Each table is a JSON lines file in `tables/`, each measurement a Parquet file in `samples/`, the log
+of each attempt a file in `logs/`. Secrets and their hashes are left out.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from datetime import date, datetime
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from sqlalchemy import Select, Table, select
@@ -48,10 +48,22 @@ All data of the tenant {name} ({slug}).
 tables/*.jsonl     one JSON object a line; instants are UTC. Secrets, the environment variables of
                    jobs and the addresses of receivers are left out.
 samples/*.parquet  one row for each point: its time, its tags, its fields.
+logs/JOB/N.log     the output of attempt N of a job: time, stream, F for a whole line, the line.
+                   tables/attempt_log_chunks.jsonl has those of attempts that ended just before.
 tables/audit_entries.jsonl is a chain of hashes: each entry names the hash of the one before.
 """
 
 Progress = Callable[[int, int], None]
+
+
+class TenantLogs(Protocol):
+    """The files with logs of jobs."""
+
+    def of_tenant(self, tenant_id: str) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """Yield the name of each file of a tenant, below its folder, with its content in pieces."""
+
+    def delete(self, name: str) -> None:
+        """Delete the folder of a tenant, which may be missing."""
 
 
 class ArchiveInterrupted(Exception):  # noqa: N818 - not an error
@@ -65,12 +77,14 @@ class Archive:
         self,
         sessions: SessionFactory,
         store: Store,
+        logs: TenantLogs,
         tenant_id: str,
         *,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._sessions = sessions
         self._store = store
+        self._logs = logs
         self._tenant_id = tenant_id
         self._is_stopping = is_stopping
 
@@ -94,7 +108,7 @@ class Archive:
     def _fill(self, archive: zipfile.ZipFile, progress: Progress) -> None:
         measurements = self._store.measurements(tenants=(self._tenant_id,))
         statements = list(_statements(self._tenant_id))
-        total = len(statements) + len(measurements)
+        total = len(statements) + len(measurements) + 1
         with transaction(self._sessions) as session:
             tenant = session.get_one(Tenant, self._tenant_id)
             readme = _README.format(name=tenant.name, slug=tenant.slug)
@@ -105,6 +119,8 @@ class Archive:
         for done, measurement in enumerate(measurements, start=len(statements)):
             progress(done, total)
             self._write_samples(archive, measurement)
+        progress(total - 1, total)
+        self._write_logs(archive)
         progress(total, total)
 
     def _write_table(self, archive: zipfile.ZipFile, name: str, statement: Select[Any]) -> None:
@@ -129,6 +145,13 @@ class Archive:
             for piece in export(self._store, query, ExportFormat.PARQUET):
                 self._check_stopping()
                 file.write(piece.data)
+
+    def _write_logs(self, archive: zipfile.ZipFile) -> None:
+        for name, pieces in self._logs.of_tenant(self._tenant_id):
+            with archive.open(f"logs/{name}", "w", force_zip64=True) as file:
+                for piece in pieces:
+                    self._check_stopping()
+                    file.write(piece)
 
     def _check_stopping(self) -> None:
         if self._is_stopping():

@@ -20,7 +20,12 @@ from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError
 from core.guarded_update import changed_one
 from tenants.auditing.recording import record
-from tenants.lifecycle.archive import Archive, ArchiveInterrupted, tenant_tables
+from tenants.lifecycle.archive import (
+    Archive,
+    ArchiveInterrupted,
+    TenantLogs,
+    tenant_tables,
+)
 from tenants.models import (
     AuditEntry,
     AuditHead,
@@ -46,16 +51,20 @@ class Remover:
     Attributes:
         sessions: of the database, with an actor for the audit log.
         store: has the samples.
+        logs: has the logs of ended jobs.
         folder: of exports.
         delete_images: deletes the images of the tenant with a slug.
+        forget: removes a tenant's id from what belongs to the platform.
         clock: the time.
         is_stopping: whether to stop between two steps.
     """
 
     sessions: SessionFactory
     store: Store
+    logs: TenantLogs
     folder: Path
     delete_images: Callable[[str], object]
+    forget: Callable[[Session, str], object]
     clock: Clock
     is_stopping: Callable[[], bool]
 
@@ -121,7 +130,11 @@ def _work(remover: Remover, removal_id: str) -> None:
 
 def _export(remover: Remover, removal: TenantRemoval) -> None:
     archive = Archive(
-        remover.sessions, remover.store, removal.tenant_id, is_stopping=remover.is_stopping
+        remover.sessions,
+        remover.store,
+        remover.logs,
+        removal.tenant_id,
+        is_stopping=remover.is_stopping,
     )
     size_bytes = archive.write(
         remover.folder / removal.file_name,
@@ -153,6 +166,7 @@ def _delete_rows(remover: Remover, removal: TenantRemoval) -> None:
     _delete_in_batches(remover, entries, entries.c.chain == removal.tenant_id)
     now = remover.clock()
     with transaction(remover.sessions) as session:
+        remover.forget(session, removal.tenant_id)
         session.execute(delete(AuditHead).where(AuditHead.chain == removal.tenant_id))
         session.execute(delete(Tenant).where(Tenant.id == removal.tenant_id))
         if _move(session, removal, RemovalState.DELETING_SAMPLES, total=1):
@@ -160,7 +174,9 @@ def _delete_rows(remover: Remover, removal: TenantRemoval) -> None:
 
 
 def _delete_samples(remover: Remover, removal: TenantRemoval) -> None:
+    """Delete samples, and logs: only now no ended attempt is left whose log moves to a file."""
     remover.store.delete_tenant(removal.tenant_id)
+    remover.logs.delete(removal.tenant_id)
     now = remover.clock()
     with transaction(remover.sessions) as session:
         if _move(session, removal, RemovalState.REMOVED, finished_at=now, done=1, total=1):

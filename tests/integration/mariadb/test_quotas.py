@@ -8,9 +8,11 @@ import msgspec
 import pytest
 from sqlalchemy import func, select
 
+from alerting.rules.platform_rules import forget_tenant
 from core.db import SessionFactory
 from core.errors import ConflictError
 from dash_app.queries.platform import platform_figures
+from jobqueue.logs.log_files import LogFiles
 from jobqueue.models import Job
 from jobqueue.queue.retention import delete_ended, job_retention
 from jobqueue.queue.service import submit_job
@@ -148,10 +150,12 @@ def test_a_tenant_that_many_remove_at_once_is_removed_once(
     assert sum(race_numbered(ask)) == 1
     clock.advance(SETTLE.total_seconds())
     remover = Remover(
+        logs=LogFiles(str(tmp_path / "logs")),
         sessions=acted,
         store=store,
         folder=tmp_path,
         delete_images=lambda _slug: None,
+        forget=forget_tenant,
         clock=clock,
         is_stopping=lambda: False,
     )

@@ -8,11 +8,15 @@ import pytest
 from sqlalchemy import select
 
 from alerting.notification.models import Notification
+from alerting.rules.platform_rules import forget_tenant
 from alerting.states import NotificationState
+from backup.repository import Stored
+from backup.runs import end_run, request_backup
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.leases import SCHEDULER_LEASE, Lease
 from core.settings import ServerSettings
+from jobqueue.logs.log_files import LogFiles
 from jobqueue.models import Job
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
@@ -266,10 +270,12 @@ def test_a_tenant_is_closed_and_removed_with_its_export(
     clock.advance(SETTLE.total_seconds())
     acted = acting(sessions, Actor(name="scheduler", via="scheduler"), clock=clock)
     remover = Remover(
+        logs=LogFiles(settings.resolved_log_url),
         sessions=acted,
         store=store,
         folder=settings.exports_dir,
         delete_images=lambda _slug: None,
+        forget=forget_tenant,
         clock=clock,
         is_stopping=lambda: False,
     )
@@ -327,6 +333,22 @@ def test_all_failed_notifications_are_discarded_at_once(
     assert olivia.post("/console/maintenance/notifications/discard-all").status_code == 302
     with sessions() as session:
         assert session.scalars(select(Notification)).all() == []
+
+
+def test_maintenance_shows_how_the_backups_go(
+    olivia: Browser, sessions: SessionFactory, cast: Cast
+) -> None:
+    assert cast
+    assert "makes no backups" in olivia.get("/console/maintenance").text
+    with sessions.begin() as session:
+        made = request_backup(session, now=NOON)
+        stored = Stored(snapshot="4b0f792d", total_bytes=3 * 2**30, added_bytes=2**20)
+        end_run(session, made.id, stored=stored, data_at=NOON, now=NOON)
+        failed = request_backup(session, now=NOON)
+        end_run(session, failed.id, error="The disk is full.", now=NOON)
+    page = olivia.get("/console/maintenance").text
+    for text in ("4b0f792d", "3 GiB", "The last backup failed", "The disk is full."):
+        assert text in page
 
 
 def test_jobs_that_ended_long_ago_are_deleted(

@@ -4,13 +4,16 @@ import json
 import zipfile
 from contextlib import suppress
 from dataclasses import replace
+from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from sqlalchemy import select
+from sqlalchemy import JSON, Column, Enum, false, select
 from sqlalchemy.orm import Session
 
+from alerting.rules.platform_rules import forget_tenant
 from core.clock import to_ns
 from core.db import Base, SessionFactory
 from core.errors import (
@@ -20,6 +23,8 @@ from core.errors import (
     NotFoundError,
     UnavailableError,
 )
+from core.ids import new_id
+from jobqueue.logs.log_files import LogFiles
 from tenants.auditing.chain import verify_all
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
@@ -55,8 +60,10 @@ def remover(sessions: SessionFactory, store: Store, tmp_path: Path, clock: Froze
     return Remover(
         sessions=acted,
         store=store,
+        logs=LogFiles(str(tmp_path / "logs")),
         folder=tmp_path / "exports",
         delete_images=lambda _slug: None,
+        forget=forget_tenant,
         clock=clock,
         is_stopping=lambda: False,
     )
@@ -134,6 +141,80 @@ def test_nothing_of_the_tenant_is_left_and_others_are_untouched(
     assert list_removals(session, scope_of(cast.olivia)).items == [removal]
 
 
+def test_no_table_and_no_store_names_anything_of_the_tenant(
+    remover: Remover, doomed: str, cast: Cast, store: Store
+) -> None:
+    """Every table that can have rows of a tenant has one, whatever tables there will be."""
+    assert doomed
+    with remover.sessions.begin() as session:
+        names = fill_tables(session, tenant_id=cast.acme.id, user_id=cast.bob.id)
+    files = LogFiles(str(remover.folder.parent / "logs"))
+    files.write(f"{cast.acme.id}/job/1.log", iter([b"epoch 1"]))
+    files.write(f"{cast.globex.id}/job/1.log", iter([b"epoch 1"]))
+    deleted_images: list[str] = []
+    assert run_removals(replace(remover, delete_images=deleted_images.append)) == 1
+    with remover.sessions() as session:
+        remaining = {
+            table.name
+            for table in Base.metadata.sorted_tables
+            for row in session.execute(select(table)).all()
+            if any(name in repr(row) for name in names)
+        }
+    # The list of removals, and the platform's log of them.
+    assert remaining == {"tenant_removals", "audit_entries"}
+    assert store.measurements(tenants=(cast.acme.id,)) == []
+    assert files.names() == [cast.globex.id]
+    assert deleted_images == ["acme"]
+
+
+def fill_tables(session: Session, *, tenant_id: str, user_id: str) -> set[str]:
+    """Insert a row into every table; return the ids of those that belong to the tenant."""
+    references: dict[str, object] = {"tenants": tenant_id, "users": user_id}
+    owned = set(references)
+    for table in Base.metadata.sorted_tables:
+        if table.name in {*references, "tenant_removals"}:
+            continue
+        parents = {
+            key.column.table.name for key in table.foreign_keys if key.ondelete != "SET NULL"
+        }
+        if "tenant_id" in table.c or owned & parents:
+            owned.add(table.name)
+        key = next(iter(table.primary_key.columns))
+        own = table.c.tenant_id == tenant_id if "tenant_id" in table.c else false()
+        present = session.scalar(select(key).where(own))
+        if present is None:
+            row = {
+                column.name: filled(column, references, tenant_id)
+                for column in table.columns
+                if column.computed is None
+            }
+            session.execute(table.insert().values(row))
+            present = row[key.name]
+        references[table.name] = present
+    return {str(references[name]) for name in owned if len(str(references[name])) > 30}
+
+
+def filled(column: Column[Any], references: dict[str, object], tenant_id: str) -> object:
+    """Return a value for a column: of a parent's row, or a new one of its type."""
+    for key in column.foreign_keys:
+        return references.get(key.column.table.name)
+    if column.name in {"tenant_id", "tenant_ids"}:
+        return tenant_id if column.name == "tenant_id" else [tenant_id]
+    kind = column.type
+    if isinstance(kind, Enum):
+        return next(iter(kind.enum_class or ()))
+    if isinstance(kind, JSON):
+        return {}
+    values: dict[type, object] = {
+        str: new_id()[: getattr(kind, "length", None) or 36],
+        bytes: b"x",
+        datetime: NOON,
+        date: NOON.date(),
+        bool: False,
+    }
+    return values.get(kind.python_type, 1)
+
+
 def test_a_user_of_another_tenant_remains(
     remover: Remover, doomed: str, cast: Cast, session: Session
 ) -> None:
@@ -153,6 +234,9 @@ def test_a_user_of_another_tenant_remains(
 def test_the_export_contains_everything_except_secrets(
     remover: Remover, doomed: str, cast: Cast, session: Session, tmp_path: Path
 ) -> None:
+    files = LogFiles(str(tmp_path / "logs"))
+    files.write(f"{cast.acme.id}/job/1.log", iter([b"epoch ", b"1"]))
+    files.write(f"{cast.globex.id}/job/2.log", iter([b"of another tenant"]))
     run_removals(remover)
     path = export_file(session, scope_of(cast.olivia), doomed, folder=remover.folder, now=NOON)
     assert path.stat().st_mode & 0o077 == 0
@@ -168,6 +252,8 @@ def test_the_export_contains_everything_except_secrets(
     (quota,) = (tables / "tenant_quotas.jsonl").read_text().splitlines()
     assert json.loads(quota)["max_gpus"] == 8
     assert "tenant.closed" in (tables / "audit_entries.jsonl").read_text()
+    log = tmp_path / "unpacked" / "logs" / "job" / "1.log"
+    assert log.read_bytes() == b"epoch 1"
     samples = pq.read_table(tmp_path / "unpacked" / "samples" / "cpu.parquet")
     assert samples.column("usage_percent").to_pylist() == [50.0]
 
