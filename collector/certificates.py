@@ -109,6 +109,11 @@ class AgentCertificate:
             return None
         return metadata.lifetime_seconds - (now - metadata.received_at).total_seconds()
 
+    def is_expired(self, now: datetime) -> bool:
+        """Return whether there is a certificate that is no longer valid."""
+        remaining_seconds = self.remaining_seconds(now)
+        return remaining_seconds is not None and remaining_seconds <= 0
+
     def record_failure(self, reason: str, *, now: datetime) -> None:
         """Store a failed renewal, for `vedette agent check`."""
         before = self._failure

@@ -7,6 +7,7 @@ used without a restart.
 import logging
 import os
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
@@ -41,15 +42,20 @@ class TLSFiles:
         paths = (self.ca_file, self.certificate_file, self.key_file)
         return tuple(path for path in paths if path is not None) + self.also_trusted
 
-    def resolved(self) -> "TLSFiles":
-        """Return the files that are in use now: those from the portal only if they exist."""
+    def resolved(self, *, is_issued_usable: bool = True) -> "TLSFiles":
+        """Return the files that are in use now: those from the portal only if they exist.
+
+        Args:
+            is_issued_usable: whether the portal's certificate is still valid.
+        """
         trusted = self.also_trusted
         if trusted:
             is_in_use = trusted[0].exists()
             trusted = tuple(path for path in trusted if path.exists()) if is_in_use else ()
-        certificate_file = self.certificate_file
-        if certificate_file is None and self.issued_file is not None and self.issued_file.exists():
-            certificate_file = self.issued_file
+        certificate_file, issued_file = self.certificate_file, self.issued_file
+        is_usable = is_issued_usable and issued_file is not None and issued_file.exists()
+        if certificate_file is None and is_usable:
+            certificate_file = issued_file
         return TLSFiles(self.ca_file, certificate_file, self.key_file, also_trusted=trusted)
 
 
@@ -57,10 +63,21 @@ class TLSContexts:
     """Provides the TLS context, a new one after a file has changed. Thread-safe.
 
     While a changed file can't be used, for example half written, the old context stays in use.
+
+    Args:
+        files: the files.
+        is_issued_expired: whether the portal's certificate has expired. It is then not presented:
+            a server would end the connection without a word, and can answer this way.
     """
 
-    def __init__(self, files: TLSFiles | None = None) -> None:
+    def __init__(
+        self,
+        files: TLSFiles | None = None,
+        *,
+        is_issued_expired: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._files = files or TLSFiles()
+        self._is_issued_expired = is_issued_expired
         self._lock = Lock()
         self._context: ssl.SSLContext | None = None
         self._stamp: _Stamp = ()
@@ -72,7 +89,7 @@ class TLSContexts:
             OSError: a file can't be used, and there is no earlier context.
         """
         with self._lock:
-            files = self._files.resolved()
+            files = self._files.resolved(is_issued_usable=not self._is_issued_expired())
             if self._context is not None and not files.paths and not self._stamp:
                 return self._context
             try:

@@ -10,7 +10,9 @@ import math
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 
+from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
 
@@ -25,7 +27,7 @@ from core.request_notes import APPLIANCE_ID, TENANT_ID, note
 from core.write_turns import WRITER
 from tenants.fleet.agents import authenticate_agent
 from tenants.models import Appliance
-from tenants.pki.admission import admit_certificate
+from tenants.pki.admission import CERTIFICATE_NEEDED, admit_certificate, refuse_expired
 from tenants.users.throttling import network_of
 
 _SCHEMES = frozenset({"token", "bearer"})
@@ -147,7 +149,10 @@ class Authenticator:
     async def _verified(self, scope: Scope, secret: str, fingerprint: str | None) -> Agent:
         if fingerprint is None:
             if self._needs_certificate:
-                raise UnauthenticatedError(_CERTIFICATE_NEEDED, code="certificate_needed")
+                self.failures.check(scope)
+                await self._database.run(
+                    lambda session: _refuse_without_certificate(session, secret, now=self._clock())
+                )
             return await self._agent_of_token(scope, secret)
         # The certificate first: its error says more than that the token is unknown.
         agent = await self._agent_of_certificate(scope, fingerprint)
@@ -221,6 +226,12 @@ def _password(request: Request) -> str:
             "or send 'Authorization: Token <agent token>'."
         )
     return secret
+
+
+def _refuse_without_certificate(session: Session, secret: str, *, now: datetime) -> None:
+    """Refuse a token alone; says more to an agent whose certificate has expired."""
+    refuse_expired(session, authenticate_agent(session, secret), now=now)
+    raise UnauthenticatedError(_CERTIFICATE_NEEDED, code=CERTIFICATE_NEEDED)
 
 
 def _agent_of(appliance: Appliance) -> Agent:

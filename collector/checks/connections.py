@@ -10,6 +10,7 @@ from enum import StrEnum
 from statistics import median
 from urllib.parse import urlsplit
 
+from collector.certificates import AgentCertificate
 from collector.config import AgentConfig, InfluxDBSettings
 from collector.data_dir import Identity
 from collector.errors import CollectorError, PortalRefusedError
@@ -68,7 +69,7 @@ def check_connections(
         identity: checked at each portal address; None skips that.
         clock: this host's time, compared with theirs.
     """
-    tls = build_tls(config)
+    tls = build_tls(config, AgentCertificate(config.data_dir), clock=clock)
     if config.influxdb is not None:
         results = list(_check_address(config.influxdb.url, config, None, tls=tls, clock=clock))
         yield from results
@@ -167,8 +168,8 @@ def _check_identity(
             advice = "Check that agent and portal have compatible versions."
             return CheckResult(Verdict.FAIL, name, error.message, advice)
         advice = (
-            "Samples stay in the buffer. If the message says so, enroll with a new token: "
-            "vedette agent enroll --again."
+            "Samples stay in the buffer. If the message says so, enroll with a new token, which "
+            "*Enroll again* on the appliance's page makes: vedette agent enroll --again."
         )
         message = f"the portal refuses this appliance: {error.message}"
         return CheckResult(Verdict.FAIL, name, message, advice)

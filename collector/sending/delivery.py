@@ -68,10 +68,10 @@ def build_delivery(
         buffer: what to send.
         clock: the time.
     """
-    tls = build_tls(config)
     certificate = AgentCertificate(
         config.data_dir, is_active=config.client_certificate_file is None
     )
+    tls = build_tls(config, certificate, clock=clock)
     urls = config.portal_urls if config.influxdb is None else [config.influxdb.url]
     access_points = AccessPoints(urls)
     sender = Sender(
@@ -88,14 +88,17 @@ def build_delivery(
     return Delivery(access_points, tls, sender, prober, certificate)
 
 
-def build_tls(config: AgentConfig) -> TLSContexts:
-    """Return the configured authorities and client certificate."""
+def build_tls(config: AgentConfig, certificate: AgentCertificate, *, clock: Clock) -> TLSContexts:
+    """Return the configured authorities and client certificate, or the portal's."""
     files = (config.ca_file, config.client_certificate_file, config.client_key_file)
     if config.influxdb is not None:
         return TLSContexts(TLSFiles(*files))
     issued_file = config.data_dir / CERTIFICATE_NAME
     trusted = portal_authority_files(config.data_dir)
-    return TLSContexts(TLSFiles(*files, issued_file, also_trusted=trusted))
+    return TLSContexts(
+        TLSFiles(*files, issued_file, also_trusted=trusted),
+        is_issued_expired=lambda: certificate.is_expired(clock()),
+    )
 
 
 def connect_to_portal(

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import or_, select, update
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError
+from core.errors import ConflictError, UnauthenticatedError
 from tenants.fleet.agents import (
     OLD_CERTIFICATE,
     appliance_refusal,
@@ -31,6 +31,7 @@ from tenants.pki.adoption import adopt_certificate
 from tenants.scope import Scope
 
 GRACE = timedelta(minutes=2)
+CERTIFICATE_NEEDED = "certificate_needed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,23 @@ def _refusal(certificate: ApplianceCertificate, appliance: Appliance, *, now: da
             "automatically; check the appliance's clock."
         )
     return appliance_refusal(appliance)
+
+
+def refuse_expired(session: Session, appliance: Appliance, *, now: datetime) -> None:
+    """Refuse an agent without a certificate if that has expired, and say what to do.
+
+    Raises:
+        UnauthenticatedError: the certificate that it used last has expired.
+    """
+    used = used_certificate(session, appliance.id)
+    if used is not None and used.not_after <= now:
+        raise UnauthenticatedError(
+            f"The certificate of the appliance {appliance.name!r} expired on "
+            f"{used.not_after:%Y-%m-%d} and was not renewed in time. An admin of the tenant can "
+            "readmit the agent on the appliance's certificates page; *Enroll again* on the "
+            "appliance's page makes a line that gives it a new identity instead.",
+            code=CERTIFICATE_NEEDED,
+        )
 
 
 _UNKNOWN = "Unknown certificate. Enroll the appliance again with a new enrollment token."

@@ -17,12 +17,11 @@ from tenants.fleet.agents import lock_appliance
 from tenants.fleet.events import EventKind, add_event
 from tenants.models import Appliance, ApplianceCertificate
 from tenants.permissions import Permission
-from tenants.pki.admission import used_certificate
+from tenants.pki.admission import CERTIFICATE_NEEDED, refuse_expired, used_certificate
 from tenants.pki.authority import authorities_pem, signing_authority
 from tenants.pki.signing import Subject, key_of_request, sign
 from tenants.scope import Scope
 
-CERTIFICATE_NEEDED = "certificate_needed"
 MAX_RENEWALS = 30
 RENEWALS_WITHIN = timedelta(minutes=10)
 
@@ -123,21 +122,13 @@ def renew_certificate(
 def _refuse_secret_beside_certificate(
     session: Session, appliance: Appliance, *, now: datetime
 ) -> None:
-    used = used_certificate(session, appliance.id)
-    if used is None:
-        return
-    if used.not_after > now:
+    refuse_expired(session, appliance, now=now)
+    if used_certificate(session, appliance.id) is not None:
         raise UnauthenticatedError(
             f"The appliance {appliance.name!r} has a certificate, and must use it to get the "
             "next one. If it was lost, ask an admin of the tenant to enroll the appliance again.",
             code=CERTIFICATE_NEEDED,
         )
-    raise UnauthenticatedError(
-        f"The certificate of the appliance {appliance.name!r} expired on {used.not_after:%Y-%m-%d} "
-        "and was not renewed in time. An admin of the tenant can readmit the agent on the "
-        "appliance's certificates page.",
-        code=CERTIFICATE_NEEDED,
-    )
 
 
 def fingerprint_of(certificate: x509.Certificate) -> str:

@@ -12,14 +12,16 @@ from datetime import timedelta
 from pathlib import Path
 from urllib.parse import quote
 
+import msgspec
 import pytest
 import requests
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from cli.database import open_database
+from collector.certificates import METADATA_NAME, CertificateMetadata
 from collector.data_dir import load_identity
-from core.clock import utc_now
+from core.clock import to_ns, utc_now
 from core.db import transaction
 from core.secretbox import SecretBox
 from tenants.models import Appliance, ApplianceCertificate
@@ -453,3 +455,44 @@ def test_a_cloned_appliance_is_fenced_and_both_agents_say_why(
 def running_agent(home: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     argv = [sys.executable, "-m", "cli.main", "agent", "run", "--data-dir", str(home)]
     return running(argv, log_path=home / "agent.log")
+
+
+@pytest.mark.parametrize("portal", ["gateway", "embedded"])
+def test_an_agent_whose_certificate_ran_out_is_told_so(
+    portal: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A server would end the handshake without a word, or answer with a page of nginx."""
+    gateway: Gateway = request.getfixturevalue(portal)
+    appliance = gateway.enroll(tmp_path / "off", f"off-{portal}")
+    assert appliance.ask(certificate=appliance.certificate).status_code == 204
+    expire(appliance)
+    checked = vedette_agent("check", "--data-dir", appliance.home)
+    assert checked.returncode == 1
+    assert "expired on" in checked.stdout
+    assert "readmit the agent on the appliance's certificates page" in checked.stdout
+    assert "firewall" not in checked.stdout
+
+
+def expire(appliance: Host) -> None:
+    """Let the certificate of an appliance that was off for weeks expire, on both sides."""
+    settings = appliance.gateway.deployment.settings
+    weeks_ago, key = utc_now() - timedelta(weeks=3), ec.generate_private_key(ec.SECP256R1())
+    with open_database(settings) as (_engine, sessions), transaction(sessions) as session:
+        issuer = Issuer(SecretBox.of(settings), -timedelta(minutes=1))
+        row = session.get_one(Appliance, appliance.ident)
+        csr = signing_request(key)
+        issued = issue_certificate(session, issuer, row, csr=csr, now=utc_now())
+        for used in session.query(ApplianceCertificate).filter_by(appliance_id=row.id):
+            used.not_after, used.first_used_at = issued.not_after, weeks_ago
+    secret = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    appliance.certificate.write_bytes(secret + issued.certificate.encode())
+    metadata = CertificateMetadata(
+        received_at_ns=to_ns(weeks_ago),
+        lifetime_seconds=timedelta(weeks=1).total_seconds(),
+        replaces_secret=True,
+    )
+    (appliance.home / METADATA_NAME).write_bytes(msgspec.json.encode(metadata))
