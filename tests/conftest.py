@@ -68,6 +68,7 @@ SERVER_OF = {
     "tests/integration/mariadb/": "mariadb",
     "tests/integration/races/": "mariadb",
     "tests/integration/test_agent_check.py": "portal",
+    "tests/integration/test_backup.py": "mariadb",
     "tests/integration/test_client_certificate.py": "portal",
     "tests/integration/test_confinement.py": "dockerd",
     "tests/integration/test_container_storage.py": "dockerd",

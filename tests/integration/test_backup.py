@@ -7,19 +7,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, inspect, select
 
 from backup.making import make_backup
 from backup.repository import Repository
 from backup.runs import backup_status, request_backup
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.errors import ConfigurationError
+from core.migrations import upgrade_database
 from core.settings import ServerSettings
 from jobqueue.models import Job
 from jobqueue.states import Reason
 from tenants.models import BackupRun, BackupState, Tenant, User
 from tests.cast import FrozenClock, make_cast
 from tests.fixtures.in_process import Result, run_vedette
+from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.migrated import copy_migrated
 from tests.fixtures.s3 import credentials, new_bucket, s3_server
 from tests.servers import free_port, require_program
@@ -200,6 +202,46 @@ def test_a_restore_that_fails_leaves_what_was_there(new_host: Host) -> None:
 def contents_of(folder: Path) -> dict[str, bytes]:
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+@pytest.mark.needs_mariadb
+def test_a_database_on_mariadb_is_dumped_and_loaded(
+    lost: Host, mariadb: MariaDB, tmp_path: Path
+) -> None:
+    old_url, new_url = mariadb.new_database(), mariadb.new_database()
+    old = moved(lost, tmp_path / "old", database_url=old_url)
+    old.data.mkdir()
+    old_engine, new_engine = create_database_engine(old_url), create_database_engine(new_url)
+    upgrade_database(old_engine)
+    with create_session_factory(old_engine).begin() as session:
+        submit(session, make_cast(session).bob, name="train-🔥")
+    made = old.vedette("backup")
+    assert made.returncode == 0, made.stderr
+    new = moved(lost, tmp_path / "new", database_url=new_url)
+    failed = new.vedette("restore", TIMESERIES_URL="duckdb:////dev/null/x/samples.duckdb")
+    assert failed.returncode == 1
+    assert inspect(new_engine).get_table_names() == []
+    restored = new.vedette("restore")
+    assert restored.returncode == 0, restored.stderr
+    with create_session_factory(new_engine).begin() as session:
+        assert session.scalars(select(Job.name)).one() == "train-🔥"
+        assert session.scalar(select(func.count()).select_from(User)) == 4
+    refused = new.vedette("restore", "--replace")
+    assert refused.returncode == 1
+    assert "empty" in refused.stderr
+    for engine in (old_engine, new_engine):
+        engine.dispose()
+
+
+def moved(host: Host, folder: Path, *, database_url: str) -> Host:
+    """Return a host with another folder and database, and a repository of its own."""
+    environ = {
+        **host.environ,
+        "VEDETTE_DATA_DIR": str(folder),
+        "VEDETTE_BACKUP_URL": f"{host.repository}-mariadb",
+        "DATABASE_URL": database_url,
+    }
+    return Host(folder, environ)
 
 
 def test_a_bucket_takes_backups_too(lost: Host, tmp_path: Path) -> None:
