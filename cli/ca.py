@@ -23,6 +23,7 @@ from tenants.pki.authority import (
     authorities_pem,
     new_key,
     rotate_authority,
+    server_authority,
     signing_authority,
     trusted_authorities,
 )
@@ -32,6 +33,7 @@ AUTHORITIES_NAME = "agents-ca.pem"
 CERTIFICATE_NAME, KEY_NAME = "server.pem", "server.key"
 # The longest lifetime that browsers accept.
 MAX_DAYS = 397
+_MAX_LISTED = 10
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 output_option = click.option(
@@ -108,19 +110,30 @@ def rotate(overlap_hours: float) -> None:
 @click.option(
     "--output", type=click.Path(path_type=Path), help="Directory. Defaults to the data directory."
 )
-def server_certificate(names: tuple[str, ...], *, days: int, output: Path | None) -> None:
+@click.option(
+    "--newest", "is_newest", is_flag=True, help="By the newest CA, whatever agents know of it."
+)
+def server_certificate(
+    names: tuple[str, ...], *, days: int, output: Path | None, is_newest: bool
+) -> None:
     """Create a server certificate for the portal, signed by its own CA.
 
     NAMES are the host names and IP addresses of the portal; localhost is always added. Use it
     where no public CA signs. Agents learn the CA when they enroll; browsers warn until you add
     it to their trust store. Run the command again before the certificate expires: a running
     server loads the new one by itself.
+
+    After a rotation of the CA, the old one signs until all agents know the new one.
     """
     settings = load_server_settings()
     folder = output or settings.data_dir
-    write_server_certificate(settings, names, days=days, folder=folder)
+    lagging = write_server_certificate(
+        settings, names, days=days, folder=folder, is_newest=is_newest
+    )
     certificate_path, key_path = folder / CERTIFICATE_NAME, folder / KEY_NAME
     click.echo(f"Wrote {certificate_path} and {key_path}, valid for {days} days.")
+    if lagging:
+        _print_lagging(lagging, is_newest=is_newest)
     if settings.tls_certificate_file is None:
         host = f"[{names[0]}]" if ":" in names[0] else names[0]
         click.echo(
@@ -132,13 +145,23 @@ def server_certificate(names: tuple[str, ...], *, days: int, output: Path | None
 
 
 def write_server_certificate(
-    settings: ServerSettings, names: Sequence[str], *, days: int = MAX_DAYS, folder: Path
-) -> None:
-    """Write a certificate of the portal's CA, with its chain, and its key to a folder."""
+    settings: ServerSettings,
+    names: Sequence[str],
+    *,
+    days: int = MAX_DAYS,
+    folder: Path,
+    is_newest: bool = False,
+) -> list[str]:
+    """Write a certificate of the portal's CA, with its chain, and its key to a folder.
+
+    Returns the names of the appliances that don't know the newest CA yet.
+    """
     require_database(settings)
     box, key, now = SecretBox.of(settings), new_key(), utc_now()
     with open_session(settings) as session:
-        authority = signing_authority(session, box, now=now)
+        authority, lagging = server_authority(session, box, now=now)
+        if is_newest:
+            authority = signing_authority(session, box, now=now)
         all_names = tuple(dict.fromkeys((*names, *LOCAL_NAMES)))
         signed = sign_server(
             authority, box, key.public_key(), all_names, lifetime=timedelta(days=days), now=now
@@ -151,6 +174,22 @@ def write_server_certificate(
     )
     replace_file(folder / KEY_NAME, secret)
     replace_file(folder / CERTIFICATE_NAME, pem.encode())
+    return lagging
+
+
+def _print_lagging(names: list[str], *, is_newest: bool) -> None:
+    listed = ", ".join(names[:_MAX_LISTED]) + (", ..." if len(names) > _MAX_LISTED else "")
+    if is_newest:
+        text = (
+            f"{len(names)} appliances do not know the new CA and can't connect until they are "
+            f"enrolled again: {listed}."
+        )
+    else:
+        text = (
+            f"{len(names)} appliances do not know the new CA yet, so the old one has signed: "
+            f"{listed}. They learn of it with their next certificate; run the command again then."
+        )
+    click.echo(text)
 
 
 def write_authorities(session: Session, settings: ServerSettings) -> Path:

@@ -11,14 +11,14 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from sqlalchemy import or_, select
+from sqlalchemy import func, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import UnavailableError
 from core.ids import new_id
 from core.leases import acquire_lease
 from core.secretbox import SecretBox
-from tenants.models import CertificateAuthority
+from tenants.models import Appliance, ApplianceCertificate, CertificateAuthority
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 # The clocks of appliances and proxies may be behind by this much.
@@ -56,6 +56,45 @@ def trusted_authorities(session: Session, *, now: datetime) -> list[CertificateA
             .order_by(CertificateAuthority.id.desc())
         )
     )
+
+
+def server_authority(
+    session: Session, box: SecretBox, *, now: datetime
+) -> tuple[CertificateAuthority, list[str]]:
+    """Return the newest authority by which all agents know the portal, and who lags behind.
+
+    Agents learn of new authorities with their next certificate. One that was away since has only
+    the old ones: it could not connect to a portal with a certificate of the newest.
+
+    Returns:
+        The authority, and the names of the appliances that do not know the newest.
+    """
+    newest = signing_authority(session, box, now=now)
+    lagging = _unaware_appliances(session, newest)
+    if not lagging:
+        return newest, []
+    for authority in trusted_authorities(session, now=now):
+        if authority.not_before <= now and not _unaware_appliances(session, authority):
+            return authority, lagging
+    return newest, lagging
+
+
+def _unaware_appliances(session: Session, authority: CertificateAuthority) -> list[str]:
+    """Return the appliances in service whose last certificate is older than an authority."""
+    own = x509.load_pem_x509_certificate(authority.certificate.encode())
+    created_at = own.not_valid_before_utc + CLOCK_MARGIN
+    statement = (
+        select(Appliance.name)
+        .join(ApplianceCertificate, ApplianceCertificate.appliance_id == Appliance.id)
+        .where(
+            Appliance.retired_at.is_(None),
+            Appliance.revoked_at.is_(None),
+            ApplianceCertificate.first_used_at.is_not(None),
+        )
+        .group_by(Appliance.id, Appliance.name)
+        .having(func.max(ApplianceCertificate.issued_at) < created_at)
+    )
+    return list(session.scalars(statement.order_by(Appliance.name)))
 
 
 def authorities_pem(session: Session, *, now: datetime) -> str:

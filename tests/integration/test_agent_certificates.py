@@ -362,6 +362,7 @@ def test_a_rotated_authority_is_trusted_without_a_restart(
     server_settings = {
         "VEDETTE_TLS_CERTIFICATE_FILE": str(embedded.authority.certificate),
     }
+    away = embedded.enroll(tmp_path / "away", "dgx-5")
     rotated = embedded.deployment.vedette(
         "ca", "rotate", "--overlap-hours", "0", environ=server_settings
     )
@@ -371,6 +372,7 @@ def test_a_rotated_authority_is_trusted_without_a_restart(
     trusted = (embedded.deployment.data_dir / "agents-ca.pem").read_text()
     assert trusted.count("BEGIN CERTIFICATE") == 2
     assert issuer
+    assert away.ask(certificate=away.certificate).status_code == 204
     assert appliance.ask(certificate=appliance.certificate).status_code == 204
 
 

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from core.db import SessionFactory
+from jobqueue.logs.log_files import LogFiles
 from jobqueue.models import Job
 from tenants.lifecycle.archive import Archive
 from tenants.models import AuditEntry, IdempotencyKey
@@ -154,7 +155,8 @@ def test_the_export_of_a_tenant_has_no_secrets(
 ) -> None:
     submitted(bob)
     path = tmp_path / "acme.zip"
-    Archive(sessions, store, cast.acme.id).write(path, progress=lambda _done, _total: None)
+    logs = LogFiles(str(tmp_path / "logs"))
+    Archive(sessions, store, logs, cast.acme.id).write(path, progress=lambda _done, _total: None)
     with ZipFile(path) as archive:
         content = b"".join(archive.read(name) for name in archive.namelist())
     assert b"HF_TOKEN" in content
