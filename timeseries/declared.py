@@ -100,36 +100,49 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "gpu": _declared(
         "gpu job model uuid",
-        "clocks_idle clocks_set_by_user compute_mode decoder_utilization_percent "
-        "dram_active_percent ecc_corrected_aggregate ecc_corrected_volatile ecc_enabled "
-        "ecc_uncorrected_aggregate ecc_uncorrected_volatile encoder_utilization_percent "
-        "energy_joules fabric_degraded fabric_health_mask fabric_registered fan_percent "
-        "fp16_active_percent fp32_active_percent fp64_active_percent graphics_clock_hertz "
-        "graphics_engine_active_percent integer_active_percent lost max_operating_celsius "
-        "memory_clock_hertz memory_clock_max_hertz memory_free_bytes memory_reserved_bytes "
+        "bar1_total_bytes bar1_used_bytes c2c_links c2c_links_active "
+        "c2c_received_bytes_per_second c2c_sent_bytes_per_second clocks_idle clocks_set_by_user "
+        "compute_mode decoder_utilization_percent dram_active_percent ecc_corrected_aggregate "
+        "ecc_corrected_volatile ecc_enabled ecc_uncorrected_aggregate ecc_uncorrected_volatile "
+        "encoder_sessions encoder_utilization_percent energy_joules fabric_degraded "
+        "fabric_health_mask fabric_registered fan_percent fp16_active_percent "
+        "fp32_active_percent fp64_active_percent frame_capture_sessions graphics_clock_hertz "
+        "graphics_engine_active_percent integer_active_percent jpeg_utilization_percent lost "
+        "low_utilization_seconds max_operating_celsius memory_clock_hertz "
+        "memory_clock_max_hertz memory_free_bytes memory_reserved_bytes "
         "memory_temperature_celsius memory_total_bytes memory_used_bytes memory_used_percent "
         "memory_utilization_percent mig_enabled nvlink_errors nvlink_received_bytes_per_second "
-        "nvlink_sent_bytes_per_second nvlinks nvlinks_active pcie_generation "
-        "pcie_generation_max pcie_received_bytes_per_second pcie_replays "
+        "nvlink_sent_bytes_per_second nvlinks nvlinks_active optical_flow_utilization_percent "
+        "pcie_generation pcie_generation_max pcie_received_bytes_per_second pcie_replays "
         "pcie_sent_bytes_per_second pcie_width pcie_width_max performance_state "
-        "persistence_mode power_limit_default_watts power_limit_max_watts power_limit_watts "
-        "power_watts remapped_rows_corrected remapped_rows_failed remapped_rows_pending "
-        "remapped_rows_uncorrected retired_pages_double_bit retired_pages_pending "
-        "retired_pages_single_bit shutdown_celsius slowdown_celsius sm_active_percent "
-        "sm_clock_hertz sm_clock_max_hertz sm_occupancy_percent sram_ecc_corrected_aggregate "
-        "sram_ecc_threshold_exceeded sram_ecc_uncorrected_aggregate temperature_celsius "
-        "tensor_active_percent throttle_reasons throttled throttled_by_hardware "
-        "throttled_by_heat throttled_by_power utilization_percent video_clock_hertz",
+        "persistence_mode power_limit_default_watts power_limit_max_watts power_limit_min_watts "
+        "power_limit_watts power_watts remapped_rows_corrected remapped_rows_failed "
+        "remapped_rows_pending remapped_rows_uncorrected retired_pages_double_bit "
+        "retired_pages_pending retired_pages_single_bit shutdown_celsius slowdown_celsius "
+        "sm_active_percent sm_clock_hertz sm_clock_max_hertz sm_occupancy_percent "
+        "sram_ecc_corrected_aggregate sram_ecc_threshold_exceeded "
+        "sram_ecc_uncorrected_aggregate temperature_celsius tensor_active_percent "
+        "throttle_reasons throttled throttled_by_board_seconds throttled_by_hardware "
+        "throttled_by_heat throttled_by_heat_seconds "
+        "throttled_by_power throttled_by_power_seconds "
+        "throttled_by_reliability_seconds throttled_by_sync_boost_seconds utilization_percent "
+        "vgpu_licensed video_clock_hertz",
     ),
     "gpu_slice": _declared(
         "gpu job model slice uuid",
-        "memory_free_bytes memory_total_bytes memory_used_bytes memory_used_percent "
-        "multiprocessors",
+        "dram_active_percent fp16_active_percent fp32_active_percent fp64_active_percent "
+        "graphics_engine_active_percent integer_active_percent memory_free_bytes "
+        "memory_total_bytes memory_used_bytes memory_used_percent multiprocessors "
+        "sm_active_percent sm_occupancy_percent tensor_active_percent",
     ),
     "gpu_link": _declared(
         "gpu job link uuid",
         "active crc_errors received_bytes_per_second recovery_errors replay_errors "
         "sent_bytes_per_second",
+    ),
+    "gpu_ecc": _declared(
+        "gpu job place uuid",
+        "corrected_aggregate corrected_volatile uncorrected_aggregate uncorrected_volatile",
     ),
     "gpu_xid": _declared(
         "gpu job uuid xid",

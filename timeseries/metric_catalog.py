@@ -21,9 +21,14 @@ COUNTERS = frozenset(
         "send_failures sent_points undeliverable_lines",
         "container": "restarts",
         "gpu": "ecc_corrected_aggregate ecc_corrected_volatile ecc_uncorrected_aggregate "
-        "ecc_uncorrected_volatile energy_joules nvlink_errors pcie_replays "
+        "ecc_uncorrected_volatile energy_joules low_utilization_seconds nvlink_errors pcie_replays "
         "remapped_rows_corrected remapped_rows_uncorrected retired_pages_double_bit "
-        "retired_pages_single_bit sram_ecc_corrected_aggregate sram_ecc_uncorrected_aggregate",
+        "retired_pages_single_bit sram_ecc_corrected_aggregate sram_ecc_uncorrected_aggregate "
+        "throttled_by_board_seconds throttled_by_heat_seconds "
+        "throttled_by_power_seconds "
+        "throttled_by_reliability_seconds throttled_by_sync_boost_seconds",
+        "gpu_ecc": "corrected_aggregate corrected_volatile uncorrected_aggregate "
+        "uncorrected_volatile",
         "gpu_link": "crc_errors recovery_errors replay_errors",
         "plugin": "errors timeouts",
         "rule_evaluation": "skipped_evaluations",

@@ -53,12 +53,13 @@ _FIELDS: Mapping[Range, str] = {
     FLAG: "active clocks_idle clocks_set_by_user ecc_enabled fabric_degraded fabric_registered "
     "healthy link_up lost mig_enabled persistence_mode quarantined reachable remapped_rows_failed "
     "remapped_rows_pending retired_pages_pending sram_ecc_threshold_exceeded throttled "
-    "throttled_by_hardware throttled_by_heat throttled_by_power",
-    COUNT: "backlog_points blocked buffered_points created dead events exited failed_attempts "
-    "failing_rules findings gpus_missing idle in_flight load1 load15 load5 multiprocessors "
-    "paused processes restarting restarts rules running samples sleeping stopped threads total "
-    "waiting_jobs zombies",
-    COUNTER: "certificate_renewal_failures crc_errors dropped_by_age_points "
+    "throttled_by_hardware throttled_by_heat throttled_by_power vgpu_licensed",
+    COUNT: "backlog_points blocked buffered_points created dead encoder_sessions events exited "
+    "failed_attempts failing_rules findings frame_capture_sessions gpus_missing idle "
+    "in_flight load1 load15 load5 multiprocessors paused processes restarting restarts "
+    "rules running samples sleeping stopped threads total waiting_jobs zombies",
+    COUNTER: "certificate_renewal_failures corrected_aggregate corrected_volatile crc_errors "
+    "dropped_by_age_points uncorrected_aggregate uncorrected_volatile "
     "dropped_by_size_points dropped_points ecc_corrected_aggregate ecc_corrected_volatile "
     "ecc_uncorrected_aggregate ecc_uncorrected_volatile errors gather_failures "
     "implausible_readings inodes_free inodes_total inodes_used nvlink_errors pcie_replays "
@@ -76,7 +77,7 @@ _FIELDS: Mapping[Range, str] = {
     Range(0, 15): "performance_state",
     Range(0, 16): "pcie_generation pcie_generation_max",
     Range(0, 64): "pcie_width pcie_width_max",
-    Range(0, 1024): "nvlinks nvlinks_active",
+    Range(0, 1024): "c2c_links c2c_links_active nvlinks nvlinks_active",
 }
 FIELDS: Mapping[str, Range] = {
     name: limits for limits, names in _FIELDS.items() for name in names.split()
@@ -95,7 +96,9 @@ PARTS: Mapping[str, Sequence[tuple[str, tuple[str, ...]]]] = {
             "memory_total_bytes",
             ("memory_free_bytes", "memory_reserved_bytes", "memory_used_bytes"),
         ),
+        ("bar1_total_bytes", ("bar1_used_bytes",)),
         ("nvlinks", ("nvlinks_active",)),
+        ("c2c_links", ("c2c_links_active",)),
     ),
     "gpu_slice": (("memory_total_bytes", ("memory_free_bytes", "memory_used_bytes")),),
 }

@@ -1,6 +1,7 @@
 """GPU facts that don't change at run time: limits, maximum clocks, capabilities."""
 
 from pathlib import Path
+from typing import Any
 
 from plugins.base import ADDRESS_PREFIX
 from plugins.nvml.calls import Calls, FieldBatch
@@ -37,13 +38,23 @@ def read_facts(calls: Calls) -> dict[str, FieldValue | None]:
         "power_limit_default_watts": scaled(
             ask(pynvml.nvmlDeviceGetPowerManagementDefaultLimit), 1 / MILLI
         ),
+        "power_limit_min_watts": None if constraints is None else constraints[0] / MILLI,
         "power_limit_max_watts": None if constraints is None else constraints[1] / MILLI,
         "sm_clock_max_hertz": None if sm_megahertz is None else sm_megahertz * MEGA,
         "memory_clock_max_hertz": None if memory_megahertz is None else memory_megahertz * MEGA,
         "pcie_generation_max": ask(pynvml.nvmlDeviceGetMaxPcieLinkGeneration),
         "pcie_width_max": ask(pynvml.nvmlDeviceGetMaxPcieLinkWidth),
         "ecc_enabled": None if ecc is None else int(ecc[0]),
+        "vgpu_licensed": _is_licensed(ask(pynvml.nvmlDeviceGetGridLicensableFeatures)),
     }
+
+
+def _is_licensed(licenses: Any) -> int | None:  # noqa: ANN401 - NVML's structure
+    """Return whether a feature of virtual GPUs is licensed; None where none needs to be."""
+    if licenses is None or not licenses.isGridLicenseSupported:
+        return None
+    features = licenses.gridLicensableFeatures[: licenses.licensableFeaturesCount]
+    return int(any(feature.featureState for feature in features))
 
 
 def link_count(calls: Calls) -> int:

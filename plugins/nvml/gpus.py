@@ -10,20 +10,24 @@ from core.clock import to_ns
 from plugins.base import present
 from plugins.nvml.calls import Calls, FieldBatch, read_reopening
 from plugins.nvml.config import NVMLConfig
+from plugins.nvml.ecc import read_ecc
 from plugins.nvml.facts import link_count, name_of_gpu, read_facts
 from plugins.nvml.library import Device, GPULostError, NVMLLibrary, QueryFailedError
 from plugins.nvml.links import (
     PCIE_RECEIVED,
     PCIE_SENT,
+    c2c_keys,
+    c2c_link_count,
     link_keys,
     link_totals,
+    read_c2c,
     read_fabric,
     read_links,
     read_pcie,
 )
 from plugins.nvml.profiling import Profile, can_profile
 from plugins.nvml.readings import BATCH_KEYS, Fields, read_gpu
-from plugins.nvml.slices import find_slices, is_mig_enabled, slice_fields
+from plugins.nvml.slices import SliceProfiles, find_slices, is_mig_enabled, slice_fields
 from plugins.nvml.xids import XidWatcher
 from plugins.procfs import CounterRates
 from timeseries.points import Point
@@ -128,6 +132,7 @@ class GPU:
         self._learned: _Capabilities | None = None
         self._rates = CounterRates()
         self._profile = Profile(with_pcie=config.pcie_throughput)
+        self._slice_profiles = SliceProfiles()
         # A GPU that never answered has nothing that speaks against its being lost.
         self._failed_readings = LOST_READINGS - 1
 
@@ -153,6 +158,7 @@ class GPU:
     def forget(self) -> None:
         """Clear the handle and the capabilities."""
         self._profile.close()
+        self._slice_profiles.close()
         self.device, self._learned = None, None
 
     def _learn(self, library: NVMLLibrary, now: datetime) -> "_Capabilities | None":
@@ -176,6 +182,7 @@ class GPU:
 
     def _points(self, learned: "_Capabilities", now: datetime) -> list[Point]:
         batch, time_ns = learned.batch.read(), to_ns(now)
+        sram, errors_by_place = read_ecc(learned.calls)
         links = read_links(learned.calls, batch, self._rates, links=learned.links, now=now)
         fields: Fields = {
             "lost": 0,
@@ -184,26 +191,43 @@ class GPU:
             **learned.facts,
             **link_totals(links),
             **read_fabric(learned.calls),
+            **read_c2c(batch, learned.c2c_links),
+            **sram,
         }
-        if learned.can_profile:
+        if learned.can_profile and not learned.is_mig:
             fields |= self._profile.read(learned.calls)
         elif self._config.pcie_throughput:
             fields |= read_pcie(learned.calls, batch, self._rates, now=now)
         points = [Point("gpu", self.tags, present(fields), time_ns)]
-        for mig_slice in find_slices(learned.calls) if learned.is_mig else ():
+        points += self._slice_points(learned, time_ns)
+        own = {name: self.tags[name] for name in ("gpu", "uuid")}
+        for place, counts in errors_by_place.items():
+            points.append(Point("gpu_ecc", {**own, "place": place}, present(counts), time_ns))
+        for link, link_fields in enumerate(links if self._config.per_link else []):
+            values = present(link_fields)
+            if values:
+                points.append(Point("gpu_link", {**own, "link": str(link)}, values, time_ns))
+        return [point for point in points if point.fields]
+
+    def _slice_points(self, learned: "_Capabilities", time_ns: int) -> list[Point]:
+        if not learned.is_mig:
+            self._slice_profiles.close()
+            return []
+        # The units of the whole GPU aren't counted meanwhile.
+        self._profile.close()
+        slices = find_slices(learned.calls)
+        profiles = self._slice_profiles.read(learned.calls, slices if learned.can_profile else [])
+        points = []
+        for mig_slice in slices:
             tags = {
                 **self.tags,
                 "uuid": mig_slice.uuid,
                 "slice": str(mig_slice.index),
                 "model": mig_slice.model,
             }
-            points.append(Point("gpu_slice", tags, present(slice_fields(mig_slice)), time_ns))
-        own = {name: self.tags[name] for name in ("gpu", "uuid")}
-        for link, link_fields in enumerate(links if self._config.per_link else []):
-            values = present(link_fields)
-            if values:
-                points.append(Point("gpu_link", {**own, "link": str(link)}, values, time_ns))
-        return [point for point in points if point.fields]
+            fields = slice_fields(mig_slice) | profiles.get(mig_slice.uuid, {})
+            points.append(Point("gpu_slice", tags, present(fields), time_ns))
+        return points
 
 
 class _Capabilities:
@@ -216,6 +240,9 @@ class _Capabilities:
         self.facts = read_facts(self.calls)
         self.links = range(link_count(self.calls))
         # In MIG mode the units belong to slices.
-        self.can_profile = not self.is_mig and bool(self.calls.ask(can_profile))
-        pcie = (PCIE_RECEIVED, PCIE_SENT) if with_pcie and not self.can_profile else ()
-        self.batch = FieldBatch(self.calls, [*BATCH_KEYS, *pcie, *link_keys(self.links)])
+        self.can_profile = bool(self.calls.ask(can_profile))
+        has_counters = not self.can_profile or self.is_mig
+        pcie = (PCIE_RECEIVED, PCIE_SENT) if with_pcie and has_counters else ()
+        self.c2c_links = c2c_link_count(self.calls)
+        keys = (*BATCH_KEYS, *pcie, *c2c_keys(self.c2c_links), *link_keys(self.links))
+        self.batch = FieldBatch(self.calls, keys)

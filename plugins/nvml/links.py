@@ -5,7 +5,7 @@ from ctypes import byref
 from datetime import datetime
 from typing import Any
 
-from plugins.nvml.calls import Calls, FieldKey
+from plugins.nvml.calls import Calls, FieldBatch, FieldKey
 from plugins.nvml.library import pynvml
 from plugins.nvml.readings import Fields
 from plugins.procfs import CounterRates
@@ -50,6 +50,25 @@ FABRIC_FAULT_SHIFTS = (
 FABRIC_SETUP_SHIFT = pynvml.NVML_GPU_FABRIC_HEALTH_MASK_SHIFT_INCORRECT_CONFIGURATION
 FABRIC_SETUP_BITS = pynvml.NVML_GPU_FABRIC_HEALTH_MASK_WIDTH_INCORRECT_CONFIGURATION
 FABRIC_SETUP_CORRECT = pynvml.NVML_GPU_FABRIC_HEALTH_MASK_INCORRECT_CONFIGURATION_NONE
+
+
+def c2c_link_count(calls: Calls) -> int | None:
+    """Return the number of links to the CPU; None where the GPU can have none."""
+    key = (pynvml.NVML_FI_DEV_C2C_LINK_COUNT, 0)
+    return FieldBatch(calls, [key]).read().get(key)
+
+
+def c2c_keys(count: int | None) -> list[FieldKey]:
+    """Return the field values to read for the links to the CPU."""
+    return [(pynvml.NVML_FI_DEV_C2C_LINK_GET_STATUS, link) for link in range(count or 0)]
+
+
+def read_c2c(batch: Mapping[FieldKey, int], count: int | None) -> Fields:
+    """Return the fields of `gpu` about the links to the CPU."""
+    if count is None:
+        return {}
+    states = [batch.get(key) for key in c2c_keys(count)]
+    return {"c2c_links": count, "c2c_links_active": sum(state == 1 for state in states)}
 
 
 def link_keys(links: range) -> list[FieldKey]:

@@ -8,6 +8,10 @@ GPU_METRICS: tuple[Metric, ...] = (
         memory_utilization_percent=("percent", "time in which memory was read or written"),
         encoder_utilization_percent=("percent", "use of the video encoder"),
         decoder_utilization_percent=("percent", "use of the video decoder"),
+        jpeg_utilization_percent=("percent", "use of the JPEG decoder"),
+        optical_flow_utilization_percent=("percent", "use of the optical flow accelerator (OFA)"),
+        encoder_sessions=("sessions", "sessions of the video encoder"),
+        frame_capture_sessions=("sessions", "sessions that capture the frame buffer"),
         graphics_engine_active_percent=("percent", "time with any work on the graphics engine"),
         sm_active_percent=("percent", "multiprocessors with at least one warp, on average"),
         sm_occupancy_percent=("percent", "warps on the multiprocessors, of the most they can have"),
@@ -31,6 +35,8 @@ GPU_METRICS: tuple[Metric, ...] = (
         memory_reserved_bytes=("bytes", "memory reserved by driver and firmware"),
         memory_free_bytes=("bytes", "free memory"),
         memory_used_percent=("percent", "memory_used_bytes of memory_total_bytes"),
+        bar1_total_bytes=("bytes", "PCIe window (BAR1) through which others access the memory"),
+        bar1_used_bytes=("bytes", "mapped part of that window"),
         temperature_celsius=("degrees Celsius", "temperature of the die"),
         memory_temperature_celsius=("degrees Celsius", "temperature of the memory"),
         slowdown_celsius=("degrees Celsius", "temperature at which the hardware slows down"),
@@ -43,6 +49,7 @@ GPU_METRICS: tuple[Metric, ...] = (
         power_watts=("watts", "current power draw"),
         power_limit_watts=("watts", "enforced power limit"),
         power_limit_default_watts=("watts", "default power limit"),
+        power_limit_min_watts=("watts", "lowest power limit that can be set"),
         power_limit_max_watts=("watts", "highest power limit that can be set"),
         sm_clock_hertz=("hertz", "clock of the multiprocessors"),
         memory_clock_hertz=("hertz", "clock of the memory"),
@@ -58,11 +65,19 @@ GPU_METRICS: tuple[Metric, ...] = (
         pcie_width_max=("lanes", "maximum of GPU and slot"),
         nvlinks=("links", "number of NVLinks"),
         nvlinks_active=("links", "NVLinks that are up"),
+        c2c_links=("links", "number of links to the CPU (NVLink-C2C)"),
+        c2c_links_active=("links", "links to the CPU that are up"),
         fabric_health_mask=("bit mask", "NVML's bit mask of the health of the NVLink fabric"),
         compute_mode=("mode", "0 default, 2 prohibited, 3 one process at a time"),
     ),
     *counters(
         energy_joules=("joules", "energy drawn since the driver was loaded"),
+        throttled_by_power_seconds=("seconds", "time throttled by the power limit"),
+        throttled_by_heat_seconds=("seconds", "time throttled by the temperature of die or memory"),
+        throttled_by_board_seconds=("seconds", "time throttled by limits of the board"),
+        throttled_by_sync_boost_seconds=("seconds", "time throttled to the clocks of other GPUs"),
+        throttled_by_reliability_seconds=("seconds", "time throttled by limits of reliability"),
+        low_utilization_seconds=("seconds", "time with low clocks, as nothing needed higher ones"),
         pcie_replays=("replays", "PCIe replays"),
         nvlink_errors=("errors", "CRC errors, replays and recoveries of all links"),
         ecc_corrected_volatile=("errors", "single-bit errors since the driver was loaded"),
@@ -84,6 +99,8 @@ GPU_METRICS: tuple[Metric, ...] = (
         pcie_sent_bytes_per_second=("bytes per second", "from the GPU over PCIe"),
         nvlink_received_bytes_per_second=("bytes per second", "over all links, payload"),
         nvlink_sent_bytes_per_second=("bytes per second", "over all links, payload"),
+        c2c_received_bytes_per_second=("bytes per second", "from the CPU over NVLink-C2C"),
+        c2c_sent_bytes_per_second=("bytes per second", "to the CPU over NVLink-C2C"),
     ),
     *flags(
         throttled="clocks are reduced because of heat or power",
@@ -99,6 +116,7 @@ GPU_METRICS: tuple[Metric, ...] = (
         remapped_rows_failed="remapping failed: replace the GPU",
         fabric_registered="the GPU is registered with the NVLink fabric, as CUDA needs it",
         fabric_degraded="the NVLink fabric reports less bandwidth, bad routes or a wrong setup",
+        vgpu_licensed="the driver has a license for virtual GPUs",
         lost="the GPU fell off the bus or needs a reset; all other fields are absent",
         mig_enabled="MIG mode is enabled",
         persistence_mode="the driver stays loaded while nothing uses the GPU",
@@ -123,8 +141,15 @@ LINK_METRICS: tuple[Metric, ...] = (
     ),
 )
 
+ECC_METRICS: tuple[Metric, ...] = counters(
+    corrected_volatile=("errors", "corrected errors since the driver was loaded"),
+    uncorrected_volatile=("errors", "uncorrectable errors since the driver was loaded"),
+    corrected_aggregate=("errors", "corrected errors over the GPU's lifetime"),
+    uncorrected_aggregate=("errors", "uncorrectable errors over the GPU's lifetime"),
+)
+
 XID_METRICS: tuple[Metric, ...] = (
     Metric("events", MetricKind.EVENT, "events", "1 at the time of each XID event"),
 )
 
-NVML_METRICS = GPU_METRICS + SLICE_METRICS + LINK_METRICS + XID_METRICS
+NVML_METRICS = GPU_METRICS + SLICE_METRICS + LINK_METRICS + ECC_METRICS + XID_METRICS

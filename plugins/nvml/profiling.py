@@ -24,10 +24,14 @@ PERCENT_METRICS = {
     "integer_active_percent": pynvml.NVML_GPM_METRIC_INTEGER_UTIL,
     "dram_active_percent": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
 }
-# In MiB/s.
+# Both in MiB/s.
 PCIE_METRICS = {
     "pcie_received_bytes_per_second": pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC,
     "pcie_sent_bytes_per_second": pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC,
+}
+C2C_METRICS = {
+    "c2c_received_bytes_per_second": pynvml.NVML_GPM_METRIC_C2C_TOTAL_RX_PER_SEC,
+    "c2c_sent_bytes_per_second": pynvml.NVML_GPM_METRIC_C2C_TOTAL_TX_PER_SEC,
 }
 
 
@@ -37,16 +41,18 @@ def can_profile(handle: Any) -> bool:  # noqa: ANN401 - NVML's own handle
 
 
 class Profile:
-    """The activity of one GPU between two readings.
+    """The activity of one GPU, or of one MIG instance, between two readings.
 
     Args:
-        with_pcie: read PCIe throughput, too.
+        with_pcie: read the throughput of PCIe and of the links to the CPU, too.
+        gpu_instance: number of the MIG instance; None for the whole GPU.
     """
 
-    def __init__(self, *, with_pcie: bool) -> None:
-        scales = dict.fromkeys(PERCENT_METRICS, 1) | dict.fromkeys(PCIE_METRICS, MEBIBYTE)
-        metrics = PERCENT_METRICS | (PCIE_METRICS if with_pcie else {})
-        self._scales = [(name, scales[name]) for name in metrics]
+    def __init__(self, *, with_pcie: bool, gpu_instance: int | None = None) -> None:
+        self._gpu_instance = gpu_instance
+        throughput = PCIE_METRICS | C2C_METRICS if with_pcie else {}
+        metrics = PERCENT_METRICS | throughput
+        self._scales = [(name, MEBIBYTE if name in throughput else 1) for name in metrics]
         self._request = pynvml.c_nvmlGpmMetricsGet_t()
         self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
         self._request.numMetrics = len(metrics)
@@ -81,6 +87,8 @@ class Profile:
     def _sample(self, handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and sample
         if self._current is None:
             self._current = pynvml.nvmlGpmSampleAlloc()
+        if self._gpu_instance is not None:
+            return pynvml.nvmlGpmMigSampleGet(handle, self._gpu_instance, self._current)
         return pynvml.nvmlGpmSampleGet(handle, self._current)
 
     def _compare(self, _handle: Any) -> Any:  # noqa: ANN401 - NVML's own structure

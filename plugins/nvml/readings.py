@@ -4,10 +4,10 @@ None means unsupported or failed this time; the field is omitted.
 """
 
 from collections.abc import Callable, Mapping
-from ctypes import byref
 from dataclasses import dataclass
 from typing import Any
 
+from core.clock import NS_PER_SECOND
 from plugins.nvml.calls import Calls, FieldKey
 from plugins.nvml.library import memory_info, pynvml
 from timeseries.points import FieldValue
@@ -89,20 +89,23 @@ COUNTERS = (
         pynvml.nvmlDeviceGetPcieReplayCounter,
     ),
 )
+# Nanoseconds in which clocks were reduced.
+THROTTLED_TIMES = {
+    "throttled_by_power_seconds": pynvml.NVML_FI_DEV_PERF_POLICY_POWER,
+    "throttled_by_heat_seconds": pynvml.NVML_FI_DEV_PERF_POLICY_THERMAL,
+    "throttled_by_board_seconds": pynvml.NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT,
+    "throttled_by_sync_boost_seconds": pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST,
+    "throttled_by_reliability_seconds": pynvml.NVML_FI_DEV_PERF_POLICY_RELIABILITY,
+    "low_utilization_seconds": pynvml.NVML_FI_DEV_PERF_POLICY_LOW_UTILIZATION,
+}
 ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 MEMORY_TEMPERATURE = pynvml.NVML_FI_DEV_MEMORY_TEMP
 BATCH_KEYS: tuple[FieldKey, ...] = (
     *((counter.field, 0) for counter in COUNTERS),
+    *((field, 0) for field in THROTTLED_TIMES.values()),
     (ENERGY, 0),
     (MEMORY_TEMPERATURE, 0),
 )
-
-
-def sram_errors(handle: Any) -> Any:  # noqa: ANN401 - NVML's own handle and structure
-    """Return the errors of caches and registers, and whether they are too many."""
-    status = pynvml.c_nvmlEccSramErrorStatus_v1_t()
-    pynvml.nvmlDeviceGetSramEccErrorStatus(handle, byref(status))
-    return status
 
 
 def read_gpu(calls: Calls, batch: Mapping[FieldKey, int]) -> Fields:
@@ -110,13 +113,14 @@ def read_gpu(calls: Calls, batch: Mapping[FieldKey, int]) -> Fields:
     ask = calls.ask
     return {
         **_use(ask),
+        **_bar1(ask(pynvml.nvmlDeviceGetBAR1MemoryInfo)),
         **memory_fields(ask(memory_info)),
         **_heat(ask, batch),
         **_power(ask, batch),
         **_clocks(ask),
         **_throttling(ask),
+        **_throttled_times(batch),
         **_errors(ask, batch),
-        **_sram(ask(sram_errors)),
         "pcie_generation": ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration),
         "pcie_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
         "compute_mode": ask(pynvml.nvmlDeviceGetComputeMode),
@@ -153,14 +157,26 @@ def scaled(value: float | None, factor: float) -> float | None:
 
 def _use(ask: Ask) -> Fields:
     rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
-    encoder = ask(pynvml.nvmlDeviceGetEncoderUtilization)
-    decoder = ask(pynvml.nvmlDeviceGetDecoderUtilization)
+    engines = {
+        "encoder_utilization_percent": ask(pynvml.nvmlDeviceGetEncoderUtilization),
+        "decoder_utilization_percent": ask(pynvml.nvmlDeviceGetDecoderUtilization),
+        "jpeg_utilization_percent": ask(pynvml.nvmlDeviceGetJpgUtilization),
+        "optical_flow_utilization_percent": ask(pynvml.nvmlDeviceGetOfaUtilization),
+    }
+    encoder, capture = ask(pynvml.nvmlDeviceGetEncoderStats), ask(pynvml.nvmlDeviceGetFBCStats)
     return {
         "utilization_percent": None if rates is None else float(rates.gpu),
         "memory_utilization_percent": None if rates is None else float(rates.memory),
-        "encoder_utilization_percent": None if encoder is None else float(encoder[0]),
-        "decoder_utilization_percent": None if decoder is None else float(decoder[0]),
+        **{name: None if use is None else float(use[0]) for name, use in engines.items()},
+        "encoder_sessions": None if encoder is None else int(encoder[0]),
+        "frame_capture_sessions": None if capture is None else int(capture.sessionsCount),
     }
+
+
+def _bar1(window: Any) -> Fields:  # noqa: ANN401 - NVML's structure
+    if window is None:
+        return {}
+    return {"bar1_total_bytes": int(window.bar1Total), "bar1_used_bytes": int(window.bar1Used)}
 
 
 def _heat(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
@@ -220,6 +236,14 @@ def _throttling(ask: Ask) -> Fields:
     }
 
 
+def _throttled_times(batch: Mapping[FieldKey, int]) -> Fields:
+    nanoseconds = {name: batch.get((field, 0)) for name, field in THROTTLED_TIMES.items()}
+    return {
+        name: None if value is None else value / NS_PER_SECOND
+        for name, value in nanoseconds.items()
+    }
+
+
 def _errors(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
     fields: Fields = {}
     for counter in COUNTERS:
@@ -230,15 +254,3 @@ def _errors(ask: Ask, batch: Mapping[FieldKey, int]) -> Fields:
         fields["remapped_rows_corrected"], fields["remapped_rows_uncorrected"] = rows[:2]
         fields["remapped_rows_pending"], fields["remapped_rows_failed"] = rows[2:]
     return fields
-
-
-def _sram(errors: Any) -> Fields:  # noqa: ANN401 - NVML's structure
-    if errors is None:
-        return {}
-    return {
-        "sram_ecc_corrected_aggregate": int(errors.aggregateCor),
-        "sram_ecc_uncorrected_aggregate": int(
-            errors.aggregateUncParity + errors.aggregateUncSecDed
-        ),
-        "sram_ecc_threshold_exceeded": int(bool(errors.bThresholdExceeded)),
-    }

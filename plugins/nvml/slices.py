@@ -1,10 +1,12 @@
-"""MIG instances, each with its own memory and multiprocessors."""
+"""MIG instances, each with its own memory, multiprocessors and activity."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from plugins.nvml.calls import Calls
 from plugins.nvml.library import memory_info, pynvml
+from plugins.nvml.profiling import Profile
 from plugins.nvml.readings import Fields, memory_fields
 
 # Fields of a GPU that a slice lacks.
@@ -20,6 +22,7 @@ class Slice:
     model: str
     handle: Any
     multiprocessors: int | None
+    gpu_instance: int | None
 
 
 def is_mig_enabled(calls: Calls) -> bool | None:
@@ -55,4 +58,41 @@ def _describe(calls: Calls, index: int, uuid: str) -> Slice:
         model=str(calls.ask(pynvml.nvmlDeviceGetName) or "MIG"),
         handle=calls.handle,
         multiprocessors=None if attributes is None else int(attributes.multiprocessorCount),
+        gpu_instance=calls.ask(pynvml.nvmlDeviceGetGpuInstanceId),
     )
+
+
+class SliceProfiles:
+    """The activity of the slices of one GPU, on Hopper and newer."""
+
+    def __init__(self) -> None:
+        self._profiles: dict[str, Profile] = {}
+
+    def read(self, calls: Calls, slices: Sequence[Slice]) -> dict[str, Fields]:
+        """Return the activity of each slice since the last call, by UUID.
+
+        Args:
+            calls: those of the GPU.
+            slices: all of them.
+
+        Raises:
+            GPULostError: the GPU is gone.
+            LibraryStaleError: NVML must be reopened.
+        """
+        for uuid in self._profiles.keys() - {mig_slice.uuid for mig_slice in slices}:
+            self._profiles.pop(uuid).close()
+        fields: dict[str, Fields] = {}
+        for mig_slice in slices:
+            if mig_slice.gpu_instance is None:
+                continue
+            if mig_slice.uuid not in self._profiles:
+                profile = Profile(with_pcie=False, gpu_instance=mig_slice.gpu_instance)
+                self._profiles[mig_slice.uuid] = profile
+            fields[mig_slice.uuid] = self._profiles[mig_slice.uuid].read(calls)
+        return fields
+
+    def close(self) -> None:
+        """Free the samples; the next reading is a first one."""
+        for profile in self._profiles.values():
+            profile.close()
+        self._profiles.clear()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from plugins.base import MetricKind
 from plugins.nvml.metrics import GPU_METRICS, LINK_METRICS, NVML_METRICS
 from tests.fixtures.metrics_page import undocumented
 from tests.fixtures.nvml import NVMLReader, World, chosen, reading
@@ -20,7 +21,10 @@ def test_a_dgx_gives_every_field_but_that_of_fans_which_belong_to_its_chassis(
 ) -> None:
     readings = twice(nvml, world)
     declared = {metric.name for metric in GPU_METRICS}
-    assert set(gpu_fields(readings, 0)) == declared - {"fan_percent", "fp16_active_percent"}
+    # A DGX has neither links to its CPUs nor virtual GPUs, and the driver refuses one activity.
+    absent = {name for name in declared if name.startswith("c2c_")} | {"vgpu_licensed"}
+    absent |= {"fan_percent", "fp16_active_percent"}
+    assert set(gpu_fields(readings, 0)) == declared - absent
     assert len(chosen(readings, "gpu")) == 8
     assert len(chosen(readings, "gpu_link")) == 8 * 18
     assert {name for taken in readings for name in taken.fields} <= {
@@ -44,8 +48,8 @@ def test_a_reading_of_a_dgx_is_as_large_as_the_readme_says(nvml: NVMLReader, wor
     lines = encode(
         Point(taken.measurement, taken.tags, taken.fields, taken.time_ns) for taken in readings
     )
-    assert len(readings) == 152
-    assert 40_000 < len(lines) < 50_000
+    assert len(readings) == 168
+    assert 50_000 < len(lines) < 55_000
     assert len(zlib.compress(lines, 1)) < 6_000
 
 
@@ -200,7 +204,8 @@ def test_throttle_reasons_are_distinguished(
 ) -> None:
     world.add(f"gpu 0 reasons {reasons}")
     fields = gpu_fields(nvml.read(), 0)
-    names = [name for name in fields if name.startswith(("throttled", "clocks_"))]
+    flags = {metric.name for metric in GPU_METRICS if metric.kind is MetricKind.FLAG}
+    names = [name for name in fields if name in flags and name.startswith(("throttled", "clocks_"))]
     assert {name for name in names if fields[name]} == raised
     assert len(names) == 6
     assert fields["throttle_reasons"] == reasons
@@ -225,6 +230,41 @@ def test_errors_of_caches_are_counted_up_to_their_threshold(nvml: NVMLReader, wo
     assert worn["sram_ecc_uncorrected_aggregate"] == 5
     assert worn["sram_ecc_threshold_exceeded"] == 1
     assert sound["sram_ecc_threshold_exceeded"] == 0
+
+
+def test_errors_are_counted_by_where_they_happened(nvml: NVMLReader, world: World) -> None:
+    world.add("gpu 2 sram_uncorrected 4", "gpu 2 ecc_corrected_volatile 9")
+    places = {
+        taken.tags["place"]: taken.fields for taken in chosen(nvml.read(), "gpu_ecc", gpu="2")
+    }
+    assert places["device_memory"]["corrected_volatile"] == 9
+    assert places["sram"]["uncorrected_aggregate"] == 5
+    assert places["sram"]["corrected_volatile"] == 3
+    assert places["sram_sm"] == {"uncorrected_aggregate": 4}
+    # Hopper does not tell its caches apart.
+    assert "l1_cache" not in places
+
+
+def test_throttled_time_is_counted_in_seconds(nvml: NVMLReader, world: World) -> None:
+    world.add("seconds 100")
+    fields = gpu_fields(nvml.read(), 0)
+    assert fields["throttled_by_power_seconds"] == 7.4
+    assert fields["low_utilization_seconds"] == 7.8
+
+
+def test_a_superchip_has_links_to_its_cpu(nvml: NVMLReader, world: World) -> None:
+    world.add("gpu 1 c2c_links 10", "gpu 1 c2c_links_down 2")
+    fields = gpu_fields(twice(nvml, world), 1)
+    assert (fields["c2c_links"], fields["c2c_links_active"]) == (10, 8)
+    assert fields["c2c_sent_bytes_per_second"] == 96 * MIB
+
+
+@pytest.mark.parametrize(("vgpu", "is_licensed"), [(0, None), (1, 0), (2, 1)])
+def test_a_virtual_gpu_says_whether_it_is_licensed(
+    nvml: NVMLReader, world: World, vgpu: int, is_licensed: int | None
+) -> None:
+    world.add(f"gpu 1 vgpu {vgpu}")
+    assert gpu_fields(nvml.read(), 1).get("vgpu_licensed") == is_licensed
 
 
 IN_PROGRESS = 2
@@ -292,6 +332,16 @@ def test_mig_slices_have_their_own_memory_and_uuid(fake_nvml: Path) -> None:
     assert gpu["mig_enabled"] == 1
     assert "utilization_percent" not in gpu
     assert gpu_fields(readings, 2)["mig_enabled"] == 0
+
+
+def test_mig_slices_report_how_busy_their_units_were(nvml: NVMLReader, world: World) -> None:
+    world.add("gpu 3 mig 1", "gpu 3 slices 2")
+    first = chosen(nvml.read(0), "gpu_slice", gpu="3")
+    assert not any("sm_active_percent" in mig_slice.fields for mig_slice in first)
+    world.add("seconds 10")
+    slices = chosen(nvml.read(10), "gpu_slice", gpu="3")
+    assert [mig_slice.fields["sm_active_percent"] for mig_slice in slices] == [65.0, 55.0]
+    assert all("pcie_sent_bytes_per_second" not in mig_slice.fields for mig_slice in slices)
 
 
 def test_a_gpu_can_be_skipped(fake_nvml: Path, world: World) -> None:
