@@ -51,16 +51,3 @@ def test_nginx_has_the_portals_defaults(directive: str, value: str) -> None:
 def test_nginx_limits_bodies_without_credentials_as_the_portal_does(path: str, size: str) -> None:
     block = CONFIGURATION.partition(f"location = {path} {{")[2].partition("}")[0]
     assert f"client_max_body_size {size};" in block
-
-
-def test_the_server_trusts_nginx_on_its_host_and_no_other() -> None:
-    environment = (DEPLOY / "systemd" / "server.env.example").read_text(encoding="utf-8")
-    assert "\nVEDETTE_TRUSTED_PROXIES=127.0.0.1\n" in environment
-    assert "server 127.0.0.1:8000;" in CONFIGURATION
-
-
-def test_the_server_may_open_more_files_than_connections() -> None:
-    unit = (DEPLOY / "systemd" / "vedette-server.service").read_text(encoding="utf-8")
-    limit = re.search(r"^LimitNOFILE=(\d+)$", unit, re.MULTILINE)
-    assert limit
-    assert int(limit[1]) > SETTINGS.max_connections + 512

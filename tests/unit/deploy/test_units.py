@@ -1,4 +1,4 @@
-"""The systemd units, the agent's as its command prints it."""
+"""The systemd units, as their commands print them."""
 
 import configparser
 import shutil
@@ -7,20 +7,21 @@ from pathlib import Path
 
 import pytest
 
+from core.settings import ServerSettings
 from tests.fixtures.in_process import run_vedette
 
-ROOT = Path(__file__).resolve().parents[3]
-DEPLOY = ROOT / "deploy" / "systemd"
+DATA_DIR = "/var/lib/vedette-server"
 NAMES = ("vedette-agent.service", "vedette-server.service")
 
 
 @pytest.fixture(scope="module")
 def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all units: the server's file, and the agent's as its command prints it."""
+    """A folder with all units."""
     folder = tmp_path_factory.mktemp("units")
-    shutil.copy(DEPLOY / "vedette-server.service", folder)
-    printed = run_vedette("agent", "unit", "--program", "/opt/vedette/venv/bin/vedette")
-    (folder / "vedette-agent.service").write_text(printed.stdout, encoding="utf-8")
+    agent = run_vedette("agent", "unit", "--program", "/opt/vedette/venv/bin/vedette")
+    server = run_vedette("server", "unit", environ={"VEDETTE_DATA_DIR": DATA_DIR})
+    for name, printed in zip(NAMES, (agent, server), strict=True):
+        (folder / name).write_text(printed.stdout, encoding="utf-8")
     return folder
 
 
@@ -50,11 +51,13 @@ def test_the_agents_unit_leaves_devices_open_for_nvml(units: Path) -> None:
     assert not {"PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow"} & set(service)
 
 
-def test_the_servers_unit_writes_where_its_environment_says(units: Path) -> None:
+def test_the_servers_unit_writes_its_data_and_may_open_a_file_for_each_connection(
+    units: Path,
+) -> None:
     service = read_unit(units / "vedette-server.service")["Service"]
-    environment = (DEPLOY / "server.env.example").read_text(encoding="utf-8")
 
-    assert f"VEDETTE_DATA_DIR=/var/lib/{service['StateDirectory']}\n" in environment
+    assert service["ReadWritePaths"] == DATA_DIR
+    assert int(service["LimitNOFILE"]) > ServerSettings().max_connections + 512
 
 
 @pytest.mark.parametrize("name", NAMES)
