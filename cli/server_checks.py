@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import make_url
 
 from alerting.notification.senders.notify import DeliveryError, EmailSender
+from backup.repository import Repository
 from cli.certificate_check import check_certificate
 from cli.database_checks import Check, check_database, check_operators, check_rights
 from cli.listen_address import check_port
@@ -53,6 +54,7 @@ def all_checks(settings: ServerSettings) -> list[Check]:
         check_clock(settings),
         check_mail(settings),
         check_certificate(settings),
+        check_backups(settings),
         check_packages(),
     ]
 
@@ -201,3 +203,18 @@ def check_mail(settings: ServerSettings) -> Check:
         problem = Problem(error.message, "Correct VEDETTE_SMTP_URL.", is_fatal=False)
         return Check("mail", "", (problem,))
     return Check("mail", f"{urlsplit(settings.smtp_url).hostname}, from {settings.mail_from}")
+
+
+def check_backups(settings: ServerSettings) -> Check:
+    """Check that backups are made, and that their program and password are there."""
+    if not settings.backup_url:
+        return Check("backups", "not configured: if this host is lost, everything is")
+    try:
+        Repository.of(settings)
+    except ConfigurationError as error:
+        problems = [
+            Problem(f"{problem}.", "docs/backup.md has all steps.", is_fatal=False)
+            for problem in error.problems
+        ]
+        return Check("backups", settings.backup_url, tuple(problems))
+    return Check("backups", settings.backup_url)

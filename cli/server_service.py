@@ -95,6 +95,13 @@ def _unit(settings: ServerSettings, *, process: str, port: int | None, user: str
         command=shlex.join([*environment, str(this_program()), process]),
         file=SYSTEM_FILE,
         user=user,
-        data_dir=settings.data_dir.absolute(),
+        writable=_writable(settings),
         capabilities="CAP_NET_BIND_SERVICE" if is_privileged else "",
     )
+
+
+def _writable(settings: ServerSettings) -> str:
+    """Return the folders that the server writes to: of its data, and of backups on this host."""
+    is_folder = settings.backup_url.startswith("/")
+    # The unit starts without the folder, too, which may be on a disk that is not mounted.
+    return f"{settings.data_dir.absolute()}{f' -{settings.backup_url}' if is_folder else ''}"
