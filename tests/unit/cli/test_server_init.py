@@ -184,3 +184,11 @@ def test_the_unit_of_a_process_runs_it_on_a_port_of_its_own(init: Init) -> None:
     assert f"ReadWritePaths={init.data}\n" in unit
     assert "VEDETTE_PORT=443" in unit
     assert "AmbientCapabilities=CAP_NET_BIND_SERVICE" in unit
+
+
+def test_backups_into_a_folder_can_be_written_by_the_unit_and_are_checked(init: "Init") -> None:
+    made = init("--set", "backup_url=/srv/backups", "--set", "backup_password_file=/nowhere")
+    assert made.returncode == 0, made.stderr
+    assert "backup_password_file /nowhere can't be read" in made.stdout
+    unit = init.command("server", "unit").stdout
+    assert f"ReadWritePaths={init.data} -/srv/backups\n" in unit
