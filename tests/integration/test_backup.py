@@ -5,6 +5,7 @@ import stat
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from sqlalchemy import func, inspect, select
@@ -14,6 +15,7 @@ from backup.repository import Repository
 from backup.runs import backup_status, request_backup
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.errors import ConfigurationError
+from core.leases import Lease
 from core.migrations import upgrade_database
 from core.settings import ServerSettings
 from jobqueue.models import Job
@@ -123,17 +125,32 @@ def test_a_restored_server_has_everything_and_only_its_user_can_read_it(
     assert not list(new_host.data.glob("restore-*"))
 
 
-def test_a_server_with_an_open_store_makes_the_backup_and_stores_what_is_new(lost: Host) -> None:
-    sessions, clock = lost.sessions(), FrozenClock()
+def test_a_server_that_goes_on_writing_makes_the_backup_and_stores_what_is_new(lost: Host) -> None:
+    sessions, clock, is_done = lost.sessions(), FrozenClock(), Event()
+    written: list[None] = []
+
+    def write_until_done() -> None:
+        while not is_done.is_set():
+            written.append(None)
+            write_all(store, [gpu(SETTLED_NS + len(written), power_watts=1.0)], ACME)
+            with sessions.begin() as session:
+                session.add(Lease(name=f"l{len(written)}", holder="h", expires_at=clock.now))
+
     with closing(lost.store()) as store:
         with sessions.begin() as session:
             run = request_backup(session, now=clock.now)
-        make_backup(lost.settings, sessions, store, run.id, clock=clock)
-        write_all(store, [gpu(SETTLED_NS + 1, power_watts=1.0)], ACME)
+        writer = Thread(target=write_until_done)
+        writer.start()
+        try:
+            make_backup(lost.settings, sessions, store, run.id, clock=clock)
+        finally:
+            is_done.set()
+            writer.join()
+    assert len(written) > 10
     with sessions.begin() as session:
         [first, second] = session.scalars(select(BackupRun).order_by(BackupRun.id))
         assert backup_status(session).since == clock.now
-    assert first.added_bytes > 1_000_000 > second.added_bytes
+    assert second.added_bytes < first.added_bytes / 2
     assert second.total_bytes > 5_000_000
     assert not (lost.data / "backup/contents").exists()
 
@@ -157,7 +174,7 @@ def test_nothing_in_the_repository_can_be_read_without_the_password(
 def test_verify_finds_damage(lost: Host, tmp_path: Path) -> None:
     verified = lost.vedette("backup", "verify")
     assert verified.returncode == 0, verified.stderr
-    assert "10 samples" in verified.stdout or "11 samples" in verified.stdout
+    assert "can be restored" in verified.stdout
     repository = shutil.copytree(lost.repository, tmp_path / "repository")
     for pack in [path for path in (repository / "data").rglob("*") if path.is_file()]:
         damaged = bytearray(pack.read_bytes())
