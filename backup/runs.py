@@ -147,14 +147,6 @@ def end_run(
         )
 
 
-def withdraw(session: Session, run_id: str) -> bool:
-    """Delete a request that no scheduler has taken; return whether it was still there."""
-    waiting = delete(BackupRun).where(
-        BackupRun.id == run_id, BackupRun.state == BackupState.REQUESTED
-    )
-    return changed_one(session, waiting, synchronize_session=False)
-
-
 def has_scheduler(session: Session, *, now: datetime) -> bool:
     """Return whether a running process takes requests."""
     lease = session.get(Lease, SCHEDULER_LEASE, populate_existing=True)

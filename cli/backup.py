@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session
 from backup.making import make_backup
 from backup.repository import LATEST, Repository
 from backup.restoring import Checked, check, fetch, scratch_folder
-from backup.runs import end_run, has_scheduler, request_backup, withdraw
+from backup.runs import end_run, has_scheduler, request_backup
 from cli.database import open_database, require_database
 from cli.local_time import local_minutes
 from cli.privileges import acting_as_owner
@@ -25,8 +25,11 @@ from core.quantities import format_duration, format_size
 from core.settings import ServerSettings, load_server_settings
 from tenants.models import BackupKind, BackupRun, BackupState
 from timeseries.open_store import open_store
+from timeseries.store import StoreUnavailableError
 
 _POLL_SECONDS = 0.5
+# How long a server may take from opening its store to making backups.
+_START_SECONDS = 30.0
 
 
 @click.group(invoke_without_command=True)
@@ -128,15 +131,14 @@ def _made(settings: ServerSettings, sessions: SessionFactory) -> BackupRun:
     """Let the server make a backup, or make it here if none runs; return its run."""
     with transaction(sessions) as session:
         run = request_backup(session, now=utc_now())
+    deadline = time.monotonic() + _START_SECONDS
     while True:
         with transaction(sessions) as session:
             current = session.get_one(BackupRun, run.id, populate_existing=True)
             if current.finished_at is not None:
                 return current
             is_ours = _is_ours(session, current)
-        if is_ours:
-            _make_here(settings, sessions, run.id)
-        else:
+        if not is_ours or not _could_make_here(settings, sessions, run.id, deadline):
             time.sleep(_POLL_SECONDS)
 
 
@@ -145,18 +147,20 @@ def _is_ours(session: Session, run: BackupRun) -> bool:
     return run.state is BackupState.REQUESTED and not has_scheduler(session, now=utc_now())
 
 
-def _make_here(settings: ServerSettings, sessions: SessionFactory, run_id: str) -> None:
+def _could_make_here(
+    settings: ServerSettings, sessions: SessionFactory, run_id: str, deadline: float
+) -> bool:
+    """Make a backup in this process; return False if a server has opened its store just now."""
     try:
         store = open_store(settings.resolved_timeseries_url)
-    except VedetteError as error:
+    except StoreUnavailableError as error:
+        if time.monotonic() < deadline:
+            return False
         with transaction(sessions) as session:
             end_run(session, run_id, now=utc_now(), error=error.message)
         raise
     try:
         make_backup(settings, sessions, store, run_id, clock=utc_now)
-    except KeyboardInterrupt:
-        with transaction(sessions) as session:
-            withdraw(session, run_id)
-        raise
     finally:
         store.close()
+    return True

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from backup.repository import Stored, restic_address
-from backup.runs import RETRY_AFTER, backup_status, end_run, request_backup, take_due, withdraw
+from backup.runs import RETRY_AFTER, backup_status, end_run, request_backup, take_due
 from core.settings import ServerSettings
 from tenants.models import BackupState
 from tests.cast import NOON
@@ -53,12 +53,6 @@ def test_a_request_is_taken_though_none_is_due_and_two_are_one(session: Session)
     requested = request_backup(session, now=NOON)
     assert request_backup(session, now=NOON) is requested
     assert take_due(session, SETTINGS, now=NOON) is requested
-    assert not withdraw(session, requested.id)
-
-
-def test_a_request_that_nobody_took_is_withdrawn(session: Session) -> None:
-    assert withdraw(session, request_backup(session, now=NOON).id)
-    assert take_due(session, ServerSettings(), now=NOON) is None
 
 
 def test_one_that_a_killed_process_left_has_failed(session: Session) -> None:
