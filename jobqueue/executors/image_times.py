@@ -1,5 +1,6 @@
 """When images were seen first and used by a job last: engines don't know, so a file has it."""
 
+import logging
 from collections.abc import Collection
 from pathlib import Path
 from threading import Lock
@@ -8,6 +9,8 @@ import msgspec
 
 from core.atomic_files import replace_file
 from core.clock import Clock, to_ns
+
+log = logging.getLogger(__name__)
 
 
 class Times(msgspec.Struct, array_like=True):
@@ -48,8 +51,11 @@ class ImageTimes:
         """Return the recorded times."""
         try:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Times])
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError):
             return {}
 
     def _save(self, times: dict[str, Times]) -> None:
-        replace_file(self._path, msgspec.json.encode(times), is_durable=False)
+        try:
+            replace_file(self._path, msgspec.json.encode(times), is_durable=False)
+        except OSError as error:  # jobs run without it
+            log.warning("can't write %s: %s", self._path, error)

@@ -112,8 +112,9 @@ class Launches:
         except PullError as error:
             failure = pull_failure(launch.spec.image, str(error))
             self._end_launch(launch, ObservedState.FAILED, *failure)
-        except (APIError, requests.RequestException, ExecutorError) as error:
-            # The engine failed; without its launch the attempt is unknown and is started again.
+        except (APIError, OSError, ExecutorError) as error:
+            # An engine or a disk failed; without its launch the attempt is unknown, and is started
+            # again.
             log.warning("attempt %s not launched: %s", launch.spec.attempt_id, explain(error))
             self.forget(launch.spec.attempt_id)
 

@@ -49,10 +49,10 @@ class SlowEngine:
             assert self.goes_on.wait(30)
 
 
-def launches_of(engine: SlowEngine, folder: Path) -> Launches:
+def launches_of(engine: SlowEngine, folder: Path, images: str = "images.json") -> Launches:
     return Launches(
         lambda: engine,
-        DockerStorage(lambda: engine, folder / "images.json", utc_now),
+        DockerStorage(lambda: engine, folder / images, utc_now),
         LogSpool(folder, limit_bytes=1000),
         owner="dgx-01",
         registry_token=CurrentRegistryToken(),
@@ -82,3 +82,12 @@ def test_it_is_over_before_its_container_is_created(tmp_path: Path) -> None:
     engine.goes_on.set()
     assert seen.state is ObservedState.STOPPED
     assert not engine.was_started
+
+
+def test_it_goes_on_while_the_disk_of_the_agent_can_not_be_written(tmp_path: Path) -> None:
+    engine = SlowEngine("start")
+    (tmp_path / "file").touch()
+    launches = launches_of(engine, tmp_path, "file/images.json")
+    launches.begin(SPEC)
+    assert engine.reached.wait(30)
+    engine.goes_on.set()
