@@ -17,7 +17,7 @@ from alerting.periodic_tasks import AlertTasks
 from backup.periodic_tasks import BackupTasks
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
-from core.errors import DatabaseUnavailableError, UnavailableError
+from core.errors import DatabaseUnavailableError, OverloadedError, UnavailableError
 from core.periodic_tasks import PeriodicTask, SchedulerContext, Task
 from core.settings import ServerSettings
 from dash_app.periodic_tasks import ReportTasks
@@ -143,7 +143,7 @@ class Scheduler:
             # `core.db.transaction` has logged why.
             log.debug("%s: %s", task.__name__, error.message)
             self._retry_soon(task)
-        except UnavailableError as error:
+        except (UnavailableError, OverloadedError) as error:
             log.warning("%s: %s; retrying at the next interval", task.__name__, error.message)
         except Exception:
             log.exception("%s failed; retrying at the next interval", task.__name__)

@@ -1,4 +1,4 @@
-"""While another connection writes, the scheduler continues and retries soon."""
+"""While another connection writes, or the store is overloaded, the scheduler continues."""
 
 import logging
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from sqlalchemy import Engine
 
 from core.clock import utc_now
 from core.db import SessionFactory
+from core.errors import OverloadedError
 from core.settings import ServerSettings
 from scheduler.loops import RETRY_AFTER, Scheduler
 from tests.fixtures.writers import written_by_another
@@ -37,3 +38,16 @@ def test_a_task_that_finds_the_database_busy_runs_again_within_seconds(
     assert after_at is not None
     assert after_at <= utc_now() + RETRY_AFTER
     assert all(record.exc_info is None for record in caplog.records)
+
+
+def test_a_task_that_finds_the_store_overloaded_is_a_warning_without_a_traceback(
+    scheduler: Scheduler, caplog: pytest.LogCaptureFixture
+) -> None:
+    def record_fleet() -> None:
+        raise OverloadedError("The store is overloaded.")
+
+    with caplog.at_level(logging.WARNING, "scheduler.loops"):
+        scheduler.run(record_fleet)
+    (record,) = caplog.records
+    assert "The store is overloaded." in record.message
+    assert record.exc_info is None
