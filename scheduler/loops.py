@@ -6,7 +6,7 @@ only the one with the lease runs the tasks.
 
 import logging
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 
 from apscheduler.job import Job
@@ -15,6 +15,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 
 from alerting.periodic_tasks import AlertTasks
 from backup.periodic_tasks import BackupTasks
+from core.background import repeated
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.errors import DatabaseUnavailableError, OverloadedError, UnavailableError
@@ -35,6 +36,9 @@ from timeseries.store import Store
 log = logging.getLogger(__name__)
 
 SCHEDULER = Actor(name="scheduler", via="scheduler")
+CLOCK_CHECK_SECONDS = 5.0
+# The first runs are up to a second later than the interval.
+CLOCK_TOLERANCE = timedelta(seconds=5)
 # After the database was busy, which is a matter of seconds.
 RETRY_AFTER = timedelta(seconds=5)
 SECOND_USAGE_SECONDS = 90.0
@@ -55,6 +59,7 @@ class Scheduler:
         self._lease = SchedulerLease(acting_sessions, clock)
         IS_ACTIVE.set_function(lambda: self.is_active)
         self._stopping = threading.Event()
+        self._watches = ExitStack()
         context = SchedulerContext(
             sessions=acting_sessions,
             clock=clock,
@@ -119,14 +124,33 @@ class Scheduler:
         self._scheduler.add_job(self.run, "date", run_date=soon, args=(usage,))
         self._scheduler.start()
         self._placement.start()
+        self._watches.enter_context(
+            repeated(
+                lambda: self.follow_clock(utc_now()),
+                every_seconds=CLOCK_CHECK_SECONDS,
+                name="clock",
+            )
+        )
 
     def stop(self) -> None:
         """Wait for the running tasks, and release the lease."""
         self._stopping.set()
+        self._watches.close()
         self._scheduler.shutdown(wait=True)
         self._placement.join()
         self._alerts.close()
         self._lease.release()
+
+    def follow_clock(self, now: datetime) -> None:
+        """Run the tasks whose next run is further away than their interval: the clock was set back.
+
+        APScheduler plans runs by the clock, and would wait until it is as late again.
+        """
+        for job in self._scheduler.get_jobs():
+            interval, next_at = getattr(job.trigger, "interval", None), job.next_run_time
+            if interval and next_at and next_at > now + interval + CLOCK_TOLERANCE:
+                with suppress(JobLookupError):  # it is stopping
+                    job.modify(next_run_time=now)
 
     def next_run_at(self, task: Task) -> datetime | None:
         """Return when a task runs next."""

@@ -1,4 +1,4 @@
-"""While another connection writes, or the store is overloaded, the scheduler continues."""
+"""The scheduler continues: on a busy database, an overloaded store, a clock that was set back."""
 
 import logging
 from collections.abc import Iterator
@@ -51,3 +51,16 @@ def test_a_task_that_finds_the_store_overloaded_is_a_warning_without_a_traceback
     (record,) = caplog.records
     assert "The store is overloaded." in record.message
     assert record.exc_info is None
+
+
+def test_tasks_run_on_when_the_clock_was_set_back(scheduler: Scheduler) -> None:
+    prune = scheduler.tasks["prune"]
+    planned_at = scheduler.next_run_at(prune.run)
+    assert planned_at is not None
+    scheduler.follow_clock(utc_now())
+    assert scheduler.next_run_at(prune.run) == planned_at
+
+    scheduler.follow_clock(utc_now() - timedelta(seconds=1.5 * prune.every_seconds))
+    next_at = scheduler.next_run_at(prune.run)
+    assert next_at is not None
+    assert next_at < planned_at
