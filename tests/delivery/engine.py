@@ -93,10 +93,14 @@ class Process:
         self.wait()
 
     def kill(self, signal_number: int = signal.SIGKILL) -> None:
-        """End it."""
+        """End it, by force if it has not ended after a minute."""
         if self._process is not None:
             self._process.send_signal(signal_number)
-            self._process.wait(timeout=60)
+            try:
+                self._process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
             self._process = None
 
     def kill_group(self) -> None:

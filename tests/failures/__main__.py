@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
+import pytest
 
 from benchmarks.shared.document import Outcome, document
 from core.clock import utc_now
@@ -19,12 +20,21 @@ from tests.failures.jobs import Users
 from tests.failures.run import Runner
 from tests.failures.scenarios import SCENARIOS
 from tests.failures.site import running_site
+from tests.fixtures.docker_engine import skip_unless_installed
+from tests.servers import require_root
 
 FOLDER = Path("var/failures")
 
 
 @click.command()
-@click.option("--only", "names", multiple=True, type=click.Choice(list(SCENARIOS)), metavar="NAME")
+@click.option(
+    "--only",
+    "names",
+    multiple=True,
+    type=click.Choice(list(SCENARIOS)),
+    metavar="NAME",
+    help="Run this one; repeatable.",
+)
 @click.option("--list", "is_list", is_flag=True, help="Print the names of the scenarios.")
 @click.option("--folder", type=click.Path(path_type=Path), default=FOLDER, show_default=True)
 def main(*, names: tuple[str, ...], is_list: bool, folder: Path) -> None:
@@ -33,6 +43,7 @@ def main(*, names: tuple[str, ...], is_list: bool, folder: Path) -> None:
         for scenario in SCENARIOS.values():
             click.echo(f"{scenario.name:22}{scenario.text}")
         return
+    _require_servers()
     folder.mkdir(parents=True, exist_ok=True)
     is_kept = True
     for measured in _measured(names or tuple(SCENARIOS)):
@@ -42,6 +53,14 @@ def main(*, names: tuple[str, ...], is_list: bool, folder: Path) -> None:
     if missing := report.write(folder):
         click.echo(f"docs/failures.md is as before: never run were {', '.join(missing)}", err=True)
     sys.exit(not is_kept)
+
+
+def _require_servers() -> None:
+    try:
+        require_root("mounts file systems and starts a Docker engine")
+        skip_unless_installed()
+    except pytest.skip.Exception as skip:
+        raise click.ClickException(str(skip)) from None
 
 
 def _measured(names: tuple[str, ...]) -> Iterator[dict[str, Any]]:

@@ -61,9 +61,10 @@ class Users:
         answer.raise_for_status()
         return answer
 
-    def submit(self, name: str) -> str:
+    def submit(self, name: str, *, priority: int = 0) -> str:
         """Submit a job; return its id."""
-        return str(self.request("POST", "/jobs", json={**JOB, "name": name}).json()["id"])
+        body = {**JOB, "name": name, "priority": priority}
+        return str(self.request("POST", "/jobs", json=body).json()["id"])
 
     def job(self, job_id: str) -> dict[str, Any]:
         """Return a job."""

@@ -12,9 +12,11 @@ kill-nginx` runs it.
 
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -26,6 +28,7 @@ from core.clock import NS_PER_SECOND, to_ns, utc_now
 from core.leases import SCHEDULER_LEASE, Lease
 from tests.failures.line import Quality
 from tests.failures.site import Site
+from tests.fixtures.polling import eventually
 
 OUTAGE_SECONDS = 60.0
 # systemd restarts a service after a second or two.
@@ -158,9 +161,10 @@ def kill_stores(site: Site) -> Iterator[None]:
 
 
 @scenario(
-    "The disk of the servers is full.", users="What changes something is answered 503.",
+    "The disk of the servers is full.",
+    users="Changes are answered 503 once the database can't grow.",
     seconds=30.0,
-)  # fmt: skip
+)
 def server_disk_full(site: Site) -> Iterator[None]:
     yield from _full(site.server_disk)
 
@@ -201,14 +205,15 @@ def network_lossy(site: Site) -> Iterator[None]:
 
 
 @scenario(
-    "Certificates of agents are valid for 45 s and expire again and again.", users="Nothing.",
-    seconds=OUTAGE_SECONDS,
-)  # fmt: skip
+    "Certificates of agents are valid for 45 s, and renewed again and again for a minute.",
+    users="Nothing.",
+)
 def certificates_expire(site: Site) -> Iterator[None]:
     _set_lifetime(site, "45")
     _renew_at_start(site)
-    yield
+    time.sleep(OUTAGE_SECONDS)
     _set_lifetime(site, "604800")
+    yield
 
 
 @scenario(
@@ -267,11 +272,16 @@ def clocks_jump(site: Site) -> Iterator[None]:
 
 
 def active_scheduler(site: Site) -> str:
-    """Return the name of the scheduler that has the lease."""
+    """Return the name of the scheduler that has the lease, once one has it."""
+    return eventually(partial(_lease_holder, site), what="a scheduler with the lease")
+
+
+def _lease_holder(site: Site) -> str:
     with open_database(site.deployment.settings) as (_engine, sessions), sessions() as session:
-        holder = session.get_one(Lease, SCHEDULER_LEASE).holder
-    pid = int(holder.rpartition(":")[2])
-    return next(name for name, process in site.processes.items() if process.pid == pid)
+        lease = session.get_one(Lease, SCHEDULER_LEASE)
+    pid = int(lease.holder.rpartition(":")[2])
+    names = [name for name, process in site.processes.items() if process.pid == pid]
+    return names[0] if names and lease.expires_at > utc_now() else ""
 
 
 def _set(clock: Path, offset_seconds: str) -> None:
