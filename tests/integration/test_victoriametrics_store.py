@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -360,7 +361,8 @@ def test_what_a_killed_server_has_acknowledged_is_written_again(tmp_path: Path) 
         store.close()
         process.kill()
         process.wait()
-    with victoria_metrics(tmp_path, port=port):
+    with victoria_metrics(tmp_path, port=port), closing(opened(url, recent_folder=folder)):
+        # The other store, as of a portal, writes nothing.
         store = opened(url, recent_folder=folder)
         assert {1.0, 2.0} <= values_after_a_write(store, url)
         store.close()

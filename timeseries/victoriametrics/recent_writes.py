@@ -39,17 +39,13 @@ class RecentWrites:
     Args:
         folder: for the files of all processes; created if it is missing.
         monotonic: measures their age.
-
-    Attributes:
-        folder: for the files of all processes.
-
     Raises:
         OSError: the folder can't be written.
     """
 
     def __init__(self, folder: Path, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self.folder = folder
+        self._folder = folder
         self._monotonic = monotonic
         self._old = [file for path in sorted(folder.glob(f"*{SUFFIX}")) if (file := _claim(path))]
         self._began = monotonic()
@@ -97,7 +93,7 @@ class RecentWrites:
 
     def _begin(self) -> _File:
         """Create a file that is locked before another process can see it."""
-        path = self.folder / f"{new_id()}{SUFFIX}"
+        path = self._folder / f"{new_id()}{SUFFIX}"
         draft = path.with_suffix(".new")
         stream = draft.open("x+b", buffering=0)
         fcntl.flock(stream, fcntl.LOCK_EX)

@@ -45,7 +45,6 @@ from timeseries.victoriametrics.lines import (
 from timeseries.victoriametrics.metricsql import metric_name, selector
 from timeseries.victoriametrics.range_query import read_latest, read_range
 from timeseries.victoriametrics.reader import Reader, extent, scan, span_of, step_ms_of
-from timeseries.victoriametrics.recent_writes import RecentWrites
 from timeseries.victoriametrics.writer import VictoriaMetricsWriter
 
 DEFAULT_DATABASE = "vedette"
@@ -62,7 +61,7 @@ class VictoriaMetricsStore:
         client: the server.
         database: separates the series of stores that share a server.
         clock: for the range of times that the server accepts.
-        recent: stores what the server may lose when it is killed.
+        recent_folder: where what the server may lose when it is killed is stored.
 
     Raises:
         ConfigurationError: the name of the database is empty or has a slash.
@@ -74,7 +73,7 @@ class VictoriaMetricsStore:
         *,
         database: str = DEFAULT_DATABASE,
         clock: Clock = utc_now,
-        recent: RecentWrites | None = None,
+        recent_folder: Path | None = None,
     ) -> None:
         if "/" in database or not database:
             raise ConfigurationError(
@@ -90,7 +89,7 @@ class VictoriaMetricsStore:
             database=database,
             clock=clock,
             max_queued_points=MAX_QUEUED_POINTS,
-            recent=recent,
+            recent_folder=recent_folder,
         )
 
     @classmethod
@@ -102,7 +101,6 @@ class VictoriaMetricsStore:
 
         Raises:
             ConfigurationError: a parameter is unknown, or a cluster's is missing.
-            StoreUnavailableError: the folder can't be written.
         """
         parameters = dict(parse_qsl(urlsplit(url).query))
         errors = [
@@ -115,11 +113,8 @@ class VictoriaMetricsStore:
         if errors:
             raise ConfigurationError(errors, source=SOURCE)
         database = parameters.get("database", DEFAULT_DATABASE)
-        try:
-            recent = RecentWrites(recent_folder) if recent_folder is not None else None
-        except OSError as error:
-            raise StoreUnavailableError(f"{recent_folder} can't be written: {error}.") from error
-        return cls(VictoriaMetricsClient.from_url(url), database=database, recent=recent)
+        client = VictoriaMetricsClient.from_url(url)
+        return cls(client, database=database, recent_folder=recent_folder)
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
         """Queue a batch for the next request; the future has the rejected points."""

@@ -10,6 +10,7 @@ the writer asks the server since when it runs.
 import logging
 import threading
 import time
+from pathlib import Path
 
 from core.clock import Clock, to_ns
 from core.errors import VedetteError
@@ -35,10 +36,11 @@ class VictoriaMetricsWriter:
         database: str,
         clock: Clock,
         max_queued_points: int,
-        recent: RecentWrites | None = None,
+        recent_folder: Path | None = None,
     ) -> None:
         self._client = client
-        self._recent = recent
+        self._recent_folder = recent_folder
+        self._recent: RecentWrites | None = None
         self._started_at: tuple[str, ...] | None = None
         self._check_at = 0.0
         self._database = database
@@ -94,10 +96,14 @@ class VictoriaMetricsWriter:
                 submission.future.set_result(lines.rejected)
 
     def _store(self, client: VictoriaMetricsClient, lines: bytes) -> None:
-        if self._recent is None:
+        if self._recent_folder is None:
             client.write(lines)
             return
         try:
+            if self._recent is None:
+                # Not before the first write: a process that writes nothing would take over the
+                # files of one that was killed, and never write them again.
+                self._recent = RecentWrites(self._recent_folder)
             if time.monotonic() >= self._check_at:
                 self._check_restart(self._recent)
             client.write(lines)
@@ -105,7 +111,7 @@ class VictoriaMetricsWriter:
         except OSError as error:
             raise StoreUnavailableError(
                 f"Samples can't be stored: {error.strerror or error}. VictoriaMetrics may lose the "
-                f"newest ones if it is killed, so the server keeps them in {self._recent.folder}."
+                f"newest ones if it is killed, so the server keeps them in {self._recent_folder}."
             ) from error
 
     def _check_restart(self, recent: RecentWrites) -> None:
