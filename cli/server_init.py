@@ -6,7 +6,9 @@ A second run checks the same again, and changes only what its options say.
 import os
 import pwd
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 from urllib.parse import urlsplit
 
 import click
@@ -20,7 +22,7 @@ from cli.server_checks import all_checks
 from cli.server_service import SERVICE_USER, prepare_user, start_service
 from cli.systemd import has_systemd
 from core.errors import ForbiddenError, InvalidInputError, UnavailableError
-from core.settings import ServerSettings, load_server_settings
+from core.settings import UNPREFIXED, ServerSettings, load_server_settings
 from core.settings_file import (
     CONFIG_VARIABLE,
     SYSTEM_FILE,
@@ -51,6 +53,12 @@ QUESTIONS = {
 @click.option(
     "--set", "others", multiple=True, metavar="NAME=VALUE", help="Any other setting. Repeatable."
 )
+@click.option(
+    "--settings",
+    "file_of_others",
+    type=click.File(encoding="utf-8"),
+    help="File with a NAME=VALUE on each line, like --set; - is standard input.",
+)
 @click.option("--operator", metavar="EMAIL", help="Email address of the first operator.")
 @click.option(
     "--user",
@@ -68,6 +76,7 @@ def init(
     *,
     path: Path | None,
     others: tuple[str, ...],
+    file_of_others: TextIO | None,
     operator: str | None,
     user_name: str | None,
     has_private_ca: bool,
@@ -78,12 +87,13 @@ def init(
 
     Asks for what no option, variable or earlier run has set; without a terminal, it takes the
     defaults. Variables of the environment count, and are not written. Options with passwords are
-    visible to other users of this host: answer the questions, or write them into the file first.
+    visible to other users of this host: answer the questions, or use --settings.
     """
     path = path or settings_file(os.environ) or SYSTEM_FILE
     if path.suffix == ".toml":
         raise InvalidInputError(f"{path} is TOML: change it by hand, or name another by --file.")
-    values = _given(options, others)
+    lines = file_of_others.read().splitlines() if file_of_others else []
+    values = _given(options, [*others, *filter(str.strip, lines)])
     if sys.stdin.isatty():
         values |= _answers(path, values)
     if DATA_DIR in values:
@@ -114,23 +124,23 @@ def init(
         click.echo(f"\nReady. Start the server: {_start_command(path)}")
 
 
-def _given(options: dict[str, str | None], others: tuple[str, ...]) -> dict[str, str]:
+def _given(options: dict[str, str | None], others: Sequence[str]) -> dict[str, str]:
     """Return the variables that the options set."""
-    names = {"database_url": "DATABASE_URL", "timeseries_url": "TIMESERIES_URL"}
-    values = {
-        names.get(option, f"VEDETTE_{option.upper()}"): value
-        for option, value in options.items()
-        if value is not None
-    }
+    values = {_variable(option): value for option, value in options.items() if value is not None}
     for text in others:
         name, separator, value = text.partition("=")
         if not separator:
-            raise InvalidInputError(f"--set {text!r} has no value. Write it as NAME=VALUE.")
-        values[f"VEDETTE_{name.upper().removeprefix('VEDETTE_')}"] = value
+            raise InvalidInputError(f"The setting {name!r} has no value. Write it as NAME=VALUE.")
+        values[_variable(name)] = value
     broken = [name for name, value in values.items() if "\n" in value]
     if broken:
         raise InvalidInputError(f"{', '.join(broken)} must be one line.")
     return values
+
+
+def _variable(setting: str) -> str:
+    name = setting.upper().removeprefix("VEDETTE_")
+    return name if name in UNPREFIXED else f"VEDETTE_{name}"
 
 
 def _answers(path: Path, values: dict[str, str]) -> dict[str, str]:

@@ -22,6 +22,7 @@ unit=vedette-agent.service
 unit_path=/etc/systemd/system/$unit
 wait_seconds=60
 token=${VEDETTE_ENROLLMENT_TOKEN:-}
+config=${VEDETTE_AGENT_CONFIG:-}
 name='' python='' is_again='' is_dry='' has_service=yes is_removal='' removes_data=''
 changes=0 previous=''
 
@@ -31,6 +32,7 @@ Usage: curl -fsS $portal/install | sudo sh -s -- [OPTIONS] [TOKEN]
 
 Installs and starts the Vedette agent $version. TOKEN comes from Appliances > Add in the portal.
 Without it, VEDETTE_ENROLLMENT_TOKEN is used, or you are asked. An enrolled host needs none.
+The text in VEDETTE_AGENT_CONFIG, if any, becomes the agent's settings (agent.toml).
 
   --name NAME        appliance name; default: the host name
   --again            replace the host's identity, with a token from the appliance's page
@@ -220,6 +222,26 @@ switch_to() {
     printf '%s\n' "${1##*/}" >"$prefix/installed"
 }
 
+configure() {
+    path=$data_dir/agent.toml
+    [ -n "$config" ] || return 0
+    printf '%s\n' "$config" >"$work/agent.toml"
+    if cmp -s "$work/agent.toml" "$path"; then
+        say "✓ $path"
+    elif change "Write $path"; then
+        # Another file than that of the agent, until the agent accepts it.
+        install -m 0600 -o "$user" -g "$(id -gn "$user")" "$work/agent.toml" "$path.new"
+        if ! as_user "$prefix/venv/bin/vedette" agent check --offline "$path.new" \
+            >"$work/output" 2>&1; then
+            cat "$work/output" >&2
+            [ -z "$previous" ] || switch_to "$previous"
+            fail "The agent does not accept these settings." "Correct VEDETTE_AGENT_CONFIG."
+        fi
+        [ ! -e "$path" ] || cp -p "$path" "$work/previous.toml"
+        mv "$path.new" "$path"
+    fi
+}
+
 ask_token() {
     [ -z "$token" ] || return 0
     { : </dev/tty; } 2>/dev/null ||
@@ -245,11 +267,12 @@ enroll() {
 }
 
 start_service() {
-    if [ -z "$is_dry" ]; then
+    # A dry run on a new host has no program that could print it.
+    if [ -x "$prefix/venv/bin/vedette" ]; then
         "$prefix/venv/bin/vedette" agent unit --user "$user" --group "$(id -gn "$user")" \
             --program "$prefix/venv/bin/vedette" --data-dir "$data_dir" >"$work/unit"
     fi
-    if [ -z "$is_dry" ] && cmp -s "$work/unit" "$unit_path"; then
+    if cmp -s "$work/unit" "$unit_path"; then
         say "✓ $unit_path"
     elif change "Write $unit_path"; then
         cp "$work/unit" "$unit_path"
@@ -275,6 +298,7 @@ wait_for_samples() {
     journalctl --unit "$unit" --lines 10 --no-pager --output cat >&2 || true
     if [ -n "$previous" ]; then
         switch_to "$previous"
+        [ ! -e "$work/previous.toml" ] || cp -p "$work/previous.toml" "$data_dir/agent.toml"
         systemctl restart "$unit"
         fail "Version $version sent no samples for $wait_seconds seconds, so the old one runs again." \
             "See why above, and with: journalctl --unit $unit"
@@ -306,6 +330,7 @@ main() {
     make_user
     if find_python; then say "✓ Python: $python"; else install_python; fi
     install_software
+    configure
     enroll
     [ -z "$has_service" ] || start_service
     if [ -n "$is_dry" ]; then

@@ -6,6 +6,7 @@ import pytest
 
 from cli import locked_packages
 from core.secretbox import new_key
+from core.settings_file import read_variables
 from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.migrated import copy_migrated
 from tests.servers import free_port
@@ -74,6 +75,17 @@ def test_a_setting_that_does_not_exist_is_refused_before_anything_is_written(ini
     assert refused.returncode == 1
     assert "did you mean port" in refused.stderr
     assert not init.file.exists()
+
+
+def test_a_file_of_settings_counts_like_options(init: Init, tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    database = f"sqlite:///{tmp_path}/other.db"
+    others.write_text(f"database_url={database}\n\nproxy_secret=a b='c'\n", "utf-8")
+    assert init("--settings", str(others)).returncode == 0
+    written = read_variables(init.file)
+    assert written["DATABASE_URL"] == database
+    assert written["VEDETTE_PROXY_SECRET"] == "a b='c'"
+    assert (tmp_path / "other.db").exists()
 
 
 def test_check_creates_neither_database_nor_store(init: Init) -> None:
