@@ -104,7 +104,8 @@ def _filled(nav: Any, lists: dict[str, list[str]]) -> Any:  # noqa: ANN401 - as 
 def _package_pages() -> list[Path]:
     """Return the README files of packages and of their parts, and that of the repository."""
     tops = [path for path in ROOT.glob("*/README.md") if path.parent != DOCS]
-    return sorted([ROOT / "README.md", *tops, *ROOT.glob("ansible/roles/*/README.md")])
+    roles = (ROOT / "ansible" / "ansible_collections").rglob("README.md")
+    return sorted([ROOT / "README.md", *tops, *roles])
 
 
 def _on_site(path: Path) -> str:

@@ -1,6 +1,7 @@
-"""docs/agent.md and the role's README leave no setting out."""
+"""docs/agent.md and the READMEs of the roles leave no setting out."""
 
 from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,12 @@ import yaml
 from collector.config import AgentConfig
 
 ROOT = Path(__file__).resolve().parents[3]
-ROLE = ROOT / "ansible" / "roles" / "agent"
-DEFAULTS = yaml.safe_load((ROLE / "defaults" / "main.yml").read_text(encoding="utf-8"))
+COLLECTION = ROOT / "ansible" / "ansible_collections" / "vedette" / "platform"
+VARIABLES = [
+    (path.parents[1], variable)
+    for path in sorted(COLLECTION.glob("roles/*/defaults/main.yml"))
+    for variable in yaml.safe_load(path.read_text(encoding="utf-8"))
+]
 
 
 @pytest.mark.parametrize("key", [field.name for field in fields(AgentConfig)])
@@ -18,6 +23,12 @@ def test_every_setting_of_the_agent_is_documented(key: str) -> None:
     assert f"| `{key}` |" in (ROOT / "docs" / "agent.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("variable", sorted(DEFAULTS))
-def test_every_variable_of_the_role_is_documented(variable: str) -> None:
-    assert f"`{variable}`" in (ROLE / "README.md").read_text(encoding="utf-8")
+@pytest.mark.parametrize(("role", "variable"), VARIABLES)
+def test_every_variable_of_a_role_is_documented(role: Path, variable: str) -> None:
+    assert f"`{variable}`" in (role / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_collection_has_the_version_of_vedette() -> None:
+    galaxy = yaml.safe_load((COLLECTION / "galaxy.yml").read_text(encoding="utf-8"))
+
+    assert galaxy["version"] == version("vedette")
