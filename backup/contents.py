@@ -97,7 +97,7 @@ def gathered(
     Raises:
         UnavailableError: the database or the samples can't be copied.
     """
-    stage = settings.data_dir / "backup" / STAGE
+    stage = settings.data_dir.resolve() / "backup" / STAGE
     with ExitStack() as stack:
         shutil.rmtree(stage, ignore_errors=True)  # of a process that was killed
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
@@ -144,14 +144,17 @@ def left_out(settings: ServerSettings) -> list[str]:
 
 
 def _folders(settings: ServerSettings) -> dict[str, Path]:
-    """Return the folders that are stored as they are, by their names in the manifest."""
+    """Return the folders that are stored as they are, by their names in the manifest.
+
+    Of a link, restic would store where it leads to instead of what is there.
+    """
     store, logs = _store_url(settings), settings.resolved_log_url
-    folders = {"exports": settings.exports_dir.absolute()}
+    folders = {"exports": settings.exports_dir.resolve()}
     if store.file is not None and "://" not in store.files:
         folder = Path(store.files) if store.files else files_folder(store.file)
-        folders["samples"] = folder.absolute()
+        folders["samples"] = folder.resolve()
     if "://" not in logs:
-        folders["logs"] = Path(logs).absolute()
+        folders["logs"] = Path(logs).resolve()
     return folders
 
 

@@ -55,7 +55,7 @@ def copy_database(database_url: str, folder: Path) -> Path:
 def _copy_sqlite(source: Path, target: Path) -> Path:
     try:
         with (
-            closing(sqlite3.connect(f"file:{source}?mode=rw", uri=True)) as database,
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True)) as database,
             closing(sqlite3.connect(target)) as copy,
         ):
             database.backup(copy, pages=_PAGES)
@@ -74,7 +74,7 @@ def count_rows(copy: Path) -> dict[str, int]:
 
 
 def _count_sqlite(copy: Path) -> dict[str, int]:
-    with closing(sqlite3.connect(f"file:{copy}?mode=rw", uri=True)) as database:
+    with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=rw", uri=True)) as database:
         problems = [
             str(row[0]) for row in database.execute("PRAGMA integrity_check(5)") if row[0] != "ok"
         ]

@@ -125,6 +125,25 @@ def test_a_restored_server_has_everything_and_only_its_user_can_read_it(
     assert not list(new_host.data.glob("restore-*"))
 
 
+def test_a_relative_data_folder_with_links_to_other_disks_is_stored_whole(
+    lost: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(lost.data, "disk #1/var", ignore=shutil.ignore_patterns("cache"))
+    shutil.move("disk #1/var/job-logs", "logs")
+    Path("disk #1/var/job-logs").symlink_to(tmp_path / "logs")
+    Path("var").symlink_to("disk #1/var")
+    repository = {"VEDETTE_BACKUP_URL": str(tmp_path / "repository")}
+    host = Host(Path("var"), {**lost.environ, **repository, "VEDETTE_DATA_DIR": "var"})
+    for command in (["backup"], ["backup", "verify"]):
+        ended = host.vedette(*command)
+        assert ended.returncode == 0, ended.stderr
+    shutil.rmtree("logs")
+    restored = host.vedette("restore", VEDETTE_DATA_DIR="new")
+    assert restored.returncode == 0, restored.stderr
+    assert (Path("new") / LOG).read_bytes() == (lost.data / LOG).read_bytes()
+
+
 def test_a_server_that_goes_on_writing_makes_the_backup_and_stores_what_is_new(lost: Host) -> None:
     sessions, clock, is_done = lost.sessions(), FrozenClock(), Event()
     written: list[None] = []
