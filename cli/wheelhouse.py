@@ -3,7 +3,6 @@
 import os
 import platform
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -16,6 +15,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from cli.privileges import acting_as_owner
 from cli.wheel_files import required_distributions, write_wheel
 from core.atomic_files import replacing
 from core.errors import ConfigurationError, UnavailableError
@@ -102,9 +102,12 @@ def build(
         )
         (draft / REQUIREMENTS_NAME).write_text(pins, encoding="utf-8")
         (draft / INDEX_NAME).write_bytes(msgspec.json.encode(contents))
-        size_bytes = _publish(draft, folder)
-    if output is None:
-        _hand_over(folder)
+        if output is None:
+            _give_to_owner(draft, folder)
+            with acting_as_owner(folder.parent):
+                size_bytes = _publish(draft, folder, mask=UMASK)
+        else:
+            size_bytes = _publish(draft, folder)
     click.echo(
         f"Built {folder} ({size_bytes / 1e6:.0f} MB): Vedette {contents.version} for Python "
         f"{', '.join(pythons)} on {' and '.join(machines)}."
@@ -149,19 +152,19 @@ def _pin(wheel: Path, name: str, version: str) -> str:
     return f"{name}=={version} --hash=sha256:{sha256(wheel.read_bytes()).hexdigest()}\n"
 
 
-def _publish(draft: Path, folder: Path) -> int:
+def _publish(draft: Path, folder: Path, *, mask: int = 0) -> int:
     """Move the files to the folder, the index last, and remove others; return their size.
 
-    They are readable by everybody, so that they can be copied.
+    Without a mask they are readable by everybody, so that they can be copied.
     """
     names = {path.name for path in draft.iterdir()}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(PUBLIC_FOLDER)
+        folder.chmod(PUBLIC_FOLDER & ~mask)
         for name in sorted(names, key=lambda name: (name == INDEX_NAME, name)):
             with (draft / name).open("rb") as source, replacing(folder / name) as target:
                 shutil.copyfileobj(source, target)
-            (folder / name).chmod(PUBLIC_FILE)
+            (folder / name).chmod(PUBLIC_FILE & ~mask)
         for path in folder.glob("*.whl"):
             if path.name not in names:
                 path.unlink()
@@ -171,10 +174,13 @@ def _publish(draft: Path, folder: Path) -> int:
     return sum((folder / name).stat().st_size for name in names)
 
 
-def _hand_over(folder: Path) -> None:
-    """Give the folder in a data folder to the owner of that, as whom the portal runs."""
+def _give_to_owner(draft: Path, folder: Path) -> None:
+    """Let root give what it built to the owner of a data folder, as whom the portal runs.
+
+    The owner publishes it: root would follow links that the portal has in its folder.
+    """
+    if os.geteuid() != 0 or not folder.parent.exists():
+        return
     owner = folder.parent.stat()
-    for path in (folder, *folder.iterdir()):
-        if os.geteuid() == 0:
-            os.chown(path, owner.st_uid, owner.st_gid)
-        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~UMASK)
+    for path in (draft, *draft.iterdir(), *([folder] if folder.is_dir() else [])):
+        os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)

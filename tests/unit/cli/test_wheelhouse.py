@@ -4,6 +4,8 @@ import os
 import re
 import stat
 import sys
+import tempfile
+from collections.abc import Iterator
 from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
@@ -85,19 +87,35 @@ def test_a_folder_that_is_copied_can_be_read_by_every_user(folder: Path) -> None
     assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o644}
 
 
-@pytest.mark.needs_root
-def test_the_portal_owns_what_root_built_in_its_data_folder(tmp_path: Path) -> None:
+@pytest.fixture
+def folder_of_nobody() -> Iterator[Path]:
+    """A data folder below folders that its owner may enter."""
     require_root("gives files to another user")
-    os.chown(tmp_path, NOBODY, NOBODY)
-    environ = {"VEDETTE_DATA_DIR": str(tmp_path)}
+    with tempfile.TemporaryDirectory() as name:
+        os.chown(name, NOBODY, NOBODY)
+        yield Path(name)
+
+
+@pytest.mark.needs_root
+def test_the_portal_owns_what_root_built_in_its_data_folder_and_no_other_file(
+    tmp_path: Path, folder_of_nobody: Path
+) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"root's")
+    built_folder = folder_of_nobody / "wheelhouse"
+    built_folder.mkdir()
+    (built_folder / "link").symlink_to(foreign)
+    environ = {"VEDETTE_DATA_DIR": str(folder_of_nobody)}
     wheel = tmp_path / "vedette-9-py3-none-any.whl"
     wheel.write_bytes(b"wheel")
     built = run_vedette("wheelhouse", "build", "--offline", "--wheel", str(wheel), environ=environ)
     assert built.returncode == 0, built.stderr
-    paths = [tmp_path / "wheelhouse", *(tmp_path / "wheelhouse").iterdir()]
+    (built_folder / "link").unlink()
+    paths = [built_folder, *built_folder.iterdir()]
     assert {path.stat().st_uid for path in paths} == {NOBODY}
     assert not any(path.stat().st_mode & 0o077 for path in paths)
-    assert (tmp_path / "wheelhouse" / wheel.name).read_bytes() == b"wheel"
+    assert foreign.stat().st_uid == 0
+    assert (built_folder / wheel.name).read_bytes() == b"wheel"
 
 
 def test_without_an_index_the_error_says_what_else_to_do(
