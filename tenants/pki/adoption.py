@@ -1,7 +1,8 @@
 """Certificates that a restored portal does not list, because it issued them after the backup.
 
 They are recognized by the signature of the portal's own authority, whose key is in the backup, and
-by their time of issue: between a backup that was restored and the restore.
+by their time of issue: between a backup that was restored and the restore. Only the newest of an
+appliance is adopted, and none once its identity was revoked after the restore.
 """
 
 from datetime import datetime, timedelta
@@ -41,14 +42,21 @@ def adopt_certificate(
         return None
     certificate = x509.load_pem_x509_certificate(pem.encode())
     issued_at = certificate.not_valid_before_utc + CLOCK_MARGIN
-    if not any(
-        data_at and restored_at and data_at - _PRECISION <= issued_at <= restored_at
-        for data_at, restored_at in restores
-    ):
+    restored_at = min(
+        (
+            end
+            for start, end in restores
+            if start and end and start - _PRECISION <= issued_at <= end
+        ),
+        default=None,
+    )
+    if restored_at is None:
         return None
     authority = _issuer(session, certificate, now=now)
     appliance = _subject(session, certificate)
     if authority is None or appliance is None:
+        return None
+    if _is_superseded(session, appliance, issued_at=issued_at, restored_at=restored_at):
         return None
     row = ApplianceCertificate(
         tenant_id=appliance.tenant_id,
@@ -66,6 +74,20 @@ def adopt_certificate(
     add_event(session, appliance, EventKind.CERTIFICATE_ISSUED, message, details=details, now=now)
     session.flush()
     return row
+
+
+def _is_superseded(
+    session: Session, appliance: Appliance, *, issued_at: datetime, restored_at: datetime
+) -> bool:
+    """Return whether an agent has a later certificate, or lost its identity after the restore.
+
+    A certificate that was only revoked when it had expired was that of an agent to readmit.
+    """
+    model = ApplianceCertificate
+    is_later = (model.issued_at > issued_at) & model.first_used_at.is_not(None)
+    is_revoked = (model.revoked_at >= restored_at) & (model.revoked_at < model.not_after)
+    later = select(model.id).where(model.appliance_id == appliance.id, is_later | is_revoked)
+    return session.scalar(later.limit(1)) is not None
 
 
 def _issuer(

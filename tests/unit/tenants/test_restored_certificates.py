@@ -15,7 +15,7 @@ from tenants.models import (
     BackupState,
     CertificateAuthority,
 )
-from tenants.pki.admission import Admission, admit_certificate
+from tenants.pki.admission import GRACE, Admission, admit_certificate, revoke_identity
 from tenants.pki.certificates import Issuer, fingerprint_of, issue_certificate
 from tests.cast import BOX, NOON, Cast, make_appliance
 from tests.fixtures.signing_requests import signing_request
@@ -108,3 +108,24 @@ def test_a_certificate_of_another_authority_is_refused(session: Session, dgx: Ap
         elsewhere.rollback()
     restore(session)
     assert admit(session, forged).appliance is None
+
+
+def test_an_older_certificate_does_not_replace_the_one_that_was_recognized(
+    session: Session, dgx: Appliance
+) -> None:
+    replaced, renewed = (issue(session, dgx, now=BACKUP_AT + timedelta(hours=n)) for n in (1, 2))
+    restore(session)
+    assert admit(session, renewed).appliance is not None
+    assert "Unknown certificate" in admit(session, replaced).refusal
+    assert admit(session, renewed).until > LATER + GRACE
+
+
+def test_no_certificate_of_an_identity_that_was_revoked_after_the_restore_is_recognized(
+    session: Session, dgx: Appliance
+) -> None:
+    stolen = issue(session, dgx, now=BACKUP_AT + timedelta(hours=1))
+    restore(session)
+    revoke_identity(session, dgx, reason="Enrolled again.", now=RESTORED_AT + timedelta(minutes=1))
+    anew = issue(session, dgx, now=RESTORED_AT + timedelta(minutes=2))
+    assert "Unknown certificate" in admit(session, stolen).refusal
+    assert admit(session, anew).until > LATER + GRACE
