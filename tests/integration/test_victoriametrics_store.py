@@ -368,6 +368,21 @@ def test_what_a_killed_server_has_acknowledged_is_written_again(tmp_path: Path) 
         store.close()
 
 
+def test_samples_of_a_deleted_tenant_are_not_written_again(server: str, tmp_path: Path) -> None:
+    store = opened(server, "removal", recent_folder=tmp_path)
+    for identity in (ACME, GLOBEX):
+        write(store, [gpu(0, x=1.0)], identity=identity)
+    store.delete_tenant(ACME["tenant"])
+    store.close()
+    # Another process, which writes everything of the former one again.
+    store = opened(server, "removal", recent_folder=tmp_path)
+    write(store, [gpu(1, x=2.0)], identity=GLOBEX)
+    flush(server)
+    assert store.measurements(tenants=(GLOBEX["tenant"],)) == ["gpu"]
+    assert store.measurements(tenants=(ACME["tenant"],)) == []
+    store.close()
+
+
 def started_at(url: str) -> int:
     (text,) = VictoriaMetricsClient(url).started_at() or ("0",)
     return int(text)

@@ -69,6 +69,12 @@ def scope_of(database: str, tenant: str) -> str:
     return f"{database}/{tenant}"
 
 
+def mark_of(database: str, tenant: str) -> bytes:
+    """Return text that all lines of a tenant have, and no others: elsewhere `=` is escaped."""
+    scope = scope_of(database, tenant).translate(_KEY_ESCAPES)
+    return f",{SCOPE_LABEL}={scope},{MEASUREMENT_LABEL}=".encode()
+
+
 def account_of(database: str, tenant: str) -> str:
     """Return the account of a tenant in a cluster, `accountID:projectID`: 64 bits of a hash.
 

@@ -5,7 +5,9 @@ each process that writes appends the same lines to a file, and writes them again
 been started anew; a sample that is written twice is stored once. A process that is killed itself
 leaves its file to the one that starts next.
 
-A record is a line with account, length and CRC-32, and then the lines that were written.
+A record is a line with account, length and CRC-32, and then the lines that were written. Lines with
+the *mark* of a tenant that was deleted are not written again; each mark is a file, which stays,
+because the id of a tenant is never used again.
 """
 
 import errno
@@ -13,15 +15,17 @@ import fcntl
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from io import FileIO
+from collections.abc import Callable, Collection, Iterator
+from hashlib import sha256
+from io import BytesIO, FileIO
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
 
+from core.atomic_files import replace_file
 from core.ids import new_id
 
-SUFFIX = ".lines"
+SUFFIX, MARK_SUFFIX = ".lines", ".deleted"
 # The server of version 1.79.5 loses the last 9 seconds.
 RECENT_SECONDS = 30.0
 MAX_HEAD_BYTES = 100
@@ -39,6 +43,7 @@ class RecentWrites:
     Args:
         folder: for the files of all processes; created if it is missing.
         monotonic: measures their age.
+
     Raises:
         OSError: the folder can't be written.
     """
@@ -67,9 +72,16 @@ class RecentWrites:
             raise
 
     def records(self) -> Iterator[tuple[str, bytes]]:
-        """Yield account and lines of everything that may not be on the server's disk."""
+        """Yield account and lines of everything that may not be on the server's disk.
+
+        Raises:
+            OSError: a file can't be read.
+        """
+        marks = [path.read_bytes() for path in self._folder.glob(f"*{MARK_SUFFIX}")]
         for file in (*self._old, self._current):
-            yield from _records(file.path)
+            for account, lines in _records(file.path):
+                if remaining := _without(lines, marks):
+                    yield account, remaining
 
     def forget_old(self) -> None:
         """Forget what a server that has not been restarted since has on its disk.
@@ -101,6 +113,16 @@ class RecentWrites:
         return _File(path, stream)
 
 
+def write_mark(folder: Path, mark: bytes) -> None:
+    """Let no process of this folder write lines again that have a mark.
+
+    Raises:
+        OSError: it can't be noted.
+    """
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    replace_file(folder / f"{sha256(mark).hexdigest()}{MARK_SUFFIX}", mark)
+
+
 def _claim(path: Path) -> _File | None:
     """Open and lock a file of an earlier process; None if its process runs."""
     try:
@@ -121,8 +143,16 @@ def _append(stream: FileIO, record: bytes) -> None:
     os.fdatasync(stream.fileno())
 
 
+def _without(lines: bytes, marks: Collection[bytes]) -> bytes:
+    if not any(mark in lines for mark in marks):
+        return lines
+    return b"".join(line for line in BytesIO(lines) if not any(mark in line for mark in marks))
+
+
 def _records(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the records up to the first one that is not whole: that was not acknowledged."""
+    if not path.exists():  # its process removed it just before it was claimed, or somebody did
+        return
     with path.open("rb") as reader:
         while match := _HEAD.fullmatch(reader.readline(MAX_HEAD_BYTES)):
             account, length, checksum = match.groups()

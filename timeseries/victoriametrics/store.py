@@ -40,6 +40,7 @@ from timeseries.victoriametrics.lines import (
     RESERVED_LABELS,
     SCOPE_LABEL,
     account_of,
+    mark_of,
     scope_of,
 )
 from timeseries.victoriametrics.metricsql import metric_name, selector
@@ -181,6 +182,7 @@ class VictoriaMetricsStore:
         visible = selector(self._database, tenants=(tenant,))
         if visible:
             client = self._reading((tenant,))
+            self._writer.run(lambda: self._writer.forget(mark_of(self._database, tenant)))
             self._writer.run(lambda: client.delete(visible))
 
     def delete_before(self, before_ns: int, *, resolution: Resolution = Resolution.RAW) -> None:

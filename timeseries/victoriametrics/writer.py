@@ -17,7 +17,7 @@ from core.errors import VedetteError
 from timeseries.store import TENANT_TAG, StoreUnavailableError
 from timeseries.victoriametrics.client import ServerFlags, VictoriaMetricsClient, parse_flags
 from timeseries.victoriametrics.lines import Lines, WriteContext, account_of, encode
-from timeseries.victoriametrics.recent_writes import RecentWrites
+from timeseries.victoriametrics.recent_writes import RecentWrites, write_mark
 from timeseries.write_queue import Submission, Task, WriteQueue
 
 MAX_GROUP_POINTS = 20_000
@@ -109,10 +109,19 @@ class VictoriaMetricsWriter:
             client.write(lines)
             self._recent.add(client.account, lines)
         except OSError as error:
-            raise StoreUnavailableError(
-                f"Samples can't be stored: {error.strerror or error}. VictoriaMetrics may lose the "
-                f"newest ones if it is killed, so the server keeps them in {self._recent_folder}."
-            ) from error
+            raise _not_stored(error, self._recent_folder) from error
+
+    def forget(self, mark: bytes) -> None:
+        """Never write lines with a mark again.
+
+        Raises:
+            StoreUnavailableError: the disk is full, for example.
+        """
+        if self._recent_folder is not None:
+            try:
+                write_mark(self._recent_folder, mark)
+            except OSError as error:
+                raise _not_stored(error, self._recent_folder) from error
 
     def _check_restart(self, recent: RecentWrites) -> None:
         """Write what may be lost again if the server was started since the last check."""
@@ -161,3 +170,10 @@ class VictoriaMetricsWriter:
         if message not in self._warned:
             self._warned.add(message)
             log.warning("VictoriaMetrics at %s: %s", self._client.url, message)
+
+
+def _not_stored(error: OSError, folder: Path) -> StoreUnavailableError:
+    return StoreUnavailableError(
+        f"Samples can't be stored: {error.strerror or error}. VictoriaMetrics may lose the newest "
+        f"ones if it is killed, so the server keeps them in {folder}."
+    )
