@@ -130,6 +130,8 @@ class VictoriaMetricsWriter:
             self._warn_once(
                 "/metrics is not reachable: samples of its last seconds are lost if it is killed"
             )
+            # Nothing would ever show that the server has them on its disk.
+            recent.forget_old()
         elif started_at == self._started_at:
             recent.forget_old()
         else:

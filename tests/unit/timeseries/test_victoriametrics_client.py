@@ -1,13 +1,19 @@
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import ClassVar
 
 import pytest
 
+from core.clock import to_ns, utc_now
 from core.errors import OverloadedError
-from timeseries.store import StoreUnavailableError
+from timeseries.points import Point
+from timeseries.store import StoreUnavailableError, write
+from timeseries.victoriametrics import writer
 from timeseries.victoriametrics.client import VictoriaMetricsClient
+from timeseries.victoriametrics.recent_writes import RECENT_SECONDS, RecentWrites
+from timeseries.victoriametrics.store import VictoriaMetricsStore
 
 
 class FixedAnswer(BaseHTTPRequestHandler):
@@ -90,3 +96,18 @@ def test_a_url_names_scheme_host_port_and_path(url: str, expected: str) -> None:
 
     assert client.url == expected
     client.close()
+
+
+def test_what_may_be_lost_is_forgotten_where_no_restart_of_the_server_can_be_seen(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "CHECK_SECONDS", 0.0)
+    now = 0.0
+    recent = RecentWrites(tmp_path, monotonic=lambda: now)
+    store = VictoriaMetricsStore(client_of(address, 204), recent=recent)
+    for value in (1.0, 2.0, 3.0):
+        write(store, [Point("gpu", {}, {"x": value}, to_ns(utc_now()))], identity={})
+        now += RECENT_SECONDS
+    # The lines of the last interval and those since.
+    assert len(list(recent.records())) == 2
+    store.close()
