@@ -1,12 +1,20 @@
 """`vedette server unit`, and the service that `vedette server init --systemd` makes of it."""
 
-import shlex
 import time
 
 import click
 
 from cli.server_health import server_problem
-from cli.systemd import LINK, UNIT_DIR, call, has_systemd, rendered_unit, this_program, user_exists
+from cli.systemd import (
+    LINK,
+    UNIT_DIR,
+    call,
+    has_systemd,
+    quoted,
+    rendered_unit,
+    this_program,
+    user_exists,
+)
 from core.errors import InvalidInputError, UnavailableError
 from core.settings import ServerSettings, load_server_settings
 from core.settings_file import SYSTEM_FILE
@@ -92,7 +100,7 @@ def _unit(settings: ServerSettings, *, process: str, port: int | None, user: str
     return rendered_unit(
         UNIT_NAME,
         description=DESCRIPTIONS[process],
-        command=shlex.join([*environment, str(this_program()), process]),
+        command=" ".join(map(_argument, [*environment, str(this_program()), process])),
         file=SYSTEM_FILE,
         user=user,
         writable=_writable(settings),
@@ -104,4 +112,10 @@ def _writable(settings: ServerSettings) -> str:
     """Return the folders that the server writes to: of its data, and of backups on this host."""
     is_folder = settings.backup_url.startswith("/")
     # The unit starts without the folder, too, which may be on a disk that is not mounted.
-    return f"{settings.data_dir.absolute()}{f' -{settings.backup_url}' if is_folder else ''}"
+    words = [str(settings.data_dir.absolute()), *([f"-{settings.backup_url}"] if is_folder else [])]
+    return " ".join(map(quoted, words))
+
+
+def _argument(word: str) -> str:
+    """Return an argument of a command, in which systemd replaces variables."""
+    return quoted(word).replace("$", "$$")

@@ -1,6 +1,7 @@
 """Services of this host: *units*, the files by which systemd runs agent and server."""
 
 import pwd
+import re
 import shlex
 import shutil
 import subprocess
@@ -12,11 +13,18 @@ from core.errors import UnavailableError
 
 UNIT_DIR = Path("/etc/systemd/system")
 LINK = Path("/usr/local/bin/vedette")
+_PLAIN_WORD = re.compile(r"[\w@%+=:,./~-]+", re.ASCII)
 
 
 def rendered_unit(name: str, **values: object) -> str:
     """Return a unit of this package, filled in."""
     return (files("cli") / name).read_text(encoding="utf-8").format(**values)
+
+
+def quoted(word: str) -> str:
+    """Return a word so that systemd reads it unchanged: as one, and without its specifiers."""
+    escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
+    return escaped if _PLAIN_WORD.fullmatch(escaped) else f'"{escaped}"'
 
 
 def this_program() -> Path:

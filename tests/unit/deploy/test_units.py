@@ -51,6 +51,14 @@ def test_the_agents_unit_leaves_devices_open_for_nvml(units: Path) -> None:
     assert not {"PrivateDevices", "ProtectClock", "DevicePolicy", "DeviceAllow"} & set(service)
 
 
+def test_the_servers_unit_reads_folders_with_any_character_as_they_are(tmp_path: Path) -> None:
+    environ = {"VEDETTE_DATA_DIR": '/srv/my "data"/50%', "VEDETTE_BACKUP_URL": "/mnt/two words"}
+    path = tmp_path / "vedette-server.service"
+    path.write_text(run_vedette("server", "unit", environ=environ).stdout, encoding="utf-8")
+    written = '"/srv/my \\"data\\"/50%%" "-/mnt/two words"'
+    assert read_unit(path)["Service"]["ReadWritePaths"] == written
+
+
 def test_the_servers_unit_writes_its_data_and_may_open_a_file_for_each_connection(
     units: Path,
 ) -> None:
