@@ -181,7 +181,7 @@ def _places(settings: ServerSettings) -> Iterator[Path]:
     yield from (data_dir / name for name in (KEY_FILE, SECRET_KEY, RESTORED_SETTINGS))
     yield settings.exports_dir
     if is_sqlite(settings):
-        database = _sqlite_file(settings)
+        database = sqlite_file(settings)
         yield from (database.with_name(f"{database.name}{end}") for end in ("", "-wal", "-shm"))
     if store.file is not None:
         names = (store.file.name + end for end in ("", ".wal", ".damage.json"))
@@ -209,10 +209,11 @@ def _moves(tree: Tree, settings: ServerSettings) -> Iterator[Move]:
             yield folder, target
     # The database comes last: without it, no server starts with the rest.
     if is_sqlite(settings):
-        yield tree.database, _sqlite_file(settings)
+        yield tree.database, sqlite_file(settings)
 
 
-def _sqlite_file(settings: ServerSettings) -> Path:
+def sqlite_file(settings: ServerSettings) -> Path:
+    """Return the file of a server's database."""
     return Path(str(make_url(settings.resolved_database_url).database))
 
 

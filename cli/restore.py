@@ -8,7 +8,8 @@ from datetime import datetime
 from pathlib import Path
 
 import click
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
+from sqlalchemy.exc import SQLAlchemyError
 
 from backup.contents import SETTINGS, Manifest, is_sqlite
 from backup.database_copy import drop_tables, load_dump
@@ -23,6 +24,7 @@ from backup.restoring import (
     put_into_place,
     scratch_folder,
     settle,
+    sqlite_file,
     stage_of,
 )
 from cli.database import open_database
@@ -31,8 +33,10 @@ from cli.privileges import acting_as_owner
 from cli.server_init import prepare_folder
 from core.clock import utc_now
 from core.db import create_database_engine, transaction
-from core.errors import ConflictError, InvalidInputError
+from core.errors import ConflictError, DatabaseUnavailableError, InvalidInputError
 from core.settings import ServerSettings, load_server_settings
+from tenants.lifecycle.server_processes import SILENT_AFTER
+from tenants.models import ServerProcess
 
 
 @click.command()
@@ -82,6 +86,7 @@ def restore(
     check_port(settings.host, settings.port)
     prepare_folder(settings, user_name)
     with acting_as_owner(settings.data_dir):
+        _require_stopped(settings, now=utc_now())
         _require_empty(settings, replaces=replaces)
         root = scratch_folder(settings.data_dir)
         try:
@@ -94,6 +99,33 @@ def restore(
         finally:
             shutil.rmtree(root, ignore_errors=True)
     _print_next_steps(tree.manifest, settings, stopped)
+
+
+def _require_stopped(settings: ServerSettings, *, now: datetime) -> None:
+    """Refuse to take the files from a server, which would go on writing into those set aside.
+
+    Raises:
+        ConflictError: one of its processes runs, on whichever port.
+    """
+    if not is_sqlite(settings) or not sqlite_file(settings).exists():
+        return
+    engine = create_database_engine(settings.resolved_database_url)
+    try:
+        with engine.connect() as connection:
+            process = connection.execute(
+                select(ServerProcess.holder, ServerProcess.parts, ServerProcess.seen_at)
+                .order_by(ServerProcess.seen_at.desc())
+                .limit(1)
+            ).first()
+    except (SQLAlchemyError, DatabaseUnavailableError):
+        return  # a damaged database is a reason for a restore
+    finally:
+        engine.dispose()
+    if process is not None and now - process.seen_at < SILENT_AFTER:
+        raise ConflictError(
+            f"The server runs: {process.parts} as {process.holder}. Stop it first. One that was "
+            f"killed counts as running for {SILENT_AFTER.total_seconds():.0f} seconds."
+        )
 
 
 def _require_empty(settings: ServerSettings, *, replaces: bool) -> None:

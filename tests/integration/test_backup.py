@@ -8,11 +8,12 @@ from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from sqlalchemy import func, inspect, select
+from sqlalchemy import func, inspect, select, update
 
 from backup.making import make_backup
 from backup.repository import Repository
 from backup.runs import backup_status, request_backup
+from core.clock import utc_now
 from core.db import SessionFactory, create_database_engine, create_session_factory
 from core.errors import ConfigurationError
 from core.leases import Lease
@@ -20,7 +21,8 @@ from core.migrations import upgrade_database
 from core.settings import ServerSettings
 from jobqueue.models import Job
 from jobqueue.states import Reason
-from tenants.models import BackupRun, BackupState, Tenant, User
+from tenants.lifecycle.server_processes import SILENT_AFTER
+from tenants.models import BackupRun, BackupState, ServerProcess, Tenant, User
 from tests.cast import FrozenClock, make_cast
 from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.mariadb import MariaDB
@@ -220,6 +222,21 @@ def test_a_restore_sets_present_data_aside_only_when_told(lost: Host, new_host: 
     [aside] = new_host.data.glob("before-restore-*")
     assert contents_of(aside) == {"secret_key": b"mine\n"}
     assert (new_host.data / "secret_key").read_bytes() == (lost.data / "secret_key").read_bytes()
+
+
+def test_nothing_is_restored_under_a_server_that_runs_on_another_port(new_host: Host) -> None:
+    new_host.data.mkdir()
+    copy_migrated(new_host.data / "vedette.db")
+    with new_host.sessions().begin() as session:
+        process = ServerProcess(holder="host:1", url="", parts="scheduler", version="1")
+        process.started_at = process.seen_at = utc_now()
+        session.add(process)
+    refused = new_host.vedette("restore", "--replace")
+    assert refused.returncode == 1
+    assert "The server runs: scheduler as host:1. Stop it first." in refused.stderr
+    with new_host.sessions().begin() as session:
+        session.execute(update(ServerProcess).values(seen_at=utc_now() - SILENT_AFTER))
+    assert new_host.vedette("restore", "--replace").returncode == 0
 
 
 def test_a_restore_that_fails_leaves_what_was_there(new_host: Host) -> None:
