@@ -8,6 +8,7 @@ Source: https://restic.readthedocs.io/en/stable/075_scripting.html.
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,9 @@ _HOST = "vedette"
 _POLL_SECONDS = 0.5
 # Of restic: a snapshot was made, but some files could not be read.
 _INCOMPLETE = 3
+# These wait for no lock, which a server that was lost in the middle of a backup has left.
+_READING = frozenset({"snapshots", "stats", "restore", "dump"})
+_PASSWORD = re.compile(r"(//[^/:@]*:)[^/]*@")
 _MISSING = ("unable to open config file", "Is there a repository at")
 _WRONG_PASSWORD = "wrong password or no key found"  # noqa: S105 - a message
 _MAX_REASON_CHARACTERS = 500
@@ -65,6 +69,9 @@ class Repository:
         cache: the folder for copies of the repository's lists; None to do without.
         is_stopping: ends the running command early.
 
+    Attributes:
+        place: the address for messages, without a password.
+
     Raises:
         ConfigurationError: the engine or the password is missing.
     """
@@ -77,7 +84,7 @@ class Repository:
         cache: Path | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.url = url
+        self.place = redacted(url)
         self._is_stopping = is_stopping
         problems = _problems(url, password_file)
         if problems:
@@ -151,7 +158,7 @@ class Repository:
         ]
         if not matching:
             raise NotFoundError(
-                f"There is no backup {ident!r} in {self.url}, which has {len(snapshots)}. "
+                f"There is no backup {ident!r} in {self.place}, which has {len(snapshots)}. "
                 "List them: vedette backup list"
             )
         return matching[-1]
@@ -181,7 +188,8 @@ class Repository:
         self._run("check")
 
     def _run(self, command: str, *arguments: str) -> str:
-        argv = [*("nice", "-n", "10", ENGINE, *self._options), command, *arguments]
+        options = [*self._options, *(["--no-lock"] if command in _READING else [])]
+        argv = [*("nice", "-n", "10", ENGINE, *options), command, *arguments]
         with subprocess.Popen(  # noqa: S603 - our own words
             argv,
             stdin=subprocess.DEVNULL,
@@ -207,14 +215,19 @@ class Repository:
 
     def _error(self, command: str, errors: str) -> Exception:
         if any(text in errors for text in _MISSING):
-            return NotFoundError(f"There is no repository of backups at {self.url}.")
+            return NotFoundError(f"There is no repository of backups at {self.place}.")
         if _WRONG_PASSWORD in errors:
             return UnavailableError(
-                f"The password of the repository {self.url} is another one. Name the file with the "
-                "right one: backup_password_file, or --password-file."
+                f"The password of the repository {self.place} is another one. Name the file with "
+                "the right one: backup_password_file, or --password-file."
             )
         reason = " ".join(errors.split())[-_MAX_REASON_CHARACTERS:]
-        return UnavailableError(f"{ENGINE} {command} failed at {self.url}: {reason}")
+        return UnavailableError(f"{ENGINE} {command} failed at {self.place}: {reason}")
+
+
+def redacted(url: str) -> str:
+    """Return the address of a repository for messages and logs, without a password."""
+    return _PASSWORD.sub(r"\1***@", url)
 
 
 def restic_address(url: str, environ: "os._Environ[str] | dict[str, str]") -> str:

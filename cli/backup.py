@@ -44,7 +44,7 @@ def backup(context: click.Context) -> None:
         return
     settings = load_server_settings()
     with acting_as_owner(settings.data_dir):
-        Repository.of(settings)
+        place = Repository.of(settings).place
         require_database(settings)
         with open_database(settings) as (_engine, sessions):
             run = _made(settings, sessions)
@@ -52,7 +52,7 @@ def backup(context: click.Context) -> None:
         raise UnavailableError(f"The backup failed: {run.message}")
     seconds = (run.finished_at - run.requested_at).total_seconds() if run.finished_at else 0.0
     click.echo(
-        f"Backup {run.snapshot} is in {settings.backup_url}: {format_size(run.total_bytes)}, of "
+        f"Backup {run.snapshot} is in {place}: {format_size(run.total_bytes)}, of "
         f"which {format_size(run.added_bytes)} are new, in {format_duration(seconds)}."
     )
     if run.message:

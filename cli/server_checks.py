@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import make_url
 
 from alerting.notification.senders.notify import DeliveryError, EmailSender
-from backup.repository import Repository
+from backup.repository import Repository, redacted
 from cli.certificate_check import check_certificate
 from cli.database_checks import Check, check_database, check_operators, check_rights
 from cli.listen_address import check_port
@@ -216,5 +216,5 @@ def check_backups(settings: ServerSettings) -> Check:
             Problem(f"{problem}.", "docs/backup.md has all steps.", is_fatal=False)
             for problem in error.problems
         ]
-        return Check("backups", settings.backup_url, tuple(problems))
-    return Check("backups", settings.backup_url)
+        return Check("backups", redacted(settings.backup_url), tuple(problems))
+    return Check("backups", redacted(settings.backup_url))

@@ -2,6 +2,7 @@
 
 import shutil
 import stat
+import subprocess
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.cast import FrozenClock, make_cast
 from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.migrated import copy_migrated
+from tests.fixtures.polling import eventually
 from tests.fixtures.s3 import credentials, new_bucket, s3_server
 from tests.servers import free_port, require_program
 from tests.unit.jobqueue.builders import submit
@@ -239,6 +241,21 @@ def test_nothing_is_restored_under_a_server_that_runs_on_another_port(new_host: 
     assert new_host.vedette("restore", "--replace").returncode == 0
 
 
+def test_backups_can_be_read_beside_the_lock_of_a_server_that_is_lost(
+    lost: Host, new_host: Host
+) -> None:
+    password = ["--password-file", lost.environ["VEDETTE_BACKUP_PASSWORD_FILE"]]
+    repository = ["--repo", str(lost.repository), "--no-cache", "--limit-download", "1"]
+    argv = [require_program("restic", package="restic"), *repository, *password, "check"]
+    with subprocess.Popen([*argv, "--read-data"]) as check:
+        try:
+            eventually(lambda: any((lost.repository / "locks").iterdir()), what="the lock")
+        finally:
+            check.kill()
+    listed = new_host.vedette("backup", "list")
+    assert listed.returncode == 0, listed.stderr
+
+
 def test_a_restore_that_fails_leaves_what_was_there(new_host: Host) -> None:
     (new_host.data / LOG).parent.mkdir(parents=True)
     (new_host.data / LOG).write_bytes(b"mine\n")
@@ -302,6 +319,14 @@ def test_a_bucket_takes_backups_too(lost: Host, tmp_path: Path) -> None:
         url = f"s3://{new_bucket(endpoint).name}/vedette"
         made = lost.vedette("backup", VEDETTE_BACKUP_URL=url, **credentials(endpoint))
     assert made.returncode == 0, made.stderr
+
+
+def test_messages_have_no_password_of_the_repository(lost: Host) -> None:
+    url = "rest:http://vedette:pass-word@127.0.0.1:9/backups"
+    shown = [lost.vedette("backup", "list", VEDETTE_BACKUP_URL=url).stderr]
+    shown.append(lost.vedette("server", "check", VEDETTE_BACKUP_URL=url).stdout)
+    assert all("vedette:***@127.0.0.1:9/backups" in text for text in shown)
+    assert "pass-word" not in "".join(shown)
 
 
 def test_what_is_missing_is_named_with_the_remedy(
