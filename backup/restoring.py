@@ -167,9 +167,11 @@ def put_into_place(tree: Tree, settings: ServerSettings, *, aside: Path) -> None
         for source, target in _moves(tree, settings):
             for part in _parts(source):
                 _move(part, target if part == source else target / part.name, done)
-    except OSError as error:
+    except BaseException as error:
         for source, target in reversed(done):
             shutil.move(target, source)
+        if not isinstance(error, OSError):
+            raise
         raise UnavailableError(
             f"The backup could not be put into place ({error}). Everything is as it was."
         ) from error
@@ -207,7 +209,6 @@ def _moves(tree: Tree, settings: ServerSettings) -> Iterator[Move]:
         folder = tree.folder(name)
         if folder is not None and folder.is_dir():
             yield folder, target
-    # The database comes last: without it, no server starts with the rest.
     if is_sqlite(settings):
         yield tree.database, sqlite_file(settings)
 

@@ -25,7 +25,7 @@ from cli.privileges import acting_as_owner
 from core.clock import utc_now
 from core.database_checks import database_problems
 from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
-from core.errors import ConfigurationError, NotFoundError
+from core.errors import ConfigurationError, ConflictError, NotFoundError
 from core.private_files import make_private
 from core.revisions import current_revision, head_revision
 from core.settings import ServerSettings, load_server_settings
@@ -46,6 +46,8 @@ TABLE_MODULES = (
     dash_app.reports.models,
     dash_app.custom.models,
 )
+# In the data folder while a restore replaces what is there.
+RESTORE_MARK = "restore-unfinished"
 COMMAND_LINE = Actor(name="command line", via="command line")
 # Whoever can open the database has the permissions of an operator.
 OPERATOR = Scope(user_id="", role=Role.OPERATOR, tenant_id=None)
@@ -60,7 +62,14 @@ def open_database(
     Raises:
         NotFoundError: there is none; with `may_create`, it is created.
         ConfigurationError: its server can't be used, or the keys of its secrets are missing.
+        ConflictError: a restore was interrupted.
     """
+    if (settings.data_dir / RESTORE_MARK).exists():
+        raise ConflictError(
+            f"A restore into {settings.data_dir} was interrupted: some files are of the backup, "
+            "others of before. Repeat it: vedette restore --replace. What was there before is in "
+            "folders before-restore-* there; restore-* can be deleted."
+        )
     if may_create:
         yield from _opened(settings)
         return

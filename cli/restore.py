@@ -27,7 +27,7 @@ from backup.restoring import (
     sqlite_file,
     stage_of,
 )
-from cli.database import open_database
+from cli.database import RESTORE_MARK, open_database
 from cli.listen_address import check_port
 from cli.privileges import acting_as_owner
 from cli.server_init import prepare_folder
@@ -172,7 +172,13 @@ def _restore(
             )
         if is_sqlite(settings):
             _close_log(tree.database)
-        put_into_place(tree, settings, aside=aside)
+        mark = settings.data_dir / RESTORE_MARK
+        mark.touch()
+        # Of a process that is killed now, the mark stays: no server starts with half of the files.
+        try:
+            put_into_place(tree, settings, aside=aside)
+        finally:
+            mark.unlink()
     if aside.exists():
         click.echo(f"What was there before is in {aside}.")
     return stopped

@@ -1,8 +1,12 @@
 """Backups by restic: what is restored is what was there, and nothing else changes."""
 
+import multiprocessing
+import os
 import shutil
+import signal
 import stat
 import subprocess
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +15,7 @@ from threading import Event, Thread
 import pytest
 from sqlalchemy import func, inspect, select, update
 
+from backup import restoring
 from backup.making import make_backup
 from backup.repository import Repository
 from backup.runs import backup_status, request_backup
@@ -267,6 +272,39 @@ def test_a_restore_that_fails_leaves_what_was_there(new_host: Host) -> None:
     assert failed.returncode == 1
     assert "Everything is as it was" in failed.stderr
     assert contents_of(new_host.data) == before
+
+
+def test_no_server_starts_after_a_restore_that_was_killed_before_it_is_repeated(
+    new_host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_host.data.mkdir()
+    (new_host.data / "secret_key").write_text("mine\n", encoding="utf-8")
+    with monkeypatch.context() as patched:
+        # As a kill: nothing after the move is done, neither the way back nor what follows.
+        patched.setattr(restoring, "_move", killed_move)
+        assert in_child(lambda: new_host.vedette("restore", "--replace")) == signal.SIGKILL
+    assert not (new_host.data / "secret_key").exists()
+    refused = new_host.vedette("server")
+    assert refused.returncode == 1
+    assert "Repeat it: vedette restore --replace" in refused.stderr
+    assert not (new_host.data / "vedette.db").exists()
+    assert new_host.vedette("restore", "--replace").returncode == 0
+    assert new_host.vedette("server", "check").returncode == 0
+
+
+def killed_move(source: Path, target: Path, done: list[restoring.Move]) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(source, target)
+    done.append((source, target))
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_child(command: Callable[[], object]) -> int:
+    """Run a command in a process of its own; return the signal that ended it."""
+    process = multiprocessing.get_context("fork").Process(target=command)
+    process.start()
+    process.join()
+    return -(process.exitcode or 0)
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
