@@ -103,8 +103,9 @@ def _is_due(session: Session, settings: ServerSettings, *, now: datetime) -> boo
         return True
     interval = timedelta(seconds=settings.backup_interval_seconds)
     if last.state is BackupState.FAILED:
-        return now - last.requested_at >= min(interval, RETRY_AFTER)
-    return now - last.requested_at >= interval
+        interval = min(interval, RETRY_AFTER)
+    # The clock may have been ahead when the last one was made.
+    return not timedelta(0) <= now - last.requested_at < interval
 
 
 def _end_abandoned(session: Session, *, now: datetime) -> None:

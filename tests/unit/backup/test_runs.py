@@ -30,6 +30,11 @@ def test_a_backup_is_made_at_once_and_then_at_the_interval(session: Session) -> 
     assert take_due(session, SETTINGS, now=NOON + HOUR) is not None
 
 
+def test_one_is_made_after_the_clock_was_ahead(session: Session) -> None:
+    succeed(session)
+    assert take_due(session, SETTINGS, now=NOON - HOUR / 2) is not None
+
+
 def test_a_failed_one_is_tried_again_soon_and_the_last_good_one_still_counts(
     session: Session,
 ) -> None:
