@@ -1,5 +1,6 @@
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -10,9 +11,9 @@ from core.clock import to_ns, utc_now
 from core.errors import OverloadedError
 from timeseries.points import Point
 from timeseries.store import StoreUnavailableError, write
-from timeseries.victoriametrics import writer
+from timeseries.victoriametrics import recent_writes, writer
 from timeseries.victoriametrics.client import VictoriaMetricsClient
-from timeseries.victoriametrics.recent_writes import RECENT_SECONDS, RecentWrites
+from timeseries.victoriametrics.recent_writes import RecentWrites
 from timeseries.victoriametrics.store import VictoriaMetricsStore
 
 
@@ -102,12 +103,11 @@ def test_what_may_be_lost_is_forgotten_where_no_restart_of_the_server_can_be_see
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer, "CHECK_SECONDS", 0.0)
-    now = 0.0
-    recent = RecentWrites(tmp_path, monotonic=lambda: now)
-    store = VictoriaMetricsStore(client_of(address, 204), recent=recent)
+    monkeypatch.setattr(recent_writes, "RECENT_SECONDS", 0.0)
+    store = VictoriaMetricsStore(client_of(address, 204), recent_folder=tmp_path)
     for value in (1.0, 2.0, 3.0):
         write(store, [Point("gpu", {}, {"x": value}, to_ns(utc_now()))], identity={})
-        now += RECENT_SECONDS
-    # The lines of the last interval and those since.
-    assert len(list(recent.records())) == 2
     store.close()
+    # The lines of the last interval and those since.
+    with closing(RecentWrites(tmp_path)) as recent:
+        assert len(list(recent.records())) == 2
