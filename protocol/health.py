@@ -42,9 +42,11 @@ class HealthReason(StrEnum):
     REMAP_PENDING = "remap_pending"
     PAGE_RETIREMENT_PENDING = "page_retirement_pending"
     SRAM_ERRORS = "sram_errors"
+    OVERHEATED = "overheated"
     THROTTLED_BY_HEAT = "throttled_by_heat"
     THROTTLED_BY_HARDWARE = "throttled_by_hardware"
     NVLINK_DOWN = "nvlink_down"
+    NVLINK_ERRORS = "nvlink_errors"
     FABRIC_NOT_REGISTERED = "fabric_not_registered"
     FABRIC_DEGRADED = "fabric_degraded"
     PCIE_DEGRADED = "pcie_degraded"
@@ -174,6 +176,9 @@ ADVICE: Mapping[HealthReason, Advice] = {
         "page retirement pending", "Reset the GPU when it is idle, so that the page is left out."
     ),
     _R.SRAM_ERRORS: Advice("too many cache errors", "Have the GPU replaced."),
+    _R.OVERHEATED: Advice(
+        "overheated", "Check the fans and the cooling of the room now: the GPU switches itself off."
+    ),
     _R.THROTTLED_BY_HEAT: Advice(
         "throttled by heat", "Check air flow, fans, filters and the temperature of the room."
     ),
@@ -182,6 +187,9 @@ ADVICE: Mapping[HealthReason, Advice] = {
     ),
     _R.NVLINK_DOWN: Advice(
         "NVLink down", "Check Fabric Manager and the bridges, then reset all GPUs of the host."
+    ),
+    _R.NVLINK_ERRORS: Advice(
+        "NVLink errors", "Reseat the GPU and its bridge; replace what the errors stay with."
     ),
     _R.FABRIC_NOT_REGISTERED: Advice(
         "not in the NVLink fabric",

@@ -25,6 +25,10 @@ THROTTLED_SECONDS = 300.0
 # A GPU that throttles on and off around the threshold stays degraded.
 RECOVERED_SECONDS = 120.0
 CORRECTED_ERRORS_PER_HOUR = 100
+# As the rule pack has it.
+LINK_ERRORS_PER_HOUR = 100
+# An overheated GPU has recovered when it is this much cooler.
+COOLED_CELSIUS = 5.0
 SLOW_PCIE_SECONDS = 60.0
 EXTERNAL_SECONDS = 60.0
 DISK_FULL_PERCENT = 95.0
@@ -107,6 +111,13 @@ def _memory(gpu: GPUSignals) -> Iterator[HealthFinding]:
 
 
 def _throttling(gpu: GPUSignals) -> Iterator[HealthFinding]:
+    die, limit = (gpu.reading.get(f"{name}_celsius") for name in ("temperature", "shutdown"))
+    margin = COOLED_CELSIUS if _R.OVERHEATED in gpu.reported else 0.0
+    if die is not None and limit and die >= limit - margin:
+        temperatures = (format_value("_celsius", value) for value in (die, limit))
+        yield _failed(
+            _R.OVERHEATED, "Its die has {}; it switches itself off at {}.".format(*temperatures)
+        )
     if gpu.heat_seconds >= _throttle_limit(gpu, _R.THROTTLED_BY_HEAT):
         celsius = gpu.reading.get("temperature_celsius")
         now = "" if celsius is None else f", now at {format_value('_celsius', celsius)}"
@@ -134,6 +145,9 @@ def _links(gpu: GPUSignals) -> Iterator[HealthFinding]:
         down = int(links - active)
         verb = "is" if down == 1 else "are"
         yield _degraded(_R.NVLINK_DOWN, f"{down} of {int(links)} NVLinks {verb} down.")
+    if gpu.link_errors >= LINK_ERRORS_PER_HOUR:
+        errors = _count(int(gpu.link_errors), "error")
+        yield _degraded(_R.NVLINK_ERRORS, f"Its NVLinks had {errors} within an hour.")
     if gpu.reading.get("fabric_registered") == 0:
         yield _failed(_R.FABRIC_NOT_REGISTERED, "It is not registered with the NVLink fabric.")
     if gpu.reading.get("fabric_degraded"):

@@ -19,6 +19,8 @@ MAX_STEP_SECONDS = 120.0
 EXTERNAL_BYTES = 256 * 1024**2
 EXTERNAL_GONE_SECONDS = 180.0
 NS_PER_SECOND = 1e9
+# Counters whose increase within an hour counts.
+CORRECTED, LINK_ERRORS = "ecc_corrected_volatile", "nvlink_errors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,7 @@ class GPUSignals:
         heat_seconds: throttled by heat, in the last ten minutes.
         hardware_seconds: throttled by the board's protection, in the last ten minutes.
         corrected_errors: corrected memory errors in the last hour.
+        link_errors: errors of its NVLinks in the last hour.
         slow_pcie_seconds: time under load below its maximum PCIe generation.
         load_clock_hertz: usual clock under full load in the last hour; None without load.
         xids: reported by the driver since the boot.
@@ -57,6 +60,7 @@ class GPUSignals:
     heat_seconds: float = 0.0
     hardware_seconds: float = 0.0
     corrected_errors: float = 0.0
+    link_errors: float = 0.0
     slow_pcie_seconds: float = 0.0
     load_clock_hertz: float | None = None
     external: ExternalUse | None = None
@@ -135,7 +139,7 @@ class GPUTracker:
         self._read_at: float | None = None
         self._heat = MinuteWindow(THROTTLE_MINUTES)
         self._hardware = MinuteWindow(THROTTLE_MINUTES)
-        self._corrected = MinuteWindow(HOUR_MINUTES)
+        self._errors = {name: MinuteWindow(HOUR_MINUTES) for name in (CORRECTED, LINK_ERRORS)}
         self._clocks = MinuteWindow(HOUR_MINUTES)
         self._external: dict[tuple[str, str], _Allocation] = {}
 
@@ -149,9 +153,10 @@ class GPUTracker:
             self._heat.add(at, step)
         if reading.get("throttled_by_hardware"):
             self._hardware.add(at, step)
-        increase = _increase(before, reading, "ecc_corrected_volatile")
-        if increase > 0:
-            self._corrected.add(at, increase)
+        for name, window in self._errors.items():
+            increase = _increase(before, reading, name)
+            if increase > 0:
+                window.add(at, increase)
         if reading.get("utilization_percent", 0.0) >= LOAD_PERCENT:
             self._add_under_load(reading, at, step)
         self.reading, self._read_at = reading, at
@@ -177,7 +182,8 @@ class GPUTracker:
             reading=self.reading,
             heat_seconds=self._heat.total(now),
             hardware_seconds=self._hardware.total(now),
-            corrected_errors=self._corrected.total(now),
+            corrected_errors=self._errors[CORRECTED].total(now),
+            link_errors=self._errors[LINK_ERRORS].total(now),
             slow_pcie_seconds=self.slow_pcie_seconds,
             load_clock_hertz=median(clocks) if len(clocks) >= MIN_LOAD_MINUTES else None,
             external=self._external_use(now),

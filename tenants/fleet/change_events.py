@@ -18,6 +18,7 @@ _COMPARED: Final = {
     "os": "System",
     "kernel": "Kernel",
     "driver_version": "GPU driver",
+    "cuda_version": "CUDA",
     "serial": "Serial number",
 }
 # The memory that the kernel reserves differs a little from boot to boot.

@@ -122,6 +122,30 @@ CASES: list[tuple[str, GPUSignals, HealthReason, HealthState, str]] = [
         "18 of 18 NVLinks are down.",
     ),
     (
+        "nvlink-errors",
+        signs(link_errors=100),
+        HealthReason.NVLINK_ERRORS,
+        DEGRADED,
+        "100 errors within an hour",
+    ),
+    (
+        "overheated",
+        signs(reading={"temperature_celsius": 95.0, "shutdown_celsius": 95.0}),
+        HealthReason.OVERHEATED,
+        FAILED,
+        "has 95 °C; it switches itself off at 95 °C",
+    ),
+    (
+        "cooling",
+        signs(
+            reading={"temperature_celsius": 91.0, "shutdown_celsius": 95.0},
+            reported=frozenset({HealthReason.OVERHEATED}),
+        ),
+        HealthReason.OVERHEATED,
+        FAILED,
+        "has 91 °C",
+    ),
+    (
         "fabric-not-registered",
         signs(reading={"fabric_registered": 0.0}),
         HealthReason.FABRIC_NOT_REGISTERED,

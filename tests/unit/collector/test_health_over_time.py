@@ -77,6 +77,13 @@ def test_a_hundred_corrected_errors_within_an_hour_are_a_finding(eight: HealthMo
     assert reasons(eight, 7200) == []
 
 
+def test_errors_of_links_count_within_an_hour(eight: HealthMonitor) -> None:
+    counts = {0: 7, 600: 60, 1200: 107}
+    feed(eight, [gpu_point(s, nvlink_errors=n) for s, n in counts.items()], until=1200)
+    assert reasons(eight, 1200) == [HealthReason.NVLINK_ERRORS]
+    assert reasons(eight, 6000) == []
+
+
 def test_a_counter_that_was_reset_counts_from_zero(eight: HealthMonitor) -> None:
     counts = {0: 5000, 600: 120}
     feed(eight, [gpu_point(s, ecc_corrected_volatile=n) for s, n in counts.items()], until=600)
