@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from core.clock import to_ns
-from plugins.base import present
 from plugins.nvml.calls import Calls, FieldBatch, read_reopening
 from plugins.nvml.config import NVMLConfig
 from plugins.nvml.ecc import read_ecc
@@ -26,7 +25,7 @@ from plugins.nvml.links import (
     read_pcie,
 )
 from plugins.nvml.profiling import Profile, can_profile
-from plugins.nvml.readings import BATCH_KEYS, Fields, read_gpu
+from plugins.nvml.readings import BATCH_KEYS, Fields, present, read_gpu
 from plugins.nvml.slices import SliceProfiles, find_slices, is_mig_enabled, slice_fields
 from plugins.nvml.xids import XidWatcher
 from plugins.procfs import CounterRates

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from core.clock import NS_PER_SECOND
+from plugins import base
 from plugins.nvml.calls import Calls, FieldKey
 from plugins.nvml.library import memory_info, pynvml
+from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.points import FieldValue
 
 MEGA = 1_000_000
@@ -125,6 +127,19 @@ def read_gpu(calls: Calls, batch: Mapping[FieldKey, int]) -> Fields:
         "pcie_width": ask(pynvml.nvmlDeviceGetCurrPcieLinkWidth),
         "compute_mode": ask(pynvml.nvmlDeviceGetComputeMode),
         "persistence_mode": ask(pynvml.nvmlDeviceGetPersistenceMode),
+    }
+
+
+def present(fields: Fields) -> dict[str, FieldValue]:
+    """Return the fields that have a value.
+
+    Drivers set all 64 bits of what they don't know. A store refuses such a number, and with it
+    everything else that was read of the GPU.
+    """
+    return {
+        name: value
+        for name, value in base.present(fields).items()
+        if not isinstance(value, int) or value <= MAX_INT64
     }
 
 

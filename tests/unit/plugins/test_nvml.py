@@ -12,6 +12,7 @@ from plugins.base import PluginContext, PluginUnavailableError
 from plugins.gpu_processes.reader import GPUProcessesPlugin
 from plugins.nvml.config import NVMLConfig
 from plugins.nvml.reader import NVMLPlugin
+from plugins.nvml.readings import Fields, present
 from plugins.procfs import CounterRates
 from tests.unit.plugins.conftest import FIRST_AT
 
@@ -44,6 +45,16 @@ def test_without_a_driver_the_bindings_are_not_even_imported() -> None:
     )
     root = Path(__file__).parents[3]
     assert subprocess.run([sys.executable, "-c", code], cwd=root, check=False).returncode == 0
+
+
+def test_a_number_that_the_driver_does_not_know_is_left_out() -> None:
+    fields: Fields = {
+        "pcie_replays": 2**64 - 1,
+        "power_watts": 250.5,
+        "lost": 0,
+        "fan_percent": None,
+    }
+    assert present(fields) == {"power_watts": 250.5, "lost": 0}
 
 
 def test_bytes_per_second_are_the_growth_of_a_counter() -> None:
