@@ -56,6 +56,10 @@ def adopt_certificate(
     appliance = _subject(session, certificate)
     if authority is None or appliance is None:
         return None
+    # Agents send several requests at once: since the lock, the first of them may have added it.
+    same = select(ApplianceCertificate).where(ApplianceCertificate.fingerprint == fingerprint)
+    if (adopted := session.scalar(same)) is not None:
+        return adopted
     if _is_superseded(session, appliance, issued_at=issued_at, restored_at=restored_at):
         return None
     row = ApplianceCertificate(
