@@ -33,7 +33,8 @@ def page(name: str) -> Response:
         )
     response = send_from_directory(SITE, name, max_age=CACHED_SECONDS)
     response.headers["Content-Security-Policy"] = _policy((SITE / SCRIPTS_NAME).stat().st_mtime_ns)
-    response.cache_control.private = True
+    # Flask marks what may be cached as public, and shared caches follow that.
+    response.cache_control.public, response.cache_control.private = False, True
     return response
 
 

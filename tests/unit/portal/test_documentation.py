@@ -29,6 +29,7 @@ def test_pages_may_run_the_scripts_of_the_build_alone(site: Path, alice: Browser
     with alice.get("/docs/index.html") as page:
         assert page.get_data(as_text=True) == "<h1>Documentation</h1>"
         assert f"script-src 'self' {SCRIPT};" in page.headers["Content-Security-Policy"]
+        assert page.headers["Cache-Control"] == "max-age=300, private"
     assert alice.get("/docs").headers["Location"] == "/docs/index.html"
     assert alice.get("/docs/missing.html").status_code == 404
     assert alice.get("/docs/..%2fsecret.html").status_code == 404
