@@ -102,6 +102,11 @@ def init(
         # The server may start in another folder.
         values[DATA_DIR] = str(Path(values[DATA_DIR]).expanduser().absolute())
     settings = _settings_with(path, values)
+    if has_private_ca and settings.public_url.startswith("http:"):
+        raise InvalidInputError(
+            "With --private-ca the server answers by HTTPS alone, but its address is "
+            f"{settings.public_url}. Correct it: --public-url https://..."
+        )
     if is_service:
         _require_system_file(path)
         prepare_user(user_name or SERVICE_USER)

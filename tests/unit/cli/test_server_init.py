@@ -162,6 +162,13 @@ def test_the_folder_of_the_data_is_named(init: Init) -> None:
     assert "is empty" in refused.stderr
 
 
+def test_a_private_ca_needs_an_address_with_https(init: Init) -> None:
+    refused = init("--private-ca", url="http://portal.example")
+    assert refused.returncode == 1
+    assert "--public-url https://" in refused.stderr
+    assert not init.file.exists()
+
+
 def test_a_private_ca_signs_the_certificate_of_the_public_url(init: Init) -> None:
     made = init("--private-ca", "--operator", "olivia@vedette.example")
     assert made.returncode == 0, made.stderr
