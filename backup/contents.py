@@ -18,7 +18,9 @@ from typing import Any, cast
 from sqlalchemy import make_url
 
 from backup.database_copy import copy_database, count_rows
+from core.disk_space import MIN_FREE_BYTES, disk_space
 from core.errors import UnavailableError
+from core.quantities import format_size
 from core.secretbox import KEY_FILE, SecretBox
 from core.settings import ENVIRONMENT_PREFIX, UNPREFIXED, ServerSettings, secret_key
 from core.settings_file import write_variables
@@ -102,6 +104,7 @@ def gathered(
         shutil.rmtree(stage, ignore_errors=True)  # of a process that was killed
         stack.callback(shutil.rmtree, stage, ignore_errors=True)
         stage.mkdir(parents=True)
+        _require_room(settings, stage)
         copy = copy_database(settings.resolved_database_url, stage)
         rows = count_rows(copy)
         _write_keys(settings, stage)
@@ -141,6 +144,21 @@ def left_out(settings: ServerSettings) -> list[str]:
     if settings.registry_url:
         parts.append(f"the images in the registry {settings.registry_url}: back up its storage")
     return parts
+
+
+def _require_room(settings: ServerSettings, stage: Path) -> None:
+    """Leave the disk to the server, which writes meanwhile, if the copies would fill it."""
+    files = [_store_url(settings).file]
+    if is_sqlite(settings):
+        files.append(Path(str(make_url(settings.resolved_database_url).database)))
+    copied_bytes = sum(file.stat().st_size for file in files if file and file.exists())
+    free_bytes = disk_space(stage).free_bytes
+    if free_bytes < copied_bytes + MIN_FREE_BYTES:
+        raise UnavailableError(
+            f"The copies of database and samples need {format_size(copied_bytes)} in {stage}, and "
+            f"the server {format_size(MIN_FREE_BYTES)}, but only {format_size(free_bytes)} are "
+            "free. Free space on that disk."
+        )
 
 
 def _folders(settings: ServerSettings) -> dict[str, Path]:
