@@ -25,7 +25,6 @@ from backup.contents import (
 from backup.database_copy import MYSQL_DUMP, SQLITE_COPY, count_rows
 from backup.repository import Repository, Snapshot
 from core.errors import UnavailableError
-from core.ids import new_id
 from core.leases import Lease
 from core.quantities import format_size
 from core.secretbox import KEY_FILE
@@ -279,10 +278,3 @@ def give_to(folder: Path, owner: os.stat_result) -> None:
     if os.geteuid() == 0:
         for path in (folder, *folder.rglob("*")):
             os.chown(path, owner.st_uid, owner.st_gid, follow_symlinks=False)
-
-
-def scratch_folder(parent: Path) -> Path:
-    """Create an empty folder to fetch a backup into."""
-    folder = parent / f"restore-{new_id()}"
-    folder.mkdir(mode=0o700, parents=True)
-    return folder

@@ -4,7 +4,6 @@ A running server makes the backup itself, at the request of the command: it alon
 embedded store's file.
 """
 
-import shutil
 import time
 from pathlib import Path
 
@@ -13,8 +12,9 @@ from sqlalchemy.orm import Session
 
 from backup.making import make_backup
 from backup.repository import LATEST, Repository
-from backup.restoring import Checked, check, fetch, scratch_folder
+from backup.restoring import Checked, check, fetch
 from backup.runs import end_run, has_scheduler, request_backup
+from backup.scratch import scratch_folder
 from cli.database import open_database, require_database
 from cli.local_time import local_minutes
 from cli.privileges import acting_as_owner
@@ -103,11 +103,8 @@ def verify(*, ident: str, folder: Path | None) -> None:
 
 def _verified(repository: Repository, ident: str, parent: Path) -> tuple[Checked, str]:
     snapshot = repository.snapshot(ident)
-    root = scratch_folder(parent)
-    try:
+    with scratch_folder(parent) as root:
         checked = check(fetch(repository, snapshot, root))
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
     repository.check()
     return checked, snapshot.ident
 

@@ -68,7 +68,7 @@ def open_database(
         raise ConflictError(
             f"A restore into {settings.data_dir} was interrupted: some files are of the backup, "
             "others of before. Repeat it: vedette restore --replace. What was there before is in "
-            "folders before-restore-* there; restore-* can be deleted."
+            "folders before-restore-* there."
         )
     if may_create:
         yield from _opened(settings)

@@ -1,6 +1,5 @@
 """`vedette restore`: a server from a backup, all or nothing."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,11 +21,11 @@ from backup.restoring import (
     give_to,
     occupied,
     put_into_place,
-    scratch_folder,
     settle,
     sqlite_file,
     stage_of,
 )
+from backup.scratch import scratch_folder
 from cli.database import RESTORE_MARK, open_database
 from cli.listen_address import check_port
 from cli.privileges import acting_as_owner
@@ -88,16 +87,13 @@ def restore(
     with acting_as_owner(settings.data_dir):
         _require_stopped(settings, now=utc_now())
         _require_empty(settings, replaces=replaces)
-        root = scratch_folder(settings.data_dir)
-        try:
+        with scratch_folder(settings.data_dir) as root:
             click.echo(f"Fetching backup {snapshot.ident} ...")
             tree = fetch(repository, snapshot, root)
             give_to(root, settings.data_dir.stat())
             stopped = _restore(
                 tree, settings, snapshot=snapshot.ident, keeps_queue=keeps_queue, now=utc_now()
             )
-        finally:
-            shutil.rmtree(root, ignore_errors=True)
     _print_next_steps(tree.manifest, settings, stopped)
 
 

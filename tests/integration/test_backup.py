@@ -288,7 +288,10 @@ def test_no_server_starts_after_a_restore_that_was_killed_before_it_is_repeated(
     assert refused.returncode == 1
     assert "Repeat it: vedette restore --replace" in refused.stderr
     assert not (new_host.data / "vedette.db").exists()
+    own = new_host.data / "restore-of-mine"
+    own.mkdir()
     assert new_host.vedette("restore", "--replace").returncode == 0
+    assert list(new_host.data.glob("restore-*")) == [own]
     assert new_host.vedette("server", "check").returncode == 0
 
 
