@@ -2,17 +2,17 @@
 
 import ipaddress
 import ssl
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from cryptography import x509
 
 from cli.database_checks import Check
+from core.clock import Clock, utc_now
 from core.database_checks import Problem
 from core.settings import ServerSettings
 
 
-def check_certificate(settings: ServerSettings) -> Check:
+def check_certificate(settings: ServerSettings, *, clock: Clock = utc_now) -> Check:
     """Check that the server's user can use certificate and key, and that the host's name fits."""
     path, host = settings.tls_certificate_file, urlsplit(settings.resolved_public_url).hostname
     if path is None or host is None:
@@ -21,7 +21,8 @@ def check_certificate(settings: ServerSettings) -> Check:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         # Without the callback, an encrypted key prompts for its password on the terminal.
         context.load_cert_chain(path, settings.tls_key_file, password=lambda: "")
-        names = _host_names(path)
+        certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
+        names = _host_names(certificate)
     except (OSError, ValueError) as error:
         problem = Problem(
             f"tls_certificate_file {path} or tls_key_file {settings.tls_key_file} can't be used: "
@@ -29,6 +30,15 @@ def check_certificate(settings: ServerSettings) -> Check:
             "Correct the files; the server's user must be able to read both.",
         )
         return Check("certificate", "", (problem,))
+    if certificate.not_valid_after_utc <= clock():
+        problem = Problem(
+            f"The certificate expired on {certificate.not_valid_after_utc:%Y-%m-%d}: browsers and "
+            "agents refuse it.",
+            "Renew it; a running server loads the new one by itself. Of the portal's own CA: "
+            f"vedette ca server-certificate {host}",
+            is_fatal=False,
+        )
+        return Check("certificate", str(path), (problem,))
     if any(_matches(name, host) for name in names):
         return Check("certificate", f"{path}, of {', '.join(names)}")
     problem = Problem(
@@ -40,9 +50,8 @@ def check_certificate(settings: ServerSettings) -> Check:
     return Check("certificate", str(path), (problem,))
 
 
-def _host_names(path: Path) -> list[str]:
+def _host_names(certificate: x509.Certificate) -> list[str]:
     """Return the DNS names and IP addresses that a certificate is for."""
-    certificate = x509.load_pem_x509_certificates(path.read_bytes())[0]
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:
