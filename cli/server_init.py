@@ -30,6 +30,7 @@ from core.settings_file import (
     settings_file,
     write_variables,
 )
+from tenants.checks import normalize_email, raise_if_invalid
 
 DATA_DIR = "VEDETTE_DATA_DIR"
 # Variables that are asked for where somebody can answer, with the default.
@@ -92,15 +93,10 @@ def init(
     path = path or settings_file(os.environ) or SYSTEM_FILE
     if path.suffix == ".toml":
         raise InvalidInputError(f"{path} is TOML: change it by hand, or name another by --file.")
+    if operator is not None:
+        raise_if_invalid({"operator": normalize_email(operator)[1]}, "Nothing was set up")
     lines = file_of_others.read().splitlines() if file_of_others else []
-    values = _given(options, [*others, *filter(str.strip, lines)])
-    if sys.stdin.isatty():
-        values |= _answers(path, values)
-    if DATA_DIR in values:
-        if not values[DATA_DIR].strip():
-            raise InvalidInputError("The folder of the server's data is empty: name it.")
-        # The server may start in another folder.
-        values[DATA_DIR] = str(Path(values[DATA_DIR]).expanduser().absolute())
+    values = _values(path, _given(options, [*others, *filter(str.strip, lines)]))
     settings = _settings_with(path, values)
     if has_private_ca and settings.public_url.startswith("http:"):
         raise InvalidInputError(
@@ -146,6 +142,17 @@ def _given(options: dict[str, str | None], others: Sequence[str]) -> dict[str, s
 def _variable(setting: str) -> str:
     name = setting.upper().removeprefix("VEDETTE_")
     return name if name in UNPREFIXED else f"VEDETTE_{name}"
+
+
+def _values(path: Path, given: dict[str, str]) -> dict[str, str]:
+    """Return the variables to write: those given, and the answers of whoever can be asked."""
+    values = given | (_answers(path, given) if sys.stdin.isatty() else {})
+    if DATA_DIR in values:
+        if not values[DATA_DIR].strip():
+            raise InvalidInputError("The folder of the server's data is empty: name it.")
+        # The server may start in another folder.
+        values[DATA_DIR] = str(Path(values[DATA_DIR]).expanduser().absolute())
+    return values
 
 
 def _answers(path: Path, values: dict[str, str]) -> dict[str, str]:

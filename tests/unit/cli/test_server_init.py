@@ -88,6 +88,14 @@ def test_a_file_of_settings_counts_like_options(init: Init, tmp_path: Path) -> N
     assert (tmp_path / "other.db").exists()
 
 
+def test_an_operator_without_an_address_is_refused_before_anything_is_written(init: Init) -> None:
+    refused = init("--operator", "olivia")
+    assert refused.returncode == 1
+    assert "'olivia' is not an email address" in refused.stderr
+    assert not init.file.exists()
+    assert not init.data.exists()
+
+
 def test_check_creates_neither_database_nor_store(init: Init) -> None:
     init.data.mkdir()
     init.file.write_text(f"VEDETTE_DATA_DIR={init.data}\n", "utf-8")
