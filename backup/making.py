@@ -57,7 +57,7 @@ def _make(
         repository.prepare()
         with gathered(settings, store, now=clock()) as (manifest, paths):
             stored = repository.store(paths, exclude=INCOMPLETE)
-        repository.forget(keep_days=settings.backup_retention_days)
+        repository.forget(keep_days=settings.backup_retention_days, now=clock())
     with transaction(sessions) as session:
         end_run(
             session,

@@ -7,6 +7,7 @@ Source: https://restic.readthedocs.io/en/stable/075_scripting.html.
 """
 
 import json
+import logging
 import os
 import re
 import shutil
@@ -14,17 +15,20 @@ import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from core.errors import ConfigurationError, NotFoundError, UnavailableError
 from core.settings import ServerSettings
 
+log = logging.getLogger(__name__)
+
 ENGINE = "restic"
 LATEST = "latest"
 _HOST = "vedette"
 _POLL_SECONDS = 0.5
+_CLOCK_MARGIN = timedelta(hours=1)
 # Of restic: a snapshot was made, but some files could not be read.
 _INCOMPLETE = 3
 # These wait for no lock, which a server that was lost in the middle of a backup has left.
@@ -176,8 +180,14 @@ class Repository:
         """Return the content of a file of a snapshot."""
         return self._run("dump", snapshot.ident, path).encode()
 
-    def forget(self, *, keep_days: int) -> None:
-        """Delete what only backups have that are older than so many days before the last one."""
+    def forget(self, *, keep_days: int, now: datetime) -> None:
+        """Delete what only backups have that are older than so many days before the last one.
+
+        Nothing is deleted if that was made while the clock was ahead: all others would be older.
+        """
+        if any(snapshot.at > now + _CLOCK_MARGIN for snapshot in self.snapshots()):
+            log.warning("a backup is dated in the future, so no old ones are deleted")
+            return
         self._run(
             *("forget", "--host", _HOST, "--group-by", "host"),
             *("--keep-within", f"{keep_days}d", "--prune"),

@@ -13,7 +13,15 @@ from pathlib import Path
 import click
 
 from cli.agent_enroll import CONFIG_NAME, data_dir_option
-from cli.systemd import LINK, UNIT_DIR, call, rendered_unit, this_program, user_exists
+from cli.systemd import (
+    LINK,
+    UNIT_DIR,
+    call,
+    quoted,
+    rendered_unit,
+    this_program,
+    user_exists,
+)
 from collector.buffering.cursor import CURSOR_NAME
 from collector.config import load_agent_config
 from collector.data_dir import load_identity
@@ -40,13 +48,18 @@ user_option = click.option("--user", default=USER, show_default=True, help="The 
 @data_dir_option
 def unit(user: str, *, group: str, program: Path | None, data_dir: Path) -> None:
     """Print the systemd unit that runs the agent."""
-    text = rendered_unit(
-        UNIT_NAME,
-        user=user,
-        group=group or user,
-        program=(program or this_program()).absolute(),
-        data_dir=data_dir.absolute(),
-    )
+    paths = {
+        "program": str((program or this_program()).absolute()),
+        "data_dir": str(data_dir.absolute()),
+    }
+    for path in paths.values():
+        # A path is in several lines, of which systemd reads each by other rules.
+        if "$" in path or quoted(path) != path:
+            raise InvalidInputError(
+                f"{path!r} can't be in a systemd unit: it has a space, %, $, a quote or the like. "
+                "Choose another folder."
+            )
+    text = rendered_unit(UNIT_NAME, user=user, group=group or user, **paths)
     click.echo(text, nl=False)
 
 

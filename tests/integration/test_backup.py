@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event, Thread
 
@@ -244,6 +245,24 @@ def test_nothing_is_restored_under_a_server_that_runs_on_another_port(new_host: 
     with new_host.sessions().begin() as session:
         session.execute(update(ServerProcess).values(seen_at=utc_now() - SILENT_AFTER))
     assert new_host.vedette("restore", "--replace").returncode == 0
+
+
+def test_no_backups_are_deleted_while_one_is_dated_in_the_future(
+    tmp_path: Path, lost: Host
+) -> None:
+    settings = replace(lost.settings, backup_url=str(tmp_path / "repository"))
+    (tmp_path / "file").touch()
+    repository = Repository.of(settings)
+    repository.prepare()
+    restic = [require_program("restic", package="restic"), "--repo", settings.backup_url]
+    restic += ["--password-file", str(settings.backup_password_file)]
+    for year in (2020, 2026):
+        backup = ["backup", "--host", "vedette", "--time", f"{year}-01-01 00:00:00"]
+        subprocess.run([*restic, *backup, tmp_path / "file"], check=True, capture_output=True)
+    repository.forget(keep_days=30, now=datetime(2020, 6, 1, tzinfo=UTC))
+    assert len(repository.snapshots()) == 2
+    repository.forget(keep_days=30, now=datetime(2026, 6, 1, tzinfo=UTC))
+    assert [snapshot.at.year for snapshot in repository.snapshots()] == [2026]
 
 
 def test_backups_can_be_read_beside_the_lock_of_a_server_that_is_lost(

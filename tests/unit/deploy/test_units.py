@@ -45,6 +45,14 @@ def test_the_agents_unit_runs_it_as_its_user_in_its_data_folder() -> None:
     assert unit["Unit"]["ConditionPathExists"] == "/srv/data/identity.json"
 
 
+@pytest.mark.parametrize("folder", ["/srv/my data", "/srv/100%", "/srv/$HOME"])
+def test_a_path_that_systemd_would_change_is_refused(folder: str) -> None:
+    refused = run_vedette("agent", "unit", "--data-dir", folder)
+
+    assert refused.returncode == 1
+    assert "can't be in a systemd unit" in refused.stderr
+
+
 def test_the_agents_unit_leaves_devices_open_for_nvml(units: Path) -> None:
     service = read_unit(units / "vedette-agent.service")["Service"]
 
