@@ -73,7 +73,7 @@ def test_a_portal_that_is_away_is_not_waited_for_when_there_is_another(
         sender.close()
 
 
-def test_waits_double_up_to_half_a_minute(
+def test_waits_double_up_to_twenty_seconds(
     sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock
 ) -> None:
     portal.refuse_always(Refusal(503))
@@ -81,7 +81,7 @@ def test_waits_double_up_to_half_a_minute(
     waits = [sender.send_next().wait_seconds for _ in range(8)]
     assert 0.5 <= waits[0] <= 1
     assert 4 <= waits[3] <= 8
-    assert all(15 <= wait <= 30 for wait in waits[5:])
+    assert all(10 <= wait <= 20 for wait in waits[5:])
 
 
 def test_samples_of_an_outage_arrive_when_the_portal_is_back(

@@ -28,6 +28,7 @@ HARMLESS = {
     "package_name": "dash",
     "fingerprinted_path": "x.js",
     "wheel_name": "x.whl",
+    "name": "x.html",
     "token": "x",
     "number": "0",
 }

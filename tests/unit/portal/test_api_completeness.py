@@ -240,6 +240,8 @@ OF_PEOPLE = {
     "dashboards.add",
     "dashboards.add_panel",
     "dashboards.import_file",
+    "documentation.index",
+    "documentation.page",
     "enrollment.add",
     "home.health",
     # Files for programs that have no credentials.
