@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from pymysql.err import MySQLError
 from sqlalchemy import (
     JSON,
     Connection,
@@ -65,6 +66,21 @@ NAMING = {
     "fk": "fk_%(table_name)s_%(column_0_N_name)s",
     "pk": "pk_%(table_name)s",
 }
+
+
+class _LostConnections(logging.Filter):
+    """Leaves out that a connection of the pool was lost with its server, which SQLAlchemy logs.
+
+    Whoever used it reports the outage; the pool's records have a traceback each.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether to log a record."""
+        return not (record.exc_info and isinstance(record.exc_info[1], MySQLError))
+
+
+# A logger's filters are for its own records, not for those of loggers below it.
+logging.getLogger("sqlalchemy.pool.impl.QueuePool").addFilter(_LostConnections())
 
 
 class UTCDateTime(TypeDecorator[datetime]):
