@@ -263,7 +263,9 @@ def test_the_portal_answers_behind_nginx_and_the_appliances_are_online(
     rule = {"name": "load", "measurement": "load", "field": "load1", "critical_threshold": 1e9}
 
     assert ready.json()["status"] == "ready"
-    assert site.states() == {"dgx-01": "online", "dgx-02": "online"}
+    # Samples arrive a moment before the first heartbeat.
+    online = {"dgx-01": "online", "dgx-02": "online"}
+    eventually(lambda: site.states() == online, what="the appliances to be online")
     eventually(lambda: site.ask("POST", "/rules/preview", rule)["items"], what="samples")
 
 
