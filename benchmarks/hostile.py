@@ -151,7 +151,10 @@ def _rule(aggregate: str, window_seconds: float) -> bytes:
 
 def measure(plan: Plan, folder: Path) -> Outcome:
     """Run both parts."""
-    start = _one_process if plan.processes == 1 else _a_process_each
+    shapes = {1: _one_process, 3: _a_process_each}
+    if plan.processes not in shapes:
+        raise BenchmarkError("processes is 1 or 3.")
+    start = shapes[plan.processes]
     with start(folder) as servers:
         results = _attacked(plan, servers, log_path=folder / "hostile.log")
     settings = {f"{kind}_per_second": rate for kind, rate in PER_SECOND.items()}
