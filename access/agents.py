@@ -28,6 +28,7 @@ from jobqueue.jobs.restored import awaits_report
 from jobqueue.logs.logs import append_logs
 from jobqueue.services.tunnels import holder_of
 from jobqueue.storage.service import record_storage
+from protocol.agent_update import HeartbeatReply, UpdateOrder
 from protocol.attempts import DesiredState, LogReply, LogUpload, ObservedReport
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
@@ -36,6 +37,7 @@ from protocol.storage import MAX_REPORT_BYTES as MAX_STORAGE_REPORT_BYTES
 from protocol.storage import StorageReport
 from tenants.enrollment import ENROLLMENT_PREFIX, check_token, enroll_appliance
 from tenants.fleet.heartbeats import record_heartbeat
+from tenants.fleet.rollout_progress import answer_update
 from tenants.models import Appliance
 from tenants.pki.certificates import Issued, Issuer, issue_certificate, renew_certificate
 
@@ -130,21 +132,10 @@ class AgentEndpoints:
         beat = await self._struct(request, agent, Heartbeat, max_bytes=MAX_REPORT_BYTES)
         if not 0 <= beat.sent_at_ns <= _MAX_INT64:
             raise _invalid("sent_at_ns", f"{beat.sent_at_ns} is not a time in nanoseconds")
-        now = self._clock()
-        await self._database.run(
-            lambda session: record_heartbeat(
-                session,
-                agent.appliance_id,
-                inventory=beat.inventory,
-                agent_version=beat.agent_version[:_MAX_VERSION_LENGTH],
-                sent_at=from_ns(beat.sent_at_ns),
-                health=beat.health,
-                gpu_processes=beat.gpu_processes,
-                instance_id=beat.instance_id[:ID_LENGTH],
-                now=now,
-            )
+        order = await self._database.run(
+            lambda session: _record(session, agent.appliance_id, beat, now=self._clock())
         )
-        return Response(status_code=204)
+        return Response(status_code=204) if order is None else _json(HeartbeatReply(update=order))
 
     async def desired(self, request: Request) -> Response:
         """Return the desired state once its generation differs from the agent's, else 204.
@@ -240,6 +231,27 @@ class AgentEndpoints:
             )
 
         return await self._database.run(read)
+
+
+def _record(
+    session: Session, appliance_id: str, beat: Heartbeat, *, now: datetime
+) -> UpdateOrder | None:
+    version = beat.agent_version[:_MAX_VERSION_LENGTH]
+    update_id = record_heartbeat(
+        session,
+        appliance_id,
+        inventory=beat.inventory,
+        agent_version=version,
+        sent_at=from_ns(beat.sent_at_ns),
+        health=beat.health,
+        gpu_processes=beat.gpu_processes,
+        instance_id=beat.instance_id[:ID_LENGTH],
+        can_update=beat.can_update,
+        now=now,
+    )
+    if update_id is None:
+        return None
+    return answer_update(session, update_id, beat.update, version=version, now=now)
 
 
 def _enroll(

@@ -11,6 +11,7 @@ import click
 from cli.agent_check import check, once
 from cli.agent_enroll import CONFIG_NAME, data_dir_option, enroll
 from cli.agent_service import uninstall, unit, wait
+from cli.agent_update import update
 from cli.supervision import stop_event, stop_with_parent
 from collector.agent import Agent
 from collector.config import load_agent_config
@@ -34,12 +35,18 @@ agent.add_command(check)
 agent.add_command(once)
 agent.add_command(unit)
 agent.add_command(wait)
+agent.add_command(update)
 agent.add_command(uninstall)
 
 
 @agent.command()
 @data_dir_option
-def run(data_dir: Path) -> None:
+@click.option(
+    "--updates",
+    type=click.Path(path_type=Path),
+    help="Folder of the update service, if the portal may update this agent.",
+)
+def run(data_dir: Path, *, updates: Path | None) -> None:
     """Run the agent until SIGTERM or Ctrl-C. SIGHUP reloads agent.toml."""
     stop, reloads = stop_event(), SimpleQueue[None]()
     # A signal handler must not wait for locks: a thread does the reload.
@@ -51,7 +58,7 @@ def run(data_dir: Path) -> None:
     secure_data_dir(config.data_dir)
     describe_structs()
     with lock_data_dir(config.data_dir):
-        worker = Agent(config, identity)
+        worker = Agent(config, identity, update_service_dir=updates)
         arguments = (worker, data_dir, reloads)
         threading.Thread(target=_reload_forever, args=arguments, daemon=True).start()
         worker.run(stop)

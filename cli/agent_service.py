@@ -29,6 +29,9 @@ from collector.errors import EnrollmentError
 from core.errors import ForbiddenError, InvalidInputError, UnavailableError
 
 UNIT_NAME = "vedette-agent.service"
+UPDATE_UNIT_NAMES = ("vedette-agent-update.path", "vedette-agent-update.service")
+# The folder of the update service, in that of the software.
+UPDATES_NAME = "updates"
 USER = "vedette"
 # Records what is installed, in the folder of the software.
 STAMP_NAME = "installed"
@@ -46,20 +49,47 @@ user_option = click.option("--user", default=USER, show_default=True, help="The 
     "--program", type=click.Path(path_type=Path), help="Path of `vedette`. Defaults to this one."
 )
 @data_dir_option
-def unit(user: str, *, group: str, program: Path | None, data_dir: Path) -> None:
-    """Print the systemd unit that runs the agent."""
-    paths = {
+@click.option(
+    "--updates",
+    type=click.Path(path_type=Path),
+    help="Folder of the update service, if the portal may update this agent.",
+)
+@click.option("--portal-url", default="", help="Where the update service gets new versions.")
+@click.option(
+    "--name",
+    type=click.Choice([UNIT_NAME, *UPDATE_UNIT_NAMES]),
+    default=UNIT_NAME,
+    show_default=True,
+    help="The unit to print.",
+)
+def unit(
+    user: str,
+    *,
+    group: str,
+    program: Path | None,
+    data_dir: Path,
+    updates: Path | None,
+    portal_url: str,
+    name: str,
+) -> None:
+    """Print a systemd unit: the one that runs the agent, or those that update it."""
+    values = {
         "program": str((program or this_program()).absolute()),
         "data_dir": str(data_dir.absolute()),
+        "updates": str(updates.absolute()) if updates else "",
+        "portal_url": portal_url,
     }
-    for path in paths.values():
+    for value in values.values():
         # A path is in several lines, of which systemd reads each by other rules.
-        if "$" in path or quoted(path) != path:
+        if value and ("$" in value or quoted(value) != value):
             raise InvalidInputError(
-                f"{path!r} can't be in a systemd unit: it has a space, %, $, a quote or the like. "
+                f"{value!r} can't be in a systemd unit: it has a space, %, $, a quote or the like. "
                 "Choose another folder."
             )
-    text = rendered_unit(UNIT_NAME, user=user, group=group or user, **paths)
+    if name in UPDATE_UNIT_NAMES and not portal_url:
+        raise InvalidInputError("Say with --portal-url where the update service gets new versions.")
+    options = f" --updates {values['updates']}" if updates else ""
+    text = rendered_unit(name, user=user, group=group or user, options=options, **values)
     click.echo(text, nl=False)
 
 
@@ -114,14 +144,17 @@ def uninstall(user: str, *, data_dir: Path, remove_data: bool, dry_run: bool) ->
 
 
 def _service_steps() -> Iterator[Step]:
-    """Return the steps for the unit, if it runs this program rather than another agent."""
+    """Return the steps for the units, if they run this program rather than another agent."""
     path = UNIT_DIR / UNIT_NAME
     if not path.exists() or str(this_program()) not in path.read_text(encoding="utf-8"):
         return
     has_systemd = shutil.which("systemctl") is not None
-    if has_systemd:
-        yield f"stop {UNIT_NAME}", partial(call, "systemctl", "disable", "--now", UNIT_NAME)
-    yield f"remove {path}", path.unlink
+    for name in (*UPDATE_UNIT_NAMES, UNIT_NAME):
+        if not (UNIT_DIR / name).exists():
+            continue
+        if has_systemd:
+            yield f"stop {name}", partial(call, "systemctl", "disable", "--now", name)
+        yield f"remove {UNIT_DIR / name}", (UNIT_DIR / name).unlink
     if has_systemd:
         yield "reload systemd", partial(call, "systemctl", "daemon-reload")
 

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import click
 
+from cli.agent_rollouts import rollout
 from cli.client import appliance_id, output_option, print_items, print_object
 from cli.local_time import local_seconds
 from core.quantities import format_size, parse_duration
@@ -16,7 +17,10 @@ _VERDICTS = {"age": "delete", "disk_use": "delete"}
 
 @click.group()
 def appliance() -> None:
-    """List, enroll, drain and retire appliances."""
+    """List, enroll, update, drain and retire appliances."""
+
+
+appliance.add_command(rollout)
 
 
 @appliance.command("list")

@@ -12,6 +12,7 @@ import logging
 import socket
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 from threading import Event, Lock
 
 from collector.certificate_renewal import CertificateManager
@@ -33,6 +34,7 @@ from collector.sending.delivery import (
 )
 from collector.sending.portal_connection import PortalConnection
 from collector.sending.transfer import PortalTransfer
+from collector.updates import Updates
 from core.clock import Clock, utc_now
 from jobqueue.executors.base import Executor
 from jobqueue.executors.registry_token import CurrentRegistryToken
@@ -58,6 +60,7 @@ class Agent:
         clock: the time.
         executor: runs attempts; by default the configured one.
         simulation: the appliance to simulate; created if `config.executor` is `simulated`.
+        update_service_dir: of the host's update service; None if it has none.
 
     Raises:
         ConfigurationError: a plugin's table has errors.
@@ -71,6 +74,7 @@ class Agent:
         clock: Clock = utc_now,
         executor: Executor | None = None,
         simulation: SimulatedAppliance | None = None,
+        update_service_dir: Path | None = None,
     ) -> None:
         self._name = (
             identity.appliance_id if identity is not None else config.name or socket.gethostname()
@@ -102,7 +106,12 @@ class Agent:
         )
         plans = list(plugin_plans(config, is_simulated=simulation is not None))
         self._heartbeat_builder = HeartbeatBuilder(
-            config, plans, simulation=simulation, executor=self._executor, runner=self._runner
+            config,
+            plans,
+            simulation=simulation,
+            executor=self._executor,
+            runner=self._runner,
+            updates=Updates(config.data_dir, update_service_dir),
         )
         self._health = self._heartbeat_builder.health
         self._host = PluginHost(

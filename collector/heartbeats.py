@@ -25,6 +25,7 @@ from collector.reading.plugin_host import PluginHost
 from collector.reading.plugin_reader import PluginPlan
 from collector.samples import SampleWriter
 from collector.sending.portal_connection import PortalConnection
+from collector.updates import Updates
 from core.clock import Clock, to_ns
 from core.ids import new_id
 from jobqueue.executors.base import Executor
@@ -118,6 +119,7 @@ class Heartbeats:
         clock: the time.
         health: returns the health, if it is evaluated.
         gpu_processes: returns the processes on the GPUs, if they are known.
+        updates: passes on the orders of the portal to update the agent.
     """
 
     def __init__(
@@ -130,6 +132,7 @@ class Heartbeats:
         clock: Clock,
         health: Callable[[], ApplianceHealth | None] = lambda: None,
         gpu_processes: Callable[[], list[GPUProcess] | None] = lambda: None,
+        updates: Updates | None = None,
     ) -> None:
         self._inventory = inventory
         self._is_starting = is_starting
@@ -138,6 +141,7 @@ class Heartbeats:
         self._clock = clock
         self._health = health
         self._gpu_processes = gpu_processes
+        self._updates = updates
         self._version = agent_version()
         self._instance_id = new_id()
         self._started_at: datetime | None = None
@@ -169,6 +173,8 @@ class Heartbeats:
                 health=self._health(),
                 gpu_processes=self._gpu_processes(),
                 instance_id=self._instance_id,
+                can_update=self._updates is not None and self._updates.can_update,
+                update=self._updates.report() if self._updates is not None else None,
             ),
         )
         self._sent_at, self._sent_executors = now, executors
@@ -177,7 +183,7 @@ class Heartbeats:
     def _send(self, portal: PortalConnection, heartbeat: Heartbeat) -> None:
         """Send a heartbeat, without what the portal rejects: the appliance must stay online."""
         try:
-            portal.heartbeat(heartbeat)
+            reply = portal.heartbeat(heartbeat)
         except PortalRefusedError as error:
             if error.http_status not in REJECTED:
                 raise
@@ -192,6 +198,9 @@ class Heartbeats:
                 self._refusal = error.message
             self._send(portal, reduced)
             self._rejected = heartbeat.inventory or self._rejected
+        else:
+            if self._updates is not None:
+                self._updates.pass_on(reply.update)
 
     def _is_due(self, now: datetime, executors: list[str], interval_seconds: float) -> bool:
         if self._sent_at is None:
@@ -210,6 +219,7 @@ class HeartbeatBuilder:
         plans: the plugins at the start.
         simulation: the simulated appliance, if there is one.
         executor: runs jobs, with `runner`; None without jobs.
+        updates: passes on the orders of the portal to update the agent.
 
     Attributes:
         health: evaluates the readings.
@@ -224,10 +234,12 @@ class HeartbeatBuilder:
         simulation: SimulatedAppliance | None,
         executor: Executor | None,
         runner: AttemptRunner | None,
+        updates: Updates,
     ) -> None:
         self._simulation = simulation
         self._executor = executor
         self._runner = runner
+        self._updates = updates
         self._inventory = InventoryCache(config.data_dir)
         self.gpu_processes = GPUProcessCache(plans)
         self.health = HealthMonitor(
@@ -259,6 +271,7 @@ class HeartbeatBuilder:
                 self.health.report(clock()), implausible_readings=samples.implausible.readings()
             ),
             gpu_processes=self.gpu_processes.current,
+            updates=self._updates,
         )
 
     def _available_executors(self) -> list[str]:

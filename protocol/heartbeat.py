@@ -2,6 +2,7 @@
 
 import msgspec
 
+from protocol.agent_update import UpdateReport
 from protocol.gpu_processes import GPUProcesses
 from protocol.health import ApplianceHealth
 from protocol.inventory import Inventory
@@ -13,6 +14,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     Without an `inventory`, the portal's stays as it is: the portal rejected this one.
     Without `gpu_processes`, the agent does not know them.
     `instance_id` is new in each run of the agent: alternating ones reveal a cloned identity.
+    `can_update` says that the host has the update service, `update` what came of the last order.
     """
 
     agent_version: str
@@ -23,3 +25,5 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     health: ApplianceHealth | None = None
     gpu_processes: GPUProcesses | None = None
     instance_id: str = ""
+    can_update: bool = False
+    update: UpdateReport | None = None

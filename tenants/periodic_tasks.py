@@ -8,13 +8,14 @@ from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.settings import ServerSettings
 from tenants.fleet.events import prune_events
+from tenants.fleet.rollout_progress import advance_rollouts
 from tenants.lifecycle.pruning import BATCH, KINDS, prune
 
 log = logging.getLogger(__name__)
 
 
 class TenantTasks:
-    """Deletes what is obsolete."""
+    """Carries out rollouts of agents, and deletes what is obsolete."""
 
     def __init__(self, settings: ServerSettings, context: SchedulerContext) -> None:
         self._settings = settings
@@ -23,9 +24,15 @@ class TenantTasks:
     def table(self) -> Sequence[PeriodicTask]:
         """Return the tasks."""
         return [
+            PeriodicTask(self.advance_rollouts, 10),
             PeriodicTask(self.prune, 600),
             PeriodicTask(self.expire_events, 3600),
         ]
+
+    def advance_rollouts(self) -> None:
+        """Start the next updates of agents, and pause rollouts that fail."""
+        with transaction(self._context.sessions) as session:
+            advance_rollouts(session, now=self._context.clock())
 
     def prune(self) -> None:
         """Delete expired sessions, tokens and other obsolete rows."""

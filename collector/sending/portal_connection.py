@@ -21,6 +21,7 @@ from collector.sending.http import (
 from collector.tls import TLSContexts
 from core.clock import Clock, utc_now
 from jobqueue.executors.base import ExecSession
+from protocol.agent_update import HeartbeatReply
 from protocol.attempts import (
     DesiredState,
     LogAck,
@@ -78,9 +79,12 @@ class PortalConnection:
         """Request a new client certificate."""
         return _decode(*self._post("/agent/v1/certificate", request), IssuedCertificate)
 
-    def heartbeat(self, heartbeat: Heartbeat) -> None:
-        """Send a heartbeat."""
-        self._post("/agent/v1/heartbeat", heartbeat)
+    def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
+        """Send a heartbeat; return what the portal wants."""
+        response, url = self._post("/agent/v1/heartbeat", heartbeat)
+        if response.status in UNCHANGED:
+            return HeartbeatReply()
+        return _decode(response, url, HeartbeatReply)
 
     def desired(self, generation: int, *, wait_seconds: float) -> DesiredState | None:
         """Return the desired state once it is another than `generation`; None after the wait."""

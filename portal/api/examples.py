@@ -39,6 +39,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "DashboardRequestSchema": _DASHBOARD,
     "SavedViewRequestSchema": {"name": "Unhealthy", "address": "/dashboards/?state=unhealthy"},
     "ApplianceChangeSchema": {"site": "Oslo", "labels": {"rack": "b12"}},
+    "AgentRolloutRequestSchema": {
+        "sites": ["Oslo"],
+        "stage_percents": [10, 50, 100],
+        "soak_seconds": 900,
+        "max_failures": 1,
+    },
     "DrainRequestSchema": {"wait_seconds": 3600},
     "CleanupPoliciesSchema": {"policies": [{"site": "", "image_days": 30, "disk_percent": 85}]},
     "BulkRequestSchema": {

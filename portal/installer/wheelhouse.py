@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from core.settings import ServerSettings
+from tenants.fleet.rollouts import AgentPackages
 
 INDEX_NAME = "wheelhouse.json"
 REQUIREMENTS_NAME = "requirements.txt"
@@ -43,6 +44,14 @@ def read_wheelhouse(settings: ServerSettings) -> Wheelhouse | None:
         return msgspec.json.decode(content, type=Wheelhouse)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+def agent_packages(settings: ServerSettings) -> AgentPackages | None:
+    """Return what agents are updated to; None without a wheelhouse."""
+    contents = read_wheelhouse(settings)
+    if contents is None:
+        return None
+    return AgentPackages(contents.version, contents.requirements_sha256)
 
 
 def wheel_names(settings: ServerSettings) -> list[str]:

@@ -20,7 +20,13 @@ from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_te
 from protocol.attempts import Health
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus
-from tenants.models import ApplianceState, Role, TenantState
+from tenants.models import (
+    ApplianceState,
+    ApplianceUpdateState,
+    Role,
+    RolloutState,
+    TenantState,
+)
 from tenants.permissions import Permission
 from tenants.pki.certificates import CertificateState
 from tenants.principals import Principal
@@ -64,6 +70,11 @@ TONES: dict[StrEnum, str] = {
     CertificateState.EXPIRED: "bad",
     CertificateState.REPLACED: "off",
     CertificateState.REVOKED: "bad",
+    RolloutState.PAUSED: "warn",
+    RolloutState.COMPLETED: "good",
+    RolloutState.CANCELED: "off",
+    ApplianceUpdateState.UPDATING: "busy",
+    ApplianceUpdateState.UPDATED: "good",
     EffectiveStatus.DRAINED: "idle",
     EffectiveStatus.QUARANTINED: "bad",
     EffectiveStatus.FENCED: "bad",

@@ -7,7 +7,7 @@ something locks the appliance's row, so that each change makes exactly one event
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from sqlalchemy import Row, select, update
@@ -39,8 +39,11 @@ def record_heartbeat(
     health: ApplianceHealth | None = None,
     gpu_processes: Sequence[GPUProcess] | None = None,
     instance_id: str = "",
-) -> None:
+    can_update: bool = False,
+) -> str | None:
     """Record a heartbeat: the appliance is online, with this inventory, health and GPU processes.
+
+    Returns the `ApplianceUpdate` that the agent shall make now, if there is one.
 
     The difference of `sent_at`, the agent's clock, to `now` is stored as the clock skew.
     Without an `inventory`, the last one stays.
@@ -54,22 +57,24 @@ def record_heartbeat(
         gpu_processes=msgspec.to_builtins(gpu_processes),
         at=now,
         instance_id=instance_id,
+        can_update=can_update,
     )
     seen = session.execute(select(*_COLUMNS).where(Appliance.id == appliance_id)).one_or_none()
     if seen is None or seen.revoked_at is not None or seen.retired_at is not None:
-        return
+        return None
     if instance_id and seen.instance_id != instance_id:
         if not claim_instance(session, appliance_id, instance_id, now=now):
-            return
+            return None
     elif not _changes(session, seen, beat) and _store(session, seen, beat):
-        return
+        return cast("str | None", seen.update_id)
     locked = lock_appliance(session, appliance_id)
     if locked.revoked_at is not None or locked.retired_at is not None:
-        return
+        return None
     changes = _changes(session, locked, beat)
     if _store(session, locked, beat):
         for change in changes:
             add_event(session, locked, change.kind, change.message, details=change.details, now=now)
+    return locked.update_id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +87,7 @@ class _Beat:
     gpu_processes: list[dict[str, Any]] | None
     at: datetime
     instance_id: str
+    can_update: bool
 
 
 _COLUMNS = (
@@ -96,6 +102,8 @@ _COLUMNS = (
     Appliance.revoked_at,
     Appliance.retired_at,
     Appliance.instance_id,
+    Appliance.can_update,
+    Appliance.update_id,
 )
 _Seen = Row[Any] | Appliance
 
@@ -153,6 +161,8 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
         }
     if values.keys() & {"inventory", "health"}:
         values["report_id"] = new_id()
+    if beat.can_update != seen.can_update:
+        values["can_update"] = beat.can_update
     if beat.gpu_processes != seen.gpu_processes:
         values["gpu_processes"] = beat.gpu_processes
     statement = update(Appliance).where(

@@ -32,6 +32,12 @@ from tenants.models.platform import (
     TenantRemoval,
     TenantUsage,
 )
+from tenants.models.rollouts import (
+    AgentRollout,
+    ApplianceUpdate,
+    ApplianceUpdateState,
+    RolloutState,
+)
 from tenants.models.signin import (
     APIToken,
     IdempotencyKey,

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Any, ClassVar
 
 import msgspec
-from sqlalchemy import JSON, BigInteger, Index, String, UniqueConstraint
+from sqlalchemy import JSON, BigInteger, Index, String, UniqueConstraint, false
 from sqlalchemy.orm import Mapped, mapped_column, relationship, validates
 
 from core.db import Base, id_column
@@ -75,7 +75,8 @@ class Appliance(Base):
     appliance. `last_placed_at` is when a job was last placed on it;
     at `drain_deadline_at`, the jobs that still run on a drained one move. `quarantined_at`,
     `quarantine_reason`, `quarantine_ended_at` (the last time), `probe_number` and `probe_at` (the
-    next one) are for `jobqueue.jobs.quarantine`.
+    next one) are for `jobqueue.jobs.quarantine`. `can_update` says that its host has the update
+    service, `update_id` which `ApplianceUpdate` that service shall make now.
     """
 
     __tablename__ = "appliances"
@@ -179,6 +180,8 @@ class Appliance(Base):
     probe_at: Mapped[datetime | None]
     instance_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     past_instances: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
+    can_update: Mapped[bool] = mapped_column(default=False, server_default=false())
+    update_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     tenant: Mapped[Tenant] = relationship(lazy="joined")
 
     @validates("inventory")

@@ -27,7 +27,7 @@ from tests.fixtures.debian import (
     server_packages,
 )
 from tests.fixtures.polling import eventually
-from tests.integration.test_install_in_debian import break_agent
+from tests.integration.test_install_in_debian import rebuild_agent
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_root, pytest.mark.timeout(1800)]
 
@@ -319,7 +319,7 @@ def test_an_update_whose_agent_does_not_start_is_rolled_back_and_stops_the_play(
 ) -> None:
     site = installed.site
     good = shutil.copytree(site.wheelhouse, tmp_path / "good")
-    break_agent(site.wheelhouse)
+    rebuild_agent(site.wheelhouse, is_broken=True)
 
     upgraded = site.play("upgrade", vedette_agent_settings={"interval_seconds": 2})
     shutil.copytree(good, site.wheelhouse, dirs_exist_ok=True)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 from zipfile import ZIP_DEFLATED, ZipFile
 
 import psutil
@@ -20,6 +21,7 @@ import requests
 from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
 from tests.fixtures.polling import eventually
 from tests.servers import require_program, require_root, running
+from vedette.client import Client
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_root, pytest.mark.timeout(900)]
 
@@ -123,9 +125,11 @@ def test_a_second_run_changes_nothing(machine: Machine) -> None:
 def test_a_version_that_sends_nothing_is_rolled_back(machine: Machine) -> None:
     folder = machine.deployment.data_dir / "wheelhouse"
     good = {path: path.read_bytes() for path in folder.iterdir()}
-    break_agent(folder)
+    rebuild_agent(folder, is_broken=True)
 
     output = machine.install(change="sed 's/^wait_seconds=.*/wait_seconds=15/'")
+    for path in folder.iterdir():
+        path.unlink()
     for path, content in good.items():
         path.write_bytes(content)
     restored = machine.install()
@@ -137,35 +141,76 @@ def test_a_version_that_sends_nothing_is_rolled_back(machine: Machine) -> None:
 
 
 @pytest.mark.usefixtures("installed")
+def test_a_rollout_updates_the_agent_and_a_broken_version_is_rolled_back(
+    machine: Machine,
+) -> None:
+    folder = machine.deployment.data_dir / "wheelhouse"
+    rebuild_agent(folder, version="98.0.0")
+    (updated,) = roll_out(machine.deployment)
+    rebuild_agent(folder, version="99.0.0", is_broken=True)
+    (failed,) = roll_out(machine.deployment)
+
+    assert (updated["state"], updated["agent_version"]) == ("updated", "98.0.0")
+    assert (failed["state"], failed["agent_version"]) == ("failed", "98.0.0")
+    assert "Version 99.0.0 sent no samples" in failed["message"]
+    assert "98.0.0" in machine.run("vedette --version").stdout
+    assert machine.run(f"systemctl is-active {UNIT}").stdout.strip() == "active"
+
+
+@pytest.mark.usefixtures("installed")
 def test_uninstalling_leaves_nothing(machine: Machine) -> None:
     removed = machine.run("vedette agent uninstall --remove-data")
 
     assert removed.returncode == 0, removed.stderr
     left = machine.run(
-        f"ls -d /opt/vedette /var/lib/vedette /etc/systemd/system/{UNIT} /usr/local/bin/vedette;"
+        "ls -d /opt/vedette /var/lib/vedette /etc/systemd/system/vedette-* /usr/local/bin/vedette;"
         " id vedette; pgrep --uid vedette"
     )
     assert left.stdout == ""
 
 
-def break_agent(folder: Path) -> None:
-    """Replace the wheel of Vedette by one whose agent ends when it starts."""
-    wheel = next(folder.glob("vedette-*.whl"))
-    broken = wheel.with_suffix(".broken")
-    with ZipFile(wheel) as old, ZipFile(broken, "w", ZIP_DEFLATED) as new:
+def rebuild_agent(folder: Path, *, version: str = "", is_broken: bool = False) -> None:
+    """Replace the wheel of Vedette by another version, or one whose agent ends when it starts."""
+    index_path, requirements_path = folder / "wheelhouse.json", folder / "requirements.txt"
+    contents, requirements = json.loads(index_path.read_text()), requirements_path.read_text()
+    old_wheel = next(folder.glob("vedette-*.whl"))
+    before, after = contents["version"], version or contents["version"]
+    draft = folder / "draft"
+    with ZipFile(old_wheel) as old, ZipFile(draft, "w", ZIP_DEFLATED) as new:
         for name in old.namelist():
             content = old.read(name)
-            if name == "cli/agent.py":
+            if name == "cli/agent.py" and is_broken:
                 content = content.replace(b"worker.run(stop)", BROKEN.encode())
-            new.writestr(name, content)
-    old_hash = sha256(wheel.read_bytes()).hexdigest()
-    broken.replace(wheel)
-    requirements, index = folder / "requirements.txt", folder / "wheelhouse.json"
-    text = requirements.read_text().replace(old_hash, sha256(wheel.read_bytes()).hexdigest())
-    requirements.write_text(text)
-    contents = json.loads(index.read_text())
-    contents["requirements_sha256"] = sha256(text.encode()).hexdigest()
-    index.write_text(json.dumps(contents))
+            if ".dist-info/" in name:
+                content = content.replace(
+                    f"Version: {before}".encode(), f"Version: {after}".encode()
+                )
+                content = content.replace(f"-{before}.dist".encode(), f"-{after}.dist".encode())
+            new.writestr(name.replace(f"-{before}.dist", f"-{after}.dist"), content)
+    old_hash = sha256(old_wheel.read_bytes()).hexdigest()
+    old_wheel.unlink()
+    new_wheel = draft.replace(folder / old_wheel.name.replace(before, after))
+    requirements = requirements.replace(old_hash, sha256(new_wheel.read_bytes()).hexdigest())
+    requirements = requirements.replace(f"vedette=={before}", f"vedette=={after}")
+    requirements_path.write_text(requirements)
+    digest = sha256(requirements.encode()).hexdigest()
+    index_path.write_text(json.dumps({**contents, "version": after, "requirements_sha256": digest}))
+
+
+def roll_out(deployment: Deployment) -> list[dict[str, Any]]:
+    """Update all agents to the packages of the portal; return what came of it by appliance."""
+    with Client(deployment.url, token=api_token(deployment, ALICE)) as client:
+        started = client.post("/agent-rollouts", {"stage_percents": [100], "soak_seconds": 0})
+        path = f"/agent-rollouts/{started['id']}"
+        eventually(
+            lambda: client.get(path)["state"] in {"completed", "paused"},
+            within_seconds=240,
+            what="the rollout to end",
+        )
+        if client.get(path)["state"] == "paused":
+            client.post(f"{path}/cancel")
+        items: list[dict[str, Any]] = client.get(f"{path}/appliances")["items"]
+        return items
 
 
 def _state(deployment: Deployment, token: str) -> str:

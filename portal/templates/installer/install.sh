@@ -19,11 +19,12 @@ prefix=/opt/vedette
 data_dir=/var/lib/vedette
 user=vedette
 unit=vedette-agent.service
-unit_path=/etc/systemd/system/$unit
+units=/etc/systemd/system
 wait_seconds=60
 token=${VEDETTE_ENROLLMENT_TOKEN:-}
 config=${VEDETTE_AGENT_CONFIG:-}
 name='' python='' is_again='' is_dry='' has_service=yes is_removal='' removes_data=''
+takes_updates=yes
 changes=0 previous=''
 
 usage() {
@@ -40,6 +41,7 @@ The text in VEDETTE_AGENT_CONFIG, if any, becomes the agent's settings (agent.to
   --prefix FOLDER    software; default: $prefix
   --python PROGRAM   Python to use, one of $pythons; default: found, or installed
   --user USER        user of the agent, created if missing; default: $user
+  --no-updates       leave out the service with which the portal can update this agent
   --no-service       don't start the agent with systemd, such as in a container
   --uninstall        remove the agent; with --remove-data also its data and its user
   --dry-run          print the steps and change nothing
@@ -92,6 +94,7 @@ parse_options() {
             --user) user=$2 && shift ;;
             --again) is_again=yes ;;
             --no-service) has_service='' ;;
+            --no-updates) takes_updates='' ;;
             --uninstall) is_removal=yes ;;
             --remove-data) removes_data=yes ;;
             --dry-run) is_dry=yes ;;
@@ -139,7 +142,9 @@ sys.exit("%d.%d" % sys.version_info[:2] not in sys.argv[1].split())' "$pythons" 
 }
 
 find_python() {
-    for candidate in ${python:-python3 python3.13 python3.12 python3.11 python3.14}; do
+    # The last of them is what an earlier run was told to use.
+    for candidate in ${python:-python3 python3.13 python3.12 python3.11 python3.14 \
+        "$(readlink -f "$prefix/venv/bin/python" || true)"}; do
         if candidate=$(command -v "$candidate") && is_usable_python "$candidate"; then
             python=$candidate
             return
@@ -266,18 +271,48 @@ enroll() {
     fi
 }
 
-start_service() {
+print_unit() { # name
+    "$prefix/venv/bin/vedette" agent unit --name "$1" --user "$user" --group "$(id -gn "$user")" \
+        --program "$prefix/venv/bin/vedette" --data-dir "$data_dir" --portal-url "$portal" \
+        ${takes_updates:+--updates "$prefix/updates"}
+}
+
+install_unit() { # name
     # A dry run on a new host has no program that could print it.
-    if [ -x "$prefix/venv/bin/vedette" ]; then
-        "$prefix/venv/bin/vedette" agent unit --user "$user" --group "$(id -gn "$user")" \
-            --program "$prefix/venv/bin/vedette" --data-dir "$data_dir" >"$work/unit"
-    fi
-    if cmp -s "$work/unit" "$unit_path"; then
-        say "✓ $unit_path"
-    elif change "Write $unit_path"; then
-        cp "$work/unit" "$unit_path"
+    [ ! -x "$prefix/venv/bin/vedette" ] || print_unit "$1" >"$work/unit"
+    if cmp -s "$work/unit" "$units/$1"; then
+        say "✓ $units/$1"
+    elif change "Write $units/$1"; then
+        cp "$work/unit" "$units/$1"
         systemctl daemon-reload
     fi
+}
+
+# The update service runs as root: only root can write what it trusts, and its results.
+allow_updates() {
+    path_unit=vedette-agent-update.path
+    if [ -z "$takes_updates" ]; then
+        if [ -e "$units/$path_unit" ] && change "Remove the update service"; then
+            systemctl --quiet disable --now "$path_unit"
+            rm -f "$units/$path_unit" "$units/vedette-agent-update.service"
+        fi
+        return
+    fi
+    if [ -z "$is_dry" ]; then
+        install -d -m 0755 "$prefix/updates"
+        rm -f "$prefix/updates/ca.pem"
+        [ -z "$ca_pem" ] || install -m 0644 "$work/ca.pem" "$prefix/updates/ca.pem"
+    fi
+    install_unit vedette-agent-update.service
+    install_unit "$path_unit"
+    if ! systemctl --quiet is-active "$path_unit" && change "Start the update service"; then
+        systemctl --quiet enable --now "$path_unit"
+    fi
+}
+
+start_service() {
+    allow_updates
+    install_unit "$unit"
     if [ "$changes" = 0 ] && systemctl --quiet is-active "$unit"; then
         say "✓ The agent runs"
     elif change "Start the agent with systemd"; then

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
 from collector.heartbeats import GPUProcessCache, Heartbeats, InventoryCache
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
+from collector.updates import ORDER_NAME, RESULT_NAME, Updates
+from core.ids import new_id
+from protocol.agent_update import UpdateOrder, UpdateReport, UpdateResult
 from protocol.gpu_processes import MAX_GPU_PROCESSES, GPUProcess
 from protocol.inventory import Inventory
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
@@ -32,6 +36,7 @@ class Scene:
                 folder / "buffer", max_bytes=1_000_000, max_age_seconds=3600, clock=clock
             ),
             clock=clock,
+            updates=Updates(folder, folder / "service"),
         )
 
     def beat(self) -> int:
@@ -139,3 +144,32 @@ def test_gpu_processes_are_bounded_and_unknown_once_readings_fail() -> None:
     assert len(listed) == MAX_GPU_PROCESSES
     seconds[0] = 61.0
     assert cache.current() is None
+
+
+def test_an_order_to_update_starts_the_update_service_once(
+    scene: Scene, tmp_path: Path, portal: RecordingPortal, hand_clock: HandClock
+) -> None:
+    order = UpdateOrder(update_id=new_id(), version="1.1.0", requirements_sha256="a" * 64)
+    portal.recording.update = order
+    scene.beat()
+    assert not (tmp_path / ORDER_NAME).exists()  # this host has no update service
+
+    service = tmp_path / "service"
+    service.mkdir()
+    hand_clock.advance(10)
+    scene.beat()
+    taken = tmp_path / ORDER_NAME
+    assert msgspec.json.decode(taken.read_bytes(), type=UpdateOrder) == order
+    taken.unlink()
+    restarted = Scene(tmp_path, portal, hand_clock)
+    restarted.beat()
+
+    assert not taken.exists()
+    installing = UpdateReport(update_id=order.update_id, result=UpdateResult.INSTALLING)
+    assert portal.recording.heartbeats[-1].update == installing
+    failed = UpdateReport(update_id=order.update_id, result=UpdateResult.FAILED, message="why")
+    (service / RESULT_NAME).write_bytes(msgspec.json.encode(failed))
+    hand_clock.advance(10)
+    restarted.beat()
+    assert portal.recording.heartbeats[-1].update == failed
+    assert [beat.can_update for beat in portal.recording.heartbeats] == [False, True, True, True]

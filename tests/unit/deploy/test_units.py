@@ -1,6 +1,7 @@
 """The systemd units, as their commands print them."""
 
 import configparser
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -11,17 +12,25 @@ from core.settings import ServerSettings
 from tests.fixtures.in_process import run_vedette
 
 DATA_DIR = "/var/lib/vedette-server"
-NAMES = ("vedette-agent.service", "vedette-server.service")
+NAMES = (
+    "vedette-agent.service",
+    "vedette-agent-update.service",
+    "vedette-agent-update.path",
+    "vedette-server.service",
+)
 
 
 @pytest.fixture(scope="module")
 def units(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with all units."""
     folder = tmp_path_factory.mktemp("units")
-    agent = run_vedette("agent", "unit", "--program", "/opt/vedette/venv/bin/vedette")
-    server = run_vedette("server", "unit", environ={"VEDETTE_DATA_DIR": DATA_DIR})
-    for name, printed in zip(NAMES, (agent, server), strict=True):
+    options = ["--program", "/opt/vedette/venv/bin/vedette", "--updates", "/opt/vedette/updates"]
+    options += ["--portal-url", "https://portal.example.com"]
+    for name in NAMES[:-1]:
+        printed = run_vedette("agent", "unit", "--name", name, *options)
         (folder / name).write_text(printed.stdout, encoding="utf-8")
+    server = run_vedette("server", "unit", environ={"VEDETTE_DATA_DIR": DATA_DIR})
+    (folder / NAMES[-1]).write_text(server.stdout, encoding="utf-8")
     return folder
 
 
@@ -53,6 +62,21 @@ def test_a_path_that_systemd_would_change_is_refused(folder: str) -> None:
     assert "can't be in a systemd unit" in refused.stderr
 
 
+def test_the_update_service_runs_when_the_agent_has_an_order(units: Path) -> None:
+    agent, path, service = (
+        read_unit(units / f"vedette-agent{name}")
+        for name in (".service", "-update.path", "-update.service")
+    )
+
+    assert agent["Service"]["ExecStart"].endswith(" --updates /opt/vedette/updates")
+    assert path["Path"]["PathExists"] == "/var/lib/vedette/update-order.json"
+    assert path["Path"]["Unit"] == "vedette-agent-update.service"
+    assert "User" not in service["Service"]
+    assert "--portal-url https://portal.example.com" in service["Service"]["ExecStart"]
+    refused = run_vedette("agent", "unit", "--name", "vedette-agent-update.service")
+    assert "--portal-url" in refused.stderr
+
+
 def test_the_agents_unit_leaves_devices_open_for_nvml(units: Path) -> None:
     service = read_unit(units / "vedette-agent.service")["Service"]
 
@@ -81,13 +105,12 @@ def test_systemd_knows_every_line_of_a_unit(units: Path, name: str, tmp_path: Pa
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd-analyze is missing: install the Debian package systemd")
-    unit_path = tmp_path / name
-    text = (units / name).read_text(encoding="utf-8")
-    command = read_unit(units / name)["Service"]["ExecStart"]
-    unit_path.write_text(text.replace(command, "/bin/true"), encoding="utf-8")
+    for path in units.iterdir():  # a unit names another
+        text = re.sub(r"(?m)^ExecStart=.*", "ExecStart=/bin/true", path.read_text(encoding="utf-8"))
+        (tmp_path / path.name).write_text(text, encoding="utf-8")
 
     checked = subprocess.run(
-        [program, "verify", str(unit_path)], capture_output=True, text=True, check=False
+        [program, "verify", str(tmp_path / name)], capture_output=True, text=True, check=False
     )
 
     assert name not in checked.stderr

@@ -31,6 +31,7 @@ from jobqueue.queue.templates import TemplateRequest, save_template
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.job_spec import JobRequest
 from tenants.enrollment import create_enrollment_token
+from tenants.fleet.rollouts import AgentPackages, RolloutRequest, start_rollout
 from tenants.models import (
     Appliance,
     ApplianceCertificate,
@@ -243,6 +244,9 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         ),
         now=now,
     )
+    rollout = start_rollout(
+        session, scope, RolloutRequest(), packages=AgentPackages("9.0.0", "0" * 64), now=now
+    )
     session.add_all([message, removal, platform_rule])
     session.flush()
     browser = session.scalars(
@@ -258,6 +262,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "alert_id": alert.id,
             "silence_id": silence.id,
             "window_id": window.id,
+            "rollout_id": rollout.id,
             "platform_rule_id": platform_rule.id,
             "template_id": template.id,
             "dashboard_id": dashboard.id,

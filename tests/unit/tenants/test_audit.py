@@ -37,6 +37,7 @@ from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import SECRET, acting, record, set_actor
 from tenants.models import (
     PLATFORM_CHAIN,
+    AgentRollout,
     APIToken,
     Appliance,
     ApplianceCertificate,
@@ -47,6 +48,7 @@ from tenants.models import (
     Membership,
     OIDCIdentity,
     Role,
+    RolloutState,
     Tenant,
     TenantQuota,
     TenantState,
@@ -133,6 +135,17 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             state=appliance.state,
             secret_hash=next(secret),
             enrolled_at=NOON,
+        ),
+        AgentRollout(
+            **tenant,
+            version="1.1.0",
+            requirements_sha256="0" * 64,
+            sites=[],
+            stage_percents=[100],
+            soak_seconds=0,
+            max_failures=0,
+            state=RolloutState.RUNNING,
+            created_at=NOON,
         ),
         authority,
         ApplianceCertificate(

@@ -1,0 +1,105 @@
+"""`/appliances/updates`: the versions of the agents, and rollouts of the portal's version."""
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from portal.context import current_scope, database, now, portal
+from portal.forms.agent_rollouts import RolloutForm
+from portal.installer.wheelhouse import agent_packages
+from portal.pages.common import changing
+from portal.query_string import PAGE_SIZE, chosen, page_number
+from tenants.fleet.appliances import filter_choices
+from tenants.fleet.rollouts import (
+    cancel_rollout,
+    get_rollout,
+    list_rollouts,
+    list_updates,
+    pause_rollout,
+    resume_rollout,
+    start_rollout,
+    update_counts,
+    version_counts,
+)
+from tenants.models import ApplianceUpdateState
+from tenants.permissions import Permission
+
+pages = Blueprint("agent_rollouts", __name__, url_prefix="/appliances/updates")
+
+
+@pages.get("")
+@pages.post("")
+def index() -> ResponseReturnValue:
+    """Show versions and rollouts; start one."""
+    scope, packages = current_scope(), agent_packages(portal().settings)
+    if request.method == "POST":
+        scope.require(Permission.MANAGE_APPLIANCES)
+    form = RolloutForm()
+    with database() as session:
+        sites = filter_choices(session, scope).sites
+    form.sites.choices = [(site, site) for site in sites if site]
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                rollout = start_rollout(
+                    session, scope, form.request(), packages=packages, now=now()
+                )
+                rollout_id = rollout.id
+            flash("Rollout started", "success")
+            return redirect(url_for(".show", rollout_id=rollout_id))
+    with database() as session:
+        page = list_rollouts(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        counts = update_counts(session, page.items)
+        versions = version_counts(session, scope)
+    return render_template(
+        "appliances/rollouts.html",
+        page=page,
+        counts=counts,
+        versions=versions,
+        packages=packages,
+        form=form,
+    ), form.status
+
+
+@pages.get("/<rollout_id>")
+def show(rollout_id: str) -> ResponseReturnValue:
+    """Show the progress of a rollout."""
+    scope, state = current_scope(), chosen(ApplianceUpdateState)
+    with database() as session:
+        rollout = get_rollout(session, scope, rollout_id)
+        counts = update_counts(session, [rollout])[rollout.id]
+        page = list_updates(
+            session, scope, rollout_id, state=state, page=page_number(), page_size=PAGE_SIZE
+        )
+    return render_template(
+        "appliances/rollout.html",
+        rollout=rollout,
+        counts=counts,
+        page=page,
+        state=state,
+        states=list(ApplianceUpdateState),
+    )
+
+
+@pages.post("/<rollout_id>/pause")
+@changing(back="agent_rollouts.show")
+def pause(session: Session, rollout_id: str) -> str:
+    """Start no more updates."""
+    pause_rollout(session, current_scope(), rollout_id)
+    return "Rollout paused"
+
+
+@pages.post("/<rollout_id>/resume")
+@changing(back="agent_rollouts.show")
+def resume(session: Session, rollout_id: str) -> str:
+    """Go on with a paused rollout."""
+    resume_rollout(session, current_scope(), rollout_id)
+    return "Rollout resumed"
+
+
+@pages.post("/<rollout_id>/cancel")
+@changing(back="agent_rollouts.show")
+def cancel(session: Session, rollout_id: str) -> str:
+    """End a rollout."""
+    cancel_rollout(session, current_scope(), rollout_id, now=now())
+    return "Rollout canceled"
