@@ -336,10 +336,10 @@ wait_for_samples() {
         [ ! -e "$work/previous.toml" ] || cp -p "$work/previous.toml" "$data_dir/agent.toml"
         systemctl restart "$unit"
         fail "Version $version sent no samples for $wait_seconds seconds, so the old one runs again." \
-            "See why above, and with: journalctl --unit $unit"
+            "Its log says why: journalctl --unit $unit"
     fi
     fail "The portal has received no samples for $wait_seconds seconds." \
-        "See why above, and with: journalctl --unit $unit"
+        "Its log says why: journalctl --unit $unit"
 }
 
 uninstall() {
