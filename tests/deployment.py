@@ -113,15 +113,20 @@ def serving(
 
 
 @contextmanager
-def agent_of(deployment: Deployment, *, home: Path, toml: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run an enrolled agent with this configuration for the length of the block."""
+def agent_of(
+    deployment: Deployment, *, home: Path, toml: str, code: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run an enrolled agent with this configuration for the length of the block.
+
+    `code` has the packages of another version.
+    """
     (home / "agent.toml").write_text(
         f'portal_urls = ["{deployment.url}"]\ndata_dir = "{home}"\n{toml}', encoding="utf-8"
     )
     with running(
-        [sys.executable, "-m", "cli.main", "agent", "run", "--data-dir", str(home)],
+        [sys.executable, "-P", "-m", "cli.main", "agent", "run", "--data-dir", str(home)],
         log_path=deployment.data_dir / "agent.log",
-        environ=deployment.environ(),
+        environ=deployment.environ({"PYTHONPATH": str(code)} if code else None),
     ) as process:
         yield process
 

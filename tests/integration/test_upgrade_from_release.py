@@ -1,4 +1,4 @@
-"""The data of the release before works with this version: database, samples and an agent."""
+"""The data of the release before works with this version, and so does its agent's code."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +35,7 @@ class Upgraded:
 
     deployment: Deployment
     home: Path
+    agent_code: Path
 
     def get(self, path: str, email: str = ALICE) -> requests.Response:
         headers = {"Authorization": f"Bearer {api_token(self.deployment, email)}"}
@@ -56,7 +57,7 @@ def upgraded(
         url = mariadb.new_database()
     deployment = restore(folder, database_url=url)
     with serving(deployment, environ=KEEPING):
-        yield Upgraded(deployment, folder / "agent")
+        yield Upgraded(deployment, folder / "agent", folder / "agent_code")
 
 
 def test_the_schema_is_that_of_this_version(upgraded: Upgraded) -> None:
@@ -79,7 +80,12 @@ def test_samples_and_those_that_the_agent_has_not_delivered_are_there(upgraded: 
     stored = exported_rows(upgraded.deployment, headers, **days)
     assert stored >= 10
 
-    with agent_of(upgraded.deployment, home=upgraded.home, toml=OLD_AGENT):
+    old_agent = agent_of(
+        upgraded.deployment, home=upgraded.home, toml=OLD_AGENT, code=upgraded.agent_code
+    )
+    with old_agent as process:
+        loaded = Path(f"/proc/{process.pid}/environ").read_bytes()
+        assert str(upgraded.agent_code).encode() in loaded
         eventually(
             lambda: exported_rows(upgraded.deployment, headers, **days) > stored,
             what="the undelivered samples",
