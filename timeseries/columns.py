@@ -1,6 +1,6 @@
 """Range queries as arrays: for results of millions of values, of which lists take most time."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -28,6 +28,53 @@ class SeriesColumns:
     lengths: NDArray[np.int64]
     times_ns: NDArray[np.int64]
     values: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleColumns:
+    """The samples of some series of one field.
+
+    Attributes:
+        field: the field.
+        tags: the tags of each series, without empty ones.
+        lengths: the number of samples of each series.
+        times_ns: the times of the samples, of one series after the other; in any order in it.
+        values: the values, likewise.
+    """
+
+    field: str
+    tags: Sequence[Mapping[str, str]]
+    lengths: NDArray[np.int64]
+    times_ns: NDArray[np.int64]
+    values: NDArray[np.float64]
+
+    @classmethod
+    def empty(cls, field: str) -> "SampleColumns":
+        """Return no series."""
+        integers = np.zeros(0, dtype=np.int64)
+        return cls(field, [], integers, integers, np.zeros(0))
+
+
+Tags = tuple[tuple[str, str], ...]
+
+
+def samples_of(
+    series_of: Mapping[tuple[str, Tags], tuple[list[int], list[float]]],
+) -> list[SampleColumns]:
+    """Return the times and values of series, by field and tags, as columns."""
+    columns = []
+    for field in sorted({name for name, _ in series_of}):
+        members = {tags: pair for (name, tags), pair in series_of.items() if name == field}
+        columns.append(
+            SampleColumns(
+                field,
+                [dict(tags) for tags in members],
+                np.array([len(times) for times, _ in members.values()], dtype=np.int64),
+                np.array([at for times, _ in members.values() for at in times], dtype=np.int64),
+                np.array([at for _, values in members.values() for at in values], dtype=np.float64),
+            )
+        )
+    return columns
 
 
 def columns_of(series: Iterable[Series]) -> list[SeriesColumns]:
@@ -65,3 +112,20 @@ def columns_of_table(table: pa.Table, fields: Sequence[str]) -> list[SeriesColum
         numbers = (pc.list_flatten(array).to_numpy() for array in (times, values))
         columns.append(SeriesColumns(field, groups, lengths, *numbers))
     return columns
+
+
+def samples_of_table(table: pa.Table, field: str, tags: Sequence[str]) -> SampleColumns:
+    """Return the rows of a table as samples.
+
+    A row is a series: the values of its tags, then the list of times and that of values.
+    """
+    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
+    rows = zip(*(column.to_pylist() for column in table.columns[: len(tags)]), strict=True)
+    times, values = table.columns[len(tags) :]
+    return SampleColumns(
+        field,
+        [{tag: text for tag, text in zip(tags, row, strict=True) if text} for row in rows],
+        pc.list_value_length(times).to_numpy().astype(np.int64),
+        *(pc.list_flatten(array).to_numpy() for array in (times, values)),
+    )

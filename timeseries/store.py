@@ -11,11 +11,11 @@ from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Protocol
 
 from core.clock import NS_PER_SECOND
-from core.errors import UnavailableError
+from core.errors import InvalidInputError, UnavailableError
 from timeseries.points import Batch, FieldValue, Point
 
 if TYPE_CHECKING:  # NumPy is only on servers
-    from timeseries.columns import SeriesColumns
+    from timeseries.columns import SampleColumns, SeriesColumns
 
 TENANT_TAG = "tenant"
 APPLIANCE_TAG = "appliance"
@@ -143,6 +143,37 @@ class ScanQuery:
     filters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleQuery:
+    """The numbers of some fields in `[start_ns, end_ns)`, sample by sample.
+
+    Attributes:
+        max_samples: with more than these, `samples` raises `TooManySamplesError`.
+    """
+
+    measurement: str
+    fields: tuple[str, ...]
+    start_ns: int
+    end_ns: int
+    tenants: tuple[str, ...] | None
+    matchers: tuple[TagMatcher, ...] = ()
+    max_samples: int
+
+
+class TooManySamplesError(InvalidInputError):
+    """A query has more samples than it may read."""
+
+    default_code = "too_many_samples"
+
+    @classmethod
+    def of(cls, query: SampleQuery) -> "TooManySamplesError":
+        """Return the error of a query."""
+        return cls(
+            f"The query reads more than {query.max_samples:,} samples of {query.measurement!r}. "
+            "Use a shorter range, or matchers that select fewer series."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """The time range of a scan's points, `[start_ns, end_ns)`, and their number.
@@ -222,6 +253,15 @@ class Store(Protocol):
 
     def query_columns(self, query: RangeQuery) -> "list[SeriesColumns]":
         """Return the same as arrays, by field: faster for millions of values."""
+
+    def samples(self, query: SampleQuery) -> "list[SampleColumns]":
+        """Return the numbers themselves, with one series for each set of tags, in any order.
+
+        Where samples have expired, the last value of each window of a roll-up counts as one.
+
+        Raises:
+            TooManySamplesError: there are more than the query may read.
+        """
 
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return one row per group, ordered by group."""

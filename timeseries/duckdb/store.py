@@ -24,7 +24,13 @@ from typing import Any, Literal, TypeVar
 import duckdb
 import pyarrow as pa
 
-from timeseries.columns import SeriesColumns, columns_of, columns_of_table
+from timeseries.columns import (
+    SampleColumns,
+    SeriesColumns,
+    columns_of,
+    columns_of_table,
+    samples_of_table,
+)
 from timeseries.duckdb.catalog import Catalog
 from timeseries.duckdb.cold.maintenance import Maintenance
 from timeseries.duckdb.cold.sealing import DetailOf, Sealing
@@ -39,16 +45,18 @@ from timeseries.duckdb.hot.database import (
 )
 from timeseries.duckdb.hot.writer import DuckDBWriter
 from timeseries.duckdb.query.latest import expired_latest_sql, latest_sql, merge_latest
-from timeseries.duckdb.query.range_query import range_reads
+from timeseries.duckdb.query.range_query import range_reads, samples_source, series_sql
 from timeseries.duckdb.query.reads import Read
 from timeseries.duckdb.query.relation import Relation
 from timeseries.duckdb.query.row_groups import Row
 from timeseries.duckdb.query.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
+from timeseries.duckdb.query.sql import select
 from timeseries.duckdb.recovery import settle_files
 from timeseries.duckdb.schema import Span
 from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.points import Batch
 from timeseries.store import (
+    Aggregate,
     DamagedStoreError,
     Detail,
     Extent,
@@ -58,10 +66,13 @@ from timeseries.store import (
     RangeQuery,
     RejectedPoint,
     Resolution,
+    SampleQuery,
     ScanQuery,
     Series,
     StoreUnavailableError,
+    TooManySamplesError,
 )
+from timeseries.validation import FieldType
 
 MEMORY: Literal[":memory:"] = ":memory:"
 MAX_QUEUED_POINTS = 500_000
@@ -155,6 +166,39 @@ class DuckDBStore(Catalog):
             return sorted(answer, key=lambda columns: columns.field)
 
         return self._ask(query, read)
+
+    def samples(self, query: SampleQuery) -> list[SampleColumns]:
+        """Return the numbers themselves, with one series for each set of tags."""
+        spans = RangeQuery(
+            measurement=query.measurement,
+            fields=query.fields,
+            start_ns=query.start_ns,
+            end_ns=query.end_ns,
+            aggregate=Aggregate.CHANGE,
+            tenants=query.tenants,
+            matchers=query.matchers,
+        )
+
+        def read(relation: Relation) -> list[SampleColumns]:
+            kinds, count, columns = relation.table.fields, 0, list[SampleColumns]()
+            for name in query.fields:
+                if kinds.get(name, FieldType.STRING) is FieldType.STRING:
+                    continue
+                source, values = samples_source(spans, relation, name)
+                if not source:
+                    continue
+                ((rows,),) = self.fetch(select(["count(*)"], source), values)
+                count += rows
+                if count > query.max_samples:
+                    raise TooManySamplesError.of(query)
+                tags = sorted(relation.table.tags)
+                with self._reading() as cursor:
+                    text = series_sql(source, tags)
+                    table = cursor.sql(text, params=values).to_arrow_table()
+                columns.append(samples_of_table(table, name, tags))
+            return columns
+
+        return self._ask(spans, read)
 
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return the newest values of each group, ordered by group.

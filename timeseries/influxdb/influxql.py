@@ -15,7 +15,15 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from timeseries.lineprotocol.grammar import MAX_TIME_NS, MIN_TIME_NS
-from timeseries.store import TENANT_TAG, Aggregate, LatestQuery, RangeQuery, ScanQuery, TagMatcher
+from timeseries.store import (
+    TENANT_TAG,
+    Aggregate,
+    LatestQuery,
+    RangeQuery,
+    SampleQuery,
+    ScanQuery,
+    TagMatcher,
+)
 from timeseries.validation import check_step
 
 _FUNCTIONS = {
@@ -81,7 +89,7 @@ def where_of(condition: str) -> str:
 
 
 def where_clause(
-    query: RangeQuery | LatestQuery | ScanQuery,
+    query: RangeQuery | LatestQuery | ScanQuery | SampleQuery,
     shape: MeasurementSchema,
     *,
     start_ns: int,
@@ -89,13 +97,15 @@ def where_clause(
 ) -> str | None:
     """Return the WHERE clause of a query over `[start_ns, end_ns)`; None if nothing can match."""
     clauses = [tenants_condition(query.tenants)]
-    for tag, values in query.filters.items():
+    filters = {} if isinstance(query, SampleQuery) else query.filters
+    for tag, values in filters.items():
         if tag in shape.tags:
             clauses.append(_any_of(tag, values))
         else:
             # No sample has the tag, so all have its empty value.
             clauses.append("" if "" in values else None)
-    clauses += map(_matching, query.matchers) if isinstance(query, RangeQuery) else ()
+    if isinstance(query, RangeQuery | SampleQuery):
+        clauses += map(_matching, query.matchers)
     if None in clauses or start_ns > MAX_TIME_NS or end_ns <= max(start_ns, MIN_TIME_NS):
         return None
     times = [f"time >= {max(start_ns, MIN_TIME_NS)}"]
@@ -105,7 +115,7 @@ def where_clause(
 
 def group_by_clause(query: RangeQuery | LatestQuery) -> str:
     """Return the GROUP BY clause, without empty windows."""
-    parts = [_tag(tag) for tag in query.group_by]
+    parts = [tag_expression(tag) for tag in query.group_by]
     step_ns = query.step_ns if isinstance(query, RangeQuery) else None
     if step_ns is not None:
         parts.append(f"time({check_step(step_ns)}ns)")
@@ -143,7 +153,7 @@ def scan_statement(query: ScanQuery, shape: MeasurementSchema, *, tags: Sequence
     if where is None or not shape.fields:
         return ""
     columns = {f"f{index}": field_expression(name) for index, name in enumerate(shape.fields)}
-    columns |= {f"t{index}": _tag(tag) for index, tag in enumerate(tags)}
+    columns |= {f"t{index}": tag_expression(tag) for index, tag in enumerate(tags)}
     return select(columns, shape.source, where)
 
 
@@ -173,7 +183,7 @@ def drop_tenant_statement(tenant: str) -> str:
 def _any_of(tag: str, values: Sequence[str]) -> str | None:
     if not values:
         return None
-    name = _tag(tag)
+    name = tag_expression(tag)
     return "(" + " OR ".join(f"{name} = {literal(encode_name(value))}" for value in values) + ")"
 
 
@@ -182,10 +192,11 @@ def _matching(matcher: TagMatcher) -> str:
     # In a pattern, InfluxQL takes only the backslash before a slash for its own.
     pattern = value.replace("/", r"\/").replace("\n", r"\n")
     wanted = f"/^(?:{pattern})$/" if "~" in operator else literal(encode_name(value))
-    return f"{_tag(tag)} {operator} {wanted}"
+    return f"{tag_expression(tag)} {operator} {wanted}"
 
 
-def _tag(name: str) -> str:
+def tag_expression(name: str) -> str:
+    """Return a tag as an expression."""
     return f"{identifier(encode_key(name))}::tag"
 
 

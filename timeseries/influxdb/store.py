@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import ParamSpec, TypeVar
 
 from core.clock import NS_PER_SECOND
-from timeseries.columns import SeriesColumns, columns_of
+from timeseries.columns import SampleColumns, SeriesColumns, Tags, columns_of, samples_of
 from timeseries.influxdb.address import InfluxDBAddress, parse_address
 from timeseries.influxdb.catalog import Catalog
 from timeseries.influxdb.client import (
@@ -36,6 +36,7 @@ from timeseries.influxdb.influxql import (
     group_by_clause,
     scan_statement,
     select,
+    tag_expression,
     where_clause,
 )
 from timeseries.influxdb.range_query import group_of, range_series
@@ -51,9 +52,11 @@ from timeseries.store import (
     RangeQuery,
     RejectedPoint,
     Resolution,
+    SampleQuery,
     ScanQuery,
     Series,
     StoreUnavailableError,
+    TooManySamplesError,
 )
 from timeseries.validation import FieldType
 
@@ -133,6 +136,42 @@ class InfluxDBStore:
     def query_columns(self, query: RangeQuery) -> list[SeriesColumns]:
         """Return the series of a range query as arrays, by field."""
         return columns_of(self.query_range(query))
+
+    @_repeated
+    def samples(self, query: SampleQuery) -> list[SampleColumns]:
+        """Return the numbers themselves, with one series for each set of tags."""
+        schema = self._catalog.schema(query.measurement, query.tenants)
+        names = [
+            name
+            for name in query.fields
+            if schema.fields.get(name, FieldType.STRING) != FieldType.STRING
+        ]
+        where = where_clause(query, schema, start_ns=query.start_ns, end_ns=query.end_ns)
+        if where is None:
+            return []
+        # All columns with a limit, as tags by name: a list of series would have none.
+        tags = sorted(schema.tags)
+        columns = {f"t{index}": tag_expression(tag) for index, tag in enumerate(tags)}
+        limit = f"LIMIT {query.max_samples + 1}"
+        series_of: dict[tuple[str, Tags], tuple[list[int], list[float]]] = {}
+        count = 0
+        for name in names:
+            field = {"v": field_expression(name)}
+            statement = select({**field, **columns}, schema.source, where, limit)
+            for series in self._connection.stream(statement):
+                for time_ns, value, *texts in series.values:
+                    present = tuple(
+                        (tag, decode_name(str(text)))
+                        for tag, text in zip(tags, texts, strict=True)
+                        if text
+                    )
+                    times, values = series_of.setdefault((name, present), ([], []))
+                    times.append(int(time_ns or 0))
+                    values.append(float(value or 0.0))
+                    count += 1
+            if count > query.max_samples:
+                raise TooManySamplesError.of(query)
+        return samples_of(series_of)
 
     @_repeated
     def latest(self, query: LatestQuery) -> list[Latest]:

@@ -15,6 +15,7 @@ from operator import itemgetter
 import msgspec
 
 from core.errors import InvalidInputError
+from timeseries.columns import SampleColumns, Tags, samples_of
 from timeseries.points import Batch, FieldValue, Point
 from timeseries.store import Extent, LatestQuery, RangeQuery
 from timeseries.validation import check_step
@@ -44,7 +45,6 @@ Group = tuple[str, ...]
 WindowValues = dict[tuple[str, Group], dict[int, float]]
 MAX_BATCH_SAMPLES = 200_000
 WINDOWS = 64
-Tags = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +211,37 @@ def _seconds(at_ms: int) -> str:
     return f"{at_ms // 1000}.{at_ms % 1000:03d}"
 
 
+def samples_of_field(reader: Reader, span: Span, field: str, *, limit: int) -> SampleColumns | None:
+    """Return the samples of a field; None if there are more than a limit.
+
+    Args:
+        reader: its selector has only this field.
+        span: the times.
+        field: the field.
+        limit: how many samples are read.
+    """
+    counting = [over_all_series("sum", "count_over_time", window_ms=span.width_ms)]
+    counts = [] if span.is_empty else reader.instant(counting, span.end_ms)
+    count = sum(int(value_of(result)) for _, result in counts)
+    if count > limit:
+        return None
+    decoder = msgspec.json.Decoder(ExportedSeries)
+    series_of: dict[tuple[str, Tags], tuple[list[int], list[float]]] = {}
+    exported = (
+        reader.client.export(reader.selector, start_ms=span.start_ms, end_ms=span.end_ms)
+        if count
+        else ()
+    )
+    for line in exported:
+        series = decoder.decode(line)
+        times, values = series_of.setdefault((field, _tags_of(series)), ([], []))
+        for at_ms, value in zip(series.timestamps, series.values, strict=True):
+            if value is not None:
+                times.append(at_ms * NS_PER_MS)
+                values.append(value)
+    return next(iter(samples_of(series_of)), None) or SampleColumns.empty(field)
+
+
 def scan(reader: Reader, span: Span) -> Iterator[Batch]:
     """Yield the points of a span in batches, oldest first."""
     span = span if span.is_empty else span_with_samples(reader, span)
@@ -275,9 +306,7 @@ def _points(reader: Reader, span: Span) -> list[Point]:
         series = decoder.decode(line)
         measurement = series.metric[MEASUREMENT_LABEL]
         field = series.metric[METRIC_LABEL][len(measurement) + 1 :]
-        tags = tuple(
-            sorted(pair for pair in series.metric.items() if pair[0] not in RESERVED_LABELS)
-        )
+        tags = _tags_of(series)
         for at_ms, value in zip(series.timestamps, series.values, strict=True):
             if value is not None:
                 fields_of.setdefault((at_ms, tags), (measurement, {}))[1][field] = value
@@ -285,3 +314,7 @@ def _points(reader: Reader, span: Span) -> list[Point]:
         Point(measurement, dict(tags), fields, at_ms * NS_PER_MS)
         for (at_ms, tags), (measurement, fields) in sorted(fields_of.items(), key=itemgetter(0))
     ]
+
+
+def _tags_of(series: ExportedSeries) -> Tags:
+    return tuple(sorted(pair for pair in series.metric.items() if pair[0] not in RESERVED_LABELS))

@@ -12,12 +12,13 @@ from `recent_writes`, if there is a folder for that.
 import logging
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from core.clock import Clock, to_ns, utc_now
 from core.errors import ConfigurationError
-from timeseries.columns import SeriesColumns, columns_of
+from timeseries.columns import SampleColumns, SeriesColumns, columns_of
 from timeseries.points import Batch
 from timeseries.store import (
     IDENTITY_TAGS,
@@ -28,9 +29,11 @@ from timeseries.store import (
     RangeQuery,
     RejectedPoint,
     Resolution,
+    SampleQuery,
     ScanQuery,
     Series,
     StoreUnavailableError,
+    TooManySamplesError,
 )
 from timeseries.store_url import SOURCE
 from timeseries.victoriametrics.client import MAX_AHEAD_MS, VictoriaMetricsClient
@@ -43,9 +46,16 @@ from timeseries.victoriametrics.lines import (
     mark_of,
     scope_of,
 )
-from timeseries.victoriametrics.metricsql import metric_name, selector
+from timeseries.victoriametrics.metricsql import field_selector, metric_name, selector
 from timeseries.victoriametrics.range_query import read_latest, read_range
-from timeseries.victoriametrics.reader import Reader, extent, scan, span_of, step_ms_of
+from timeseries.victoriametrics.reader import (
+    Reader,
+    extent,
+    samples_of_field,
+    scan,
+    span_of,
+    step_ms_of,
+)
 from timeseries.victoriametrics.writer import VictoriaMetricsWriter
 
 DEFAULT_DATABASE = "vedette"
@@ -131,6 +141,23 @@ class VictoriaMetricsStore:
         """Return the series of a range query as arrays, by field."""
         return columns_of(self.query_range(query))
 
+    def samples(self, query: SampleQuery) -> list[SampleColumns]:
+        """Return the numbers themselves, with one series for each set of tags."""
+        reader = self._reader(query)
+        if reader is None:
+            return []
+        span = span_of(query.start_ns, query.end_ns, last_ms=reader.last_ms)
+        columns, remaining = list[SampleColumns](), query.max_samples
+        for name in query.fields:
+            visible = field_selector(reader.selector, query.measurement, name)
+            own = replace(reader, selector=visible)
+            of_field = samples_of_field(own, span, name, limit=remaining)
+            if of_field is None:
+                raise TooManySamplesError.of(query)
+            remaining -= len(of_field.values)
+            columns.append(of_field)
+        return columns
+
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return the newest values of each group, ordered by group."""
         reader = self._reader(query)
@@ -206,14 +233,14 @@ class VictoriaMetricsStore:
         self._writer.close()
         self._client.close()
 
-    def _reader(self, query: RangeQuery | LatestQuery | ScanQuery) -> Reader | None:
+    def _reader(self, query: RangeQuery | LatestQuery | ScanQuery | SampleQuery) -> Reader | None:
         self._check_open()
         visible = selector(
             self._database,
             measurement=query.measurement,
             tenants=query.tenants,
-            filters=query.filters,
-            conditions=query.matchers if isinstance(query, RangeQuery) else (),
+            filters={} if isinstance(query, SampleQuery) else query.filters,
+            conditions=query.matchers if isinstance(query, RangeQuery | SampleQuery) else (),
         )
         client = self._reading(query.tenants)
         return Reader(client, visible, self._last_ms()) if visible else None
