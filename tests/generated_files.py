@@ -1,4 +1,4 @@
-"""Files that are made from the specs; `make generate` writes them, and a test compares them."""
+"""Files that are made from specs and tables by `make generate`; a test compares them."""
 
 import json
 from collections.abc import Iterator
@@ -8,6 +8,7 @@ from typing import get_args, get_origin
 from core.spec import SpecField, spec_fields
 from portal.api.job_requests import job_file_schema
 from protocol.job_spec import JobRequest
+from tests.metric_map_page import metric_map_page
 
 ROOT = Path(__file__).parents[1]
 _HEADER = '''"""The fields of a new job, made from `protocol.job_spec` by `make generate`."""
@@ -25,6 +26,7 @@ class JobFields(TypedDict, total=False):
 def generated_files() -> dict[Path, str]:
     """Return the text of each file."""
     return {
+        ROOT / "docs" / "metric-map.md": metric_map_page(),
         ROOT / "docs" / "job.schema.json": json.dumps(job_file_schema(), indent=2) + "\n",
         ROOT / "vedette" / "job_fields.py": _HEADER + "".join(_job_fields()),
     }
