@@ -24,6 +24,9 @@ from access.ingest.gateway import Gateway
 from access.ingest.influx import InfluxEndpoints
 from access.ingest.job_tags import JobTags
 from access.ingest.late_samples import LateNotes
+from access.ingest.prometheus.otlp import METRICS_PATH, OTLPEndpoint
+from access.ingest.prometheus.remote_write import WRITE_PATH as REMOTE_WRITE_PATH
+from access.ingest.prometheus.remote_write import RemoteWriteEndpoint
 from access.ingest.quotas import QuotaCache
 from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
@@ -46,7 +49,18 @@ HEALTH_SECONDS = 1.0
 PEM_TYPE = "application/pem-certificate-chain"
 WRITE_PATH = "/api/v2/write"
 _PREFIXES = ("/api/v2/", "/agent/v1/")
-_PATHS = frozenset({"/health", "/ready", "/write", "/ping", "/query", "/collectd"})
+_PATHS = frozenset(
+    {
+        "/health",
+        "/ready",
+        "/write",
+        "/ping",
+        "/query",
+        "/collectd",
+        REMOTE_WRITE_PATH,
+        METRICS_PATH,
+    }
+)
 
 
 def create_access_app(
@@ -78,6 +92,8 @@ def create_access_app(
     max_bytes = settings.max_body_bytes
     influx = InfluxEndpoints(authenticator, gateway, max_body_bytes=max_bytes)
     collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)
+    remote_write = RemoteWriteEndpoint(authenticator, gateway, max_body_bytes=max_bytes)
+    otlp = OTLPEndpoint(authenticator, gateway, max_body_bytes=max_bytes)
     public = PublicEndpoints(settings, sessions, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
     url = settings.resolved_internal_url
@@ -107,6 +123,8 @@ def create_access_app(
         Route("/agent/v1/certificate", agents.certificate, methods=["POST"]),
         Route("/agent/v1/enroll", agents.enroll, methods=["POST"]),
         Route("/agent/v1/authority", public.authority, methods=["GET"]),
+        Route(REMOTE_WRITE_PATH, remote_write.write, methods=["POST"]),
+        Route(METRICS_PATH, otlp.write, methods=["POST"]),
         Route("/collectd", collectd.write, methods=["POST"]),
         Route("/write", influx.write_v1, methods=["POST"]),
         Route("/ping", influx.ping, methods=["GET"]),

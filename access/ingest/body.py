@@ -53,7 +53,7 @@ async def read_body(request: Request, *, max_bytes: int, tenant_id: str) -> byte
         raise UnsupportedEncodingError(
             f"Content-Encoding {encoding[:50]!r} is not supported. Send gzip or no encoding."
         )
-    packed = await _read(request, max_bytes=max_bytes)
+    packed = await read_raw_body(request, max_bytes=max_bytes)
     if encoding in _PLAIN:
         return packed
     if len(packed) <= THREAD_ABOVE_BYTES:
@@ -74,7 +74,7 @@ async def read_plain_body(request: Request, *, max_bytes: int) -> bytes:
         raise UnsupportedEncodingError(
             f"Content-Encoding {encoding[:50]!r} is not supported here. Send the body uncompressed."
         )
-    return await _read(request, max_bytes=max_bytes)
+    return await read_raw_body(request, max_bytes=max_bytes)
 
 
 def decode_struct(body: bytes, kind: type[T]) -> T:
@@ -134,26 +134,32 @@ def gunzip(packed: bytes, *, max_bytes: int) -> bytes:
             except isal_zlib.error as error:  # type: ignore[misc] # its stub has a variable
                 raise BadRequestError(f"The body is not gzip: {error}.", code="bad_gzip") from error
             if len(unpacked) > max_bytes:
-                raise _too_large(max_bytes)
+                raise too_large(max_bytes)
             position += len(chunk) - len(member.unused_data)
     return bytes(unpacked)
 
 
-async def _read(request: Request, *, max_bytes: int) -> bytes:
+async def read_raw_body(request: Request, *, max_bytes: int) -> bytes:
+    """Return the body as it was sent, whatever its encoding.
+
+    Raises:
+        TooLargeError: it has more than `max_bytes`.
+    """
     announced = request.headers.get("Content-Length", "")
     if announced.isdecimal() and int(announced) > max_bytes:
-        raise _too_large(max_bytes)
+        raise too_large(max_bytes)
     chunks: list[bytes] = []
     size = 0
     async for chunk in request.stream():
         chunks.append(chunk)
         size += len(chunk)
         if size > max_bytes:
-            raise _too_large(max_bytes)
+            raise too_large(max_bytes)
     return b"".join(chunks)
 
 
-def _too_large(max_bytes: int) -> TooLargeError:
+def too_large(max_bytes: int) -> TooLargeError:
+    """Return the error of a body that is too large."""
     return TooLargeError(
         f"The body is larger than the limit of {max_bytes} bytes. Send it in smaller parts."
     )

@@ -35,6 +35,7 @@ def test_the_second_guess_at_a_secret_has_to_wait(api: AgentAPI) -> None:
         ("POST", "/write"),
         ("GET", "/agent/v1/desired"),
         ("POST", "/collectd"),
+        ("POST", "/v1/metrics"),
     ],
 )
 def test_every_address_counts_and_waits(api: AgentAPI, method: str, path: str) -> None:

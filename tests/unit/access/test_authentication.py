@@ -21,6 +21,8 @@ ADDRESSES = [
     ("POST", "/agent/v1/transfer"),
     ("POST", "/write"),
     ("POST", "/collectd"),
+    ("POST", "/api/v1/prom/write"),
+    ("POST", "/v1/metrics"),
 ]
 # Without credentials these tell nothing and change nothing.
 OPEN = {"/health", "/ready", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
@@ -42,9 +44,13 @@ def test_every_address_but_a_few_requires_authentication(api: AgentAPI) -> None:
 
 
 def test_unknown_credentials_are_401(api: AgentAPI) -> None:
-    headers = [None, "Bearer vda_wrong", "Token", "Basic YTpi"]
+    first = ADDRESSES[0]
     # The fiftieth would be told to wait.
-    for (method, path), header in [*product(ADDRESSES, headers), (ADDRESSES[0], SECRET)]:
+    others = [(first, "Basic YTpi"), (first, SECRET)]
+    for (method, path), header in [
+        *product(ADDRESSES, [None, "Bearer vda_wrong", "Token"]),
+        *others,
+    ]:
         response = api.request(method, path, headers={"Authorization": header})
         assert response.status_code == 401, (method, path, header)
         assert set(response.json()) == shape_of(path), (method, path, header)

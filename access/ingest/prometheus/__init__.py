@@ -1,0 +1,1 @@
+"""Samples of Prometheus' remote_write and of OTLP."""

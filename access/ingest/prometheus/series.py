@@ -1,0 +1,213 @@
+"""Labeled series: what remote_write and OTLP send, and how it becomes a batch.
+
+A series `node_load1{...}` is the field `value` of the measurement `node_load1`; its labels are the
+tags. Parsing the labels costs much more than the rest of a sample, and a sender repeats them in
+every post: what was parsed is remembered by its bytes.
+"""
+
+import re
+from array import array
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from timeseries.points import Batch, Block
+
+VALUE_FIELD = "value"
+NAME_LABEL = "__name__"
+MAX_LABELS = 64
+MAX_LABEL_BYTES = 4096
+MAX_REMEMBERED_BYTES = 32 * 1024 * 1024
+# What a remembered series takes beside its bytes: objects of Python.
+_OVERHEAD_BYTES = 1000
+# Prometheus marks the end of a series by this NaN.
+STALE_BITS = 0x7FF0000000000002
+_LABEL_NAME = re.compile(r"[^\x00-\x1f]+")
+
+Shape = tuple[str, tuple[str, ...]]
+"""A measurement and its tags, in the order of their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The labels of a series; those of an invalid one have an `error`."""
+
+    shape: Shape
+    tag_values: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The labels without the name."""
+        return dict(zip(self.shape[1], self.tag_values, strict=True))
+
+
+def series_of(labels: Iterable[tuple[str, str]]) -> Series:
+    """Return the series with these labels; empty values are as good as missing labels."""
+    named = sorted(labels)
+    names = [name for name, _ in named]
+    if len(named) > MAX_LABELS:
+        return too_many_labels(len(named))
+    if len(set(names)) < len(names):
+        return _invalid("a label is given twice")
+    present = {name: value for name, value in named if value}
+    measurement = present.pop(NAME_LABEL, "")
+    if not measurement:
+        return _invalid(f"it has no name; send the label {NAME_LABEL}")
+    for name, value in present.items():
+        if not _LABEL_NAME.fullmatch(name):
+            return _invalid(f"the label name {name[:50]!r} is empty or has control characters")
+        if len(value.encode()) > MAX_LABEL_BYTES:
+            return _invalid(f"the value of {name[:50]!r} is longer than {MAX_LABEL_BYTES} bytes")
+    return Series((measurement, tuple(present)), tuple(present.values()))
+
+
+def suffixed(series: Series, suffix: str) -> Series:
+    """Return the series with a longer name."""
+    measurement, tags = series.shape
+    return replace(series, shape=(f"{measurement}{suffix}", tags))
+
+
+def is_stale(value: float) -> bool:
+    """Return whether a value is the stale marker, not any other NaN."""
+    return value != value and int(np.float64(value).view(np.uint64)) == STALE_BITS  # noqa: PLR0124 - NaN
+
+
+def too_many_labels(count: int) -> Series:
+    """Return what stands for a series with too many labels."""
+    return _invalid(f"it has {count} labels; at most {MAX_LABELS} are allowed")
+
+
+class SeriesCache:
+    """The series of senders, by the bytes or texts of their labels; starts anew when it is full.
+
+    Attributes:
+        by_labels: series that the labels alone identify.
+    """
+
+    def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
+        self.by_labels: dict[bytes | tuple[str, ...], Series] = {}
+        self._by_metric: dict[Hashable, dict[bytes, Series]] = {}
+        self._max_bytes = max_bytes
+        self._bytes = 0
+
+    def of_metric(self, metric: Hashable) -> Mapping[bytes, Series]:
+        """Return the series of a metric by their attributes."""
+        return self._by_metric.get(metric, {})
+
+    def add(self, labels: bytes | tuple[str, ...], series: Series) -> None:
+        """Remember a valid series; an error is worked out anew each time."""
+        if not series.error and labels not in self.by_labels:
+            self._make_room(sum(map(len, labels)) if isinstance(labels, tuple) else len(labels))
+            self.by_labels[labels] = series
+
+    def add_of_metric(self, metric: Hashable, attributes: bytes, series: Series) -> None:
+        """Remember a valid series of a metric."""
+        if not series.error:
+            # The first one of a metric has its name and resource, too.
+            self._make_room(len(attributes) + sum(map(len, series.tag_values)))
+            self._by_metric.setdefault(metric, {})[attributes] = series
+
+    def _make_room(self, size: int) -> None:
+        size = 2 * size + _OVERHEAD_BYTES
+        if self._bytes + size > self._max_bytes:
+            self.by_labels.clear()
+            self._by_metric.clear()
+            self._bytes = 0
+        self._bytes += size
+
+
+@dataclass(slots=True)
+class Samples:
+    """The samples of a request in columns, in its order.
+
+    Attributes:
+        series: the series of each sample.
+        values: the values.
+        times_ns: the times, in nanoseconds since the epoch.
+        histogram_rows: the positions of count and sum of histograms.
+        exemplars: how many exemplars were left out.
+    """
+
+    series: list[Series]
+    values: NDArray[np.float64]
+    times_ns: NDArray[np.int64]
+    histogram_rows: Collection[int] = frozenset()
+    exemplars: int = 0
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBatch:
+    """A batch, with what isn't in it.
+
+    Attributes:
+        errors: position to reason.
+        stale: the series that ended.
+        absent: how many samples were NaN, which stands for no value.
+        infinite: how many were infinite, which no store has.
+    """
+
+    batch: Batch
+    errors: dict[int, str]
+    stale: Sequence[Series] = ()
+    absent: int = 0
+    infinite: int = 0
+
+
+def batch_of(samples: Samples) -> SampleBatch:
+    """Return the samples as a batch whose positions are their order."""
+    finite = np.isfinite(samples.values)
+    values = samples.values
+    groups: dict[Shape, list[int]] = {}
+    errors: dict[int, str] = {}
+    is_whole = bool(finite.all())
+    present = range(len(samples)) if is_whole else np.flatnonzero(finite).tolist()
+    for row in present:
+        series = samples.series[row]
+        rows = groups.get(series.shape)
+        if rows is not None:
+            rows.append(row)
+        elif series.error:
+            errors[row] = series.error
+        else:
+            groups[series.shape] = [row]
+    batch = Batch(tuple(_block(shape, rows, samples) for shape, rows in groups.items()))
+    if is_whole:
+        return SampleBatch(batch, errors)
+    stale = np.flatnonzero(values.view(np.uint64) == STALE_BITS).tolist()
+    infinite = int(np.isinf(values).sum())
+    absent = len(samples) - int(finite.sum()) - infinite
+    return SampleBatch(batch, errors, [samples.series[row] for row in stale], absent, infinite)
+
+
+def _block(
+    shape: Shape,
+    rows: list[int],
+    samples: Samples,
+) -> Block:
+    tag_sets = [samples.series[row].tag_values for row in rows]
+    tag_set_of: Sequence[int] = range(len(rows))
+    index = {tag_set: at for at, tag_set in enumerate(dict.fromkeys(tag_sets))}
+    if len(index) < len(rows):
+        tag_set_of, tag_sets = [index[tag_set] for tag_set in tag_sets], list(index)
+    measurement, tags = shape
+    return Block(
+        measurement,
+        tags,
+        tag_sets,
+        tag_set_of,
+        (VALUE_FIELD,),
+        (float,),
+        (array("d", samples.values[rows].tobytes()),),
+        array("q", samples.times_ns[rows].tobytes()),
+        rows,
+    )
+
+
+def _invalid(reason: str) -> Series:
+    return Series(("", ()), error=reason)

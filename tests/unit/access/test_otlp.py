@@ -1,0 +1,222 @@
+"""POST /v1/metrics: OTLP in protocol buffers and JSON, encoded by OpenTelemetry's own messages."""
+
+import gzip
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import requests
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+    ExportMetricsServiceResponse,
+)
+
+from access.ingest.prometheus.otlp_names import metric_name
+from access.ingest.prometheus.otlp_protobuf import OTLPReader
+from access.ingest.prometheus.series import SeriesCache
+from access.ingest.prometheus.wire import WireError
+from core.clock import to_ns
+from tests.cast import FrozenClock
+from tests.unit.access.conftest import AgentAPI
+from tests.unit.access.test_remote_write import stored
+from timeseries.store import Store
+
+PATH = "/v1/metrics"
+PROTOBUF, JSON = "application/x-protobuf", "application/json"
+BOTH = pytest.mark.parametrize("media_type", [PROTOBUF, JSON])
+RESOURCE = {
+    "attributes": [
+        {"key": "service.name", "value": {"stringValue": "trainer"}},
+        {"key": "host.name", "value": {"stringValue": "gpu-01"}},
+        {"key": "process.pid", "value": {"intValue": 77}},
+    ]
+}
+ATTRIBUTES = [
+    {"key": "gpu.index", "value": {"intValue": "3"}},
+    {"key": "ok", "value": {"boolValue": True}},
+]
+CUMULATIVE, DELTA = "AGGREGATION_TEMPORALITY_CUMULATIVE", "AGGREGATION_TEMPORALITY_DELTA"
+
+
+def request_of(*metrics: dict[str, Any]) -> ExportMetricsServiceRequest:
+    scope = {"metrics": list(metrics)}
+    request = ExportMetricsServiceRequest()
+    json_format.ParseDict(
+        {"resourceMetrics": [{"resource": RESOURCE, "scopeMetrics": [scope]}]}, request
+    )
+    return request
+
+
+def post(api: AgentAPI, request: ExportMetricsServiceRequest, media_type: str) -> requests.Response:
+    if media_type == JSON:
+        body = json_format.MessageToJson(request, use_integers_for_enums=True).encode()
+    else:
+        body = request.SerializeToString()
+    headers = {"Content-Type": media_type, "Content-Encoding": "gzip"}
+    return api.request("POST", PATH, data=gzip.compress(body), headers=headers)
+
+
+def at_ns(clock: FrozenClock) -> str:
+    return str(to_ns(clock()))
+
+
+def number(clock: FrozenClock, **value: Any) -> dict[str, Any]:  # noqa: ANN401
+    times = {"startTimeUnixNano": at_ns(clock), "timeUnixNano": at_ns(clock)}
+    return {**times, "attributes": ATTRIBUTES, **value}
+
+
+@BOTH
+def test_numbers_become_series_with_the_names_of_prometheus(
+    api: AgentAPI, store: Store, clock: FrozenClock, media_type: str
+) -> None:
+    request = request_of(
+        {"name": "gpu.memory", "unit": "By", "gauge": {"dataPoints": [number(clock, asInt="7")]}},
+        {
+            "name": "steps",
+            "sum": {
+                "aggregationTemporality": CUMULATIVE,
+                "isMonotonic": True,
+                "dataPoints": [number(clock, asDouble=2.5)],
+            },
+        },
+        {
+            "name": "errors",
+            "sum": {
+                "aggregationTemporality": DELTA,
+                "isMonotonic": True,
+                "dataPoints": [number(clock, asInt="4")],
+            },
+        },
+    )
+    for _ in range(2):  # the series are remembered
+        response = post(api, request, media_type)
+        assert response.status_code == 200, response.text
+        assert response.content in {b"", b"{}"}
+    [memory] = stored(store, "gpu_memory_bytes", clock)
+    assert memory.fields == {"value": 7.0}
+    assert {"job": "trainer", "host": "gpu-01", "gpu_index": "3", "ok": "true"}.items() <= (
+        memory.tags.items()
+    )
+    assert "process_pid" not in memory.tags
+    assert stored(store, "steps_total", clock)[0].fields == {"value": 2.5}
+    assert stored(store, "errors_delta", clock)[0].fields == {"value": 4.0}
+
+
+@BOTH
+def test_histograms_and_summaries_become_classic_series(
+    api: AgentAPI, store: Store, clock: FrozenClock, media_type: str
+) -> None:
+    histogram = number(
+        clock, count="6", sum=9.5, bucketCounts=["1", "2", "3"], explicitBounds=[0.5, 10]
+    )
+    exponential = number(clock, count="5", sum=1.5, scale=1)
+    summary = number(
+        clock, count="2", sum=3.0, quantileValues=[{"quantile": 0.99, "value": 2.0}, {}]
+    )
+    request = request_of(
+        {
+            "name": "wait",
+            "unit": "s",
+            "histogram": {"aggregationTemporality": CUMULATIVE, "dataPoints": [histogram]},
+        },
+        {
+            "name": "size",
+            "exponentialHistogram": {
+                "aggregationTemporality": DELTA,
+                "dataPoints": [exponential],
+            },
+        },
+        {"name": "rpc", "summary": {"dataPoints": [summary]}},
+    )
+    assert post(api, request, media_type).status_code == 200
+    buckets = {
+        point.tags["le"]: point.fields["value"]
+        for point in stored(store, "wait_seconds_bucket", clock)
+    }
+    assert buckets == {"0.5": 1.0, "10": 3.0, "+Inf": 6.0}
+    values = {
+        name: stored(store, name, clock)[0].fields["value"]
+        for name in ("wait_seconds_count", "wait_seconds_sum", "size_delta_count", "rpc_sum")
+    }
+    assert values == {
+        "wait_seconds_count": 6.0,
+        "wait_seconds_sum": 9.5,
+        "size_delta_count": 5.0,
+        "rpc_sum": 3.0,
+    }
+    quantiles = {point.tags["quantile"] for point in stored(store, "rpc", clock)}
+    assert quantiles == {"0.99", "0"}
+
+
+@BOTH
+def test_what_is_not_stored_is_a_partial_success(
+    api: AgentAPI, store: Store, clock: FrozenClock, media_type: str
+) -> None:
+    points = [
+        number(clock, asDouble=1.0),
+        {"timeUnixNano": "1", "asDouble": 2.0},
+        number(clock, flags=1) | {"attributes": []},
+        number(clock, asDouble="NaN") | {"attributes": ATTRIBUTES[:1]},
+    ]
+    response = post(api, request_of({"name": "x", "gauge": {"dataPoints": points}}), media_type)
+    assert response.status_code == 200
+    reply = ExportMetricsServiceResponse()
+    if media_type == JSON:
+        json_format.Parse(response.text, reply)
+    else:
+        reply.ParseFromString(response.content)
+    assert reply.partial_success.rejected_data_points == 1
+    assert "retention" in reply.partial_success.error_message
+    assert len(stored(store, "x", clock)) == 1
+
+
+@pytest.mark.parametrize(
+    ("media_type", "body", "status"),
+    [
+        ("text/plain", b"", 415),
+        (PROTOBUF, b"\x0a\x7f", 400),
+        (PROTOBUF, b"\x0a\x02\x0a\x7f", 400),
+        (JSON, b"{", 400),
+        (JSON, b'{"resourceMetrics": {}}', 400),
+        (JSON, b'{"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": 5}]}]}]}', 400),
+    ],
+)
+def test_a_bad_body_is_refused(api: AgentAPI, media_type: str, body: bytes, status: int) -> None:
+    response = api.request("POST", PATH, data=body, headers={"Content-Type": media_type})
+    assert response.status_code == status
+    assert response.json()["message"]
+
+
+def test_a_body_of_a_million_objects_is_refused_unread(api: AgentAPI) -> None:
+    body = gzip.compress(b'{"resourceMetrics": [' + b"{}," * 1_000_001 + b"{}]}")
+    headers = {"Content-Type": JSON, "Content-Encoding": "gzip"}
+    assert api.request("POST", PATH, data=body, headers=headers).status_code == 413
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_reader(body: bytes) -> None:
+    with suppress(WireError):
+        OTLPReader(SeriesCache()).read(body)
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "flags", "expected"),
+    [
+        ("system.cpu.time", "s", (True, False), "system_cpu_time_seconds_total"),
+        ("system.memory.utilization", "1", (False, True), "system_memory_utilization_ratio"),
+        ("http.server.request.duration", "s", (False, False), None),
+        ("disk.io", "By/s", (False, True), "disk_io_bytes_per_second"),
+        ("requests", "{request}", (True, False), "requests_total"),
+        ("queue_bytes", "By", (False, True), "queue_bytes"),
+        ("1st", "", (False, False), "_1st"),
+    ],
+)
+def test_names_have_their_unit(
+    name: str, unit: str, flags: tuple[bool, bool], expected: str | None
+) -> None:
+    is_total, is_ratio = flags
+    expected = expected or "http_server_request_duration_seconds"
+    assert metric_name(name, unit, is_total=is_total, is_ratio=is_ratio) == expected
