@@ -257,7 +257,7 @@ class Store(Protocol):
     def samples(self, query: SampleQuery) -> "list[SampleColumns]":
         """Return the numbers themselves, with one series for each set of tags, in any order.
 
-        Where samples have expired, the last value of each window of a roll-up counts as one.
+        Where samples have expired, averages of five minutes or last values of hours count as such.
 
         Raises:
             TooManySamplesError: there are more than the query may read.

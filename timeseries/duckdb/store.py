@@ -45,18 +45,18 @@ from timeseries.duckdb.hot.database import (
 )
 from timeseries.duckdb.hot.writer import DuckDBWriter
 from timeseries.duckdb.query.latest import expired_latest_sql, latest_sql, merge_latest
-from timeseries.duckdb.query.range_query import range_reads, samples_source, series_sql
+from timeseries.duckdb.query.range_query import range_reads
 from timeseries.duckdb.query.reads import Read
 from timeseries.duckdb.query.relation import Relation
 from timeseries.duckdb.query.row_groups import Row
+from timeseries.duckdb.query.samples import samples_source, series_sql
 from timeseries.duckdb.query.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
-from timeseries.duckdb.query.sql import select
+from timeseries.duckdb.query.sql import clamp_time, select
 from timeseries.duckdb.recovery import settle_files
 from timeseries.duckdb.schema import Span
 from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.points import Batch
 from timeseries.store import (
-    Aggregate,
     DamagedStoreError,
     Detail,
     Extent,
@@ -169,22 +169,14 @@ class DuckDBStore(Catalog):
 
     def samples(self, query: SampleQuery) -> list[SampleColumns]:
         """Return the numbers themselves, with one series for each set of tags."""
-        spans = RangeQuery(
-            measurement=query.measurement,
-            fields=query.fields,
-            start_ns=query.start_ns,
-            end_ns=query.end_ns,
-            aggregate=Aggregate.CHANGE,
-            tenants=query.tenants,
-            matchers=query.matchers,
-        )
+        span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
 
         def read(relation: Relation) -> list[SampleColumns]:
             kinds, count, columns = relation.table.fields, 0, list[SampleColumns]()
             for name in query.fields:
                 if kinds.get(name, FieldType.STRING) is FieldType.STRING:
                     continue
-                source, values = samples_source(spans, relation, name)
+                source, values = samples_source(relation, name, span)
                 if not source:
                     continue
                 ((rows,),) = self.fetch(select(["count(*)"], source), values)
@@ -198,7 +190,7 @@ class DuckDBStore(Catalog):
                 columns.append(samples_of_table(table, name, tags))
             return columns
 
-        return self._ask(spans, read)
+        return self._ask(query, read)
 
     def latest(self, query: LatestQuery) -> list[Latest]:
         """Return the newest values of each group, ordered by group.
@@ -270,7 +262,7 @@ class DuckDBStore(Catalog):
 
     def _ask(
         self,
-        query: RangeQuery | LatestQuery | ScanQuery,
+        query: RangeQuery | LatestQuery | ScanQuery | SampleQuery,
         work: Callable[[Relation], list[_Item]],
     ) -> list[_Item]:
         end_ns = query.until_ns if isinstance(query, LatestQuery) else query.end_ns
@@ -278,8 +270,8 @@ class DuckDBStore(Catalog):
             query.measurement,
             query.tenants,
             work,
-            filters=query.filters,
-            matchers=query.matchers if isinstance(query, RangeQuery) else (),
+            filters={} if isinstance(query, SampleQuery) else query.filters,
+            matchers=query.matchers if isinstance(query, RangeQuery | SampleQuery) else (),
             before_ns=MAX_INT64 + 1 if end_ns is None else end_ns,
         )
 

@@ -303,7 +303,10 @@ def _successive(
     ]
     parts = []
     for source in sources:
-        pair = sample_columns_of(source.resolution, name, relation.table)
+        if source.resolution is Resolution.RAW:
+            pair = quoted(TIME_COLUMN), numeric_column(name, relation.table.fields[name])
+        else:
+            pair = last_at_sql(name), aggregate_column(StoredAggregate.LAST, name)
         columns = [
             *group_columns(query.group_by, relation.table),
             *tags,
@@ -319,45 +322,6 @@ def _successive(
         grouped_lists_sql(text, groups, 1, is_ordered=is_ordered),
         [*(value for source in sources for value in source.values), *wanted_values],
     )
-
-
-def samples_source(query: RangeQuery, relation: Relation, name: str) -> Statement:
-    """Return the samples of a field, and of roll-ups where these have expired, as a source.
-
-    Each row is a sample: its tags by name, sorted, the time `t` and the value `v`.
-
-    Args:
-        query: the samples, as a query for one of `SUCCESSIVE` without steps.
-        relation: where they are.
-        name: the field.
-    """
-    span = (clamp_time(query.start_ns), clamp_time(query.end_ns))
-    segments = relation.visible(span, margin_ns=HOUR_NS)
-    plan = plan_sources(query, segments, [name], overwritten=relation.overwritten)
-    tags = [quoted(tag_column(tag)) for tag in sorted(relation.table.tags)]
-    parts, values = [], list[object]()
-    for source in _sources(query, relation, [name], plan):
-        time, value = sample_columns_of(source.resolution, name, relation.table)
-        columns = [*tags, f"{time} AS t", f"CAST({value} AS DOUBLE) AS v"]
-        within = f"{time} >= {span[0]} AND {time} < {span[1]}"
-        parts.append(f"{select(columns, source.text)} WHERE {value} IS NOT NULL AND {within}")
-        values += source.values
-    if not parts:
-        return "", []
-    return f"({' UNION ALL '.join(parts)})", values
-
-
-def series_sql(source: str, tags: Iterable[str]) -> str:
-    """Return the statement with the lists of times and values of each series of samples."""
-    columns = ", ".join(quoted(tag_column(tag)) for tag in tags)
-    return f"{select([columns, 'list(t)', 'list(v)'], source)} GROUP BY {columns}"
-
-
-def sample_columns_of(resolution: Resolution, name: str, table: Table) -> tuple[str, str]:
-    """Return the time and the number of a sample, or of the last one of a roll-up's window."""
-    if resolution is Resolution.RAW:
-        return quoted(TIME_COLUMN), numeric_column(name, table.fields[name])
-    return last_at_sql(name), aggregate_column(StoredAggregate.LAST, name)
 
 
 def reads_raw_rows(query: RangeQuery) -> bool:

@@ -1,0 +1,75 @@
+"""The statement that reads the samples themselves, series by series.
+
+Where samples have expired, the average of five minutes counts as one in their middle, and where
+only hours are left, the last value of an hour.
+"""
+
+from collections.abc import Iterable, Iterator
+
+from timeseries.duckdb.files.segments import Segment
+from timeseries.duckdb.query.relation import Relation, Statement, union
+from timeseries.duckdb.query.rollup_sql import (
+    StoredAggregate,
+    aggregate_column,
+    last_at_sql,
+    numeric_column,
+)
+from timeseries.duckdb.query.sql import select
+from timeseries.duckdb.schema import TIME_COLUMN, WIDTHS_NS, Span, quoted, tag_column
+from timeseries.store import HOUR_NS, Detail, Resolution
+
+_TIME = quoted(TIME_COLUMN)
+_MIDDLE_NS = WIDTHS_NS[Resolution.FIVE_MINUTES] // 2
+
+
+def samples_source(relation: Relation, name: str, span: Span) -> Statement:
+    """Return the numbers of a field as a source; an empty text if there can be none.
+
+    Each row is a sample: its tags by name, sorted, the time `t` and the value `v`.
+    """
+    tags = [quoted(tag_column(tag)) for tag in sorted(relation.table.tags)]
+    parts = [
+        (select([*tags, f"{time} AS t", f"CAST({value} AS DOUBLE) AS v"], source), values)
+        for source, values, time, value in _sources(relation, name, span)
+        if source
+    ]
+    text, values = union(parts)
+    within = f"v IS NOT NULL AND t >= {span[0]} AND t < {span[1]}"
+    return f"({select(['*'], text)} WHERE {within})" if text else "", values
+
+
+def series_sql(source: str, tags: Iterable[str]) -> str:
+    """Return the statement with the lists of times and values of each series of samples."""
+    columns = ", ".join(quoted(tag_column(tag)) for tag in tags)
+    return f"{select([columns, 'list(t)', 'list(v)'], source)} GROUP BY {columns}"
+
+
+def _sources(
+    relation: Relation, name: str, span: Span
+) -> Iterator[tuple[str, list[object], str, str]]:
+    """Yield sources with their values, and the time and the number of each of their rows."""
+    segments = {resolution: list[Segment]() for resolution in Resolution}
+    for segment in relation.visible(span, margin_ns=HOUR_NS):
+        segments[_finest(segment, name)].append(segment)
+    number = numeric_column(name, relation.table.fields[name])
+    yield *relation.samples([name], [span], segments=segments[Resolution.RAW]), _TIME, number
+    total, count, last = (
+        aggregate_column(part, name)
+        for part in (StoredAggregate.SUM, StoredAggregate.COUNT, StoredAggregate.LAST)
+    )
+    for resolution, time, value in (
+        (Resolution.FIVE_MINUTES, f"{_TIME} + {_MIDDLE_NS}", f"{total} / {count}"),
+        (Resolution.HOUR, last_at_sql(name), last),
+    ):
+        if segments[resolution]:
+            windows = [(span[0] - HOUR_NS, span[1])]
+            rows = relation.rolled_up(resolution, [name], windows, segments=segments[resolution])
+            yield *rows, time, value
+
+
+def _finest(segment: Segment, name: str) -> Resolution:
+    """Return what is left of a segment's samples of a field."""
+    if Resolution.RAW in segment.sizes:
+        return Resolution.RAW
+    has_means = segment.has(name, Detail.MEANS) and Resolution.FIVE_MINUTES in segment.sizes
+    return Resolution.FIVE_MINUTES if has_means else Resolution.HOUR
