@@ -28,11 +28,13 @@ from jobqueue.jobs.restored import awaits_report
 from jobqueue.logs.logs import append_logs
 from jobqueue.services.tunnels import holder_of
 from jobqueue.storage.service import record_storage
+from logs.ingest import LineRates, store_batches
 from protocol.agent_update import HeartbeatReply, UpdateOrder
 from protocol.attempts import DesiredState, LogReply, LogUpload, ObservedReport
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
 from protocol.inventory import MAX_REPORT_BYTES
+from protocol.lines import MAX_UPLOAD_BYTES, LineUpload
 from protocol.storage import MAX_REPORT_BYTES as MAX_STORAGE_REPORT_BYTES
 from protocol.storage import StorageReport
 from tenants.enrollment import ENROLLMENT_PREFIX, check_token, enroll_appliance
@@ -68,10 +70,12 @@ class AgentEndpoints:
         registry_tokens: RegistryTokens,
         certificate_replaces_secret: bool,
         max_log_bytes: int,
+        line_rates: LineRates,
         clock: Clock,
     ) -> None:
         self._issuer = issuer
         self._max_log_bytes = max_log_bytes
+        self._line_rates = line_rates
         self._box = box
         self._registry_tokens = registry_tokens
         self._certificate_replaces_secret = certificate_replaces_secret
@@ -200,6 +204,24 @@ class AgentEndpoints:
             )
         )
         return _json(LogReply(acks=acks))
+
+    async def lines(self, request: Request) -> Response:
+        """Store lines of the appliance's own logs."""
+        agent = await self._authenticator.agent(request)
+        body = await read_body(request, max_bytes=MAX_UPLOAD_BYTES, tenant_id=agent.tenant_id)
+        upload = decode_struct(body, LineUpload)
+        self._line_rates.check(agent.tenant_id, agent.appliance_id, len(body))
+        now = self._clock()
+        await self._database.run(
+            lambda session: store_batches(
+                session,
+                tenant_id=agent.tenant_id,
+                appliance_id=agent.appliance_id,
+                batches=upload.batches,
+                now=now,
+            )
+        )
+        return Response(status_code=204)
 
     async def _struct(
         self, request: Request, agent: Agent, kind: type[T], *, max_bytes: int = MAX_JSON_BYTES

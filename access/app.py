@@ -40,6 +40,7 @@ from core.quantities import format_duration
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
 from jobqueue.images.tokens import RegistryTokens
+from logs.ingest import LineRates
 from protocol.tunnel import TUNNEL_PATH
 from tenants.pki.certificates import Issuer
 from timeseries.store import Store, damage_notice
@@ -108,6 +109,10 @@ def create_access_app(
         registry_tokens=RegistryTokens(settings),
         certificate_replaces_secret=settings.require_client_certificate,
         max_log_bytes=settings.max_log_bytes_per_job,
+        line_rates=LineRates(
+            per_appliance=settings.max_log_bytes_per_second_per_appliance,
+            per_tenant=settings.max_log_bytes_per_second_per_tenant,
+        ),
         clock=clock,
     )
     # In the order of their frequency: the router tries one after the other.
@@ -118,6 +123,7 @@ def create_access_app(
         Route("/agent/v1/observed", agents.observed, methods=["POST"]),
         Route("/agent/v1/storage", agents.storage, methods=["POST"]),
         Route("/agent/v1/logs", agents.logs, methods=["POST"]),
+        Route("/agent/v1/lines", agents.lines, methods=["POST"]),
         Route("/agent/v1/transfer", transfer.download, methods=["GET"]),
         Route("/agent/v1/transfer", transfer.upload, methods=["POST"]),
         Route("/agent/v1/certificate", agents.certificate, methods=["POST"]),

@@ -19,6 +19,7 @@ import jobqueue.images.models
 import jobqueue.models
 import jobqueue.storage.models
 import jobqueue.usage.models
+import logs.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
@@ -45,6 +46,7 @@ TABLE_MODULES = (
     alerting.notification.models,
     dash_app.reports.models,
     dash_app.custom.models,
+    logs.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"

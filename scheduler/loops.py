@@ -23,6 +23,7 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext, Task
 from core.settings import ServerSettings
 from dash_app.periodic_tasks import ReportTasks
 from jobqueue.periodic_tasks import JobTasks
+from logs.periodic_tasks import LogTasks
 from scheduler.alert_actions import HANDLERS
 from scheduler.lease import SchedulerLease
 from scheduler.placement import PlacementThread
@@ -83,6 +84,7 @@ class Scheduler:
             for table in (
                 self._alerts.table(),
                 jobs.table(),
+                LogTasks(settings, context).table(),
                 portal.table(),
                 ReportTasks(context, store, public_url=settings.resolved_public_url).table(),
                 TenantTasks(settings, context).table(),

@@ -21,6 +21,7 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 import alerting.notification.models as _alerting  # noqa: F401 - these fill Base.metadata
 import core.leases as _leases  # noqa: F401
 import dash_app.custom.models as _custom  # noqa: F401
+import logs.models as _logs  # noqa: F401
 import dash_app.reports.models as _reports  # noqa: F401
 import jobqueue.images.models as _images  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401

@@ -1,6 +1,8 @@
 """Logs of ended attempts: moved from the database to files, and deleted above a tenant's bound.
 
     TENANT/JOB/ATTEMPT NUMBER.log
+    TENANT/JOB/ATTEMPT NUMBER.parquet   the same lines, to search them
+    TENANT/appliances/ID.parquet        lines of appliances (`logs`)
 
 The files are in a folder or another file system of fsspec, such as an S3 bucket. A log is in a file
 once its attempt says so, which happens after the file is complete: a crash leaves the log in the
@@ -11,7 +13,7 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, BinaryIO
 
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
@@ -31,6 +33,8 @@ log = logging.getLogger(__name__)
 SETTLED = timedelta(seconds=30)
 LOST_SETTLED = timedelta(hours=1)
 BATCH = 100
+# In a tenant's folder, beside those of jobs; `logs` looks after its files.
+APPLIANCES = "appliances"
 _FINAL = [state for state in AttemptState if state.is_final]
 
 
@@ -78,6 +82,21 @@ class LogFiles:
         except self._errors as error:
             raise UnavailableError(f"The log can't be read now ({error}). Try again.") from error
         return page.with_data(data)
+
+    def open(self, name: str) -> BinaryIO:
+        """Return a file that is open for reading.
+
+        Raises:
+            FileNotFoundError: it was deleted.
+            UnavailableError: the file system does not answer.
+        """
+        try:
+            file: BinaryIO = self._fs.open(self._path(name), "rb")
+        except FileNotFoundError:
+            raise
+        except self._errors as error:
+            raise UnavailableError(f"Logs can't be read now ({error}). Try again.") from error
+        return file
 
     def write(self, name: str, pieces: Iterator[bytes]) -> None:
         """Write a file; it is on disk afterwards."""
@@ -182,6 +201,8 @@ def sweep_files(sessions: SessionFactory, files: LogFiles) -> int:
     swept = 0
     for tenant_id in files.names():
         for job_id in files.names(tenant_id):
+            if job_id == APPLIANCES:
+                continue
             with transaction(sessions) as session:
                 numbers = set(
                     session.scalars(
@@ -191,7 +212,7 @@ def sweep_files(sessions: SessionFactory, files: LogFiles) -> int:
                     )
                 )
             folder = f"{tenant_id}/{job_id}"
-            wanted = {f"{number}.log" for number in numbers}
+            wanted = {f"{number}.{kind}" for number in numbers for kind in ("log", "parquet")}
             gone = [f"{folder}/{name}" for name in files.names(folder) if name not in wanted]
             for name in gone if numbers else [folder]:
                 files.delete(name)

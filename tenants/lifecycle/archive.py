@@ -49,6 +49,8 @@ tables/*.jsonl     one JSON object a line; instants are UTC. Secrets, the enviro
                    jobs and the addresses of receivers are left out.
 samples/*.parquet  one row for each point: its time, its tags, its fields.
 logs/JOB/N.log     the output of attempt N of a job: time, stream, F for a whole line, the line.
+                   N.parquet has the same lines.
+logs/appliances/*.parquet has logs of appliances, tables/log_batches.jsonl the newest of them.
                    tables/attempt_log_chunks.jsonl has those of attempts that ended just before.
 tables/audit_entries.jsonl is a chain of hashes: each entry names the hash of the one before.
 """
