@@ -21,12 +21,12 @@ from xdist.scheduler.loadfile import LoadFileScheduling
 import alerting.notification.models as _alerting  # noqa: F401 - these fill Base.metadata
 import core.leases as _leases  # noqa: F401
 import dash_app.custom.models as _custom  # noqa: F401
-import logs.models as _logs  # noqa: F401
 import dash_app.reports.models as _reports  # noqa: F401
 import jobqueue.images.models as _images  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import jobqueue.storage.models as _storage  # noqa: F401
 import jobqueue.usage.models as _usage  # noqa: F401
+import logs.models as _logs  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords
