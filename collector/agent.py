@@ -22,6 +22,7 @@ from collector.heartbeats import HeartbeatBuilder
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.executors import build_executor
 from collector.jobs.storage import StorageReporter
+from collector.logs.shipping import HostLogs
 from collector.own_metrics import OwnMetrics
 from collector.periodic_task import PeriodicTask
 from collector.portal_client import OFFLINE_WAIT_SECONDS, PortalClient
@@ -48,6 +49,7 @@ log = logging.getLogger(__name__)
 
 WAIT_FOR_FRAMES_SECONDS = 60.0
 JOIN_SECONDS = 5.0
+LOGS_NAME = "logs"
 POLL_JOIN_SECONDS = 1.0
 
 
@@ -131,6 +133,7 @@ class Agent:
             clock=clock,
             extra_metrics=self._certificates.metrics,
         )
+        self._host_logs = self._build_host_logs()
         self._portal_client = self._build_portal_client(identity) if identity is not None else None
 
     @property
@@ -148,12 +151,16 @@ class Agent:
         while not stop.wait(self._host.watch()):
             pass
         self._buffer.stop_waiting()
+        if self._host_logs is not None:
+            self._host_logs.stop_waiting()
         self._host.stop()
         self._samples.flush()
         for task in tasks:
             task.join(POLL_JOIN_SECONDS if task.is_polling else JOIN_SECONDS)
         if self._executor is not None:
             self._executor.close()
+        if self._host_logs is not None:
+            self._host_logs.close()
         self._buffer.close()
 
     def reload(self, config: AgentConfig) -> None:
@@ -201,6 +208,18 @@ class Agent:
         config = self._simulation.config
         points = history(config, start_at=start_at, end_at=end_at, step=step, planned=planned)
         return append_points(points, self._buffer)
+
+    def _build_host_logs(self) -> HostLogs | None:
+        """Return what sends the host's logs; a simulated appliance is no host of its own."""
+        config = self._config
+        if self._identity is None or self._simulation is not None or not config.logs.enabled:
+            return None
+        return HostLogs(
+            config.logs,
+            config.data_dir / LOGS_NAME,
+            clock=self._clock,
+            max_age_seconds=config.buffer_max_age_seconds,
+        )
 
     def _build_runner(self) -> AttemptRunner | None:
         if self._executor is None:
@@ -252,6 +271,7 @@ class Agent:
             runner=self._runner,
             storage=self._storage_reporter(),
             samples=self._samples,
+            host_logs=self._host_logs,
             is_offline=self._is_offline,
             clock=self._clock,
         )

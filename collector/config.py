@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from collector.logs.settings import UNIT_NAME, LogSettings
 from collector.scheduler_tables import SCHEDULERS, check_schedulers
 from collector.tls import TLSFiles, tls_errors
 from core.config import check_config, read_toml
@@ -109,6 +110,7 @@ class AgentConfig:
             home folder of the agent's user.
         container_pids_limit: most processes and threads of one container.
         poll_wait_seconds: how long the portal may delay the response to a long poll.
+        logs: which lines of the host's logs are sent.
         plugins: settings of `[plugins.NAME]`, by name.
     """
 
@@ -139,6 +141,7 @@ class AgentConfig:
     docker_config_file: Path | None = None
     container_pids_limit: Annotated[int, Meta(ge=16)] = 4096
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
+    logs: LogSettings = field(default_factory=LogSettings)
     plugins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -171,7 +174,7 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
     values = read_toml(path)
     if data_dir is not None:
         values = {"data_dir": str(data_dir), **values}
-    tables = {"influxdb", *SCHEDULERS}
+    tables = {"influxdb", "logs", *SCHEDULERS}
     flat = {key: value for key, value in values.items() if key not in tables}
     config, errors = check_config(AgentConfig, flat)
     errors += _destination_errors(values)
@@ -184,6 +187,10 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
         influxdb, influxdb_errors = check_influxdb(values["influxdb"])
         errors += influxdb_errors
         config = replace(config, influxdb=influxdb) if config is not None else None
+    if "logs" in values:
+        logs, log_errors = _check_logs(values["logs"])
+        errors += log_errors
+        config = replace(config, logs=logs) if config is not None and logs is not None else None
     if config is not None:
         files = TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
         errors += tls_errors(files)
@@ -214,6 +221,16 @@ def check_influxdb(table: object) -> tuple[InfluxDBSettings | None, list[str]]:
             except OSError as error:
                 reason = f"can't be read: {error.strerror}"
                 errors.append(f"influxdb.{secret}_file = {str(path)!r}: {reason}")
+    return settings, errors
+
+
+def _check_logs(table: object) -> tuple[LogSettings | None, list[str]]:
+    if not isinstance(table, Mapping):
+        return None, [f"logs = {table!r}: expected a table [logs]"]
+    settings, errors = check_config(LogSettings, table, prefix="logs.")
+    for unit in settings.units if settings is not None else []:
+        if not UNIT_NAME.fullmatch(unit):
+            errors.append(f"logs.units has {unit!r}: write the unit's full name, docker.service")
     return settings, errors
 
 

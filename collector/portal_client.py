@@ -4,6 +4,8 @@ heartbeat   sends heartbeats with inventory and health
 desired     long-polls the desired state
 attempts    makes the executor match it; reports observations and ships logs
 storage     reports images and stopped containers, and deletes what the portal orders
+logs-read   moves lines of the host's logs to their buffer
+logs-send   sends them
 tunnel      serves a tunnel to attempts while the portal wants one
 """
 
@@ -16,6 +18,7 @@ from collector.config import AgentConfig
 from collector.heartbeats import Heartbeats
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.storage import StorageReporter
+from collector.logs.shipping import HostLogs
 from collector.periodic_task import PeriodicTask
 from collector.samples import SampleWriter
 from collector.sending.portal_connection import PortalConnection
@@ -38,6 +41,7 @@ class PortalClient:
         heartbeats: sends heartbeats.
         runner: runs attempts; None without an executor.
         storage: reports the container storage; None without an engine.
+        host_logs: reads and sends the host's logs; None if that is off.
         samples: takes the usage of attempts.
         is_offline: whether a simulated appliance has an outage now.
         clock: the time.
@@ -52,6 +56,7 @@ class PortalClient:
         runner: AttemptRunner | None,
         storage: StorageReporter | None,
         samples: SampleWriter,
+        host_logs: HostLogs | None,
         is_offline: Callable[[], bool],
         clock: Clock,
     ) -> None:
@@ -61,6 +66,7 @@ class PortalClient:
         self._runner = runner
         self._storage = storage
         self._samples = samples
+        self._host_logs = host_logs
         self._is_offline = is_offline
         self._clock = clock
         self._usage_due_at: datetime | None = None
@@ -86,6 +92,11 @@ class PortalClient:
                 self._task(
                     "desired", lambda portal: self._poll(runner, portal), stop, is_polling=True
                 ),
+            ]
+        if (host_logs := self._host_logs) is not None:
+            tasks += [
+                PeriodicTask("logs-read", host_logs.read_step, stop=stop),
+                self._task("logs-send", host_logs.send_step, stop, is_polling=True),
             ]
         if self._storage is not None:
             tasks.append(self._task("storage", self._report_storage, stop))

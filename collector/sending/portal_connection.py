@@ -1,5 +1,6 @@
 """A client of the agent API: HTTP to the access point in use, with failover to the others."""
 
+import gzip
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlencode
@@ -110,6 +111,12 @@ class PortalConnection:
         headers = {"Content-Type": "application/msgpack"}
         reply = self._request("POST", "/agent/v1/logs", body=body, headers=headers)
         return _decode(*reply, LogReply).acks
+
+    def send_lines(self, body: bytes) -> None:
+        """Send lines of the host's logs, the JSON of a `LineUpload`."""
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        packed = gzip.compress(body, compresslevel=1)
+        self._request("POST", "/agent/v1/lines", body=packed, headers=headers)
 
     def tunnel(
         self,
