@@ -12,11 +12,10 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from core.errors import VedetteError
 from jobqueue.logs.log_files import LogFiles
+from logs import arrow
 from logs.lines import SCHEMA
 from logs.words import word_filter, words_in
 
@@ -59,7 +58,7 @@ def write_lines(files: LogFiles, name: str, blocks: Iterable[pa.Table]) -> FileS
     index: list[BlockIndex] = []
     line_count = 0
     plain = [field.name for field in SCHEMA if field.name not in {_TEXT, "at", "sequence"}]
-    with pq.ParquetWriter(
+    with arrow.pq.ParquetWriter(
         buffer,
         SCHEMA,
         compression="zstd",
@@ -86,7 +85,7 @@ def write_lines(files: LogFiles, name: str, blocks: Iterable[pa.Table]) -> FileS
 def split_blocks(lines: pa.Table) -> Iterable[pa.Table]:
     """Yield lines in the order of their times, in blocks of about `BLOCK_BYTES`."""
     ordered = lines.sort_by([("at", "ascending"), ("sequence", "ascending")])
-    text_bytes = pc.sum(pc.binary_length(ordered[_TEXT])).as_py() or 0
+    text_bytes = arrow.pc.sum(arrow.pc.binary_length(ordered[_TEXT])).as_py() or 0
     rows = max(1, ordered.num_rows * BLOCK_BYTES // max(BLOCK_BYTES, text_bytes))
     for start in range(0, ordered.num_rows, rows):
         yield ordered.slice(start, rows)
@@ -104,7 +103,7 @@ class LinesFile:
     def __init__(self, files: LogFiles, name: str) -> None:
         self._name = name
         try:
-            self._file = pq.ParquetFile(files.open(name), page_checksum_verification=True)
+            self._file = arrow.pq.ParquetFile(files.open(name), page_checksum_verification=True)
             metadata: dict[bytes, bytes] = self._file.metadata.metadata or {}
             self.index = msgspec.json.decode(metadata[_INDEX], type=list[BlockIndex])
         except (pa.ArrowException, KeyError, msgspec.MsgspecError) as error:
@@ -122,7 +121,7 @@ class LinesFile:
 
 
 def _index_of(block: pa.Table) -> BlockIndex:
-    times: Any = pc.min_max(pc.cast(block["at"], pa.int64()))
+    times: Any = arrow.pc.min_max(arrow.pc.cast(block["at"], pa.int64()))
     words: set[str] = set()
     for text in block[_TEXT].to_pylist():
         words |= words_in(text)

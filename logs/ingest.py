@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.errors import OverloadedError, UnavailableError
 from core.ids import new_id
-from core.rate_limits import RateLimit
+from core.rate_limits import BURST_SECONDS, RateLimit
 from logs.models import LogBatch
 from protocol.lines import ApplianceLine, LineBatch
 
@@ -35,16 +35,21 @@ class LineRates:
         self._of_appliance = RateLimit(per_appliance)
         self._of_tenant = RateLimit(per_tenant)
 
+    @staticmethod
+    def _hit(limit: RateLimit, key: str, size_bytes: int) -> float:
+        # An upload that is larger than a burst would never be accepted.
+        return limit.hit(key, cost=max(1, min(size_bytes, int(limit.per_second * BURST_SECONDS))))
+
     def check(self, tenant_id: str, appliance_id: str, size_bytes: int) -> None:
         """Count bytes of an appliance.
 
         Raises:
             OverloadedError: there are too many; the agent buffers its lines and tries again.
         """
-        wait_seconds = self._of_appliance.hit(appliance_id, cost=size_bytes)
+        wait_seconds = self._hit(self._of_appliance, appliance_id, size_bytes)
         who = "This appliance"
         if not wait_seconds:
-            wait_seconds = self._of_tenant.hit(tenant_id, cost=size_bytes)
+            wait_seconds = self._hit(self._of_tenant, tenant_id, size_bytes)
             who = "This tenant"
         if wait_seconds:
             raise OverloadedError(

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from logs import arrow
 from protocol.lines import LEVELS, ApplianceLine, LogLevel
 
 
@@ -115,15 +115,17 @@ def lines_of_log(
     lengths = np.fromiter(map(len, raw), dtype=np.int64, count=len(raw)) + 1
     sequence = offset + np.cumsum(lengths) - lengths
     lines = pa.array(data.decode(errors="replace").removesuffix("\n").split("\n"))
-    records = pc.extract_regex(lines, _RECORD)
-    text = pc.coalesce(pc.struct_field(records, "text"), lines)
-    at = pc.cast(pc.struct_field(records, "at"), pa.timestamp("ns"), safe=False)
-    at = pc.fill_null(pc.fill_null_forward(at), pa.scalar(default_ns, pa.timestamp("ns")))
+    records = arrow.pc.extract_regex(lines, _RECORD)
+    text = arrow.pc.coalesce(arrow.pc.struct_field(records, "text"), lines)
+    at = arrow.pc.cast(arrow.pc.struct_field(records, "at"), pa.timestamp("ns"), safe=False)
+    at = arrow.pc.fill_null(
+        arrow.pc.fill_null_forward(at), pa.scalar(default_ns, pa.timestamp("ns"))
+    )
     columns: dict[str, Any] = {
-        "at": pc.cast(at, pa.timestamp("ns", "UTC")),
+        "at": arrow.pc.cast(at, pa.timestamp("ns", "UTC")),
         "sequence": pa.array(sequence),
         "level": levels_of(text),
-        "unit": pc.fill_null(pc.struct_field(records, "unit"), "output"),
+        "unit": arrow.pc.fill_null(arrow.pc.struct_field(records, "unit"), "output"),
         "text": text,
     }
     values = _DEFAULTS | {"source": Source.JOB.value} | dict(constants)
@@ -138,11 +140,13 @@ def lines_of_log(
 
 def levels_of(text: pa.Array) -> pa.Array:
     """Return the levels of lines by what programs write into them; `info` where they don't."""
-    head = pc.utf8_slice_codeunits(text, 0, _HEAD_CHARACTERS)
+    head = arrow.pc.utf8_slice_codeunits(text, 0, _HEAD_CHARACTERS)
     levels = pa.repeat(pa.scalar(NUMBER_OF_LEVEL[LogLevel.INFO], pa.int8()), len(text))
     for level, words in _LEVEL_PATTERNS.items():
         patterns = [_LEVEL_WORD % words, _LEVEL_FIELD % words]
         patterns += [_OTHER_PATTERNS[level]] if level in _OTHER_PATTERNS else []
-        is_level = pc.match_substring_regex(head, "|".join(f"(?:{part})" for part in patterns))
-        levels = pc.if_else(is_level, pa.scalar(NUMBER_OF_LEVEL[level], pa.int8()), levels)
+        is_level = arrow.pc.match_substring_regex(
+            head, "|".join(f"(?:{part})" for part in patterns)
+        )
+        levels = arrow.pc.if_else(is_level, pa.scalar(NUMBER_OF_LEVEL[level], pa.int8()), levels)
     return levels

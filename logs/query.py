@@ -7,10 +7,10 @@ from datetime import datetime
 from typing import Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from core.clock import to_ns
 from core.errors import InvalidInputError
+from logs import arrow
 from logs.lines import NUMBER_OF_LEVEL, Source
 from logs.terms import Terms, parse_terms
 from protocol.lines import LogLevel
@@ -108,13 +108,15 @@ class LogQuery:
 
     def matching(self, lines: pa.Table) -> pa.Table:
         """Return the lines that match."""
-        at = pc.cast(lines["at"], pa.int64())
-        matches = pc.and_(pc.greater_equal(at, self.start_ns), pc.less(at, self.end_ns))
+        at = arrow.pc.cast(lines["at"], pa.int64())
+        matches = arrow.pc.and_(
+            arrow.pc.greater_equal(at, self.start_ns), arrow.pc.less(at, self.end_ns)
+        )
         least = NUMBER_OF_LEVEL[self.minimum_level]
         if least:
-            matches = pc.and_(matches, pc.greater_equal(lines["level"], least))
+            matches = arrow.pc.and_(matches, arrow.pc.greater_equal(lines["level"], least))
         if self.appliance_id:
-            matches = pc.and_(matches, pc.equal(lines["appliance"], self.appliance_id))
+            matches = arrow.pc.and_(matches, arrow.pc.equal(lines["appliance"], self.appliance_id))
         if self.unit:
-            matches = pc.and_(matches, pc.equal(lines["unit"], self.unit))
+            matches = arrow.pc.and_(matches, arrow.pc.equal(lines["unit"], self.unit))
         return self.terms.matching(lines.filter(matches))

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from core.errors import InvalidInputError
+from logs import arrow
 from logs.words import may_contain, words_in
 
 MAX_LENGTH = 500
@@ -56,8 +56,8 @@ class Terms:
     def matching(self, lines: pa.Table) -> pa.Table:
         """Return the lines with a match."""
         for term in self.parts:
-            matches = pc.match_substring_regex(lines["text"], term.pattern)
-            lines = lines.filter(pc.invert(matches) if term.is_excluded else matches)
+            matches = arrow.pc.match_substring_regex(lines["text"], term.pattern)
+            lines = lines.filter(arrow.pc.invert(matches) if term.is_excluded else matches)
         return lines
 
 
@@ -126,7 +126,7 @@ def _whole_words(text: str, *, is_beginning: bool) -> set[str]:
 
 def _check(pattern: str) -> None:
     try:
-        pc.match_substring_regex(pa.array([""]), pattern)
+        arrow.pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
         raise _invalid(f"/{pattern}/ is not a regular expression of RE2: {reason}") from error

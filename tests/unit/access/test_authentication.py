@@ -15,6 +15,7 @@ ADDRESSES = [
     ("POST", "/agent/v1/heartbeat"),
     ("GET", "/agent/v1/desired"),
     ("POST", "/agent/v1/observed"),
+    ("POST", "/agent/v1/lines"),
     ("POST", "/agent/v1/logs"),
     ("POST", "/agent/v1/storage"),
     ("GET", "/agent/v1/transfer"),
