@@ -28,6 +28,7 @@ from access.ingest.prometheus.otlp import METRICS_PATH, OTLPEndpoint
 from access.ingest.prometheus.remote_write import WRITE_PATH as REMOTE_WRITE_PATH
 from access.ingest.prometheus.remote_write import RemoteWriteEndpoint
 from access.ingest.quotas import QuotaCache
+from access.ingest.rejection_notes import RejectionNotes
 from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
@@ -89,6 +90,7 @@ def create_access_app(
         quotas=quotas,
         late_notes=LateNotes(database, clock=clock),
         job_tags=JobTags(database, clock=clock),
+        rejections=RejectionNotes(database, clock=clock),
     )
     max_bytes = settings.max_body_bytes
     influx = InfluxEndpoints(authenticator, gateway, max_body_bytes=max_bytes)

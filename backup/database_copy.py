@@ -153,6 +153,8 @@ def _credentials(url: URL) -> Iterator[Sequence[str]]:
             "password": url.password,
             "socket": query.get("unix_socket"),
             "ssl-ca": query.get("ssl_ca"),
+            "ssl-cert": query.get("ssl_cert"),
+            "ssl-key": query.get("ssl_key"),
         }
         file.write("[client]\n")
         for name, value in values.items():

@@ -72,9 +72,8 @@ def check(config_file: Path | None, *, data_dir: Path, offline: bool) -> None:
 @click.option(
     "--wait",
     type=click.FloatRange(min=0),
-    default=1.0,
-    show_default=True,
-    help="Seconds between the two readings that rates need.",
+    help="Seconds between the readings that rates need. Defaults to 1, or to the interval of "
+    "collectd modules and programs, which count by themselves.",
 )
 @click.option(
     "--format",
@@ -89,7 +88,7 @@ def once(
     *,
     data_dir: Path,
     names: Sequence[str],
-    wait: float,
+    wait: float | None,
     output_format: str,
 ) -> None:
     """Read plugins once and print their samples. Nothing is sent.
@@ -102,7 +101,12 @@ def once(
     config = _config(config_file, data_dir)
     plans = _selected(config, names)
     context = PluginContext(docker_url=config.docker_url)
-    readings = read_once(plans, context, clock=utc_now, wait=lambda: time.sleep(wait))
+    readings = read_once(
+        plans,
+        context,
+        clock=utc_now,
+        wait=lambda seconds: time.sleep(seconds if wait is None else wait),
+    )
     points = [point for reading in readings for point in reading.points]
     click.echo(_formatted(points, output_format), nl=False)
     reports = [_report(plan.name, reading) for plan, reading in zip(plans, readings, strict=True)]

@@ -122,6 +122,8 @@ class PluginTraits:
             `needs_worker` (see `NeedsWorker`) says whether the worker is worth its cost here.
         own_thread: it waits for a network or another program, so it is read in its own thread and
             does not delay other plugins.
+        intervals_to_rates: it passes on counters of other programs, whose rates it has after so
+            many intervals; 0 if a second reading is enough at any time.
     """
 
     interval_seconds: float | None = None
@@ -129,6 +131,7 @@ class PluginTraits:
     is_simulated: bool = False
     worker: str = ""
     own_thread: bool = False
+    intervals_to_rates: int = 0
 
 
 class Plugin(Protocol):
@@ -167,6 +170,11 @@ class BasePlugin:
     config_class: ClassVar[type] = NoSettings
     traits: ClassVar[PluginTraits] = PluginTraits()
     metrics: ClassVar[Sequence[Metric]]
+
+    def last_points(self, now: datetime) -> Iterable[Point]:
+        """Return what was collected since the last reading; called once, before `close`."""
+        del now
+        return ()
 
     def close(self) -> None:
         """Release nothing."""

@@ -23,6 +23,7 @@ from access.ingest.metrics import (
 )
 from access.ingest.name_limit import NameLimit
 from access.ingest.quotas import QuotaCache
+from access.ingest.rejection_notes import RejectionNotes
 from access.ingest.request_batcher import Post, RequestBatcher, join, kind_of
 from access.ingest.series_limit import SeriesLimit
 from core.clock import NS_PER_SECOND, Clock, to_ns
@@ -88,11 +89,13 @@ class Gateway:
         quotas: QuotaCache | None = None,
         late_notes: LateNotes | None = None,
         job_tags: JobTags | None = None,
+        rejections: RejectionNotes | None = None,
     ) -> None:
         self._store = store
         self._quotas = quotas
         self._late_notes = late_notes
         self._job_tags = job_tags
+        self._rejections = rejections
         self._takes_many_senders = getattr(store, "takes_many_senders", False)
         self._clock = clock
         self._max_age = timedelta(days=settings.sample_retention_days)
@@ -156,6 +159,8 @@ class Gateway:
         STORED_POINTS.inc(stored)
         if stored < result.total:
             REJECTED_POINTS.inc(len(result.errors))
+            if result.errors and self._rejections is not None:
+                self._rejections.note(agent, len(result.errors), result.errors[-1].reason)
             LEFT_OUT_POINTS.inc(result.left_out)
         if result.late is not None and self._late_notes is not None:
             await self._late_notes.note(agent, result.late)

@@ -15,6 +15,9 @@ from timeseries.points import Point
 
 # Plugins with a long interval are expensive: they are not read twice.
 EXPENSIVE_INTERVAL_SECONDS = 60.0
+SECONDS_BETWEEN_READINGS = 1.0
+# For a program to write what is due.
+MARGIN_SECONDS = 0.5
 
 
 def read_once(
@@ -22,7 +25,7 @@ def read_once(
     context: PluginContext,
     *,
     clock: Clock,
-    wait: Callable[[], None],
+    wait: Callable[[float], None],
 ) -> list[ReadResult]:
     """Return a reading of each plugin, within its time limit.
 
@@ -30,7 +33,8 @@ def read_once(
         plans: what to read.
         context: what plugins share.
         clock: the time.
-        wait: called once before plugins whose rates need two readings are read again.
+        wait: waits before plugins whose rates need another reading are read again, by default
+            this many seconds.
     """
     workers: dict[str, WorkerProcess] = {}
     threads: dict[str, _Thread] = {}
@@ -40,15 +44,22 @@ def read_once(
     ]
     try:
         readings = {reader: _read(reader, threads, clock) for reader in readers}
+        rounds = 0
         second_readers = [
             reader for reader, reading in readings.items() if _needs_second(reader.plan, reading)
         ]
-        if second_readers:
-            wait()
+        while second_readers:
+            wait(max(map(_seconds_to_rates, second_readers)))
             readings |= {
                 reader: _merged(readings[reader], _read(reader, threads, clock))
                 for reader in second_readers
             }
+            rounds += 1
+            second_readers = [
+                reader
+                for reader in second_readers
+                if reader.plan.plugin_class.traits.intervals_to_rates > rounds
+            ]
         return list(readings.values())
     finally:
         for reader in readers:
@@ -117,11 +128,21 @@ def _series(point: Point) -> tuple[object, ...]:
     return point.measurement, *sorted(point.tags.items())
 
 
+def _seconds_to_rates(reader: PluginReader) -> float:
+    """Return how long to wait before another reading."""
+    plan = reader.plan
+    if not plan.plugin_class.traits.intervals_to_rates:
+        return SECONDS_BETWEEN_READINGS
+    return plan.interval_seconds + MARGIN_SECONDS
+
+
 def _needs_second(plan: PluginPlan, reading: ReadResult) -> bool:
     """Return whether a second reading has more values: rates need two."""
     if reading.error is not None:
         return False
     if not reading.points:
+        return True
+    if plan.plugin_class.traits.intervals_to_rates:
         return True
     has_rates = any(metric.kind is MetricKind.RATE for metric in plan.plugin_class.metrics)
     interval_seconds = plan.plugin_class.traits.interval_seconds or 0.0

@@ -201,6 +201,17 @@ class PluginReader:
             failure = error
         return ReadResult(points, failure, time.perf_counter() - began_seconds)
 
+    def last_points(self, clock: Clock) -> list[Point]:
+        """Return what the plugin collected since its last reading, before it is closed."""
+        last_points = getattr(self._plugin, "last_points", None)
+        if last_points is None:
+            return []
+        try:
+            return list(last_points(clock()))
+        except Exception:
+            log.exception("can't take the last samples of plugin %s", self.name)
+            return []
+
     def close(self) -> None:
         """Close the plugin, if it was created."""
         plugin, self._plugin = self._plugin, None

@@ -104,7 +104,7 @@ class ReadThread:
         """Close the plugins that are not being read. Call it after the thread has ended."""
         for reader in self._take_retired() + self._readers:
             if not reader.is_stuck and reader is not self._active:
-                reader.close()
+                self._close(reader)
 
     def read_due(self) -> float:
         """Read the plugins that are due; return the seconds until something is due again."""
@@ -156,7 +156,7 @@ class ReadThread:
 
     def _read_due(self, run: _Run) -> float:
         for reader in self._take_retired():
-            reader.close()
+            self._close(reader)
         for reader in self._due():
             if points := self._read(reader, run):
                 self._deliver(points, reader)
@@ -173,6 +173,11 @@ class ReadThread:
             self._on_points(points)
         except Exception:  # a third-party plugin may return anything; the others must be read
             log.exception("can't process the points of plugin %s", reader.name)
+
+    def _close(self, reader: PluginReader) -> None:
+        if points := reader.last_points(self._clock):
+            self._deliver(points, reader)
+        reader.close()
 
     def _take_retired(self) -> list[PluginReader]:
         with self._lock:

@@ -35,7 +35,7 @@ from timeseries.lineprotocol.grammar import logical_lines
 
 log = logging.getLogger(__name__)
 
-WARNING_INTERVAL_SECONDS = 60.0
+LOG_INTERVAL_SECONDS = 60.0
 MAX_BISECTIONS = 32
 SUCCESS = range(200, 300)
 MAX_UNDELIVERABLE_BYTES = 1024 * 1024
@@ -119,7 +119,7 @@ class Sender:
         self._clock = clock
         self._undeliverable = undeliverable
         self._backoff = Backoff(random=random)
-        self._warned_at: float | None = None
+        self._logged_at: dict[str, float] = {}
         self._bisections_left = MAX_BISECTIONS
         self.counters = SenderCounters()
 
@@ -146,7 +146,7 @@ class Sender:
     def _acknowledge(self, batch: Batch) -> None:
         self._buffer.acknowledge(batch)
         self._backoff.reset()
-        self._warned_at = None
+        self._logged_at.pop("outage", None)
         self.counters.sent_points += batch.points
 
     def _send(self, payloads: Sequence[bytes]) -> SendResult:
@@ -173,7 +173,8 @@ class Sender:
             if self._bisections_left < 0:
                 return self._give_up(_lines(payloads), reason=f"{url}: {reason}")
             return self._send_halves(payloads, reason=f"{url}: {reason}")
-        log.error("%s rejected some lines: %s", url, reason)
+        if self._may_log("rejections"):
+            log.error("%s rejected some lines: %s", url, reason)
         self._access_points.record_success(url)
         numbered = dict(_numbered_lines(b"\n".join(payloads)))
         for number, why in rejected.items():
@@ -192,7 +193,8 @@ class Sender:
         return first if second.outcome is Outcome.SENT else second
 
     def _give_up(self, lines: Sequence[bytes], *, reason: str) -> SendResult:
-        log.error("%d lines can't be delivered: %s", len(lines), reason)
+        if self._may_log("rejections"):
+            log.error("%d lines can't be delivered: %s", len(lines), reason)
         self._log_undeliverable(lines, reason=reason)
         return SendResult(Outcome.PARTLY_SENT)
 
@@ -231,11 +233,16 @@ class Sender:
 
     def _warn(self, message: str) -> None:
         """Log at once, then at most once a minute until something is delivered."""
-        now = self._clock().timestamp()
-        last = self._warned_at
-        if last is None or not 0 <= now - last < WARNING_INTERVAL_SECONDS:  # the clock may be set
-            self._warned_at = now
+        if self._may_log("outage"):
             log.warning(message)
+
+    def _may_log(self, subject: str) -> bool:
+        """Return whether a subject was not logged within a minute; note that it is now."""
+        now, last = self._clock().timestamp(), self._logged_at.get(subject)
+        is_due = last is None or not 0 <= now - last < LOG_INTERVAL_SECONDS  # the clock may be set
+        if is_due:
+            self._logged_at[subject] = now
+        return is_due
 
 
 def _numbered_lines(lines: bytes) -> list[tuple[int, bytes]]:

@@ -65,7 +65,7 @@ class CollectdPythonPlugin(BasePlugin):
 
     name = "collectd_python"
     config_class = CollectdPythonConfig
-    traits = PluginTraits(worker="collectd_python")
+    traits = PluginTraits(worker="collectd_python", intervals_to_rates=1)
     metrics = NOTIFICATION_METRICS
 
     def __init__(

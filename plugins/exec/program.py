@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
@@ -183,15 +183,17 @@ class Program:
         if self._run is not None:
             _signal(self._run.process, signal.SIGTERM)
 
-    def end(self, grace_seconds: float) -> None:
-        """Wait this long, then kill the program and its children, and close its pipes."""
+    def end(self, grace_seconds: float) -> Output:
+        """Wait this long, then kill the program and its children; return its last output."""
         run, self._run = self._run, None
         if run is None:
-            return
+            return Output()
         deadline = time.monotonic() + grace_seconds
         while not _has_ended(run.process) and time.monotonic() < deadline:
             time.sleep(END_POLL_SECONDS)
+        output = self._take(run, PipeLines.take_last)
         _end_group(run.process)
+        return output
 
     def _start(self, now: datetime) -> None:
         self._due_at = now + timedelta(seconds=self._config.interval_seconds)
@@ -224,19 +226,22 @@ class Program:
 
     def _read(self, run: _Run, now: datetime) -> Output:
         has_ended = _has_ended(run.process)  # check first: nothing is written after the exit
-        take = PipeLines.take_last if has_ended else PipeLines.take
-        output = Output(
-            lines=take(run.output, self._bounds.output_bytes),
-            error_lines=take(run.errors, ERROR_BYTES_PER_GATHER),
-            has_ended=has_ended,
-            started_at=run.started_at,
-        )
-        output.dropped_bytes = run.output.dropped_bytes + run.errors.dropped_bytes
-        run.output.dropped_bytes = run.errors.dropped_bytes = 0
+        output = self._take(run, PipeLines.take_last if has_ended else PipeLines.take)
+        output.has_ended = has_ended
         if has_ended:
             self._finish(run, now)
         else:
             self._hold_to_limit(run, now)
+        return output
+
+    def _take(self, run: _Run, take: Callable[[PipeLines, int], list[str]]) -> Output:
+        output = Output(
+            lines=take(run.output, self._bounds.output_bytes),
+            error_lines=take(run.errors, ERROR_BYTES_PER_GATHER),
+            started_at=run.started_at,
+        )
+        output.dropped_bytes = run.output.dropped_bytes + run.errors.dropped_bytes
+        run.output.dropped_bytes = run.errors.dropped_bytes = 0
         return output
 
     def _finish(self, run: _Run, now: datetime) -> None:

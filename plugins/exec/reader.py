@@ -15,11 +15,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from core.clock import to_ns
+from core.clock import to_ns, utc_now
 from plugins.base import (
     BasePlugin,
     PluginContext,
     PluginError,
+    PluginTraits,
     PluginUnavailableError,
 )
 from plugins.collectd.commands import CommandError, parse_command
@@ -64,6 +65,8 @@ class ExecPlugin(BasePlugin):
 
     name = "exec"
     config_class = ExecConfig
+    # One to start a program that runs once, and one for its next run.
+    traits = PluginTraits(intervals_to_rates=2)
     metrics = NOTIFICATION_METRICS
 
     def __init__(self, config: ExecConfig, context: PluginContext) -> None:
@@ -96,13 +99,21 @@ class ExecPlugin(BasePlugin):
             watched.read_at = now
         return points
 
-    def close(self) -> None:
-        """Stop the programs with SIGTERM, then SIGKILL."""
+    def last_points(self, now: datetime) -> Iterable[Point]:
+        """Stop the programs with SIGTERM, then SIGKILL; return what they wrote until then."""
         for watched in self._watched:
             watched.program.ask_to_end()
         deadline = time.monotonic() + END_GRACE_SECONDS
+        points: list[Point] = []
         for watched in self._watched:
-            watched.program.end(max(0.0, deadline - time.monotonic()))
+            output = watched.program.end(max(0.0, deadline - time.monotonic()))
+            if self._mapper is not None:
+                points += self._points(watched, output, self._mapper, now)
+        return points
+
+    def close(self) -> None:
+        """Stop the programs that still run."""
+        self.last_points(utc_now())
 
     def _points(
         self, watched: _Watched, output: Output, mapper: PointMapper, now: datetime

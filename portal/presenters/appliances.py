@@ -53,6 +53,7 @@ _KIND_TONES: Final[Mapping[str, str]] = {
     EventKind.REINSTATED: "good",
     EventKind.FENCE_LIFTED: "good",
     EventKind.READMITTED: "good",
+    EventKind.SAMPLES_REJECTED: "warn",
 }
 # They summarize the findings of the GPUs.
 _SUMMARIES = frozenset({HealthReason.GPU_FAILED, HealthReason.GPU_DEGRADED})

@@ -45,6 +45,7 @@ class EventKind(StrEnum):
     CERTIFICATE_ISSUED = "certificate_issued"
     CERTIFICATE_REVOKED = "certificate_revoked"
     READMITTED = "readmitted"
+    SAMPLES_REJECTED = "samples_rejected"
 
 
 def add_event(

@@ -22,7 +22,7 @@ from protocol.inventory import Inventory
 from tenants.fleet.agents import claim_instance, lock_appliance
 from tenants.fleet.change_events import ChangeEvent, KnownState, change_events_of, may_report_clock
 from tenants.fleet.events import EventKind, add_event, last_details
-from tenants.fleet.states import check_transition
+from tenants.fleet.states import SKEW_LIMIT_SECONDS, check_transition
 from tenants.models import Appliance, ApplianceState, reported_class, reported_gpus
 
 T = TypeVar("T")
@@ -49,7 +49,10 @@ def record_heartbeat(
     Without an `inventory`, the last one stays.
     `instance_id` is the agent's current run; two concurrent runs fence the appliance.
     """
-    skew_seconds = (sent_at - now).total_seconds()
+    seen = session.execute(select(*_COLUMNS).where(Appliance.id == appliance_id)).one_or_none()
+    if seen is None or seen.revoked_at is not None or seen.retired_at is not None:
+        return None
+    skew_seconds = _credible_skew((sent_at - now).total_seconds(), seen.clock_skew_seconds)
     beat = _Beat(
         reported=KnownState(inventory, health, agent_version, skew_seconds),
         inventory=None if inventory is None else msgspec.to_builtins(inventory),
@@ -59,9 +62,6 @@ def record_heartbeat(
         instance_id=instance_id,
         can_update=can_update,
     )
-    seen = session.execute(select(*_COLUMNS).where(Appliance.id == appliance_id)).one_or_none()
-    if seen is None or seen.revoked_at is not None or seen.retired_at is not None:
-        return None
     if instance_id and seen.instance_id != instance_id:
         if not claim_instance(session, appliance_id, instance_id, now=now):
             return None
@@ -75,6 +75,17 @@ def record_heartbeat(
         for change in changes:
             add_event(session, locked, change.kind, change.message, details=change.details, now=now)
     return locked.update_id
+
+
+def _credible_skew(skew_seconds: float, before: float | None) -> float:
+    """Return the skew of the agent's clock to record.
+
+    A heartbeat that was delayed looks like a clock that is behind. So the first one that does
+    counts as at the limit of a correct clock, and the next one in full.
+    """
+    if skew_seconds < -SKEW_LIMIT_SECONDS and (before is None or before > -SKEW_LIMIT_SECONDS):
+        return -SKEW_LIMIT_SECONDS
+    return skew_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -122,12 +122,14 @@ def test_a_heartbeat_brings_an_appliance_online(
     with sessions.begin() as session:
         session.get_one(Appliance, dgx.id).state = ApplianceState.LOST
     clock.advance(60)
-    beat = Heartbeat(agent_version="0.1.0", sent_at_ns=to_ns(NOON), inventory=INVENTORY)
+    beat = Heartbeat(
+        agent_version="0.1.0", sent_at_ns=to_ns(NOON + timedelta(seconds=120)), inventory=INVENTORY
+    )
     assert api.request("POST", "/agent/v1/heartbeat", data=body(beat)).status_code == 204
     with sessions() as session:
         alive = session.get_one(Appliance, dgx.id)
         assert (alive.state, alive.last_seen_at) == (ApplianceState.ONLINE, clock.now)
-        assert (alive.clock_skew_seconds, alive.agent_version) == (-60, "0.1.0")
+        assert (alive.clock_skew_seconds, alive.agent_version) == (60, "0.1.0")
 
 
 def test_a_heartbeat_reports_health_and_that_of_an_old_agent_none(

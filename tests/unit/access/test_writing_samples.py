@@ -10,11 +10,15 @@ from influxdb_client.client.exceptions import InfluxDBError
 from influxdb_client.client.influxdb_client import InfluxDBClient
 from influxdb_client.client.write_api import SYNCHRONOUS
 from influxdb_client.rest import ApiException
+from sqlalchemy import select
 
 from core.clock import NS_PER_SECOND, to_ns
+from core.db import SessionFactory
 from core.errors import OverloadedError
-from tenants.models import Appliance
-from tests.cast import NOON, Cast
+from tenants.fleet.events import EventKind
+from tenants.models import Appliance, ApplianceEvent
+from tests.cast import NOON, Cast, FrozenClock
+from tests.fixtures.polling import eventually
 from tests.unit.access.conftest import MAX_BODY_BYTES, SECRET, AgentAPI
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Batch
@@ -113,6 +117,28 @@ def test_a_sample_from_the_far_future_is_refused(api: AgentAPI, store: Store) ->
     assert body["line"] == 2
     assert "1:00:01 ahead of the portal's clock" in body["errors"][0]["reason"]
     assert latest(store)[0].values == {"usage_percent": 1.0}
+
+
+def test_rejected_samples_are_an_event_of_the_appliance_once_an_hour(
+    api: AgentAPI, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    line = f"cpu usage_percent=2 {NOON_NS + 10 * 3600 * NS_PER_SECOND}\n"
+    for seconds in (0, 60, 60, 3600):
+        clock.advance(seconds)
+        assert api.write(line * 2).status_code == 400
+
+    def messages() -> list[str]:
+        with sessions() as session:
+            kind = EventKind.SAMPLES_REJECTED.value
+            rejections = select(ApplianceEvent).where(ApplianceEvent.kind == kind)
+            return [
+                event.message for event in session.scalars(rejections.order_by(ApplianceEvent.at))
+            ]
+
+    assert eventually(lambda: len(messages()) == 2)
+    first, second = messages()
+    assert first.startswith("2 samples were rejected: its time is 10:00:00 ahead of the portal's")
+    assert second.startswith("6 samples were rejected: its time is ")
 
 
 def test_a_sample_of_last_week_is_taken(api: AgentAPI, store: Store) -> None:

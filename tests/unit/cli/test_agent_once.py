@@ -1,6 +1,7 @@
 """`vedette agent once`: samples of this host, now, without an identity or a configuration."""
 
 import json
+import sys
 from pathlib import Path
 
 from collector.reading.once import read_once
@@ -68,7 +69,7 @@ def test_an_unknown_plugin_is_rejected_with_the_list(tmp_path: Path) -> None:
 
 def test_plugins_in_a_worker_process_are_read_and_the_worker_exits() -> None:
     plans = [puppet_plan(name="good"), puppet_plan("fail", name="bad")]
-    good, bad = read_once(plans, PluginContext(), clock=utc_now, wait=lambda: None)
+    good, bad = read_once(plans, PluginContext(), clock=utc_now, wait=lambda _seconds: None)
     [point] = good.points
     assert not Path(f"/proc/{point.tags['pid']}").exists()
     assert str(bad.error) == "broken on purpose"
@@ -80,7 +81,34 @@ def test_a_plugin_that_hangs_times_out() -> None:
         puppet_plan("hang", name="in the agent", worker="", time_limit_seconds=0.1),
         puppet_plan(name="good", worker=""),
     ]
-    first, second, good = read_once(plans, PluginContext(), clock=utc_now, wait=lambda: None)
+    first, second, good = read_once(
+        plans, PluginContext(), clock=utc_now, wait=lambda _seconds: None
+    )
     assert "worker process was killed" in str(first.error)
     assert "no response within 0.1 s" in str(second.error)
     assert good.error is None
+
+
+def test_rates_of_programs_that_count_are_shown(tmp_path: Path) -> None:
+    program = """
+import time
+print(f'PUTVAL "h/ups/counter-in" interval=1 N:{int(time.time() * 1000)}', flush=True)
+print('PUTVAL "h/ups/gauge-load" interval=1 N:5', flush=True)
+"""
+    (tmp_path / "count.py").write_text(program)
+    (tmp_path / "agent.toml").write_text(
+        'portal_urls = ["http://portal.example.com"]\n'
+        "[plugins.exec]\ninterval_seconds = 1\n[[plugins.exec.programs]]\n"
+        f'command = ["{sys.executable}", "{tmp_path}/count.py"]\ninterval_seconds = 1\n',
+        encoding="utf-8",
+    )
+    shown = run_vedette(
+        *("agent", "once", "--data-dir", str(tmp_path)),
+        *("--plugin", "exec", "--format", "json"),
+    )
+    fields = {
+        key: value for point in json.loads(shown.stdout) for key, value in point["fields"].items()
+    }
+    rates = [value for key, value in fields.items() if key.endswith("per_second")]
+    assert rates, shown.stdout
+    assert 5.0 in fields.values()

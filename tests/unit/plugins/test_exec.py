@@ -382,3 +382,14 @@ def test_settings_are_checked_and_a_misspelt_one_is_named() -> None:
         ({"programms": []}, "did you mean plugins.exec.programs?"),
     ):
         assert word in "".join(check_plugin_tables({"exec": bad})[1])
+
+
+def test_what_a_program_wrote_before_it_was_stopped_is_kept() -> None:
+    script = (
+        "trap 'echo PUTVAL h/ups/gauge-load N:7; exit 0' TERM; "
+        "echo PUTVAL h/ups/gauge-load N:6; while :; do sleep 0.05; done"
+    )
+    with reading(shell(script)) as it:
+        it.until(1)
+        stopped = list(it.plugin.last_points(it.now))
+    assert [value for point in stopped for value in point.fields.values()] == [7.0]

@@ -13,6 +13,7 @@ from protocol.health import ApplianceHealth, HealthState
 from protocol.inventory import GPUInfo, Inventory
 from tenants.fleet.events import EventKind, add_event, list_events, prune_events
 from tenants.fleet.heartbeats import record_heartbeat
+from tenants.fleet.states import SKEW_LIMIT_SECONDS
 from tenants.models import Appliance, ApplianceState, Tenant
 from tests.cast import NOON, Cast, make_appliance, scope_of
 
@@ -82,6 +83,19 @@ def test_a_clock_that_swings_around_the_limit_makes_one_event_and_one_when_it_is
     ]
 
 
+def test_a_delayed_heartbeat_is_no_clock_that_is_behind(
+    session: Session, cast: Cast, gpu01: Appliance
+) -> None:
+    recorded = []
+    for number, late_seconds in enumerate([0, 17, 0, 17, 17]):
+        at = 10.0 * number
+        sent_at = NOON + timedelta(seconds=at - late_seconds)
+        beat(session, gpu01, after_seconds=at, sent_at=sent_at)
+        recorded.append(gpu01.clock_skew_seconds)
+    assert recorded == [0, -SKEW_LIMIT_SECONDS, 0, -SKEW_LIMIT_SECONDS, -17]
+    assert [kind for kind, _ in events(session, cast, gpu01)] == ["clock"]
+
+
 def test_the_columns_of_lists_follow_inventory_and_health(
     session: Session, gpu01: Appliance
 ) -> None:
@@ -116,7 +130,7 @@ def test_all_that_is_new_becomes_an_event_each(
         inventory=after,
         agent_version="1.1",
         health=health,
-        sent_at=NOON - timedelta(seconds=50),
+        sent_at=NOON + timedelta(seconds=50),
     )
     kinds = [kind for kind, _ in events(session, cast, gpu01)]
     assert sorted(kinds) == ["agent", "clock", "health", "inventory", "reboot"]
