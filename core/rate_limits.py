@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Lock, RLock
+from threading import Condition, RLock
 
 from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
@@ -83,19 +83,27 @@ class ConcurrencyLimit:
 
     def __init__(self, max_running: int) -> None:
         self.max_running = max_running
-        self._lock = Lock()
+        self._changed = Condition()
         self._running: Counter[str] = Counter()
 
     @contextmanager
-    def running(self, key: str) -> Iterator[bool]:
-        """Count the block as running; False, and not counted, if the limit is reached."""
-        with self._lock:
-            is_admitted = self._running[key] < self.max_running
+    def running(self, key: str, *, wait_seconds: float = 0.0) -> Iterator[bool]:
+        """Count the block as running; False, and not counted, if the limit is reached.
+
+        Args:
+            key: whose block it is.
+            wait_seconds: how long to wait for another block to end.
+        """
+        with self._changed:
+            is_admitted = self._changed.wait_for(
+                lambda: self._running[key] < self.max_running, wait_seconds
+            )
             self._running[key] += is_admitted
         try:
             yield is_admitted
         finally:
-            with self._lock:
+            with self._changed:
                 self._running[key] -= is_admitted
                 if not self._running[key]:
                     del self._running[key]
+                self._changed.notify_all()

@@ -53,6 +53,8 @@ BASIC_ENDPOINT = "Tokens.create_token"
 # In the ASGI scope of a request: the ids of its user and tenant.
 SIGNED_IN = "vedette.signed_in"
 API_PATH = "/api/v1/"
+# Its clients, such as Grafana and Prometheus, may send a token as the password of HTTP Basic.
+TOKEN_AS_PASSWORD = "prometheus"  # noqa: S105 - a blueprint
 # Endpoints that a support session may change something with.
 SUPPORT_ENDPOINTS = frozenset({"users.end_support", "session.logout", "static"})
 # Blueprints with the user's secrets, second factor and sign-ins, closed to support sessions.
@@ -128,8 +130,11 @@ def _authenticate() -> ResponseReturnValue | None:
 
 def _principal_of_header(credentials: Authorization) -> Principal:
     sender = None
-    if credentials.type == "bearer" and credentials.token:
-        sender = principal_of_token(credentials.token)
+    token = credentials.token if credentials.type == "bearer" else None
+    if credentials.type == "basic" and request.blueprint == TOKEN_AS_PASSWORD:
+        token = credentials.password
+    if token:
+        sender = principal_of_token(token)
         if sender is None:
             raise UnauthenticatedError(
                 "The API token is invalid, revoked or expired. Create a new one in the settings."

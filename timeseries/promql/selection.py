@@ -105,11 +105,11 @@ class Source:
         conditions = [(operator, text) for label, operator, text in matchers if label == NAME_LABEL]
         name = next((text for operator, text in conditions if operator == "="), None)
         pairs = (
-            fields_of_metric(name, self._measurements, self._numbers_of)
+            fields_of_metric(name, self.measurements, self._numbers_of)
             if name is not None
             else (
                 (measurement, field)
-                for measurement in self._measurements
+                for measurement in self.measurements
                 for field in self._numbers_of(measurement)
             )
         )
@@ -127,7 +127,8 @@ class Source:
         return [tag for tag in tags if tag != TENANT_TAG or self.tenants is None]
 
     @cached_property
-    def _measurements(self) -> list[str]:
+    def measurements(self) -> list[str]:
+        """The measurements with samples."""
         return self.store.measurements(tenants=self.tenants)
 
     def _numbers_of(self, measurement: str) -> Mapping[str, str]:
@@ -138,14 +139,8 @@ class Source:
             }
         return self._fields[measurement]
 
-    def _query(
-        self,
-        measurement: str,
-        fields: tuple[str, ...],
-        matchers: Matchers,
-        span_ms: tuple[int, int],
-    ) -> SampleQuery | None:
-        """Return the query of a measurement; None if no series can match."""
+    def tag_matchers(self, measurement: str, matchers: Matchers) -> Matchers | None:
+        """Return the conditions on the tags of a measurement; None if no series can match."""
         conditions = [matcher for matcher in matchers if matcher[0] != NAME_LABEL]
         tags_of: dict[str, list[str]] = {}
         for tag in self.tags_of(measurement) if conditions else ():
@@ -158,13 +153,34 @@ class Source:
             # Of tags that are the same label, the first that a series has counts.
             if len(tags) == 1:
                 wanted.append((tags[0], operator, text))
+        return tuple(wanted)
+
+    def labels(self, name: str, tags: Mapping[str, str]) -> Labels:
+        """Return the labels of a series with some tags."""
+        labels = {NAME_LABEL: name}
+        for tag, text in tags.items():
+            if tag != TENANT_TAG or self.tenants is None:
+                labels.setdefault(label_name(tag), text)
+        return labels
+
+    def _query(
+        self,
+        measurement: str,
+        fields: tuple[str, ...],
+        matchers: Matchers,
+        span_ms: tuple[int, int],
+    ) -> SampleQuery | None:
+        """Return the query of a measurement; None if no series can match."""
+        conditions = self.tag_matchers(measurement, matchers)
+        if conditions is None:
+            return None
         return SampleQuery(
             measurement=measurement,
             fields=fields,
             start_ns=span_ms[0] * _NS_PER_MS,
             end_ns=(span_ms[1] + 1) * _NS_PER_MS,
             tenants=self.tenants,
-            matchers=tuple(wanted),
+            matchers=conditions,
             max_samples=self._remaining,
         )
 
@@ -175,22 +191,15 @@ class Source:
         parts, seen = list[Samples](), set[frozenset[tuple[str, str]]]()
         for measurement, part in columns:
             name = metric_name(measurement, part.field)
-            labels = [self._labels(name, tags) for tags in part.tags]
+            labels = [self.labels(name, tags) for tags in part.tags]
             rows = []
             for row, own in enumerate(labels):
                 key = frozenset(own.items())
-                if key not in seen and _match(own, matchers):
+                if key not in seen and labels_match(own, matchers):
                     seen.add(key)
                     rows.append(row)
             parts.append(_by_time(labels, part, rows))
         return joined(parts)
-
-    def _labels(self, name: str, tags: Mapping[str, str]) -> Labels:
-        labels = {NAME_LABEL: name}
-        for tag, text in tags.items():
-            if tag != TENANT_TAG or self.tenants is None:
-                labels.setdefault(label_name(tag), text)
-        return labels
 
 
 def joined(parts: Sequence[Samples]) -> Samples:
@@ -232,7 +241,8 @@ def _is_ordered(series: np.ndarray, times_ms: np.ndarray) -> bool:
     return bool(((times_ms[1:] > times_ms[:-1]) | (series[1:] != series[:-1])).all())
 
 
-def _match(labels: Labels, matchers: Matchers) -> bool:
+def labels_match(labels: Labels, matchers: Matchers) -> bool:
+    """Return whether the labels of a series match."""
     return all(_holds(operator, text, labels.get(label, "")) for label, operator, text in matchers)
 
 

@@ -8,16 +8,22 @@ from pathlib import Path
 import pytest
 import yaml
 from prometheus_client import REGISTRY
+from promql_parser import VectorSelector
 
 from cli.server import server
 from core.db import SessionFactory
 from serving.database_metrics import DatabaseCollector
 from tests.cast import FrozenClock
 from tests.servers import require_program
+from timeseries.declared import DECLARED
+from timeseries.prometheus_names import metric_name
+from timeseries.promql.evaluation import matchers_of
+from timeseries.promql.syntax import nodes, parse
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES = ROOT / "deploy" / "prometheus" / "vedette-rules.yml"
 DASHBOARD = ROOT / "deploy" / "grafana" / "vedette-portal.json"
+FLEET = ROOT / "deploy" / "grafana" / "vedette-fleet.json"
 DOCUMENT = ROOT / "docs" / "monitoring.md"
 RUNBOOKS = ROOT / "docs" / "runbooks.md"
 _METRIC = re.compile(r"\bvedette_[a-z_]+")
@@ -54,6 +60,23 @@ def test_rules_dashboard_and_runbooks_use_metrics_that_exist(metrics: set[str]) 
     queries = [panel["targets"] for panel in json.loads(DASHBOARD.read_text("utf-8"))["panels"]]
     for text in (json.dumps(queries), RULES.read_text("utf-8"), RUNBOOKS.read_text("utf-8")):
         assert named_in(text) <= metrics
+
+
+def test_the_fleet_s_dashboard_asks_for_declared_metrics_and_their_tags() -> None:
+    tags_of = {
+        metric_name(measurement, field): {"appliance", *declaration.tags}
+        for measurement, declaration in DECLARED.items()
+        for field in declaration.fields
+    }
+    panels = json.loads(FLEET.read_text("utf-8"))["panels"]
+    for target in (target for panel in panels for target in panel["targets"]):
+        tree = parse(target["expr"].replace("$appliance", ".*"))
+        selectors = [node for node in nodes(tree) if isinstance(node, VectorSelector)]
+        assert selectors
+        for selector in selectors:
+            labels = {label for label, _, _ in matchers_of(selector)} - {"__name__"}
+            labels |= set(re.findall(r"{{(\w+)}}", target["legendFormat"]))
+            assert labels <= tags_of[selector.name or ""], target
 
 
 def test_every_alert_has_a_runbook() -> None:

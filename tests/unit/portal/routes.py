@@ -22,6 +22,7 @@ METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 HARMLESS = {
     "filename": "vedette.css",
     "key": "gpu-hot",
+    "label": "gpu",
     "measurement": "gpu",
     "path": "appliances/x",
     "tag": "gpu",
