@@ -40,6 +40,7 @@ COMMANDS = {
     "notification": ("cli.notification", "notification", "List notifications, send one again."),
     "usage": ("cli.usage", "usage", "Show GPU time by user, job or GPU model."),
     "query": ("cli.query", "query", "Print aggregates of samples as CSV."),
+    "logs": ("cli.logs", "logs", "Search logs of jobs and appliances, and events."),
     "tenant": ("cli.tenant", "tenant", "Manage tenants and users in this server's database."),
     "ca": ("cli.ca", "ca", "Show and rotate the CA that signs agent certificates."),
     "audit": ("cli.audit", "audit", "Verify and export the audit log."),
@@ -69,6 +70,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "notification",
         "usage",
         "query",
+        "logs",
         "version",
     )
 }

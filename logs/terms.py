@@ -74,7 +74,9 @@ def parse_terms(text: str) -> Terms:
     while position < len(text):
         match = _TERM.match(text, position)
         if match is None:
-            raise _invalid(f'the quote at {text[position : position + 30]!r} has no end; add "')
+            raise _invalid(
+                f'has a quote without an end at {text[position : position + 30]!r}. Add "'
+            )
         parts.append(_term(match))
         position = match.end()
     return Terms(tuple(parts))
@@ -129,7 +131,9 @@ def _check(pattern: str) -> None:
         arrow.pc.match_substring_regex(pa.array([""]), pattern)
     except pa.ArrowInvalid as error:
         reason = str(error).removeprefix("Invalid regular expression: ")
-        raise _invalid(f"/{pattern}/ is not a regular expression of RE2: {reason}") from error
+        raise _invalid(
+            f"has /{pattern}/, which is not a regular expression of RE2: {reason}"
+        ) from error
 
 
 def _invalid(problem: str) -> InvalidInputError:

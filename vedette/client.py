@@ -37,6 +37,9 @@ POLL_SECONDS = 1.0
 COPY_SECONDS = 300
 COPY_BYTES = 64 * 1024
 PAGE_SIZE = 100
+LOG_PAGE_SIZE = 500
+FOLLOW_SECONDS = 2.0
+MAX_SEEN = 5000
 _MIN_ID_LENGTH = 4
 # The fields that a copy of a job takes from it, where they are set.
 _COPIED = {
@@ -347,6 +350,47 @@ class Client:
         self._connection.send_once(
             "PUT", url, params={"path": folder}, data=archive, timeout=COPY_SECONDS
         )
+
+    def search_logs(
+        self, search: str | None = None, *, limit: int | None = None, **filters: str | None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield lines of logs that match a search, newest first.
+
+        Args:
+            search: words, phrases and regular expressions; see docs/logs.md.
+            limit: number of lines; by default all of the time range.
+            filters: as those of `GET /logs`, such as `since`, `level` or `job_id`.
+        """
+        after: str | None = None
+        remaining = limit
+        while remaining is None or remaining > 0:
+            size = LOG_PAGE_SIZE if remaining is None else min(remaining, LOG_PAGE_SIZE)
+            page = self.get("/logs", search=search, after=after, page_size=size, **filters)
+            yield from page["items"]
+            remaining = None if remaining is None else remaining - len(page["items"])
+            after = page["next"]
+            if after is None:
+                return
+
+    def follow_search(
+        self, search: str | None = None, **filters: str | None
+    ) -> Iterator[dict[str, Any]]:
+        """Yield new lines that match a search, as they arrive, until the caller stops.
+
+        Lines of different hosts arrive out of order: those of the last minutes are asked for again,
+        and each is yielded once.
+        """
+        filters = {name: text for name, text in filters.items() if name not in {"since", "until"}}
+        seen: dict[str, None] = dict.fromkeys(
+            line["id"] for line in self.search_logs(search, limit=LOG_PAGE_SIZE, **filters)
+        )
+        while True:
+            time.sleep(FOLLOW_SECONDS)
+            lines = list(self.search_logs(search, limit=LOG_PAGE_SIZE, **filters))
+            for line in reversed(lines):
+                if line["id"] not in seen:
+                    yield line
+            seen = {line["id"]: None for line in lines} | dict.fromkeys(list(seen)[:MAX_SEEN])
 
     def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a path below /api/v1 and return its JSON."""
