@@ -141,6 +141,17 @@ class Controls:
         query |= {"kiosk": "1"} if self.is_kiosk else {}
         return "?" + urlencode(query)
 
+    def logs_path(self, *, since: datetime | None = None, **filters: str) -> str:
+        """Return the address of the logs in the same time; `since` replaces a range until now."""
+        if self.window is not None:
+            names = zip(("since", "until"), self.window, strict=True)
+            filters |= {name: from_ns(ms * _NS_PER_MS).isoformat() for name, ms in names}
+        elif since is not None:
+            filters["since"] = since.isoformat(timespec="seconds")
+        else:
+            filters["range"] = self.range_key
+        return "/logs?" + urlencode(filters)
+
     @property
     def whole_search(self) -> str:
         """The query string with the page's own choices, for links to the same page."""

@@ -55,6 +55,8 @@ _RECORD = (
     r"^(?P<at>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?)Z (?P<unit>stdout|stderr) [FP] "
     r"(?P<text>(?s:.*))$"
 )
+# Colors of terminals and the like, which would be parts of words.
+_CONTROLS = r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b]*(?:\x07|\x1b\\\\)|[()][A-Z0-9])"
 # What programs write near the beginning of a line; of several, the most serious counts. Tests for
 # words are many times faster than extracting one.
 _HEAD_CHARACTERS = 80
@@ -117,6 +119,8 @@ def lines_of_log(
     lines = pa.array(data.decode(errors="replace").removesuffix("\n").split("\n"))
     records = arrow.pc.extract_regex(lines, _RECORD)
     text = arrow.pc.coalesce(arrow.pc.struct_field(records, "text"), lines)
+    if b"\x1b" in data:
+        text = arrow.pc.replace_substring_regex(text, pattern=_CONTROLS, replacement="")
     at = arrow.pc.cast(arrow.pc.struct_field(records, "at"), pa.timestamp("ns"), safe=False)
     at = arrow.pc.fill_null(
         arrow.pc.fill_null_forward(at), pa.scalar(default_ns, pa.timestamp("ns"))

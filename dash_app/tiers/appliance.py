@@ -25,7 +25,7 @@ from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.hardware import process_table, topology
-from dash_app.timerange import Span
+from dash_app.timerange import Controls, Span
 from protocol.health import GPUHealth, HealthState
 from tenants.fleet.appliances import read_gpu_processes, read_inventory
 from tenants.fleet.states import EffectiveStatus, effective_status_of
@@ -59,7 +59,7 @@ def layout(view: View) -> Page:
     )
     chosen = view.controls.choice("gpus", GPU_VIEWS)
     body = [
-        appliance_tabs(appliance.id, view.controls.search),
+        appliance_tabs(appliance.id, view.controls),
         area("appliance-header", "vdd-header"),
         area("appliance-stats", "vdd-stats is-seven"),
         area("appliance-health", "vdd-box vdd-health"),
@@ -146,14 +146,15 @@ def _box(title: str, ident: str) -> Any:  # noqa: ANN401 - a Dash component
     return html.Section([heading, area(ident, "vdd-area")], className="vdd-panel")
 
 
-def appliance_tabs(appliance_id: str, search: str) -> Any:  # noqa: ANN401 - a Dash component
+def appliance_tabs(appliance_id: str, controls: Controls) -> Any:  # noqa: ANN401 - a Dash component
     """Return the tabs of an appliance's pages."""
     page = f"/appliances/{appliance_id}"
     links = {
-        "Dashboard": f"{appliance_path(appliance_id)}{search}",
+        "Dashboard": f"{appliance_path(appliance_id)}{controls.search}",
         "Details": page,
         "Storage": f"{page}/storage",
         "Events": f"{page}/events",
+        "Logs": controls.logs_path(appliance_id=appliance_id),
     }
     return components.tabs("Pages of this appliance", links, chosen="Dashboard")
 

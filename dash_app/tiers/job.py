@@ -47,6 +47,7 @@ def layout(view: View) -> Page:
     tabs = {
         "Dashboard": f"{job_path(job.id)}{view.controls.search}",
         "Details and log": f"/jobs/{job.id}",
+        "Logs": view.controls.logs_path(job_id=job.id, since=job.submitted_at),
     }
     body = [
         components.tabs("Pages of this job", tabs, chosen="Dashboard"),

@@ -25,7 +25,7 @@ from tests.unit.logs.lines import DAY, Searcher, line, record, send
 JOB_LINES = (
     record("epoch 1 loss=0.91", second=1)
     + record("WARNING: slow data loader", second=2, stream="stderr")
-    + record("ERROR: CUDA out of memory", second=3, stream="stderr")
+    + record("\x1b[31mERROR\x1b[0m: CUDA out of memory", second=3, stream="stderr")
 )
 
 

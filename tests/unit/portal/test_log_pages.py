@@ -1,0 +1,78 @@
+"""The page of the log search: lines, errors, lines around a line, and the API beside it."""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from core.db import SessionFactory
+from tenants.models import Appliance
+from tests.cast import Cast, FrozenClock
+from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.logs.lines import line, send
+from tests.unit.portal.conftest import Browser
+
+
+def path(address: str, query: Mapping[str, object]) -> str:
+    return f"{address}?{urlencode(query)}"
+
+
+def json_of(browser: Browser, address: str) -> Any:  # noqa: ANN401 - JSON
+    return browser.get(address).json
+
+
+@pytest.fixture
+def appliance(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Appliance:
+    """An appliance whose kernel has written 20 lines in the last 20 seconds."""
+    with sessions.begin() as session:
+        added = add_appliance(session, cast.acme, "dgx-09")
+    lines = [
+        line(f"<b>tick {number}</b>", second=number - 20, unit="kernel") for number in range(20)
+    ]
+    send(sessions, added, *lines, now=clock.now + timedelta(seconds=1))
+    return added
+
+
+def test_lines_are_shown_newest_first_and_escaped(alice: Browser, appliance: Appliance) -> None:
+    text = alice.get("/logs?source=appliance").text
+    assert text.index("tick 19") < text.index("tick 0&lt;")
+    assert "&lt;b&gt;tick 0&lt;/b&gt;" in text
+    assert f"/appliances/{appliance.id}" in text
+
+
+@pytest.mark.usefixtures("appliance")
+def test_an_error_of_the_search_is_shown_on_the_page(alice: Browser) -> None:
+    answer = alice.get("/logs?search=/(/")
+    assert answer.status_code == 200
+    assert "not a regular expression" in answer.text
+    assert "No lines match" in alice.get("/logs?search=nothing").text
+
+
+def test_the_lines_around_a_line_are_of_the_same_appliance(
+    alice: Browser, charlie: Browser, appliance: Appliance
+) -> None:
+    query = {"search": '"tick 10"', "source": "appliance"}
+    [found_line] = json_of(alice, path("/api/v1/logs", query))["items"]
+    place = {name: found_line[name] for name in ("source", "at_ns", "sequence", "appliance_id")}
+    around = json_of(alice, path("/api/v1/logs/context", {**place, "count": 2}))["items"]
+    assert [item["text"] for item in around] == [f"<b>tick {n}</b>" for n in (8, 9, 10, 11, 12)]
+    assert "tick 11" in alice.get(path("/logs/context", place)).text
+    assert charlie.get(path("/logs/context", place)).status_code == 404
+    assert charlie.get(f"/logs?appliance_id={appliance.id}").status_code == 404
+    assert alice.get("/logs/context?source=job&at_ns=x").status_code == 404
+
+
+@pytest.mark.usefixtures("appliance")
+def test_counts_and_exports_are_of_the_same_lines(alice: Browser, charlie: Browser) -> None:
+    query = {"source": "appliance", "search": "tick"}
+    histogram = json_of(alice, path("/api/v1/logs/histogram", query))
+    assert sum(sum(level["counts"]) for level in histogram["levels"]) == 20
+    exported = alice.get(path("/api/v1/logs/export", query | {"format": "txt"})).text
+    assert exported.splitlines()[0].endswith("INFO dgx-09 kernel: <b>tick 19</b>")
+    assert len(exported.splitlines()) == 20
+    assert charlie.get(path("/api/v1/logs/export", query)).text == ""
+    refused = alice.get(path("/api/v1/logs", {"after": "x"}))
+    assert refused.status_code == 422
+    assert b"after" in refused.data
