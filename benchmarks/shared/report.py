@@ -31,6 +31,7 @@ TITLES = {
     "month": "Queries over 30 days",
     "start": "Submit to start",
     "follow": "Following jobs",
+    "logs": "Searching logs",
 }
 # A benchmark itself causes less load.
 BUSY_LOAD_OF_A_CORE = 2.0
