@@ -200,7 +200,11 @@ class AgentEndpoints:
             raise _invalid("offset", "not the size of a log")
         acks = await self._database.run(
             lambda session: append_logs(
-                session, agent.appliance_id, upload.chunks, max_bytes=self._max_log_bytes
+                session,
+                agent.appliance_id,
+                upload.chunks,
+                max_bytes=self._max_log_bytes,
+                box=self._box,
             )
         )
         return _json(LogReply(acks=acks))

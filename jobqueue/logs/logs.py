@@ -11,7 +11,10 @@ from sqlalchemy import Integer, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
 from core.errors import NotFoundError, UnavailableError
-from jobqueue.models import Attempt, LogChunk
+from core.secretbox import SecretBox
+from jobqueue.jobs.job_secrets import decrypt_secrets
+from jobqueue.logs.masking import Masker
+from jobqueue.models import Attempt, Job, LogChunk
 from jobqueue.queue.service import get_job
 from jobqueue.states import LogState
 from protocol.attempts import LogAck
@@ -69,18 +72,26 @@ def append_logs(
     pieces: Sequence[Piece],
     *,
     max_bytes: int = MAX_LOG_BYTES,
+    box: SecretBox,
 ) -> list[LogAck]:
     """Append chunks, one of each attempt, that begin where the stored logs end.
 
     A job has `max_bytes` for the logs of all attempts: those of earlier attempts are deleted for
-    later ones. When there is no more room, the log is full and the rest is not stored.
+    later ones. When there is no more room, the log is full and the rest is not stored. Secrets of
+    the job are masked.
 
     Raises:
-        UnavailableError: another upload of a chunk was quicker.
+        UnavailableError: another upload of a chunk was quicker, or the key of the job's secrets is
+            missing.
     """
     columns = (Attempt.id, Attempt.job_id, Attempt.number, Attempt.log_bytes, Attempt.log_state)
-    statement = select(*columns).where(
-        Attempt.id.in_({piece.attempt_id for piece in pieces}), Attempt.appliance_id == appliance_id
+    statement = (
+        select(*columns, Job.secret_env)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(
+            Attempt.id.in_({piece.attempt_id for piece in pieces}),
+            Attempt.appliance_id == appliance_id,
+        )
     )
     attempts = {row.id: row for row in session.execute(statement)}
     acks, grown = [], dict[str, dict[str, object]]()
@@ -94,7 +105,8 @@ def append_logs(
         if piece.offset != stored or is_full or not piece.data or row.id in grown:
             acks.append(LogAck(next_offset=stored, is_full=is_full))
             continue
-        data = piece.data[: max_bytes - stored]
+        secrets = decrypt_secrets(box, row.secret_env)
+        data = Masker(secrets.values()).masked(piece.data)[: max_bytes - stored]
         end = stored + len(data)
         if row.number > 1:
             _make_room(session, row.job_id, row.number, max_bytes - end)

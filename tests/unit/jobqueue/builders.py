@@ -140,7 +140,7 @@ def append_log(
 ) -> LogAck:
     """Upload a chunk of an attempt's log."""
     chunk = LogChunk(attempt_id=attempt.id, offset=offset, data=data)
-    [ack] = append_logs(session, attempt.appliance_id, [chunk], max_bytes=max_bytes)
+    [ack] = append_logs(session, attempt.appliance_id, [chunk], max_bytes=max_bytes, box=BOX)
     return ack
 
 

@@ -8,7 +8,7 @@ from jobqueue.logs.logs import MAX_LOG_BYTES, append_logs, read_log
 from jobqueue.models import Attempt
 from jobqueue.states import LogState
 from protocol.attempts import LogAck, LogChunk, ObservedState
-from tests.cast import Cast, scope_of
+from tests.cast import BOX, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, append_log, report, start, submit
 
 
@@ -73,7 +73,7 @@ def test_a_foreign_attempt_is_as_unknown_as_a_missing_one(session: Session, cast
         LogChunk(attempt_id=ident, offset=0, data=b"x") for ident in (attempt.id, "no-such-id")
     ]
     unknown = LogAck(next_offset=0, is_unknown=True)
-    assert append_logs(session, foreign.id, pieces) == [unknown, unknown]
+    assert append_logs(session, foreign.id, pieces, box=BOX) == [unknown, unknown]
 
 
 def test_charlie_can_not_read_alices_log(session: Session, cast: Cast) -> None:
