@@ -1,9 +1,9 @@
-"""AMD GPUs through the amdgpu driver's files: measurement `gpu`, as for NVIDIA.
+"""AMD GPUs through the amdgpu driver's files: measurements `gpu` and `gpu_ecc`, as for NVIDIA.
 
 Unsupported fields are absent, never 0. A suspended card is not woken: only its memory is read.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -16,12 +16,15 @@ from plugins.base import (
     PluginUnavailableError,
     present,
 )
-from plugins.nvml.metrics import GPU_METRICS
+from plugins.nvml.metrics import ECC_METRICS, GPU_METRICS
 from timeseries.points import FieldValue, Point
 
 MICRO = 1e-6
 MILLI = 1e-3
 Fields = dict[str, FieldValue | None]
+_COUNTS = "_err_count"
+# The driver's names of errors: fields of `gpu_ecc`.
+_ECC_FIELDS = {"ce": "corrected_volatile", "ue": "uncorrected_volatile"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +54,7 @@ _SUPPORTED = frozenset(
         "power_watts",
         "power_limit_watts",
         "power_limit_default_watts",
+        "power_limit_min_watts",
         "power_limit_max_watts",
         "sm_clock_hertz",
         "memory_clock_hertz",
@@ -69,11 +73,14 @@ _SUPPORTED = frozenset(
 
 
 class AMDGPUPlugin(BasePlugin):
-    """One point for each AMD GPU."""
+    """One point for each AMD GPU, and one for each of its blocks that counts memory errors."""
 
     name = "amdgpu"
     config_class = AMDGPUConfig
-    metrics = tuple(metric for metric in GPU_METRICS if metric.name in _SUPPORTED)
+    metrics = (
+        *(metric for metric in GPU_METRICS if metric.name in _SUPPORTED),
+        *(metric for metric in ECC_METRICS if metric.name in _ECC_FIELDS.values()),
+    )
 
     def __init__(self, config: AMDGPUConfig, context: PluginContext) -> None:
         self._config = config
@@ -84,18 +91,24 @@ class AMDGPUPlugin(BasePlugin):
         cards = find_cards(proc=self._context.proc, sys=self._context.sys)
         if not cards:
             raise PluginUnavailableError("the kernel has no AMD GPU")
-        return [
-            Point("gpu", _tags(card), fields, to_ns(now))
-            for card in cards
-            if card.uuid not in self._config.skip_uuids and (fields := present(_read(card)))
-        ]
+        chosen = [card for card in cards if card.uuid not in self._config.skip_uuids]
+        return [point for card in chosen for point in _points(card, now_ns=to_ns(now))]
 
 
-def _tags(card: Card) -> dict[str, str]:
-    return {"gpu": str(card.index), "uuid": card.uuid, "model": card.model}
+def _points(card: Card, *, now_ns: int) -> Iterator[Point]:
+    counts = {} if card.is_asleep else _error_counts(card)
+    own = {"gpu": str(card.index), "uuid": card.uuid}
+    if fields := present(_read(card, counts)):
+        yield Point("gpu", {**own, "model": card.model}, fields, now_ns)
+    for block, count in counts.items():
+        numbers = {
+            _ECC_FIELDS[kind]: number for kind, number in count.items() if kind in _ECC_FIELDS
+        }
+        if numbers:
+            yield Point("gpu_ecc", {**own, "place": block}, dict(numbers), now_ns)
 
 
-def _read(card: Card) -> Fields:
+def _read(card: Card, error_counts: Mapping[str, Mapping[str, int]]) -> Fields:
     if card.is_asleep:
         return _memory(card)
     return {
@@ -105,7 +118,7 @@ def _read(card: Card) -> Fields:
         **_heat(card),
         **_power_and_clocks(card),
         **_pcie(card),
-        **_errors(card),
+        **_errors(card, error_counts),
     }
 
 
@@ -147,6 +160,7 @@ def _power_and_clocks(card: Card) -> Fields:
         "power_watts": _sensor(card, "power1_input", MICRO) if watts is None else watts,
         "power_limit_watts": _sensor(card, "power1_cap", MICRO),
         "power_limit_default_watts": _sensor(card, "power1_cap_default", MICRO),
+        "power_limit_min_watts": _sensor(card, "power1_cap_min", MICRO),
         "power_limit_max_watts": _sensor(card, "power1_cap_max", MICRO),
         "sm_clock_hertz": _hertz(card, "freq1_input"),
         "memory_clock_hertz": _hertz(card, "freq2_input"),
@@ -163,11 +177,17 @@ def _pcie(card: Card) -> Fields:
     }
 
 
-def _errors(card: Card) -> Fields:
-    """Return errors summed over the blocks of the card; empty if the driver counts none."""
-    ras = card.device / "ras"
-    texts = [read_text(path) for path in sorted(ras.glob("*_err_count"))]
-    counts = [_counts(text) for text in texts if text]
+def _error_counts(card: Card) -> dict[str, Mapping[str, int]]:
+    """Return errors by block of the card, such as `umc`; empty if the driver counts none."""
+    texts = {
+        path.name: read_text(path) for path in sorted((card.device / "ras").glob(f"*{_COUNTS}"))
+    }
+    return {name.removesuffix(_COUNTS): _counts(text) for name, text in texts.items() if text}
+
+
+def _errors(card: Card, error_counts: Mapping[str, Mapping[str, int]]) -> Fields:
+    """Return errors summed over the blocks of the card, and its retired pages."""
+    counts, ras = error_counts.values(), card.device / "ras"
     if not counts:
         return {}
     pages = read_text(ras / "gpu_vram_bad_pages").splitlines()

@@ -18,7 +18,8 @@ OLD = "AMD-0000:c2:00.0"
 def read(root: Path, *skip_uuids: str) -> dict[str, Point]:
     context = PluginContext(proc=root / "proc", sys=root / "sys")
     plugin = AMDGPUPlugin(AMDGPUConfig(skip_uuids=skip_uuids), context)
-    return {point.tags["uuid"]: point for point in plugin.gather(FIRST_AT)}
+    points = plugin.gather(FIRST_AT)
+    return {point.tags["uuid"]: point for point in points if point.measurement == "gpu"}
 
 
 @pytest.fixture
@@ -49,6 +50,7 @@ def test_a_servers_card_is_read_with_its_sensors_link_and_errors() -> None:
         "power_watts": 685.0,
         "power_limit_watts": 750.0,
         "power_limit_default_watts": 750.0,
+        "power_limit_min_watts": 0.0,
         "power_limit_max_watts": 750.0,
         "sm_clock_hertz": 2_100_000_000,
         "memory_clock_hertz": 1_300_000_000,
@@ -63,6 +65,16 @@ def test_a_servers_card_is_read_with_its_sensors_link_and_errors() -> None:
         "retired_pages_double_bit": 1,
         "retired_pages_pending": 1,
     }
+
+
+def test_errors_are_counted_by_block_too(mi300x: Path) -> None:
+    context = PluginContext(proc=mi300x / "proc", sys=mi300x / "sys")
+    gpu, *blocks = AMDGPUPlugin(AMDGPUConfig(), context).gather(FIRST_AT)
+    assert {point.measurement for point in blocks} == {"gpu_ecc"}
+    counts = {point.tags["place"]: point.fields for point in blocks}
+    assert counts["umc"] == {"corrected_volatile": 12, "uncorrected_volatile": 1}
+    for kind in ("corrected_volatile", "uncorrected_volatile"):
+        assert sum(int(count[kind]) for count in counts.values()) == gpu.fields[f"ecc_{kind}"]
 
 
 def test_a_consumers_card_has_a_fan_and_an_edge_and_no_error_counts() -> None:
