@@ -83,8 +83,10 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "container": _declared(
         "container image job",
-        "cpu_percent memory_bytes memory_limit_bytes processes read_bytes_per_second "
-        "received_bytes_per_second restarts sent_bytes_per_second written_bytes_per_second",
+        "cpu_percent cpu_pressure_percent cpu_throttled_percent io_pressure_percent "
+        "memory_bytes memory_limit_bytes memory_pressure_percent page_cache_bytes processes "
+        "read_bytes_per_second received_bytes_per_second remote_memory_percent restarts "
+        "sent_bytes_per_second written_bytes_per_second",
     ),
     "containers": _declared(
         "",

@@ -7,6 +7,7 @@ from typing import Any
 from core.clock import to_ns
 from core.quantities import format_size
 from jobqueue.models import Attempt, Job
+from jobqueue.usage.bottleneck import Bottleneck, find_bottleneck, measure_windows
 from jobqueue.usage.measuring import (
     NO_WINDOWS,
     WINDOW_NS,
@@ -49,22 +50,32 @@ class Efficiency:
     cpu_cores_used: float | None
     cpus: float
     energy_kilowatt_hours: float | None
+    bottleneck: Bottleneck | None
     advice: str
 
 
-def gpu_memory(job: Job) -> int | None:
-    """Return the memory of the last attempt's largest GPU, None if unknown; needs the session."""
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a job's last attempt runs on; None and 0 if unknown."""
+
+    gpu_memory_bytes: int | None = None
+    cpu_count: int = 0
+
+
+def hardware_of(job: Job) -> Hardware:
+    """Return the memory of the last attempt's largest GPU, and the host's CPUs.
+
+    Needs the session of the job.
+    """
     if job.attempt is None:
-        return None
+        return Hardware()
     uuids, inventory = job.attempt.gpu_uuids, decode_inventory(job.attempt.appliance.inventory)
     sizes = (gpu.memory_bytes for gpu in inventory.gpus if gpu.uuid in uuids)
-    return max(sizes, default=0) or None
+    return Hardware(max(sizes, default=0) or None, inventory.cpu_count)
 
 
-def job_efficiency(
-    store: Store, job: Job, *, gpu_memory_bytes: int | None, now: datetime
-) -> Efficiency:
-    """Return the report of a job, with the memory that `gpu_memory` returned.
+def job_efficiency(store: Store, job: Job, *, hardware: Hardware, now: datetime) -> Efficiency:
+    """Return the report of a job.
 
     Raises:
         StoreUnavailableError: the store is unavailable.
@@ -73,12 +84,13 @@ def job_efficiency(
     use, gpus_used = _gpu_use(store, job, tried, now=now)
     peaks = _aggregates(store, job, tried, now=now)
     measured = use.used_milliseconds + use.idle_milliseconds
+    bottleneck = _bottleneck(store, job, tried, host_cpus=hardware.cpu_count, now=now)
     facts: dict[str, Any] = {
         "gpus": job.gpus,
         "gpus_used": gpus_used if measured else None,
         "gpu_utilization_ratio": use.used_milliseconds / measured if measured else None,
         "gpu_memory_peak_bytes": _whole(peaks.get("gpu_memory")),
-        "gpu_memory_total_bytes": gpu_memory_bytes,
+        "gpu_memory_total_bytes": hardware.gpu_memory_bytes,
         "memory_peak_bytes": _whole(peaks.get("memory")),
         "memory_bytes": job.memory_bytes,
         "cpu_cores_used": None if (cpu := peaks.get("cpu")) is None else cpu / 100,
@@ -90,7 +102,8 @@ def job_efficiency(
         used_gpu_seconds=use.used_milliseconds / 1000,
         idle_gpu_seconds=use.idle_milliseconds / 1000,
         energy_kilowatt_hours=use.energy_joules / JOULES_PER_KILOWATT_HOUR if measured else None,
-        advice=_advice(**facts),
+        bottleneck=bottleneck,
+        advice=_advice(**facts, bottleneck=bottleneck),
     )
 
 
@@ -145,6 +158,18 @@ def _aggregates(store: Store, job: Job, tried: list[Attempt], *, now: datetime) 
     return results
 
 
+def _bottleneck(
+    store: Store, job: Job, tried: list[Attempt], *, host_cpus: int, now: datetime
+) -> Bottleneck | None:
+    """Return what slows the last attempt down, once it has run for a while."""
+    if not (tried and job.gpus):
+        return None
+    attempt = tried[-1]
+    start_ns, end_ns = _span([attempt], now)
+    windows = measure_windows(store, job, attempt, start_ns=start_ns, end_ns=end_ns)
+    return find_bottleneck(windows, cpus=job.cpus, host_cpus=host_cpus)
+
+
 def _span(tried: list[Attempt], now: datetime) -> tuple[int, int]:
     began_at = tried[0].assigned_at or now
     end_at = tried[-1].finished_at or now
@@ -162,6 +187,7 @@ def _advice(
     gpu_utilization_ratio: float | None,
     memory_peak_bytes: int | None,
     memory_bytes: int,
+    bottleneck: Bottleneck | None,
     **_others: object,
 ) -> str:
     """Return the advice that saves the most."""
@@ -170,6 +196,8 @@ def _advice(
         if not gpus_used:
             return f"{held} Check that the program finds its GPUs, or request 0."
         return f"{held} Request {gpus_used}, or check why the others stay idle."
+    if bottleneck is not None:
+        return bottleneck.sentence
     if gpu_utilization_ratio is not None and gpu_utilization_ratio < 1 - MUCH_IDLE_RATIO:
         idle = f"The GPUs were idle {1 - gpu_utilization_ratio:.0%} of the time."
         return f"{idle} Check whether loading data keeps them waiting."

@@ -8,9 +8,10 @@ Source: the kernel's Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst.
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+PRESSURES = ("cpu", "memory", "io")
 CONTROLLERS = ("cpuacct", "memory", "pids", "blkio")
 # cgroup v1 reports "no limit" as a huge number.
 UNLIMITED_BYTES = 2**60
@@ -19,7 +20,14 @@ _READ_BYTES = 65536
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Resource use of a container; None if unknown or unlimited."""
+    """Resource use of a container; None if unknown or unlimited.
+
+    Attributes:
+        waited_seconds: the time in which a process waited for a resource (`cpu`, `memory`, `io`),
+            ever, as the kernel's pressure stall information has it; cgroup v2 only.
+        cpu_periods: scheduling periods with work, and those in which the CPU limit stopped it.
+        node_bytes: memory of processes by NUMA node.
+    """
 
     cpu_seconds: float | None = None
     memory_bytes: int | None = None
@@ -27,6 +35,10 @@ class Use:
     processes: int | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
+    page_cache_bytes: int | None = None
+    waited_seconds: Mapping[str, float] = field(default_factory=dict)
+    cpu_periods: tuple[int, int] | None = None
+    node_bytes: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +51,16 @@ class UnifiedGroup:
         """Return the current use."""
         used = _integer(self.folder / "memory.current")
         io = _text(self.folder / "io.stat").split()
-        usage_usec = _value(self.folder / "cpu.stat", "usage_usec")
+        cpu, memory = _values(self.folder / "cpu.stat"), _values(self.folder / "memory.stat")
+        usage_usec = cpu.get("usage_usec")
+        has_periods = "nr_periods" in cpu and "nr_throttled" in cpu
         return Use(
             cpu_seconds=None if usage_usec is None else usage_usec / 1e6,
-            memory_bytes=_resident(used, self.folder / "memory.stat", "inactive_file"),
+            memory_bytes=_resident(used, memory.get("inactive_file")),
+            page_cache_bytes=memory.get("file"),
+            waited_seconds=_waited_seconds(self.folder),
+            cpu_periods=(cpu["nr_periods"], cpu["nr_throttled"]) if has_periods else None,
+            node_bytes=_node_bytes(self.folder / "memory.numa_stat"),
             memory_limit_bytes=_limit(self.folder / "memory.max"),
             processes=_integer(self.folder / "pids.current"),
             read_bytes=_sum_after(io, "rbytes="),
@@ -60,11 +78,13 @@ class SplitGroup:
         """Return the current use."""
         memory = self.folders["memory"]
         used = _integer(memory / "memory.usage_in_bytes")
+        stat = _values(memory / "memory.stat")
         nanoseconds = _integer(self.folders["cpuacct"] / "cpuacct.usage")
         io = _text(self.folders["blkio"] / "blkio.throttle.io_service_bytes").splitlines()
         return Use(
             cpu_seconds=None if nanoseconds is None else nanoseconds / 1e9,
-            memory_bytes=_resident(used, memory / "memory.stat", "total_inactive_file"),
+            memory_bytes=_resident(used, stat.get("total_inactive_file")),
+            page_cache_bytes=stat.get("total_cache"),
             memory_limit_bytes=_limit(memory / "memory.limit_in_bytes"),
             processes=_integer(self.folders["pids"] / "pids.current"),
             read_bytes=_sum_of(io, "Read"),
@@ -144,20 +164,36 @@ def _limit(path: Path) -> int | None:
     return limit if limit is not None and limit < UNLIMITED_BYTES else None
 
 
-def _value(path: Path, key: str) -> int | None:
-    """Return the number behind a key in lines of `key number`."""
-    for line in _text(path).splitlines():
-        name, _, number = line.partition(" ")
-        if name == key:
-            return int(number)
-    return None
+def _values(path: Path) -> dict[str, int]:
+    """Return the numbers of lines of `key number`."""
+    pairs = (line.partition(" ") for line in _text(path).splitlines())
+    return {name: int(number) for name, _, number in pairs if number.isdecimal()}
 
 
-def _resident(used: int | None, stat: Path, cache_key: str) -> int | None:
+def _resident(used: int | None, cache_bytes: int | None) -> int | None:
     """Return memory as `docker stats` counts it: page cache that can be dropped is left out."""
-    if used is None:
-        return None
-    return max(0, used - (_value(stat, cache_key) or 0))
+    return None if used is None else max(0, used - (cache_bytes or 0))
+
+
+def _waited_seconds(folder: Path) -> dict[str, float]:
+    """Return the seconds of `some avg10=... total=MICROSECONDS` by resource."""
+    waited = {}
+    for resource in PRESSURES:
+        first_line = _text(folder / f"{resource}.pressure").partition("\n")[0]
+        total = first_line.rpartition("total=")[2]
+        if first_line.startswith("some ") and total.isdecimal():
+            waited[resource] = int(total) / 1e6
+    return waited
+
+
+def _node_bytes(path: Path) -> dict[int, int]:
+    """Return the bytes of the line `anon N0=... N1=...` by node."""
+    for line in _text(path).splitlines():
+        kind, *shares = line.split()
+        if kind == "anon":
+            pairs = (share.partition("=") for share in shares)
+            return {int(node.removeprefix("N")): int(number) for node, _, number in pairs}
+    return {}
 
 
 def _sum_after(words: Iterable[str], prefix: str) -> int | None:

@@ -21,8 +21,9 @@ from plugins.base import (
     present,
     rates,
 )
-from plugins.containers.cgroups import Group, find_group, network_bytes
+from plugins.containers.cgroups import Group, Use, find_group, network_bytes
 from plugins.containers.engine import Engine, ListedContainer
+from plugins.containers.numa import gpu_nodes, remote_percent
 from plugins.procfs import CounterRates
 from timeseries.points import FieldValue, Point
 
@@ -72,6 +73,12 @@ class ContainersPlugin(BasePlugin):
             cpu_percent=("percent", "CPU usage; 100 per core"),
             memory_bytes=("bytes", "memory in use, without reclaimable page cache"),
             memory_limit_bytes=("bytes", "memory limit; absent if unlimited"),
+            page_cache_bytes=("bytes", "page cache of the files that it reads and writes"),
+            cpu_pressure_percent=("percent", "time in which a process waited for a CPU"),
+            memory_pressure_percent=("percent", "time in which a process waited for memory"),
+            io_pressure_percent=("percent", "time in which a process waited for a disk"),
+            cpu_throttled_percent=("percent", "periods in which the CPU limit stopped it"),
+            remote_memory_percent=("percent", "memory on other NUMA nodes than its GPUs"),
             processes=(
                 "processes",
                 "processes and their threads, as docker stats counts PIDS",
@@ -95,9 +102,11 @@ class ContainersPlugin(BasePlugin):
         self._context = context
         self._engine = Engine(context.docker_url)
         self._rates = CounterRates()
+        self._period_rates = CounterRates()
         self._listed: list[ListedContainer] = []
         self._listed_at: datetime | None = None
         self._watched: dict[str, _Watched] = {}
+        self._gpu_nodes: dict[str, int] = {}
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Return the readings; the container list is cached for a few seconds."""
@@ -105,13 +114,15 @@ class ContainersPlugin(BasePlugin):
             self._list()
             self._listed_at = now
         job_of = self._context.job_of_container()
+        nodes_of = self._nodes_of_jobs()
         points = [Point("containers", {}, self._counts(), to_ns(now))]
         for container_id, watched in self._watched.items():
             tags = {"container": watched.listed.name, "image": watched.listed.image}
             job = job_of.get(container_id) or (watched.listed.labels or {}).get(JOB_LABEL)
             if job:
                 tags["job"] = job
-            points.append(Point("container", tags, self._fields(watched, now), to_ns(now)))
+            fields = self._fields(watched, now, near_nodes=nodes_of.get(job or "", ()))
+            points.append(Point("container", tags, fields, to_ns(now)))
         return points
 
     def close(self) -> None:
@@ -131,6 +142,8 @@ class ContainersPlugin(BasePlugin):
             container.listed.id: container for container in watched if container is not None
         }
         self._rates.keep_only(set(self._watched))
+        self._period_rates.keep_only(set(self._watched))
+        self._gpu_nodes = gpu_nodes(proc=self._context.proc, sys=self._context.sys)
 
     def _is_wanted(self, listed: ListedContainer) -> bool:
         return (
@@ -161,7 +174,17 @@ class ContainersPlugin(BasePlugin):
         states = [listed.state for listed in self._listed]
         return {state: states.count(state) for state in STATES}
 
-    def _fields(self, watched: _Watched, now: datetime) -> dict[str, FieldValue]:
+    def _nodes_of_jobs(self) -> dict[str, set[int]]:
+        """Return the NUMA nodes of the GPUs of each job."""
+        nodes: dict[str, set[int]] = {}
+        for uuid, job in self._context.job_of_gpu().items():
+            if uuid in self._gpu_nodes:
+                nodes.setdefault(job, set()).add(self._gpu_nodes[uuid])
+        return nodes
+
+    def _fields(
+        self, watched: _Watched, now: datetime, *, near_nodes: Iterable[int]
+    ) -> dict[str, FieldValue]:
         fields: dict[str, FieldValue] = {"restarts": watched.restarts}
         if watched.group is None:
             return fields
@@ -176,6 +199,10 @@ class ContainersPlugin(BasePlugin):
             "written_bytes_per_second": use.written_bytes,
             "received_bytes_per_second": received,
             "sent_bytes_per_second": sent,
+            **{
+                f"{resource}_pressure_percent": 100 * seconds
+                for resource, seconds in use.waited_seconds.items()
+            },
         }
         measured = {name: float(value) for name, value in grown.items() if value is not None}
         return {
@@ -183,9 +210,22 @@ class ContainersPlugin(BasePlugin):
                 {
                     "memory_bytes": use.memory_bytes,
                     "memory_limit_bytes": use.memory_limit_bytes,
+                    "page_cache_bytes": use.page_cache_bytes,
                     "processes": use.processes,
+                    "remote_memory_percent": remote_percent(use.node_bytes, near_nodes),
+                    "cpu_throttled_percent": self._throttled_percent(watched, use, now=now),
                 }
             ),
             **(self._rates.rates(watched.listed.id, measured, now=now) or {}),
             **fields,
         }
+
+    def _throttled_percent(self, watched: _Watched, use: Use, *, now: datetime) -> float | None:
+        if use.cpu_periods is None:
+            return None
+        periods, throttled = use.cpu_periods
+        counts = {"periods": float(periods), "throttled": float(throttled)}
+        grown = self._period_rates.rates(watched.listed.id, counts, now=now)
+        if grown is None:
+            return None
+        return round(100 * grown["throttled"] / grown["periods"], 1) if grown["periods"] else 0.0

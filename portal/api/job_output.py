@@ -87,6 +87,23 @@ class UsageSchema(Schema):
     series = fields.List(fields.Nested(UsageSeriesSchema))
 
 
+class EvidenceSchema(Schema):
+    """A measured value: its average while the GPUs wait."""
+
+    measurement = fields.String()
+    field = fields.String()
+    value = fields.Float()
+
+
+class BottleneckSchema(Schema):
+    """What the GPUs of a job wait for."""
+
+    code = fields.String(metadata={"description": "`cpu`, `disk`, `memory` or `host`."})
+    share_ratio = fields.Float(metadata={"description": "Of the time of the last attempt."})
+    sentence = fields.String()
+    evidence = fields.List(fields.Nested(EvidenceSchema))
+
+
 class EfficiencySchema(Schema):
     """Resources that a job held and used over all of its attempts; null if not measured."""
 
@@ -107,6 +124,9 @@ class EfficiencySchema(Schema):
     cpu_cores_used = fields.Float(allow_none=True, metadata={"description": "On average."})
     cpus = fields.Float()
     energy_kilowatt_hours = fields.Float(allow_none=True, metadata={"description": "Of the GPUs."})
+    bottleneck = fields.Nested(
+        BottleneckSchema, allow_none=True, metadata={"description": "What the GPUs wait for."}
+    )
     advice = fields.String(metadata={"description": "What to change; may be empty."})
 
 

@@ -26,7 +26,7 @@ from portal.context import current_principal, current_scope, database, now, port
 from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
-from portal.presenters.jobs import check_text, efficiency_of, gpu_names, stepper
+from portal.presenters.jobs import EVIDENCE_LABELS, check_text, efficiency_of, gpu_names, stepper
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
 from protocol.job_spec import MAX_PRIORITY, JobKind
@@ -161,7 +161,7 @@ def efficiency(job_id: str) -> ResponseReturnValue:
         report = efficiency_of(job_id)
     except StoreUnavailableError:
         report = None
-    return render_template("jobs/efficiency.html", report=report)
+    return render_template("jobs/efficiency.html", report=report, evidence_labels=EVIDENCE_LABELS)
 
 
 @pages.post("/jobs/<job_id>/stop")

@@ -14,7 +14,7 @@ from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.queue.service import get_job
 from jobqueue.states import JobState
-from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
+from jobqueue.usage.efficiency import Efficiency, hardware_of, job_efficiency
 from portal.context import current_scope, database, now, portal
 from protocol.job_spec import HealthCheck, JobKind
 from protocol.logs import Stream, log_lines, plain_log, whole_records
@@ -29,6 +29,17 @@ LIVE_WINDOW = timedelta(minutes=10)
 MAX_POINTS = 120
 MIN_STEP_SECONDS = 2
 CONTAINER_FIELDS = ("cpu_percent", "memory_bytes")
+# Of what the finding of the efficiency report rests on.
+EVIDENCE_LABELS = {
+    "utilization_percent": "GPU utilization",
+    "cpu_percent": "CPU, 100 % a core",
+    "cpu_throttled_percent": "Held at its CPU limit",
+    "cpu_pressure_percent": "Waits for a CPU",
+    "io_pressure_percent": "Waits for a disk",
+    "memory_pressure_percent": "Waits for memory",
+    "steal_percent": "CPU taken from the host",
+    "iowait_percent": "I/O wait of the host",
+}
 GPU_FIELDS = ("utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
 
 
@@ -178,8 +189,8 @@ def efficiency_of(job_id: str) -> Efficiency:
     """
     with database() as session:
         job = get_job(session, current_scope(), job_id)
-        memory_bytes = gpu_memory(job)
-    return job_efficiency(portal().store, job, gpu_memory_bytes=memory_bytes, now=now())
+        hardware = hardware_of(job)
+    return job_efficiency(portal().store, job, hardware=hardware, now=now())
 
 
 def _progress(index: int, current: int, is_reached: bool) -> Progress:  # noqa: FBT001 - one caller

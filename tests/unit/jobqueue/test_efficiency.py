@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
 from jobqueue.models import Job
-from jobqueue.usage.efficiency import Efficiency, gpu_memory, job_efficiency
+from jobqueue.usage.efficiency import Efficiency, hardware_of, job_efficiency
 from tests.cast import NOON, Cast
 from tests.unit.jobqueue.builders import GIB, gpu_uuid, start, submit
 from timeseries.points import Point
@@ -18,7 +18,7 @@ MEMORY_BYTES = 64 * GIB
 
 def report(store: Store, job: Job, after: timedelta) -> Efficiency:
     """The report of a job, some time after noon."""
-    return job_efficiency(store, job, gpu_memory_bytes=gpu_memory(job), now=NOON + after)
+    return job_efficiency(store, job, hardware=hardware_of(job), now=NOON + after)
 
 
 def efficiency(
@@ -69,7 +69,7 @@ def test_a_report_has_what_a_job_held_and_used(session: Session, store: Store, c
     [
         ([90.0, 90.0, 0.0], 32 * GIB, "Asked for 3 GPUs, used 2."),
         ([1.0], 32 * GIB, "Asked for 1 GPU, used none."),
-        ([20.0, 20.0], 32 * GIB, "idle 80%"),
+        ([20.0, 20.0], 32 * GIB, "CPUs are full"),
         ([95.0], 63 * GIB, "Request more"),
         ([95.0], 2 * GIB, "Request less"),
         ([], 2 * GIB, "Request less"),
@@ -102,3 +102,69 @@ def test_nothing_is_claimed_of_a_job_that_was_not_measured(
     assert silent.gpu_utilization_ratio is None
     assert silent.gpus_used is None
     assert silent.energy_kilowatt_hours is None
+
+
+def slowed(
+    session: Session, store: Store, cast: Cast, figures: dict[str, dict[str, float]]
+) -> Efficiency:
+    """The report of a job whose GPU waits most of the time; `figures` are by measurement."""
+    attempt = start(session, cast, gpus=1, cpus=8, memory_bytes=MEMORY_BYTES)
+    tags = {"gpu": "0", "uuid": gpu_uuid("dgx-01", 0), "job": attempt.job_id}
+    points = []
+    for second in range(0, 1200, 10):
+        at_ns, is_waiting = to_ns(NOON) + second * NS_PER_SECOND, second < 720
+        use = {"utilization_percent": 10.0 if is_waiting else 95.0}
+        points.append(Point("gpu", tags, use, at_ns))
+        for measurement, fields in figures.items() if is_waiting else ():
+            own = {} if measurement == "cpu" else {"job": attempt.job_id}
+            points.append(Point(measurement, own, fields, at_ns))
+    identity = {"tenant": attempt.tenant_id, "appliance": attempt.appliance_id}
+    assert not write(store, points, identity=identity)
+    return report(store, attempt.job, timedelta(minutes=20))
+
+
+@pytest.mark.parametrize(
+    ("figures", "code", "texts"),
+    [
+        (
+            {"attempt": {"cpu_percent": 790.0}, "container": {"cpu_pressure_percent": 55.0}},
+            "cpu",
+            ["Input-bound: 60% of the time", "CPUs are full (8 of 64 cores asked for)"],
+        ),
+        ({"container": {"cpu_throttled_percent": 60.0}}, "cpu", ["CPUs are full"]),
+        (
+            {"container": {"io_pressure_percent": 70.0, "remote_memory_percent": 80.0}},
+            "disk",
+            ["wait for disks", "80 % of its memory is on another NUMA node"],
+        ),
+        ({"container": {"memory_pressure_percent": 30.0}}, "memory", ["wait for memory"]),
+        ({"cpu": {"steal_percent": 15.0, "iowait_percent": 0.0}}, "host", ["other work"]),
+    ],
+)
+def test_what_the_gpus_wait_for_is_said_with_its_evidence(
+    *,
+    session: Session,
+    store: Store,
+    cast: Cast,
+    figures: dict[str, dict[str, float]],
+    code: str,
+    texts: list[str],
+) -> None:
+    slow = slowed(session, store, cast, figures)
+    assert slow.bottleneck is not None
+    assert slow.bottleneck.code == code
+    assert slow.bottleneck.share_ratio == pytest.approx(0.6, abs=0.02)
+    assert slow.advice == slow.bottleneck.sentence
+    assert all(text in slow.advice for text in texts), slow.advice
+    values = {evidence.field: evidence.value for evidence in slow.bottleneck.evidence}
+    assert values["utilization_percent"] == 10.0
+    shown = {name for fields in figures.values() for name in fields} - {"remote_memory_percent"}
+    assert shown <= values.keys()
+
+
+def test_gpus_that_wait_without_a_visible_cause_get_the_general_advice(
+    session: Session, store: Store, cast: Cast
+) -> None:
+    slow = slowed(session, store, cast, {"container": {"io_pressure_percent": 1.0}})
+    assert slow.bottleneck is None
+    assert "Check whether loading data" in slow.advice

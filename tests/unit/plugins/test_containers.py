@@ -85,6 +85,7 @@ def test_the_first_reading_has_gauges_and_no_rates(host: Host) -> None:
     limit = {"memory_limit_bytes": 67108864} if host.version == "v1" else {}
     assert point.fields == {
         "memory_bytes": 1048576 - 102400,
+        "page_cache_bytes": 102400,
         "processes": 2,
         "restarts": 0,
         **limit,
@@ -239,3 +240,51 @@ def test_a_server_that_is_not_an_engine_fails() -> None:
         plugin = ContainersPlugin(ContainersConfig(), PluginContext(docker_url=other.url))
         with pytest.raises(PluginError, match="is not a Docker engine"):
             list(plugin.gather(FIRST_AT))
+
+
+@pytest.mark.parametrize("host", ["v2"], indirect=True)
+def test_pressure_and_throttling_are_shares_of_the_time(host: Host) -> None:
+    (folder,) = {path.parent for path in host.root.rglob("memory.current")}
+
+    def set_counts(waited_usec: int, periods: int, throttled: int) -> None:
+        for resource in ("cpu", "memory", "io"):
+            (folder / f"{resource}.pressure").write_text(
+                f"some avg10=0.00 avg60=0.00 avg300=0.00 total={waited_usec}\n"
+                "full avg10=0.00 avg60=0.00 avg300=0.00 total=9\n"
+            )
+        stat = f"usage_usec 100\nnr_periods {periods}\nnr_throttled {throttled}\n"
+        (folder / "cpu.stat").write_text(stat)
+
+    plugin = host.plugin()
+    set_counts(1_000_000, 100, 10)
+    assert "io_pressure_percent" not in container(plugin).fields
+    set_counts(3_500_000, 200, 40)
+    fields = container(plugin, seconds=10).fields
+    assert [fields[f"{name}_pressure_percent"] for name in ("cpu", "memory", "io")] == [25.0] * 3
+    assert fields["cpu_throttled_percent"] == 30.0
+
+
+@pytest.mark.parametrize("host", ["v2"], indirect=True)
+def test_memory_far_from_the_gpus_of_a_job_is_a_share(host: Host) -> None:
+    (folder,) = {path.parent for path in host.root.rglob("memory.current")}
+    (folder / "memory.numa_stat").write_text("anon N0=750 N1=250\nfile N0=9 N1=9\n")
+    for node in (0, 1):
+        (host.root / f"sys/devices/system/node/node{node}").mkdir(parents=True)
+    gpu = host.root / "proc/driver/nvidia/gpus/0000:1B:00.0"
+    gpu.mkdir(parents=True)
+    (gpu / "information").write_text("Model: \t\t NVIDIA H100\nGPU UUID: \t GPU-7\n")
+    device = host.root / "sys/bus/pci/devices/0000:1b:00.0"
+    device.mkdir(parents=True)
+    (device / "numa_node").write_text("1\n")
+    context = replace(
+        host.context(),
+        job_of_gpu=lambda: {"GPU-7": "train"},
+        job_of_container=lambda: {BUSY: "train"},
+    )
+    assert (
+        container(ContainersPlugin(ContainersConfig(), context)).fields["remote_memory_percent"]
+        == 75.0
+    )
+    other = replace(context, job_of_gpu=dict)
+    fields = container(ContainersPlugin(ContainersConfig(), other)).fields
+    assert "remote_memory_percent" not in fields
