@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from alerting.models import Rule
-from alerting.rule_request import RuleRequest, rule_thresholds
+from alerting.rule_request import RuleRequest, promql_severity, rule_thresholds
 from alerting.states import TRANSITIONS, AlertState, NoDataPolicy, Severity
 
 # How long a resolved alert is listed before it becomes inactive.
@@ -85,7 +85,9 @@ def next_state(
         lowest = rule_thresholds(rule)[0][0]
         before = AlertView(state=_S.INACTIVE, severity=lowest, observed_at=now)
     if value is None:
-        return _outcome(before, before if current is None else _no_data(before, rule, now=now))
+        # What PromQL leaves out does not fulfill the condition.
+        missing = _recovered if rule.promql else _no_data
+        return _outcome(before, before if current is None else missing(before, rule, now=now))
     severity = severity_of(value, rule, firing=before.severity if before.is_firing else None)
     if severity is None or not holds:
         after = _recovered(before, rule, now=now)
@@ -137,6 +139,8 @@ def severity_of(
     value: float, rule: Rule | RuleRequest, *, firing: Severity | None = None
 ) -> Severity | None:
     """Return the severity that a value breaches; a `firing` one lasts until its reset level."""
+    if rule.promql:
+        return promql_severity(rule)
     comparison = rule.comparison
     # Columns of a rule are slow to read, and most values are those of groups that do not fire.
     levels: tuple[tuple[Severity, float | None], ...] = (

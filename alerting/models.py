@@ -102,6 +102,9 @@ class Rule(Base):
     name: Mapped[str] = mapped_column(String(100))
     measurement: Mapped[str] = mapped_column(String(100))
     field: Mapped[str] = mapped_column(String(100))
+    promql: Mapped[str] = mapped_column(Text, default="")
+    """An expression in PromQL, in place of measurement and field."""
+    labels: Mapped[dict[str, str]] = mapped_column(default=dict)
     operator: Mapped[str] = mapped_column(String(1), default="")
     other_field: Mapped[str] = mapped_column(String(100), default="")
     aggregate: Mapped[str] = mapped_column(String(10))

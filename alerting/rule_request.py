@@ -39,11 +39,21 @@ class RuleRequest(RuleSettings):
 
     The columns of `alerting.models.Rule`, the REST API, forms and the audit log follow these fields
     by name. `filters` maps a tag to its allowed values. A rule with an `and_condition` fires while
-    both conditions hold.
+    both conditions hold. A rule in `promql` has neither measurement nor field.
     """
 
-    measurement: str
-    field: str
+    measurement: str = ""
+    field: str = ""
+    promql: Annotated[
+        str,
+        About(
+            "An expression in PromQL, instead of a metric: each series of its result is an alert, "
+            "with the severity of the only threshold."
+        ),
+    ] = ""
+    labels: Annotated[
+        Mapping[str, str], About("What alerts of an expression in PromQL have besides its labels.")
+    ] = dataclasses.field(default_factory=dict)
     operator: Annotated[
         str,
         About(
@@ -145,3 +155,8 @@ def unit_field(rule: "Rule | RuleRequest") -> str:
 def group_tags(rule: "Rule | RuleRequest") -> tuple[str, ...]:
     """Return the tags that split a rule's series: its own, and always `appliance`."""
     return tuple(dict.fromkeys((APPLIANCE_TAG, *rule.group_by)))
+
+
+def promql_severity(rule: "Rule | RuleRequest") -> Severity:
+    """Return the severity of a rule in PromQL, whose only threshold stands for it."""
+    return rule_thresholds(rule)[0][0]

@@ -81,17 +81,27 @@ def save_named(
 
 
 def load_mapping(file: TextIO) -> Mapping[str, Any]:
-    """Return the mapping of a YAML file; any other document is an empty one.
+    """Return the mapping of a YAML file of one document; any other document is an empty one.
+
+    Raises:
+        InvalidInputError: it is not YAML.
+    """
+    documents = load_documents(file)
+    return documents[0] if len(documents) == 1 else {}
+
+
+def load_documents(file: TextIO) -> list[Mapping[str, Any]]:
+    """Return the mappings of a YAML file; any other document is an empty one.
 
     Raises:
         InvalidInputError: it is not YAML.
     """
     name = getattr(file, "name", "<stdin>")
     try:
-        document = yaml.safe_load(file)
+        documents = list(yaml.safe_load_all(file))
     except yaml.YAMLError as error:
         raise InvalidInputError(f"{name} is not valid YAML: {error}") from None
-    return document if isinstance(document, Mapping) else {}
+    return [document if isinstance(document, Mapping) else {} for document in documents]
 
 
 def load_list(file: TextIO, key: str) -> list[Any]:

@@ -15,15 +15,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
-from urllib.parse import quote
 
 import click
 import yaml
 
-from alerting.compatibility.prometheus_rules import Metric, convert_rules
 from alerting.language.text import parse_expression
 from alerting.rule_request import RuleEntry, RuleRequest
-from cli.client import all_items, load_list, load_mapping, output_option, print_items
+from cli.client import (
+    all_items,
+    load_documents,
+    load_list,
+    load_mapping,
+    output_option,
+    print_items,
+)
 from core.errors import InvalidInputError
 from core.quantities import parse_duration
 from vedette.client import Client
@@ -134,23 +139,40 @@ def export(file: TextIO, *, is_platform: bool) -> None:
 def convert(file: TextIO) -> None:
     """Convert the alerting rules of a Prometheus FILE, and print them as a file for `apply`.
 
-    What has no equivalent is named on stderr.
+    FILE has groups of rules, or is a PrometheusRule of Kubernetes. What could not be converted is
+    named on stderr.
     """
-    groups = load_list(file, "groups")
+    groups = _prometheus_groups(file)
     with Client() as client:
-        measurements = [
-            client.get(f"/metrics/{quote(listed['name'], safe='')}")
-            for listed in client.get("/metrics")["items"]
-        ]
-    metrics = [
-        Metric(measurement["name"], field["name"], measurement["tags"])
-        for measurement in measurements
-        for field in measurement["fields"]
-    ]
-    entries, left_out = convert_rules(groups, metrics)
-    for text in left_out:
+        converted = client.post("/rules/import", {"groups": groups})
+    for text in converted["left_out"]:
         click.secho(text, fg="yellow", err=True)
-    click.echo(_text({"rules": entries}), nl=False)
+    click.echo(_text({"rules": [_given(entry) for entry in converted["rules"]]}), nl=False)
+
+
+def _prometheus_groups(file: TextIO) -> list[Any]:
+    """Return the groups of a rule file of Prometheus, or of PrometheusRules of Kubernetes."""
+    name = getattr(file, "name", "<stdin>")
+    groups: list[Any] = []
+    for document in load_documents(file):
+        items = document.get("items")
+        for item in items if isinstance(items, list) else [document]:
+            body = item.get("spec", item) if isinstance(item, Mapping) else {}
+            listed = body.get("groups") if isinstance(body, Mapping) else None
+            if not isinstance(listed, list) or not all(
+                isinstance(group, Mapping) for group in listed
+            ):
+                raise InvalidInputError(
+                    f"{name} has no list of groups. Use a rule file of Prometheus, or "
+                    "PrometheusRule resources."
+                )
+            groups += listed
+    return groups
+
+
+def _given(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a rule of a file without what is empty."""
+    return {key: value for key, value in entry.items() if value not in ([], "", True)}
 
 
 @rules.command("test")

@@ -2,21 +2,34 @@
 
 `avg by (gpu) (avg_over_time(gpu_temperature_celsius{gpu="0"}[5m])) > 85` is
 `avg(gpu.temperature_celsius{gpu="0"}) over 5m by appliance, gpu > 85`. Without an outer function,
-a rule is by all tags of its measurement.
+a rule is by all tags of its measurement. All other expressions become rules in PromQL.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import chain, count
 from typing import Any
 
+from alerting.compatibility.go_templates import annotation_of
+from alerting.compatibility.metric_mapping import onto_our_metrics
 from alerting.language.checks import rule_errors
 from alerting.language.parser import MAX_LENGTH
-from alerting.language.text import Comparand, comparand_text, rule_expression, with_canonical_parts
-from alerting.rule_request import RuleRequest
+from alerting.language.text import (
+    Comparand,
+    comparand_text,
+    parse_expression,
+    rule_expression,
+    with_canonical_parts,
+)
+from alerting.rule_request import RuleEntry, RuleRequest
 from alerting.states import Comparison, Operator, Severity
+from core.errors import InvalidInputError
 from core.quantities import parse_duration
+from timeseries.prometheus_names import metric_name
+from timeseries.promql.syntax import parse
 from timeseries.store import TENANT_TAG
 
 _FUNCTIONS = ("avg", "min", "max", "sum", "count", "last")
@@ -61,51 +74,121 @@ class Metric:
 
 def convert_rules(
     groups: Sequence[Any], metrics: Sequence[Metric]
-) -> tuple[list[dict[str, str]], list[str]]:
-    """Return the rules of a Prometheus file as `name` and `expression`, and what was left out.
+) -> tuple[list[RuleEntry], list[str]]:
+    """Return the rules of a Prometheus file as entries of ours, and what was left out.
+
+    A rule becomes a threshold where that means the same, else a rule in PromQL: about our metrics
+    where all of its metrics have an equivalent, else about those that Prometheus sends.
 
     Args:
         groups: the list `groups` of the file.
         metrics: those of the portal; `gpu_temperature_celsius` is `gpu.temperature_celsius`.
     """
-    named = {
-        re.sub(r"\W", "_", f"{metric.measurement}_{metric.field}"): metric for metric in metrics
-    }
-    expressions: dict[str, str] = {}
+    named = {metric_name(metric.measurement, metric.field): metric for metric in metrics}
+    entries: dict[str, RuleEntry] = {}
     left_out: list[str] = []
+    for rule in _rules(groups, left_out):
+        name = _unique(str(_get(rule, "alert") or _get(rule, "record") or rule)[:80], rule, entries)
+        try:
+            request, renamed = _converted(rule, named)
+            annotation, problems = _annotation(rule, renamed)
+            entry = RuleEntry(name=name, expression=rule_expression(request), annotation=annotation)
+            _check(entry)
+        except (ValueError, InvalidInputError) as error:
+            reason = error.message if isinstance(error, InvalidInputError) else error
+            left_out.append(f"{name}: not converted: {reason}".rstrip("."))
+            continue
+        entries[name] = entry
+        problems += _lost_labels(rule, request)
+        if problems:
+            left_out.append(f"{name}: converted without {', '.join(problems)}")
+    return list(entries.values()), left_out
+
+
+def _rules(groups: Sequence[Any], left_out: list[str]) -> Iterator[Mapping[str, Any]]:
     for group in groups:
         rules = _get(group, "rules")
-        if not isinstance(rules, list):
+        if isinstance(rules, list):
+            yield from rules
+        else:
             left_out.append(f"a group without a list of rules: {str(group)[:100]}")
-            continue
-        for rule in rules:
-            name = str(_get(rule, "alert") or _get(rule, "record") or rule)[:100]
-            if name in expressions:
-                name = f"{name} ({_severity(rule)})"
-            if name in expressions:
-                left_out.append(f"{name}: not converted: the name and severity are repeated")
-                continue
-            try:
-                expressions[name] = rule_expression(_convert(rule, named))
-            except ValueError as error:
-                left_out.append(f"{name}: not converted: {error}")
-                continue
-            labels = _get(rule, "labels")
-            label_names = map(str, labels if isinstance(labels, Mapping) else ())
-            ignored = [f"label {label}" for label in sorted(label_names) if label != "severity"]
-            ignored += ["annotations"] if _get(rule, "annotations") else []
-            if ignored:
-                left_out.append(f"{name}: converted without {', '.join(ignored)}")
-    entries = [{"name": name, "expression": text} for name, text in expressions.items()]
-    return entries, left_out
 
 
-def _convert(rule: Mapping[str, Any], named: Mapping[str, Metric]) -> RuleRequest:
+def _unique(name: str, rule: object, entries: Mapping[str, RuleEntry]) -> str:
+    """Return a name that no other rule has: rules of Prometheus may share theirs."""
+    numbered = (f"{name} ({number})" for number in count(2))
+    candidates = chain([name, f"{name} ({_severity(rule)})"], numbered)
+    return next(candidate for candidate in candidates if candidate not in entries)
+
+
+def _converted(
+    rule: Mapping[str, Any], named: Mapping[str, Metric]
+) -> tuple[RuleRequest, Mapping[str, str]]:
+    """Return a rule of ours, and our tag for labels that have another name in it."""
     if _get(rule, "alert") is None:
-        raise ValueError("only alerting rules are supported")
+        kind = "a recording rule" if _get(rule, "record") else "no alerting rule"
+        raise ValueError(f"it is {kind}: only alerting rules are supported")
     unknown = sorted(str(key) for key in rule if key not in _KEYS)
     if unknown:
         raise ValueError(f"the key {unknown[0]!r} is not supported")
+    if not _labels_of(rule).keys() - {"severity"}:
+        # A threshold has no labels of its own.
+        with suppress(ValueError, InvalidInputError):
+            return _convert(rule, named), {}
+    return _in_promql(rule)
+
+
+def _in_promql(rule: Mapping[str, Any]) -> tuple[RuleRequest, Mapping[str, str]]:
+    text = str(rule.get("expr")).strip()
+    mapped = onto_our_metrics(parse(text))
+    promql, renamed = mapped or (" ".join(text.split()), {})
+    labels = {
+        name: text
+        for name, text in _labels_of(rule).items()
+        if name != "severity" and "{{" not in text
+    }
+    request = RuleRequest(
+        name=str(rule["alert"]),
+        promql=promql,
+        labels=labels,
+        for_seconds=_seconds(rule.get("for")),
+        keep_firing_seconds=_seconds(rule.get("keep_firing_for")),
+    )
+    values: dict[str, Any] = {f"{_severity(rule)}_threshold": 0.0}
+    return replace(request, **values), renamed
+
+
+def _labels_of(rule: object) -> dict[str, str]:
+    labels = _get(rule, "labels")
+    return (
+        {str(name): str(text) for name, text in labels.items()}
+        if isinstance(labels, Mapping)
+        else {}
+    )
+
+
+def _lost_labels(rule: object, request: RuleRequest) -> list[str]:
+    """Return the labels that a rule of ours has not; templates would make new alerts each time."""
+    lost = _labels_of(rule).keys() - request.labels.keys() - {"severity"}
+    return [f"label {name} (a template)" for name in sorted(lost)]
+
+
+def _annotation(rule: object, renamed: Mapping[str, str]) -> tuple[str, list[str]]:
+    annotations = _get(rule, "annotations")
+    return annotation_of(annotations, renamed) if isinstance(annotations, Mapping) else ("", [])
+
+
+def _check(entry: RuleEntry) -> None:
+    """Check that the entry can be applied as it is written."""
+    request = replace(
+        parse_expression(entry.expression), name=entry.name, annotation=entry.annotation
+    )
+    errors = rule_errors(request)
+    if errors:
+        raise ValueError(" ".join(text for texts in errors.values() for text in texts))
+
+
+def _convert(rule: Mapping[str, Any], named: Mapping[str, Metric]) -> RuleRequest:
     expression = str(rule.get("expr"))
     if len(expression) > MAX_LENGTH:
         raise ValueError(f"the expression is longer than {MAX_LENGTH} characters")

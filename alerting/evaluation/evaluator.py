@@ -38,6 +38,7 @@ from alerting.states import ACCUMULATING, AlertState, NoDataPolicy
 from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError, VedetteError
 from core.guarded_update import changed_one
+from tenants.fleet.appliances import appliance_names
 from tenants.fleet.liveness import current_outage
 from tenants.models import Appliance, ApplianceState
 from timeseries.store import APPLIANCE_TAG, Store
@@ -145,7 +146,7 @@ class Evaluator:
         summary = EvaluationSummary()
         if not rules:
             return summary
-        view = self._view(rules[0].tenant_id)
+        view = self._view(rules[0].tenant_id, has_promql=any(rule.promql for rule in rules))
         quiet: dict[str, dict[str, Any]] = {}
         for rule in rules:
             if not self.may_record():
@@ -166,13 +167,14 @@ class Evaluator:
                 session.execute(_record_statement(self.fence), list(quiet.values()))
         return summary
 
-    def _view(self, tenant_id: str) -> "_View":
+    def _view(self, tenant_id: str, *, has_promql: bool) -> "_View":
         own = select(Appliance.id).where(Appliance.tenant_id == tenant_id)
         with transaction(self.sessions) as session:
             return _View(
                 alerted=_alerted(session, [tenant_id]),
                 silent=frozenset(session.scalars(own.where(Appliance.state.in_(_OUT_OF_CONTACT)))),
                 retired=frozenset(session.scalars(own.where(Appliance.retired_at.is_not(None)))),
+                names=appliance_names(session, (tenant_id,)) if has_promql else {},
                 is_outage=current_outage(session) is not None,
             )
 
@@ -200,6 +202,7 @@ class Evaluator:
                 now=ends_at,
                 only_breaches=not is_whole,
                 whole_appliances=() if is_whole else alerted,
+                names=view.names,
             )
         )
         recorded = _evaluation(
@@ -255,12 +258,14 @@ class _View:
         alerted: appliances that have alerts, by rule.
         silent: appliances that are out of contact.
         retired: appliances whose samples raise no alerts.
+        names: of appliances by ID, where rules in PromQL need them.
         is_outage: whether the portal suspects itself.
     """
 
     alerted: dict[str, set[str]]
     silent: frozenset[str]
     retired: frozenset[str]
+    names: Mapping[str, str]
     is_outage: bool
 
 

@@ -9,6 +9,7 @@ from datetime import datetime
 from statistics import linear_regression
 from typing import Any
 
+from alerting.evaluation.promql_groups import NO_NAMES, Names, promql_groups
 from alerting.evaluation.rule_query import rule_query
 from alerting.evaluation.rule_values import values_by_group
 from alerting.language.checks import rule_errors
@@ -55,8 +56,11 @@ def read_groups(
     now: datetime,
     only_breaches: bool = False,
     whole_appliances: Collection[str] = (),
+    names: Names = NO_NAMES,
 ) -> list[Group]:
     """Return the groups, always split by `appliance`, with their values over the window.
+
+    Those of a rule in PromQL are the series of its result.
 
     Args:
         store: the samples.
@@ -65,7 +69,11 @@ def read_groups(
         now: the end of the window.
         only_breaches: whether groups that breach no threshold may be left out.
         whole_appliances: those of which none are left out.
+        names: of appliances by ID, for a rule in PromQL.
     """
+    if rule.promql:
+        series = promql_groups(store, rule, tenants=tenants, now=now, names=names)
+        return [Group(tags, value) for tags, value in series]
     end_ns = to_ns(now)
     window_ns = round(rule.window_seconds * NS_PER_SECOND)
     query = rule_query(rule, start_ns=end_ns - window_ns, end_ns=end_ns, tenants=tenants)
@@ -147,7 +155,14 @@ def group_severity(group: Group, rule: Rule | RuleRequest) -> Severity | None:
     return severity_of(group.value, rule) if group.holds else None
 
 
-def preview_rule(store: Store, scope: Scope, request: RuleRequest, *, now: datetime) -> list[Group]:
+def preview_rule(
+    store: Store,
+    scope: Scope,
+    request: RuleRequest,
+    *,
+    now: datetime,
+    names: Names = NO_NAMES,
+) -> list[Group]:
     """Return every group of the rule now, regardless of its `for` duration.
 
     Raises:
@@ -159,7 +174,7 @@ def preview_rule(store: Store, scope: Scope, request: RuleRequest, *, now: datet
     raise_errors("rule", errors)
     return [
         replace(group, severity=group_severity(group, request))
-        for group in read_groups(store, request, tenants=scope.tenants, now=now)
+        for group in read_groups(store, request, tenants=scope.tenants, now=now, names=names)
     ]
 
 

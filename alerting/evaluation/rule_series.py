@@ -5,7 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import numpy as np
+
 from alerting.evaluation.expression import forecast, group_severity, read_groups
+from alerting.evaluation.promql_groups import NO_NAMES, Names, promql_steps
 from alerting.evaluation.rule_query import rule_query
 from alerting.evaluation.rule_values import values_by_group
 from alerting.machine import severity_of
@@ -24,6 +27,8 @@ from timeseries.store import Store
 
 MAX_LINES = 8
 MAX_POINTS = 1000
+MAX_STEPS = 240
+"""Of a rule in PromQL."""
 _LEAST_SPAN = timedelta(minutes=15)
 _MOST_SPAN = timedelta(days=7)
 _WINDOWS = 72
@@ -66,8 +71,12 @@ def read_series(
     tenants: tuple[str, ...] | None,
     end: datetime,
     start: datetime | None = None,
+    names: Names = NO_NAMES,
 ) -> RuleSeries:
-    """Return the series of a valid rule; without a start, of 72 windows, a week at most."""
+    """Return the series of a valid rule; without a start, of 72 windows, a week at most.
+
+    Those of a rule in PromQL are drawn where they are in its result.
+    """
     window = timedelta(seconds=rule.window_seconds)
     is_forecast = rule.aggregate == FORECAST
     if start is None:
@@ -79,6 +88,10 @@ def read_series(
     # The last window may be incomplete.
     end_ns = -(-to_ns(end) // step_ns) * step_ns
     start_ns = to_ns(start) // step_ns * step_ns
+    if rule.promql:
+        width_ns = -(-span_ns // MAX_STEPS // NS_PER_SECOND) * NS_PER_SECOND
+        steps = range(to_ns(end) - span_ns // width_ns * width_ns, to_ns(end), width_ns)
+        return _promql_series(store, rule, steps, tenants=tenants, names=names)
     query = rule_query(rule, start_ns=start_ns, end_ns=end_ns, tenants=tenants, step_ns=step_ns)
     needed = [tag for tag, values in rule.filters.items() if ANY_VALUE in values]
     ahead_ns = round(rule.ahead_seconds * NS_PER_SECOND)
@@ -112,6 +125,34 @@ def read_series(
     )
 
 
+def _promql_series(
+    store: Store,
+    rule: RuleRequest,
+    steps: range,
+    *,
+    tenants: tuple[str, ...] | None,
+    names: Names,
+) -> RuleSeries:
+    tags, vector = promql_steps(store, rule, steps, tenants=tenants, names=names)
+    ends = np.array(steps) + steps.step
+    lines = [
+        GroupSeries(own, ends[flags].tolist(), row[flags].tolist())
+        for own, row, flags in zip(tags, vector.values, vector.is_present, strict=True)
+        if all(own.get(tag) in texts for tag, texts in rule.filters.items())
+    ]
+    lines.sort(key=_last, reverse=True)
+    return RuleSeries(
+        field="",
+        start_ns=steps[0],
+        end_ns=steps.stop,
+        step_ns=steps.step,
+        lines=lines[:MAX_LINES],
+        groups=len(lines),
+        breaching=sum(line.times_ns[-1] == ends[-1] for line in lines),
+        thresholds=[],
+    )
+
+
 def request_of(rule: Rule) -> RuleRequest:
     """Return a saved rule as a user writes it."""
     return RuleRequest(**{name: getattr(rule, name) for name in FIELDS})
@@ -119,7 +160,8 @@ def request_of(rule: Rule) -> RuleRequest:
 
 def rule_of_group(rule: Rule, tags: Mapping[str, str]) -> RuleRequest:
     """Return a rule that has only the group with these tags; a missing tag is empty."""
-    only = {tag: (tags.get(tag, ""),) for tag in group_tags(rule)}
+    wanted = tags if rule.promql else group_tags(rule)
+    only = {tag: (tags.get(tag, ""),) for tag in wanted}
     return replace(request_of(rule), filters={**rule.filters, **only})
 
 

@@ -89,7 +89,7 @@ def _alike(rules: Iterable[Rule]) -> Iterator[Sequence[Rule]]:
     """Yield groups of rules that are the same but for their tenant, up to `MAX_TENANTS` each."""
     by_text: dict[tuple[str, ...], dict[str, Rule]] = defaultdict(dict)
     for rule in rules:
-        if TENANT_TAG not in rule.group_by and TENANT_TAG not in rule.filters:
+        if not rule.promql and TENANT_TAG not in rule.group_by and TENANT_TAG not in rule.filters:
             text = tuple(repr(getattr(rule, name)) for name in EXPRESSED)
             # A second rule of a tenant that is the same is read alone.
             by_text[text].setdefault(rule.tenant_id, rule)

@@ -7,6 +7,7 @@ are parsed, compiled and rendered where they hold up all other requests. It know
 and `links`.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,8 @@ from jinja2 import Template, TemplateError, nodes
 from jinja2.exceptions import FilterArgumentError
 from jinja2.filters import FILTERS, do_round
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from core.quantities import format_duration
 
 MAX_TEMPLATE_LENGTH = 1000
 MAX_LENGTH = 2000
@@ -151,9 +154,48 @@ def _of_cut_text(text_filter: Callable[..., str]) -> Callable[..., str]:
     return lambda text, *arguments: text_filter(str(text)[:MAX_LENGTH], *arguments)
 
 
+def _printf(value: object, pattern: str) -> str:
+    """Return a value in the notation of printf; see `_PRINTF`."""
+    match = _PRINTF.fullmatch(str(pattern))
+    if match is None:
+        raise FilterArgumentError("'printf' takes text with one of %f %e %g %d %s %v, such as %.2f")
+    before, flags, kind, after = match.groups()
+    if kind in "sv":
+        shown = f"{value:g}" if isinstance(value, float) else str(value)[:MAX_LENGTH]
+        return f"{before}{shown}{after}".replace("%%", "%")
+    number = int(float(str(value))) if kind == "d" else float(str(value))
+    return f"{before}{f'%{flags}{kind}' % number}{after}".replace("%%", "%")
+
+
+def _humanized(value: float) -> str:
+    """Return a number with a prefix such as `k` or `m`, as Prometheus does."""
+    number, prefix = float(value), ""
+    large, small = iter("kMGTPEZY"), iter("mμnpfazy")
+    while abs(number) >= _THOUSAND and (following := next(large, "")):
+        number, prefix = number / _THOUSAND, following
+    while 0 < abs(number) < 1 and (following := next(small, "")):
+        number, prefix = number * _THOUSAND, following
+    return f"{number:.4g}{prefix}"
+
+
+def _humanized_1024(value: float) -> str:
+    """Return a number with a prefix such as `Ki`, as Prometheus does."""
+    number, prefix, large = float(value), "", iter("KMGTPEZY")
+    while abs(number) >= _KIBI and (following := next(large, "")):
+        number, prefix = number / _KIBI, f"{following}i"
+    return f"{number:.4g}{prefix}"
+
+
+_THOUSAND, _KIBI = 1000.0, 1024.0
+_PRINTF = re.compile(r"((?:[^%]|%%)*)%([-+ 0]?[0-9]?[0-9]?(?:\.[0-9])?)([fegdsv])((?:[^%]|%%)*)")
 _ENVIRONMENT = ImmutableSandboxedEnvironment()
 _ENVIRONMENT.filters = {
     "round": _round,
+    "printf": _printf,
+    "humanize": _humanized,
+    "humanize1024": _humanized_1024,
+    "humanizeDuration": lambda value: format_duration(float(value)),
+    "humanizePercentage": lambda value: f"{float(value) * 100:.4g}%",
     **{name: FILTERS[name] for name in _FILTERS},
     **{name: _of_cut_text(FILTERS[name]) for name in _TEXT_FILTERS},
 }

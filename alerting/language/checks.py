@@ -12,6 +12,7 @@ from alerting.language.matchers import MAX_MATCHERS, parse_matcher
 from alerting.language.text import condition_of, parse_comparand
 from alerting.rule_request import (
     ANY_VALUE,
+    EXPRESSED,
     LEVEL_FIELDS,
     MAX_NAME_LENGTH,
     Errors,
@@ -20,20 +21,81 @@ from alerting.rule_request import (
     levels_of,
     rule_thresholds,
 )
-from alerting.states import FORECAST, FUNCTIONS, Comparison, Operator
+from alerting.states import FORECAST, FUNCTIONS, Comparison, Operator, Severity
 from core.errors import InvalidInputError
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG
 
 MAX_SECONDS = 30 * 24 * 3600.0
 MIN_WINDOW_SECONDS = 1.0
 MAX_GROUP_TAGS = 8
+MAX_LABELS = 10
+MAX_LABEL_LENGTH = 200
+_LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED_LABELS = {APPLIANCE_TAG, TENANT_TAG, "appliance_id", "rule", "severity"}
+_PROMQL_FIELDS = {
+    *("promql", "labels", "for_seconds", "keep_firing_seconds", "interval_seconds"),
+    *(f"{severity}_threshold" for severity in Severity),
+}
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*")
 
 
 def rule_errors(request: RuleRequest) -> Errors:
     """Return the validation errors by field, without a look at the database."""
+    errors = _promql_errors(request) if request.promql else _query_errors(request)
+    errors["name"] = _name_errors(request.name)
+    errors["interval_seconds"] = _seconds_errors("every", request.interval_seconds)
+    errors["for_seconds"] = _seconds_errors("for", request.for_seconds)
+    errors["keep_firing_seconds"] = _seconds_errors("keep firing", request.keep_firing_seconds)
+    errors["annotation"] = annotation_errors(request.annotation)
+    errors["actions"] = action_errors(request.actions)
+    return {name: messages for name, messages in errors.items() if messages}
+
+
+def _promql_errors(request: RuleRequest) -> Errors:
+    """Return the errors of a rule in PromQL, which has nothing of other queries."""
+    plain = RuleRequest(name="")
+    others = [
+        name
+        for name in EXPRESSED
+        if name not in _PROMQL_FIELDS
+        and _listed(getattr(request, name)) != _listed(getattr(plain, name))
+    ]
+    errors: Errors = {name: ["Leave it out: the rule is in PromQL."] for name in others}
+    thresholds = rule_thresholds(request)
+    if [level for _, level in thresholds] != [0.0]:
+        text = "A rule in PromQL has one severity: set its threshold to 0, and no other."
+        errors["warning_threshold"] = [text]
+    errors["labels"] = _label_errors(request.labels)
+    try:
+        from timeseries.promql.queries import check_condition  # noqa: PLC0415 - only on servers
+    except ImportError:
+        return errors
+    try:
+        check_condition(request.promql)
+    except InvalidInputError as error:
+        errors["promql"] = [error.message]
+    return errors
+
+
+def _listed(value: object) -> object:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _label_errors(labels: Mapping[str, str]) -> list[str]:
+    errors = [] if len(labels) <= MAX_LABELS else [f"A rule has at most {MAX_LABELS} labels."]
+    for name, text in labels.items():
+        if not _LABEL.fullmatch(name) or name in _RESERVED_LABELS:
+            errors.append(f"A rule can't have the label {name!r}. Use another name.")
+        if len(text) > MAX_LABEL_LENGTH or not text.isprintable():
+            errors.append(
+                f"The label {name!r} needs a text of up to {MAX_LABEL_LENGTH} printable characters."
+            )
+    return errors
+
+
+def _query_errors(request: RuleRequest) -> Errors:
     errors: Errors = {
-        "name": _name_errors(request.name),
+        "labels": ["Only a rule in PromQL has labels."] if request.labels else [],
         "measurement": _identifier_errors("measurement", request.measurement, "gpu"),
         "field": _identifier_errors("field", request.field, "temperature_celsius"),
         "aggregate": []
@@ -41,7 +103,6 @@ def rule_errors(request: RuleRequest) -> Errors:
         else [f"Unknown aggregate {request.aggregate!r}. Use one of {', '.join(FUNCTIONS)}."],
         "other_field": _arithmetic_errors(request),
         "ahead_seconds": _ahead_errors(request),
-        "interval_seconds": _seconds_errors("every", request.interval_seconds),
         "window_seconds": _seconds_errors(
             "window", request.window_seconds, minimum=MIN_WINDOW_SECONDS
         ),
@@ -50,13 +111,8 @@ def rule_errors(request: RuleRequest) -> Errors:
         "matchers": _matcher_errors(request.matchers),
         "compared_with": _comparand_errors(request),
         "and_condition": _condition_errors(request),
-        "for_seconds": _seconds_errors("for", request.for_seconds),
-        "keep_firing_seconds": _seconds_errors("keep firing", request.keep_firing_seconds),
     }
-    errors["annotation"] = annotation_errors(request.annotation)
-    errors["actions"] = action_errors(request.actions)
-    errors |= _threshold_errors(request)
-    return {name: messages for name, messages in errors.items() if messages}
+    return errors | _threshold_errors(request)
 
 
 def _name_errors(name: str) -> list[str]:

@@ -57,12 +57,12 @@ class StoredNames:
 
 def metric_errors(names: StoredNames, request: RuleRequest) -> Errors:
     """Return the errors of the names and the functions of a rule by field."""
-    return _of_all_parts(request, partial(_sampled_errors, names))
+    return {} if request.promql else _of_all_parts(request, partial(_sampled_errors, names))
 
 
 def declared_errors(request: RuleRequest) -> Errors:
     """Return what is wrong for any samples: names that are nearly declared ones, and functions."""
-    return _of_all_parts(request, _declared_errors)
+    return {} if request.promql else _of_all_parts(request, _declared_errors)
 
 
 def _of_all_parts(request: RuleRequest, errors_of: Callable[[RuleRequest], Errors]) -> Errors:

@@ -24,10 +24,16 @@ CLAUSES = {
     "every": "interval_seconds",
 }
 _COMPARAND_CLAUSES = {"over": "window_seconds", "offset": "offset_seconds"}
+_PROMQL_CLAUSES = {name: CLAUSES[name] for name in ("for", "keep_firing_for", "every")}
 _CONDITION_CLAUSES = ("over", "ahead", "by")
 KEYWORDS = frozenset({*CLAUSES, *Severity, "reset", "and", "offset"})
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_.:/-]*")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_PROMQL = re.compile(r"promql\s*\(")
+_NO_PARENTHESIS = re.compile(
+    r"(?:[^()\"'`]|\"(?:[^\"\\]|\\.)*\"|'(?:[^'\\]|\\.)*'|`[^`]*`)+", re.DOTALL
+)
+_PARENTHESIS = re.compile(r"[()]")
 _BARE_VALUE = re.compile(r'[^\s,|{}()"=]+')
 _OPERATOR = re.compile(r"[+*/-]")
 _AND = re.compile(r"and\b")
@@ -69,6 +75,9 @@ class ExpressionParser:
 
     def rule(self) -> dict[str, Any]:
         """Read the whole text; return the fields of a rule request."""
+        self._next()
+        if self._match(_PROMQL):
+            return self._read_promql()
         self._read_metric()
         while (start := self._next()) < len(self._text):
             has_comma = self._take(",")
@@ -103,6 +112,42 @@ class ExpressionParser:
         if self._next() < len(self._text):
             self._expected("'over', 'by' or 'ahead'")
         return fields
+
+    def _read_promql(self) -> dict[str, Any]:
+        """Read a rule in PromQL after its opening parenthesis."""
+        opened_at, depth = self._at - 1, 1
+        while depth:
+            sign = self._match(_NO_PARENTHESIS) or self._match(_PARENTHESIS)
+            if not sign:
+                self._fail("this parenthesis is not closed", at=opened_at)
+            depth += {"(": 1, ")": -1}.get(sign, 0)
+        self._found["promql"] = self._text[opened_at + 1 : self._at - 1].strip()
+        while (start := self._next()) < len(self._text):
+            word = self._word_ahead()
+            if word in set(Severity) and not self._found.keys() & set(LEVEL_FIELDS):
+                self._match(_WORD)
+                self._found[f"{word}_threshold"] = 0.0
+            elif word == "labels" and "labels" not in self._found:
+                self._match(_WORD)
+                self._found["labels"] = self._read_labels()
+            elif word in _PROMQL_CLAUSES:
+                self._read_clause(start, _PROMQL_CLAUSES)
+            else:
+                self._expected(f"a severity, labels, {', '.join(_PROMQL_CLAUSES)} or the end")
+        if not self._found.keys() & set(LEVEL_FIELDS):
+            self._found["warning_threshold"] = 0.0
+        return self._found
+
+    def _read_labels(self) -> dict[str, str]:
+        labels: dict[str, str] = {}
+        self._require("{", "'{'")
+        while not self._take("}"):
+            if labels:
+                self._require(",", "',' or '}'")
+            name = self._tag()
+            self._require("=", "'='")
+            labels[name] = self._filter_value()
+        return labels
 
     def _read_once(self, name: str, read: Callable[[], object], *, at: int) -> None:
         """Read a part of the text, and find the text itself."""

@@ -2,6 +2,7 @@
 
     avg(gpu.temperature_celsius{gpu="0"|"1"}) over 5m by appliance, gpu
         > 85 °C reset 80 °C, critical > 95 °C for 2m keep_firing_for 10m no_data alert every 1m
+    promql(sum by (job) (rate(node_network_receive_bytes_total[5m])) > 1e9) critical for 5m
     forecast(disk.used_bytes / disk.total_bytes) ahead 1d over 6h by mount > 0.95
     avg(gpu.power_watts{gpu!="0"}) over 5m / avg(gpu.power_watts) over 1d offset 1d by gpu > 1.5
     last(disk.used_percent) by mount > 80 and change(disk.used_percent) over 1d > 10 for 5m
@@ -19,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from alerting.language.matchers import split_matcher
 from alerting.language.parser import KEYWORDS, ExpressionParser
-from alerting.rule_request import ANY_VALUE, RuleRequest, group_tags, levels_of, unit_field
+from alerting.rule_request import (
+    ANY_VALUE,
+    RuleRequest,
+    group_tags,
+    levels_of,
+    promql_severity,
+    unit_field,
+)
 from alerting.states import NoDataPolicy, Operator, Severity
 from core.quantities import format_duration, format_size, parse_duration, unit_of
 
@@ -44,6 +52,8 @@ class Comparand:
 
 def rule_expression(rule: "Rule | RuleRequest") -> str:
     """Return the text of a rule, without its name, receivers and whether it is enabled."""
+    if rule.promql:
+        return _promql_text(rule)
     thresholds = [
         f"{'' if severity is Severity.WARNING else f'{severity} '}{rule.comparison} "
         + " reset ".join(_printed(rule, value) for value in (threshold, reset) if value is not None)
@@ -65,6 +75,23 @@ def rule_expression(rule: "Rule | RuleRequest") -> str:
         parts.append(f"no_data {rule.no_data}")
     if rule.interval_seconds:
         parts.append(f"every {_duration(rule.interval_seconds)}")
+    return " ".join(parts)
+
+
+def _promql_text(rule: "Rule | RuleRequest") -> str:
+    severity = promql_severity(rule)
+    labels = ", ".join(f"{_name(name)}={_quoted(text)}" for name, text in rule.labels.items())
+    clauses = {
+        "for": rule.for_seconds,
+        "keep_firing_for": rule.keep_firing_seconds,
+        "every": rule.interval_seconds,
+    }
+    parts = [
+        f"promql({rule.promql})",
+        *([severity.value] if severity is not Severity.WARNING else []),
+        *([f"labels {{{labels}}}"] if labels else []),
+        *(f"{clause} {_duration(seconds)}" for clause, seconds in clauses.items() if seconds),
+    ]
     return " ".join(parts)
 
 

@@ -92,7 +92,7 @@ def alert_payload(
         for severity, threshold in rule_thresholds(rule)
         if severity.rank <= alert.severity.rank
     ]
-    threshold = reached[-1] if reached else None
+    threshold = reached[-1] if reached and not rule.promql else None
     named = dict(tags)
     if appliance_id:
         named[APPLIANCE_TAG] = appliances.get(appliance_id, appliance_id)

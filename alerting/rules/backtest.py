@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from alerting.evaluation.expression import FORECAST_MIN_VALUES
 from alerting.evaluation.firing_steps import Floats, breaches, breaching_groups, firing_steps
+from alerting.evaluation.promql_groups import NO_NAMES, Names, promql_steps
 from alerting.evaluation.rolling_forecast import rolling_forecast
 from alerting.evaluation.rule_query import rule_query
 from alerting.evaluation.rule_values import GroupKey, compared_steps
@@ -74,21 +75,33 @@ class Backtest:
 
 
 def backtest_rule(
-    store: Store, scope: Scope, request: RuleRequest, *, now: datetime, days: int
+    store: Store,
+    scope: Scope,
+    request: RuleRequest,
+    *,
+    now: datetime,
+    days: int,
+    names: Names = NO_NAMES,
 ) -> Backtest:
     """Replay a rule over the last days.
 
     Raises:
         InvalidInputError: the request is invalid; the name is not checked.
     """
-    for part in backtest_in_parts(store, scope, request, now=now, days=days):
+    for part in backtest_in_parts(store, scope, request, now=now, days=days, names=names):
         if isinstance(part, Backtest):
             return part
     raise AssertionError("a backtest ends with its result")
 
 
 def backtest_in_parts(
-    store: Store, scope: Scope, request: RuleRequest, *, now: datetime, days: int
+    store: Store,
+    scope: Scope,
+    request: RuleRequest,
+    *,
+    now: datetime,
+    days: int,
+    names: Names = NO_NAMES,
 ) -> Iterator[float | Backtest]:
     """Check a rule, then replay it: yield the share that is done, again and again, and the result.
 
@@ -114,12 +127,15 @@ def backtest_in_parts(
     step_ns = step_seconds * NS_PER_SECOND
     end_ns = to_ns(now) // step_ns * step_ns
     start_ns = to_ns(now - timedelta(days=days)) // step_ns * step_ns
-    return _replayed(store, scope, request, range(start_ns, end_ns, step_ns))
+    return _replayed(store, scope, request, range(start_ns, end_ns, step_ns), names)
 
 
 def _replayed(
-    store: Store, scope: Scope, request: RuleRequest, starts: range
+    store: Store, scope: Scope, request: RuleRequest, starts: range, names: Names
 ) -> Iterator[float | Backtest]:
+    if request.promql:
+        yield _replayed_promql(store, scope, request, starts, names)
+        return
     reads = 1 + sum(1 for _ in other_parts(request))
     replay = _replay(store, request, starts, tenants=scope.tenants)
     for number in count():
@@ -139,7 +155,7 @@ def _replay(
     breaching = breaching_groups(request, values)
     step_seconds = starts.step / NS_PER_SECOND
     tags = group_tags(request)
-    firings = _firings(
+    firings = _sorted_firings(
         [
             {tag: text for tag, text in zip(tags, groups[group], strict=True) if text}
             for group in breaching
@@ -150,18 +166,25 @@ def _replay(
             step_seconds=step_seconds,
             holds=None if holds is None else holds[breaching],
         ),
-        # An evaluation is at the end of its step.
-        [from_ns(start_ns + starts.step) for start_ns in starts],
-    )
-    firings.sort(
-        key=lambda firing: (
-            -len(firing.periods),
-            -firing.firing_seconds,
-            sorted(firing.tags.items()),
-        )
+        starts,
     )
     series = int(np.isfinite(values).any(axis=1).sum())
     return Backtest(step_seconds, series, firings)
+
+
+def _replayed_promql(
+    store: Store, scope: Scope, request: RuleRequest, starts: range, names: Names
+) -> Backtest:
+    """Return the backtest of a rule in PromQL: its series fire where they are present."""
+    tags, vector = promql_steps(store, request, starts, tenants=scope.tenants, names=names)
+    step_seconds = starts.step / NS_PER_SECOND
+    is_firing = firing_steps(
+        request,
+        np.ones(vector.values.shape),
+        step_seconds=step_seconds,
+        holds=vector.is_present,
+    )
+    return Backtest(step_seconds, len(tags), _sorted_firings(tags, is_firing, starts))
 
 
 def _values(
@@ -219,17 +242,26 @@ def _rows(keys: Sequence[GroupKey], values: Mapping[GroupKey, Floats], steps: in
     return rows
 
 
-def _firings(
-    groups: Sequence[Mapping[str, str]], is_firing: NDArray[np.bool_], times: Sequence[datetime]
+def _sorted_firings(
+    groups: Sequence[Mapping[str, str]], is_firing: NDArray[np.bool_], starts: range
 ) -> list[Firings]:
-    """Return the periods of groups that fire in some steps, at the times of their evaluations."""
+    """Return the periods of groups that fire in some steps, those that fire most often first."""
+    # An evaluation is at the end of its step.
+    times = [from_ns(start_ns + starts.step) for start_ns in starts]
     edges = np.diff(is_firing.astype(np.int8), axis=1, prepend=0, append=0)
     firings = []
     for tags, row in zip(groups, edges, strict=True):
-        starts, ends = np.flatnonzero(row > 0).tolist(), np.flatnonzero(row < 0).tolist()
-        if starts:
-            pairs = zip(starts, ends, strict=True)
+        begins, ends = np.flatnonzero(row > 0).tolist(), np.flatnonzero(row < 0).tolist()
+        if begins:
+            pairs = zip(begins, ends, strict=True)
             firings.append(
                 Firings(tags, [(times[a], times[min(b, len(times) - 1)]) for a, b in pairs])
             )
+    firings.sort(
+        key=lambda firing: (
+            -len(firing.periods),
+            -firing.firing_seconds,
+            sorted(firing.tags.items()),
+        )
+    )
     return firings

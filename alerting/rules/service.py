@@ -43,6 +43,8 @@ RULE_SORTS: Columns = {
 
 # A change of these, or of the tags to group by, makes a new query: the alerts end.
 _QUERY_FIELDS = (
+    "promql",
+    "labels",
     "measurement",
     "field",
     "operator",

@@ -94,8 +94,6 @@ class RuleRequestSchema(request_schema(RuleRequest)):  # type: ignore[misc] # a 
     # A change of the expression replaces these, and the other way round.
     alternatives: ClassVar = {"expression": EXPRESSED}
 
-    measurement = fields.String()
-    field = fields.String()
     actions = _actions()
     expression = fields.String(
         validate=_check_expression,
@@ -127,6 +125,8 @@ class RuleRequestSchema(request_schema(RuleRequest)):  # type: ignore[misc] # a 
         if "expression" in original:
             wrong_names = [name for name in EXPRESSED if name in original]
             message = "Leave it out: the expression has it."
+        elif "promql" in original:
+            wrong_names = []
         else:
             wrong_names = [name for name in ("measurement", "field") if name not in original]
             message = "Missing data for required field."
@@ -191,6 +191,31 @@ class RuleEntrySchema(request_schema(RuleEntry)):  # type: ignore[misc] # a clas
 
     expression = fields.String(required=True, metadata={"example": EXAMPLE})
     actions = _actions()
+
+
+class PrometheusGroupsSchema(StrictSchema):
+    """Groups of rules as Prometheus' files have them."""
+
+    groups = fields.List(
+        fields.Dict(),
+        required=True,
+        validate=validate.Length(max=MAX_RULES),
+        metadata={
+            "example": [
+                {
+                    "name": "hosts",
+                    "rules": [{"alert": "Load", "expr": "node_load1 > 64", "for": "5m"}],
+                }
+            ]
+        },
+    )
+
+
+class ConvertedRulesSchema(Schema):
+    """Rules for `POST /rules/apply`, and what was left out of them."""
+
+    rules = fields.List(fields.Nested(RuleEntrySchema))
+    left_out = fields.List(fields.String())
 
 
 class RuleFileSchema(StrictSchema):

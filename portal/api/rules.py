@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from alerting.compatibility.prometheus_rules import Metric, convert_rules
 from alerting.evaluation.expression import preview_rule
 from alerting.language.metric_checks import check_metric
 from alerting.models import Rule
@@ -25,7 +26,9 @@ from portal.api.rule_schemas import (
     EVALUATED,
     BacktestQuery,
     BacktestSchema,
+    ConvertedRulesSchema,
     PreviewGroupSchema,
+    PrometheusGroupsSchema,
     RuleChangeSchema,
     RuleFileSchema,
     RulePackSchema,
@@ -34,7 +37,9 @@ from portal.api.rule_schemas import (
 )
 from portal.api.schemas import page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url, reading
+from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
+from timeseries.metric_catalog import list_metrics
 
 rules = APIBlueprint("Rules", "/rules", "Alert rules.", changes=Permission.EDIT_ALERTS)
 
@@ -64,6 +69,27 @@ objects.creates(
 
 @rules.operation(
     "POST",
+    "/import",
+    body=PrometheusGroupsSchema,
+    answer=ConvertedRulesSchema,
+    needs=Permission.VIEW,
+)
+def convert_prometheus_rules(body: dict[str, Any]) -> dict[str, Any]:
+    """Return Prometheus' alerting rules as rules to apply, and what was left out of them.
+
+    Nothing is saved.
+    """
+    scope = current_scope()
+    metrics = [
+        Metric(metric.measurement, metric.field, metric.tags)
+        for metric in list_metrics(portal().store, tenants=scope.tenants)
+    ]
+    entries, left_out = convert_rules(body["groups"], metrics)
+    return {"rules": entries, "left_out": left_out}
+
+
+@rules.operation(
+    "POST",
     "/preview",
     body=RuleRequestSchema,
     answer=page_of(PreviewGroupSchema),
@@ -71,7 +97,10 @@ objects.creates(
 )
 def preview(body: dict[str, Any]) -> dict[str, Any]:
     """Evaluate a rule now without saving it."""
-    groups = preview_rule(portal().store, current_scope(), RuleRequest(**body), now=now())
+    scope = current_scope()
+    with database() as session:
+        names = appliance_names(session, scope.tenants)
+    groups = preview_rule(portal().store, scope, RuleRequest(**body), now=now(), names=names)
     return whole_list(groups)
 
 
@@ -86,7 +115,11 @@ def preview(body: dict[str, Any]) -> dict[str, Any]:
 def backtest(query: dict[str, Any], body: dict[str, Any]) -> Backtest:
     """Return when a rule would have fired in the last days, without saving it."""
     store, scope = portal().store, current_scope()
-    return backtest_rule(store, scope, RuleRequest(**body), now=now(), days=query["days"])
+    with database() as session:
+        names = appliance_names(session, scope.tenants)
+    return backtest_rule(
+        store, scope, RuleRequest(**body), now=now(), days=query["days"], names=names
+    )
 
 
 @rules.operation("POST", "/apply", body=RuleFileSchema, answer=page_of(RuleChangeSchema))

@@ -1,6 +1,7 @@
 """Forms for alert rules and receivers."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from werkzeug.datastructures import MultiDict
@@ -237,6 +238,14 @@ class RuleForm(Form):
     actions = ActionsField("Actions", default=list)
     is_enabled = BooleanField("Enabled")
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - WTForms'
+        super().__init__(*arguments, **options)
+        self.is_promql = (self.expression.data or "").lstrip().startswith("promql")
+        if self.is_promql:
+            # The expression has all of them, and there are no inputs for what it has.
+            for name in {"metric", *EXPRESSED} & self._fields.keys():
+                del self[name]
+
     def offer(self, receivers: Iterable[Receiver]) -> None:
         """Set the receivers to choose from."""
         offered = list(receivers)
@@ -250,6 +259,8 @@ class RuleForm(Form):
                 rule = parse_expression(field.data)
             except InvalidInputError as error:
                 raise ValidationError(error.message) from error
+            if rule.promql:
+                return
             if self.filters.data != rule.filters or self.matchers.data != list(rule.matchers):
                 raise ValidationError(
                     "This form can't have filter values with commas, line breaks or outer spaces. "
@@ -270,6 +281,8 @@ class RuleForm(Form):
     def request(self) -> RuleRequest:
         """Return the rule request."""
         values = {name: self.data[name] for name in FIELDS if name in self.data}
+        if self.is_promql:
+            return replace(parse_expression(self.expression.data), **values)
         return RuleRequest(**values, **parse_metric(self.metric.data))
 
 
@@ -281,6 +294,8 @@ def with_expression(typed: MultiDict[str, str]) -> MultiDict[str, str]:
     try:
         values = expressed_values(parse_expression(text))
     except InvalidInputError:
+        return typed
+    if values["promql"]:
         return typed
     filled = RuleForm(formdata=None, data=values)
     replaced = typed.copy()

@@ -20,7 +20,8 @@ from werkzeug.exceptions import HTTPException
 
 from core.clock import to_ns
 from core.errors import OverloadedError, UnavailableError, VedetteError
-from portal.context import current_scope, now, portal
+from portal.context import current_scope, database, now, portal
+from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from timeseries.promql import discovery
 from timeseries.promql.exposition import CONTENT_TYPE, exposition
@@ -153,7 +154,9 @@ def _source() -> Iterator[Source]:
                 retry_after_seconds=5,
             )
         left = min(seconds, MAX_SECONDS) - (time.monotonic() - started)
-        yield Source(portal().store, scope.tenants, max_seconds=max(0.0, left))
+        with database() as session:
+            names = appliance_names(session, scope.tenants)
+        yield Source(portal().store, scope.tenants, names=names, max_seconds=max(0.0, left))
 
 
 def _series(source: Source) -> list[Labels]:

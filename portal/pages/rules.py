@@ -43,6 +43,7 @@ from portal.presenters.series import render_series
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
+from tenants.scope import Scope
 from tenants.tenants import tenant_names
 
 pages = Blueprint("rules", __name__)
@@ -97,9 +98,10 @@ def chart() -> ResponseReturnValue:
     errors = [
         f"{field.label.text}: {text}"
         for field in (form.expression, form.window_seconds, form.ahead_seconds)
+        if field is not None
         for text in field.errors
     ]
-    if errors or form.metric.errors:
+    if errors or (form.metric is not None and form.metric.errors):
         text = " ".join(errors) or "Select a metric to see its series here."
         return render_template("rules/chart.html", note=text)
     wanted = form.request()
@@ -126,7 +128,9 @@ def run_backtest() -> ResponseReturnValue:
     if not form.validate():
         return jsonify(errors=form.errors), HTTPStatus.UNPROCESSABLE_ENTITY
     days = _backtest_days()
-    parts = backtest_in_parts(portal().store, scope, form.request(), now=now(), days=days)
+    parts = backtest_in_parts(
+        portal().store, scope, form.request(), now=now(), days=days, names=names
+    )
 
     def lines() -> Iterator[str]:
         for part in parts:
@@ -185,6 +189,12 @@ def remove(rule_id: str) -> ResponseReturnValue:
     return redirect(url_for(".index"))
 
 
+def _names(scope: Scope) -> dict[str, str]:
+    """Return the names of appliances, which PromQL has in place of IDs."""
+    with database() as session:
+        return appliance_names(session, scope.tenants)
+
+
 def _backtest_days() -> int:
     """Return the days of a backtest, which the form gives."""
     typed = request.form.get("backtest_days", "")
@@ -202,10 +212,15 @@ def _edit_rule(form: RuleForm, *, rule: Rule | None) -> ResponseReturnValue:
             wanted = form.request()
             form.show_expression(wanted)
             if request.form.get("action") == "try":
-                groups = preview_rule(portal().store, scope, wanted, now=now())
+                groups = preview_rule(portal().store, scope, wanted, now=now(), names=_names(scope))
             elif request.form.get("action") == "backtest":
                 backtest = backtest_rule(
-                    portal().store, scope, wanted, now=now(), days=_backtest_days()
+                    portal().store,
+                    scope,
+                    wanted,
+                    now=now(),
+                    days=_backtest_days(),
+                    names=_names(scope),
                 )
             else:
                 check_metric(portal().store, scope, wanted, before=rule)

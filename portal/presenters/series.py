@@ -44,7 +44,9 @@ def render_series(
         if not is_admitted:
             return _problem("Your tenant is running other queries.")
         try:
-            series = read_series(portal().store, rule, tenants=tenants, start=start, end=end)
+            series = read_series(
+                portal().store, rule, tenants=tenants, start=start, end=end, names=names
+            )
         except UnavailableError as error:
             return _problem(error.message)
     span = format_duration((to_ns(end) - series.start_ns) // 10**9)

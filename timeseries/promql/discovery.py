@@ -12,7 +12,7 @@ from timeseries.prometheus_names import label_name, metric_name
 from timeseries.promql.selection import Matchers, Source, labels_match
 from timeseries.promql.syntax import EvaluationError
 from timeseries.promql.values import NAME_LABEL, Labels, key_of
-from timeseries.store import Aggregate, RangeQuery
+from timeseries.store import APPLIANCE_TAG, Aggregate, RangeQuery
 
 MAX_SERIES = 50_000
 Selectors = Sequence[Matchers]
@@ -53,7 +53,9 @@ def label_values(source: Source, label: str) -> list[str]:
         source.check()
         for tag in source.tags_of(measurement):
             if label_name(tag) == label:
-                values |= {*source.store.tag_values(measurement, tag, tenants=source.tenants)}
+                texts = source.store.tag_values(measurement, tag, tenants=source.tenants)
+                names = source.names if tag == APPLIANCE_TAG else {}
+                values |= {names.get(text, text) for text in texts}
     return sorted(values)
 
 

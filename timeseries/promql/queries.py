@@ -54,6 +54,17 @@ def query_range(source: Source, text: str, grid: Grid) -> Answer:
         return Answer(_compact(Evaluation(source, grid).value(tree)), grid)
 
 
+def check_condition(text: str) -> None:
+    """Check that a text is an instant vector or a scalar.
+
+    Raises:
+        PromQLError: it is not.
+    """
+    tree = without_parentheses(parse(text))
+    if isinstance(tree, grammar.MatrixSelector | grammar.SubqueryExpr | grammar.StringLiteral):
+        raise PromQLError("The condition of a rule is an instant vector or a scalar.")
+
+
 def selector_matchers(text: str) -> Matchers:
     """Return the matchers of a text that is one selector, such as `up{job="a"}`.
 

@@ -4,6 +4,7 @@ A metric may be in several measurements, and a label may be several tags, as the
 have fewer characters. What tenants see has no label `tenant`.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from timeseries.promql.patterns import full_matches
 from timeseries.promql.values import NAME_LABEL, Labels, Samples
 from timeseries.sample_query import MAX_SECONDS
 from timeseries.store import (
+    APPLIANCE_TAG,
     TENANT_TAG,
     SampleQuery,
     Store,
@@ -46,6 +48,7 @@ class Source:
     Attributes:
         store: the samples.
         tenants: those that are visible; None for all.
+        names: of appliances by ID: the label `appliance` has them in place of IDs.
         max_seconds: how long the query may take.
         seconds: a clock that only counts.
         max_samples: how many samples the query may read.
@@ -53,6 +56,7 @@ class Source:
 
     store: Store
     tenants: tuple[str, ...] | None
+    names: Mapping[str, str] = field(default_factory=dict)
     max_seconds: float = MAX_SECONDS
     seconds: Callable[[], float] = time.monotonic
     max_samples: int = MAX_SAMPLES
@@ -151,16 +155,28 @@ class Source:
             if not tags and not _holds(operator, text, ""):
                 return None
             # Of tags that are the same label, the first that a series has counts.
-            if len(tags) == 1:
+            if tags == [APPLIANCE_TAG] and self.names:
+                wanted += self._appliance_matchers(operator, text)
+            elif len(tags) == 1:
                 wanted.append((tags[0], operator, text))
         return tuple(wanted)
+
+    def _appliance_matchers(self, operator: str, text: str) -> list[TagMatcher]:
+        """Return conditions on the IDs of appliances that all matching series fulfill, or more."""
+        if operator.startswith("!") or _holds(operator, text, ""):
+            return []
+        ids = [key for key, name in self.names.items() if _holds(operator, text, name)]
+        # The label of an appliance that was deleted is its ID.
+        pattern = "|".join([*map(re.escape, ids), text if "~" in operator else re.escape(text)])
+        return [(APPLIANCE_TAG, "=~", pattern)]
 
     def labels(self, name: str, tags: Mapping[str, str]) -> Labels:
         """Return the labels of a series with some tags."""
         labels = {NAME_LABEL: name}
         for tag, text in tags.items():
             if tag != TENANT_TAG or self.tenants is None:
-                labels.setdefault(label_name(tag), text)
+                shown = self.names.get(text, text) if tag == APPLIANCE_TAG else text
+                labels.setdefault(label_name(tag), shown)
         return labels
 
     def _query(

@@ -105,7 +105,7 @@ def test_a_prometheus_rule_has_its_severity() -> None:
     }
     metrics = [Metric("gpu", "temperature_celsius", ("gpu",))]
     ((entry,), left_out) = convert_rules([{"rules": [rule]}], metrics)
-    assert "info > 60" in entry["expression"]
+    assert "info > 60" in entry.expression
     assert left_out == []
 
 

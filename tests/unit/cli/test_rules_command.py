@@ -184,11 +184,27 @@ def test_maintenance_windows_are_added_listed_and_removed(vedette: Vedette) -> N
     assert "Racks" not in silence("window", "ls").stdout
 
 
-def test_prometheus_rules_become_a_file_to_apply(vedette: Vedette) -> None:
-    rule = {"alert": "Hot", "expr": "max_over_time(gpu_x[5m]) > 1"}
-    converted = vedette("import", "-f", "-", stdin=yaml.safe_dump({"groups": [{"rules": [rule]}]}))
-    assert converted.stdout == "rules: []\n"
-    assert "Hot: not converted: the portal has no metric 'gpu_x'" in converted.stderr
+def test_prometheus_rules_become_a_file_to_apply(vedette: Vedette, tmp_path: Path) -> None:
+    groups = [
+        {
+            "rules": [
+                {"alert": "Hot", "expr": "max_over_time(gpu_x[5m]) > 1"},
+                {"alert": "At", "expr": "up @ 5 == 0"},
+            ]
+        }
+    ]
+    resource = {"kind": "PrometheusRule", "spec": {"groups": groups}}
+    converted = vedette("import", "-f", "-", stdin=yaml.safe_dump_all([resource]))
+    assert "At: not converted: The modifier @ is not supported (column 4)" in converted.stderr
+    file = tmp_path / "converted.yaml"
+    file.write_text(converted.stdout)
+    expected = {"name": "Hot", "expression": "promql(max_over_time(gpu_x[5m]) > 1)"}
+    assert yaml.safe_load(converted.stdout) == {"rules": [expected]}
+    assert vedette("apply", "-f", str(file)).stdout == "create  Hot\n"
+    assert vedette("diff", "-f", str(file)).returncode == 0
+
+    wrong = vedette("import", "-f", "-", stdin="rules: []")
+    assert "has no list of groups" in wrong.stderr
 
 
 def test_rules_are_tested_without_a_portal(tmp_path: Path) -> None:

@@ -71,6 +71,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Rules.create": RULE,
     "Rules.preview": RULE,
     "Rules.backtest": RULE,
+    "Rules.convert_prometheus_rules": {"groups": []},
     "Rules.apply": {"rules": []},
     "Invitations.add": {"email": "new@acme.example", "role": "member"},
     "Jobs.hide_variables": {"names": ["x"]},

@@ -482,3 +482,27 @@ def test_a_rule_with_all_of_the_language_is_saved_by_its_form_and_shown(bob: Bro
         "POST", "/api/v1/rules", json={"name": "x", "expression": text, "and_condition": "x"}
     )
     assert [*answer.get_json()["errors"]] == ["and_condition"]
+
+
+@pytest.mark.usefixtures("world")
+def test_a_rule_in_promql_is_typed_tested_and_saved(bob: Browser) -> None:
+    text = 'promql(max by (gpu) (gpu_temperature_celsius) > 1) critical labels {team="dc"} for 2m'
+    typed: dict[str, object] = {"name": "In PromQL", "expression": text, "is_enabled": "1"}
+    page = bob.post("/rules/new", {**typed, "action": "try"})
+    assert (page.status_code, page.text.count("<h2>Query</h2>")) == (200, 0)
+    assert bob.post("/rules/new", typed).status_code == 302
+    rule = rule_named(bob, "In PromQL")
+    assert (rule["expression"], rule["labels"]) == (text, {"team": "dc"})
+    assert (rule["measurement"], rule["critical_threshold"]) == ("", 0.0)
+
+    shown = bob.get(f"/rules/{rule['id']}").text
+    assert "<h2>Query</h2>" not in shown
+    assert "promql(max by (gpu)" in bob.get("/rules").text
+    for path in ("/rules/chart", "/rules/backtest"):
+        assert bob.post(path, typed).status_code == 200
+    changed = {**typed, "expression": text.replace("> 1)", "> 2)")}
+    assert bob.post(f"/rules/{rule['id']}", changed).status_code == 302
+    assert str(rule_named(bob, "In PromQL")["promql"]).endswith("> 2")
+
+    wrong = bob.post("/rules/new", {"name": "x", "expression": "promql(rate(up))"})
+    assert (wrong.status_code, "expected type matrix" in wrong.text) == (422, True)
