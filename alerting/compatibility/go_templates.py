@@ -74,6 +74,8 @@ def _action(text: str, renamed: Mapping[str, str]) -> str:
 def _operand(text: str, renamed: Mapping[str, str]) -> str:
     if _VALUE.fullmatch(text):
         return "value"
+    if text in {"$labels", ".Labels"}:
+        return "labels"
     label = _LABEL.fullmatch(text)
     if label is None:
         raise ValueError(f"{{{{ {text[:60]} }}}} has no equivalent")

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 import promql_parser as grammar
 
 from timeseries.declared import DECLARED
-from timeseries.metric_map import MetricMapping, Use, mapping_of
+from timeseries.metric_map import MetricMapping, Use, all_mappings, mapping_of
 from timeseries.prometheus_names import metric_name
 from timeseries.promql.evaluation import matchers_of
-from timeseries.promql.syntax import milliseconds, nodes
+from timeseries.promql.syntax import milliseconds, nodes, on_one_line
 from timeseries.promql.values import NAME_LABEL
 from timeseries.store import APPLIANCE_TAG
 
-_INSTANCE_LABEL, _JOB_LABEL = "instance", "job"
+_HOST_LABELS = ("instance", "Hostname", "hostname", "node", "nodename", "host")
+_JOB_LABEL = "job"
 _GROUPING = re.compile(r"\b(by|without|on|ignoring|group_left|group_right) \(([^()]*)\)")
 # A factor of the samples is one of these functions' results.
 _LINEAR = frozenset(
@@ -36,7 +37,7 @@ def onto_our_metrics(tree: grammar.Expr) -> tuple[str, Mapping[str, str]] | None
 
     None if a part of it has no equivalent.
     """
-    renamed = {_INSTANCE_LABEL: APPLIANCE_TAG}
+    renamed = dict.fromkeys(_HOST_LABELS, APPLIANCE_TAG)
     replacements: dict[str, str] = {}
     try:
         for node in nodes(tree):
@@ -47,13 +48,14 @@ def onto_our_metrics(tree: grammar.Expr) -> tuple[str, Mapping[str, str]] | None
                     mapping = _mapping_of(node)
                     if str(node) not in "\0".join(replacements) or mapping.use is not Use.RATE:
                         replacements |= _replaced_selector(node, mapping, renamed)
+        text = str(tree)
+        # Longer ones first: a call has its selector in it.
+        for old in sorted(replacements, key=len, reverse=True):
+            text = re.sub(rf"(?<![\w:]){re.escape(old)}", _literal(replacements[old]), text)
+        text = _GROUPING.sub(lambda match: _grouping(match, renamed), text)
     except _UnmappableError:
         return None
-    text = str(tree)
-    # Longer ones first: a call has its selector in it.
-    for old in sorted(replacements, key=len, reverse=True):
-        text = re.sub(rf"(?<![\w:]){re.escape(old)}", _literal(replacements[old]), text)
-    return _GROUPING.sub(lambda match: _grouping(match, renamed), text), renamed
+    return on_one_line(text), renamed
 
 
 def _replaced_call(node: grammar.Call, renamed: dict[str, str]) -> dict[str, str]:
@@ -93,7 +95,15 @@ def _mapping_of(node: grammar.VectorSelector) -> MetricMapping:
     mapping = mapping_of(node.name or "", required)
     if mapping is None or mapping.field not in DECLARED[mapping.measurement].fields:
         raise _UnmappableError
+    # Several metrics that are one of ours, such as errors received and sent, can't be told apart.
+    sources = {other.source for other in all_mappings() if _has_same_target(other, mapping)}
+    if len(sources) > 1:
+        raise _UnmappableError
     return mapping
+
+
+def _has_same_target(mapping: MetricMapping, other: MetricMapping) -> bool:
+    return (mapping.sender, mapping.metric) == (other.sender, other.metric)
 
 
 def _selector(node: grammar.VectorSelector, mapping: MetricMapping, renamed: dict[str, str]) -> str:
@@ -123,7 +133,10 @@ def _scaled(text: str, scale: float) -> str:
 
 def _grouping(match: re.Match[str], renamed: Mapping[str, str]) -> str:
     labels = [label.strip() for label in match[2].split(",")]
-    tags = [renamed.get(label, label) for label in labels if label and label != _JOB_LABEL]
+    tags = [renamed[label] for label in labels if label in renamed]
+    others = [label for label in labels if label and label not in {*renamed, _JOB_LABEL}]
+    if others and match[1] in {"by", "on", "group_left", "group_right"}:
+        raise _UnmappableError
     return f"{match[1]} ({', '.join(dict.fromkeys(tags))})"
 
 

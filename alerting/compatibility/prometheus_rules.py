@@ -29,7 +29,7 @@ from alerting.states import Comparison, Operator, Severity
 from core.errors import InvalidInputError
 from core.quantities import parse_duration
 from timeseries.prometheus_names import metric_name
-from timeseries.promql.syntax import parse
+from timeseries.promql.syntax import on_one_line, parse
 from timeseries.store import TENANT_TAG
 
 _FUNCTIONS = ("avg", "min", "max", "sum", "count", "last")
@@ -141,7 +141,7 @@ def _converted(
 def _in_promql(rule: Mapping[str, Any]) -> tuple[RuleRequest, Mapping[str, str]]:
     text = str(rule.get("expr")).strip()
     mapped = onto_our_metrics(parse(text))
-    promql, renamed = mapped or (" ".join(text.split()), {})
+    promql, renamed = mapped or (on_one_line(text), {})
     labels = {
         name: text
         for name, text in _labels_of(rule).items()

@@ -21,6 +21,7 @@ _MS = timedelta(milliseconds=1)
 _NAME = r"(?<![\w:]){}(?![\w:])"
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"|\'(?:[^\'\\]|\\.)*\'|`[^`]*`')
 _OPERATOR = re.compile(r"[-+*/%^]|[<>=!~]+|\b(?:and|or|unless|atan2)\b", re.IGNORECASE)
+_SPACE = re.compile(r"\s+")
 _QUOTED_NAME = re.compile(r"'([^']+)'")
 
 _AGGREGATIONS = "sum avg min max count group stddev stdvar topk bottomk quantile count_values"
@@ -102,6 +103,15 @@ def children(node: grammar.Expr) -> list[grammar.Expr]:
 def milliseconds(duration: timedelta | None) -> int:
     """Return a duration of the grammar; None is 0."""
     return 0 if duration is None else duration // _MS
+
+
+def on_one_line(text: str) -> str:
+    """Return an expression without line breaks and repeated spaces, strings as they are."""
+    parts, at = list[str](), 0
+    for literal in _STRING.finditer(text):
+        parts += [_SPACE.sub(" ", text[at : literal.start()]), literal[0]]
+        at = literal.end()
+    return "".join([*parts, _SPACE.sub(" ", text[at:])]).strip()
 
 
 def without_parentheses(node: grammar.Expr) -> grammar.Expr:
