@@ -21,6 +21,7 @@ from access.errors import HANDLERS, error_response, on_bug
 from access.identity.auth import Authenticator, AuthFailureLimiter
 from access.ingest.collectd import CollectdEndpoint
 from access.ingest.gateway import Gateway
+from access.ingest.hosts import Hosts
 from access.ingest.influx import InfluxEndpoints
 from access.ingest.job_tags import JobTags
 from access.ingest.late_samples import LateNotes
@@ -28,6 +29,7 @@ from access.ingest.prometheus.otlp import METRICS_PATH, OTLPEndpoint
 from access.ingest.prometheus.remote_write import WRITE_PATH as REMOTE_WRITE_PATH
 from access.ingest.prometheus.remote_write import RemoteWriteEndpoint
 from access.ingest.quotas import QuotaCache
+from access.ingest.receiver import Receiver
 from access.ingest.rejection_notes import RejectionNotes
 from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
@@ -93,10 +95,11 @@ def create_access_app(
         rejections=RejectionNotes(database, clock=clock),
     )
     max_bytes = settings.max_body_bytes
-    influx = InfluxEndpoints(authenticator, gateway, max_body_bytes=max_bytes)
-    collectd = CollectdEndpoint(authenticator, gateway, clock=clock, max_body_bytes=max_bytes)
-    remote_write = RemoteWriteEndpoint(authenticator, gateway, max_body_bytes=max_bytes)
-    otlp = OTLPEndpoint(authenticator, gateway, max_body_bytes=max_bytes)
+    receiver = Receiver(gateway, Hosts(database, clock=clock))
+    influx = InfluxEndpoints(authenticator, gateway, receiver, max_body_bytes=max_bytes)
+    collectd = CollectdEndpoint(authenticator, receiver, clock=clock, max_body_bytes=max_bytes)
+    remote_write = RemoteWriteEndpoint(authenticator, receiver, max_body_bytes=max_bytes)
+    otlp = OTLPEndpoint(authenticator, receiver, max_body_bytes=max_bytes)
     public = PublicEndpoints(settings, sessions, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
     url = settings.resolved_internal_url

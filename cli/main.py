@@ -29,6 +29,7 @@ COMMANDS = {
     "whoami": ("cli.login", "whoami", "Show the user that commands are run as."),
     "job": ("cli.job", "job", "Run, list, follow and stop jobs."),
     "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
+    "write-token": ("cli.write_token", "write_token", "Manage tokens of hosts without the agent."),
     "rules": ("cli.rules", "rules", "List alert rules, and keep them in a file."),
     "dashboards": (
         "cli.dashboards",
@@ -63,6 +64,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "whoami",
         "job",
         "appliance",
+        "write-token",
         "rules",
         "dashboards",
         "reports",

@@ -89,6 +89,7 @@ class ServerSettings:
     stale_after_seconds: Seconds = 30.0
     unreachable_after_seconds: Seconds = 90.0
     lost_after_seconds: Seconds = 600.0
+    silent_after_seconds: Seconds = 300.0
     placement_interval_seconds: Seconds = 1.0
     evaluation_interval_seconds: Seconds = 10.0
     evaluation_delay_seconds: Annotated[float, Meta(ge=0)] = 0.0
@@ -105,7 +106,7 @@ class ServerSettings:
     max_log_bytes_per_second_per_appliance: Annotated[float, Meta(ge=0)] = 65_536.0
     max_log_bytes_per_second_per_tenant: Annotated[float, Meta(ge=0)] = 2_097_152.0
     max_series_per_tenant: Annotated[int, Meta(ge=0)] = 200_000
-    max_measurements_per_tenant: Annotated[int, Meta(ge=0)] = 500
+    max_measurements_per_tenant: Annotated[int, Meta(ge=0)] = 1_000
     max_fields_per_tenant: Annotated[int, Meta(ge=0)] = 2_000
     max_messages_per_user_per_hour: Annotated[int, Meta(ge=0)] = 30
     max_messages_per_tenant_per_hour: Annotated[int, Meta(ge=0)] = 500

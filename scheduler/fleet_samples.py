@@ -27,7 +27,11 @@ from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store
 
 NO_BUDGETS = MessageBudgets()
 FAILURES_WITHIN = timedelta(hours=1)
-_REACHABLE = {ApplianceState.ONLINE: 1, ApplianceState.STALE: 1}
+_REACHABLE = {
+    ApplianceState.ONLINE: 1,
+    ApplianceState.STALE: 1,
+    ApplianceState.REPORTING: 1,
+}
 _WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 Identity = tuple[str, str]

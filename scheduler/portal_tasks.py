@@ -26,6 +26,7 @@ from tenants.lifecycle.quota_warnings import update_quota_warnings
 from tenants.lifecycle.removal_worker import Remover, run_removals
 from tenants.lifecycle.usage import file_bytes, measure_storage, store_usage
 from tenants.models import FillingQuota
+from tenants.reporting_hosts import sweep_reporting_hosts
 from timeseries.store import Resolution, Store
 
 log = logging.getLogger(__name__)
@@ -105,6 +106,12 @@ class PortalTasks:
                 stale_after=timedelta(seconds=settings.stale_after_seconds),
                 unreachable_after=timedelta(seconds=settings.unreachable_after_seconds),
                 lost_after=timedelta(seconds=settings.lost_after_seconds),
+                listening_since=self._context.listening_since,
+            )
+            sweep_reporting_hosts(
+                session,
+                silent_after=timedelta(seconds=settings.silent_after_seconds),
+                now=self._context.clock(),
                 listening_since=self._context.listening_since,
             )
             sweep_attempts(session, now=self._context.clock())

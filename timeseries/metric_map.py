@@ -15,7 +15,9 @@ from typing import Literal
 import msgspec
 
 Labels = Mapping[str, str]
-Sender = Literal["node_exporter", "dcgm-exporter", "amd-device-metrics-exporter", "telegraf"]
+Sender = Literal[
+    "node_exporter", "dcgm-exporter", "amd-device-metrics-exporter", "telegraf", "collectd"
+]
 
 
 class Use(StrEnum):
@@ -39,7 +41,7 @@ class MetricMapping(msgspec.Struct, frozen=True, kw_only=True):
     """How a metric of another program becomes one of ours.
 
     Attributes:
-        source: its name; of Telegraf, `measurement.field`.
+        source: its name; of Telegraf and collectd, `measurement.field`.
         measurement: ours.
         field: ours; one that is not declared only serves to derive others.
         scale: what the value, rate or age is multiplied by.

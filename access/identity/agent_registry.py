@@ -1,5 +1,7 @@
 """Registry of the agents that may authenticate, by token hash and certificate fingerprint.
 
+It has the write tokens of other programs, too.
+
 The registry is cached and reloaded every few seconds by two queries, so that a thousand writes a
 second need no query each. Revoking or blocking an agent increments the registry's revision in the
 database, which is polled several times a second: that bounds how long a revoked agent is accepted.
@@ -19,7 +21,13 @@ from access.database import Database
 from core.clock import Clock
 from core.errors import DatabaseUnavailableError
 from tenants.fleet.agents import registry_revision
-from tenants.models import Appliance, ApplianceCertificate, Tenant, TenantState
+from tenants.models import (
+    Appliance,
+    ApplianceCertificate,
+    Tenant,
+    TenantState,
+    WriteToken,
+)
 from tenants.pki.admission import GRACE, valid_until
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG
 
@@ -48,6 +56,16 @@ class Agent:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteGrant:
+    """A write token: which appliances of its tenant its bearer may write samples of."""
+
+    token_id: str
+    tenant_id: str
+    appliance_pattern: str
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """The agent of a certificate, and until when it is accepted without another query."""
 
@@ -61,6 +79,7 @@ class AgentRegistry:
 
     secrets: dict[str, Agent] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
+    write_tokens: dict[str, WriteGrant] = field(default_factory=dict)
     revision: int = -1
 
 
@@ -159,7 +178,34 @@ def read_registry(session: Session, *, now: datetime) -> AgentRegistry:
     )
     secrets = {key: Agent(*identity) for key, *identity in rows}
     agents = {agent.appliance_id: agent for agent in secrets.values()}
-    return AgentRegistry(secrets, _certificates(session, agents, now=now), revision)
+    return AgentRegistry(
+        secrets,
+        _certificates(session, agents, now=now),
+        _write_tokens(session, now=now),
+        revision,
+    )
+
+
+def _write_tokens(session: Session, *, now: datetime) -> dict[str, WriteGrant]:
+    rows = session.execute(
+        select(
+            WriteToken.secret_hash,
+            WriteToken.id,
+            WriteToken.tenant_id,
+            WriteToken.appliance_pattern,
+            WriteToken.expires_at,
+        )
+        .join(Tenant, Tenant.id == WriteToken.tenant_id)
+        .where(
+            WriteToken.expires_at > now,
+            WriteToken.revoked_at.is_(None),
+            Tenant.state == TenantState.ACTIVE,
+        )
+    )
+    return {
+        key: WriteGrant(token_id, tenant_id, pattern, expires_at)
+        for key, token_id, tenant_id, pattern, expires_at in rows
+    }
 
 
 def _certificates(

@@ -17,7 +17,7 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
 
 from access.database import Database
-from access.identity.agent_registry import Agent, AgentRegistryCache, Certificate
+from access.identity.agent_registry import Agent, AgentRegistryCache, Certificate, WriteGrant
 from access.identity.client_certificates import CertificateReader
 from core.clock import Clock
 from core.errors import OverloadedError, UnauthenticatedError
@@ -29,6 +29,7 @@ from tenants.fleet.agents import authenticate_agent
 from tenants.models import Appliance
 from tenants.pki.admission import CERTIFICATE_NEEDED, admit_certificate, refuse_expired
 from tenants.users.throttling import network_of
+from tenants.write_tokens import WRITE_TOKEN_PREFIX
 
 _SCHEMES = frozenset({"token", "bearer"})
 
@@ -121,6 +122,34 @@ class Authenticator:
                 return await self._agent_of_certificate(scope, fingerprint)
             return await self._verified(scope, _token(authorization), fingerprint)
 
+    async def sender(self, request: Request, *, password: bool = False) -> Agent | WriteGrant:
+        """Return who sends samples: an agent, or a program with a write token.
+
+        A write token needs no client certificate: it can do nothing but write samples.
+
+        Args:
+            request: the request.
+            password: the token may be the password of a client of InfluxDB 1.
+
+        Raises:
+            UnauthenticatedError: no credentials, or unknown, revoked, expired or mismatched ones.
+        """
+        secret = _write_token(request, password=password)
+        if not secret:
+            agent_of = self.agent_of_influx_v1 if password else self.agent
+            return await agent_of(request)
+        with self.failures.counted(request.scope):
+            self.failures.check(request.scope)
+            grant = (await self._registry.current()).write_tokens.get(hash_secret(secret))
+            if grant is None or grant.expires_at <= self._clock():
+                raise UnauthenticatedError(
+                    "This write token is unknown, expired or revoked. Create a new one under "
+                    "Appliances, Add."
+                )
+        WRITER.set(grant.tenant_id)
+        note(TENANT_ID, grant.tenant_id)
+        return grant
+
     async def renewing_agent(self, request: Request) -> tuple[Agent, bool]:
         """Return the agent that renews its certificate, and whether it has only its token left.
 
@@ -199,6 +228,15 @@ def _noted(agent: Agent) -> Agent:
     note(TENANT_ID, agent.tenant_id)
     note(APPLIANCE_ID, agent.appliance_id)
     return agent
+
+
+def _write_token(request: Request, *, password: bool) -> str:
+    """Return the write token of a request; "" if it has another secret or none."""
+    secret = request.headers.get("Authorization", "").partition(" ")[2].strip()
+    if password:
+        with suppress(UnauthenticatedError):
+            secret = _password(request)
+    return secret if secret.startswith(f"{WRITE_TOKEN_PREFIX}_") else ""
 
 
 def _token(authorization: str) -> str:

@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from access.errors import UnsupportedEncodingError
+from access.identity.agent_registry import Agent
 from access.identity.auth import Authenticator
 from access.ingest.body import BYTE_ORDER_MARK, THREAD_ABOVE_BYTES, fair_worker, read_body
 from access.ingest.collectd_formats import read_commands, read_json
 from access.ingest.collectd_values import CollectdError, PointMaker
-from access.ingest.gateway import Gateway
 from access.ingest.influx import error_message, error_of, left_out_header
 from access.ingest.metrics import INGESTED_BYTES
+from access.ingest.receiver import COLLECTD, Receiver
 from core.clock import Clock, to_ns
 from timeseries.points import Batch, Point
 
@@ -30,16 +31,16 @@ class CollectdEndpoint:
     """Ingests values from collectd."""
 
     def __init__(
-        self, authenticator: Authenticator, gateway: Gateway, *, clock: Clock, max_body_bytes: int
+        self, authenticator: Authenticator, receiver: Receiver, *, clock: Clock, max_body_bytes: int
     ) -> None:
         self._authenticator = authenticator
-        self._gateway = gateway
+        self._receiver = receiver
         self._clock = clock
         self._max_body_bytes = max_body_bytes
 
     async def write(self, request: Request) -> Response:
         """Store the body's values with the sender's identity."""
-        agent = await self._authenticator.agent(request)
+        sender = await self._authenticator.sender(request)
         are_rates = request.query_params.get("rates", "").lower() in _TRUE
         media_type = request.headers.get("Content-Type", _TEXT).partition(";")[0].strip().lower()
         if media_type not in {_JSON, _TEXT}:
@@ -47,25 +48,31 @@ class CollectdEndpoint:
                 f"Content-Type {media_type[:50]!r} is not supported. collectd's write_http sends "
                 f'{_JSON} with Format "JSON", {_TEXT} with Format "Command".'
             )
-        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
+        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=sender.tenant_id)
         INGESTED_BYTES.inc(len(body))
         body = body.removeprefix(BYTE_ORDER_MARK)
         # Notifications are JSON in either format, with the media type of the format.
         is_json = media_type == _JSON or body.lstrip()[:1] == b"["
-        maker = PointMaker(agent.name, are_rates=are_rates)
+        # Nothing is the host's name, so that all samples of a write token have the tag `host`.
+        own_name = sender.name if isinstance(sender, Agent) else ""
+        maker = PointMaker(own_name, are_rates=are_rates)
         now_ns = to_ns(self._clock())
         if len(body) <= THREAD_ABOVE_BYTES:
             batch, errors = read_batch(body, maker, is_json=is_json, now_ns=now_ns)
         else:
             batch, errors = await fair_worker().run(
-                agent.tenant_id, lambda: read_batch(body, maker, is_json=is_json, now_ns=now_ns)
+                sender.tenant_id, lambda: read_batch(body, maker, is_json=is_json, now_ns=now_ns)
             )
-        result = await self._gateway.write(agent, batch, errors=errors, precision="s")
+        result = await self._receiver.write(
+            sender, batch, errors=errors, program=COLLECTD, precision="s"
+        )
         kind = "item" if is_json else "line"
         if not result.errors:
             # collectd treats any status but 200 as an error.
             return Response(headers=left_out_header(result))
-        logger.warning("collectd of %r: %s", agent.name, error_message(result, kind=kind))
+        logger.warning(
+            "collectd of %r: %s", own_name or sender.tenant_id, error_message(result, kind=kind)
+        )
         return error_of(request, result, kind=kind)
 
 

@@ -122,54 +122,88 @@ class Gateway:
             StoreUnavailableError: the store does not answer.
         """
         INGESTED_BYTES.inc(len(body))
-        await self._check(agent)
+        await self.check(agent.tenant_id)
         kind = kind_of(body, precision=precision) if self._takes_many_senders else None
         if kind is not None:
             return await self._noted(agent, await self._batcher.submit(agent, body, kind))
-        work = partial(parse, body, precision=precision, default_time_ns=to_ns(self._clock()))
-        is_small = len(body) <= THREAD_ABOVE_BYTES
-        parsed = work() if is_small else await fair_worker().run(agent.tenant_id, work)
+        parsed = await self.parse_lines(agent.tenant_id, body, precision=precision)
         return await self.write(
-            agent, parsed.batch, errors=_parse_errors(parsed), precision=precision
+            [agent], parsed.batch, errors=parse_errors(parsed), precision=precision
         )
 
+    async def parse_lines(self, tenant_id: str, body: bytes, *, precision: str) -> ParseResult:
+        """Parse a body of line protocol, a large one in the tenant's turn."""
+        work = partial(parse, body, precision=precision, default_time_ns=to_ns(self._clock()))
+        is_small = len(body) <= THREAD_ABOVE_BYTES
+        return work() if is_small else await fair_worker().run(tenant_id, work)
+
     async def write(
-        self, agent: Agent, batch: Batch, *, errors: Mapping[int, str], precision: str = "ns"
+        self,
+        agents: Sequence[Agent],
+        batch: Batch,
+        *,
+        errors: Mapping[int, str],
+        precision: str = "ns",
+        sender_of: Sequence[int] = (),
     ) -> WriteResult:
-        """Store a batch; returns when it is durable.
+        """Store a batch of one tenant; returns when it is durable.
 
         Args:
-            agent: the sender, whose identity the points get.
+            agents: the senders, whose identity the points get; none of a batch without points.
             batch: the valid points.
             errors: position to reason of the invalid ones.
             precision: how the sender's times were read, for the error messages.
+            sender_of: for each position the index of its agent; not needed for a single one.
         """
-        await self._check(agent)
-        stored = await self._store_valid(batch, [agent], (), precision=precision)
+        stored = _Stored({})
+        if agents:
+            await self.check(agents[0].tenant_id)
+            stored = await self._store_valid(
+                batch, agents, sender_of if len(agents) > 1 else (), precision=precision
+            )
         reasons = {**errors, **stored.rejected}
         line_errors = [LineError(at + 1, reasons[at]) for at in sorted(reasons)]
-        result = WriteResult(
-            line_errors, len(batch) + len(errors), stored.left_out, stored.late.get(0)
-        )
-        return await self._noted(agent, result)
+        result = WriteResult(line_errors, len(batch) + len(errors), stored.left_out)
+        for index, span in stored.late.items():
+            await self._note_late(agents[index], span)
+        return self._counted(result, agents, sender_of)
 
     async def _noted(self, agent: Agent, result: WriteResult) -> WriteResult:
         """Return a result once its late samples are noted: other senders don't wait for that."""
+        if result.late is not None:
+            await self._note_late(agent, result.late)
+        return self._counted(result, [agent], ())
+
+    async def _note_late(self, agent: Agent, span: Span) -> None:
+        if self._late_notes is not None:
+            await self._late_notes.note(agent, span)
+
+    def _counted(
+        self, result: WriteResult, agents: Sequence[Agent], sender_of: Sequence[int]
+    ) -> WriteResult:
         stored = result.total - len(result.errors) - result.left_out
         STORED_POINTS.inc(stored)
         if stored < result.total:
             REJECTED_POINTS.inc(len(result.errors))
-            if result.errors and self._rejections is not None:
-                self._rejections.note(agent, len(result.errors), result.errors[-1].reason)
+            if agents and self._rejections is not None:
+                of_agent: dict[int, list[LineError]] = {}
+                for error in result.errors:
+                    at = sender_of[error.line - 1] if len(agents) > 1 else 0
+                    of_agent.setdefault(at, []).append(error)
+                for at, errors in of_agent.items():
+                    self._rejections.note(agents[at], len(errors), errors[-1].reason)
             LEFT_OUT_POINTS.inc(result.left_out)
-        if result.late is not None and self._late_notes is not None:
-            await self._late_notes.note(agent, result.late)
         return result
 
-    async def _check(self, agent: Agent) -> None:
-        self._check_rate(agent)
+    async def check(self, tenant_id: str) -> None:
+        """Check that a tenant may write.
+
+        Raises:
+            OverloadedError: its rate or its storage quota is exceeded.
+        """
+        self._check_rate(tenant_id)
         if self._quotas is not None:
-            await self._quotas.check(agent.tenant_id)
+            await self._quotas.check(tenant_id)
 
     def _counts(self, now: datetime) -> dict[str, SampleCounts]:
         series, names = self._series.counts(now), self._names.counts(now)
@@ -178,9 +212,9 @@ class Gateway:
             for key in {**series, **names}
         }
 
-    def _check_rate(self, agent: Agent) -> None:
+    def _check_rate(self, tenant_id: str) -> None:
         """Check that the limit is not reached; a body of any size passes and is counted later."""
-        seconds = self._points.wait_seconds(agent.tenant_id)
+        seconds = self._points.wait_seconds(tenant_id)
         if seconds:
             retry_after = min(math.ceil(seconds), MAX_RETRY_AFTER_SECONDS)
             raise OverloadedError(
@@ -195,7 +229,7 @@ class Gateway:
         joined = join([post.body for post in posts])
         parsed = parse(joined.text, precision=precision, default_time_ns=to_ns(self._clock()))
         agents = [post.agent for post in posts]
-        errors = _parse_errors(parsed)
+        errors = parse_errors(parsed)
         stored = await self._store_valid(parsed.batch, agents, joined.post_of, precision=precision)
         totals = _points_by_sender(parsed.batch, joined.post_of)
         totals.update(map(joined.post_of.__getitem__, errors))
@@ -212,7 +246,7 @@ class Gateway:
 
     def _has_rate(self, post: Post[WriteResult]) -> bool:
         try:
-            self._check_rate(post.agent)
+            self._check_rate(post.agent.tenant_id)
         except OverloadedError as error:
             post.result.set_exception(error)
         return not post.result.done()
@@ -277,7 +311,8 @@ def time_errors(batch: Batch, *, now_ns: int, max_age: timedelta, precision: str
     return errors
 
 
-def _parse_errors(parsed: ParseResult) -> dict[int, str]:
+def parse_errors(parsed: ParseResult) -> dict[int, str]:
+    """Return the errors of a body of line protocol by position."""
     return {error.line_number - 1: error.reason for error in parsed.errors}
 
 

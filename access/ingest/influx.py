@@ -17,7 +17,9 @@ from access.errors import BadRequestError, error_response
 from access.identity.agent_registry import Agent
 from access.identity.auth import Authenticator
 from access.ingest.body import BYTE_ORDER_MARK, read_body
-from access.ingest.gateway import Gateway, WriteResult
+from access.ingest.gateway import Gateway, WriteResult, parse_errors
+from access.ingest.metrics import INGESTED_BYTES
+from access.ingest.receiver import INFLUX, TELEGRAF, Receiver, Sender
 
 V2_PRECISIONS = ("ns", "us", "ms", "s")
 V1_PRECISIONS = ("n", "ns", "u", "us", "ms", "s", "m", "h")
@@ -32,24 +34,30 @@ class InfluxEndpoints:
     """Ingests line protocol from agents and from any client of InfluxDB."""
 
     def __init__(
-        self, authenticator: Authenticator, gateway: Gateway, *, max_body_bytes: int
+        self,
+        authenticator: Authenticator,
+        gateway: Gateway,
+        receiver: Receiver,
+        *,
+        max_body_bytes: int,
     ) -> None:
         self._authenticator = authenticator
         self._gateway = gateway
+        self._receiver = receiver
         self._max_body_bytes = max_body_bytes
 
     async def write_v2(self, request: Request) -> Response:
         """Store the body's lines with the sender's identity."""
-        agent = await self._authenticator.agent(request)
-        result = await self._write(request, agent, V2_PRECISIONS)
+        sender = await self._authenticator.sender(request)
+        result = await self._write(request, sender, V2_PRECISIONS)
         if result.errors:
             return error_of(request, result, kind="line")
         return Response(status_code=204, headers=left_out_header(result))
 
     async def write_v1(self, request: Request) -> Response:
         """Store the body's lines with the sender's identity; the password is the agent token."""
-        agent = await self._authenticator.agent_of_influx_v1(request)
-        result = await self._write(request, agent, V1_PRECISIONS)
+        sender = await self._authenticator.sender(request, password=True)
+        result = await self._write(request, sender, V1_PRECISIONS)
         if not result.errors:
             return Response(status_code=204, headers=left_out_header(result))
         message = f"partial write: {error_message(result, kind='line')}"
@@ -76,16 +84,27 @@ class InfluxEndpoints:
         )
 
     async def _write(
-        self, request: Request, agent: Agent, precisions: tuple[str, ...]
+        self, request: Request, sender: Sender, precisions: tuple[str, ...]
     ) -> WriteResult:
         precision = request.query_params.get("precision", "ns")
         if precision not in precisions:
             raise BadRequestError(
                 f"precision {precision[:50]!r} is unknown; use one of {', '.join(precisions)}."
             )
-        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
+        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=sender.tenant_id)
         lines = body.removeprefix(BYTE_ORDER_MARK)
-        return await self._gateway.write_lines(agent, lines, precision=precision)
+        if isinstance(sender, Agent):
+            return await self._gateway.write_lines(sender, lines, precision=precision)
+        INGESTED_BYTES.inc(len(lines))
+        is_telegraf = request.headers.get("User-Agent", "").startswith("Telegraf")
+        parsed = await self._gateway.parse_lines(sender.tenant_id, lines, precision=precision)
+        return await self._receiver.write(
+            sender,
+            parsed.batch,
+            errors=parse_errors(parsed),
+            program=TELEGRAF if is_telegraf else INFLUX,
+            precision=precision,
+        )
 
 
 def left_out_header(result: WriteResult) -> dict[str, str]:

@@ -51,7 +51,12 @@ _IDLE_WRITE_INTERVAL = timedelta(seconds=60)
 # All groups are read if more appliances than these have alerts.
 MAX_APART = 100
 _NONE: Final[Mapping[str, SharedGroups]] = {}
-_OUT_OF_CONTACT = (ApplianceState.STALE, ApplianceState.UNREACHABLE, ApplianceState.LOST)
+_OUT_OF_CONTACT = (
+    ApplianceState.STALE,
+    ApplianceState.UNREACHABLE,
+    ApplianceState.LOST,
+    ApplianceState.SILENT,
+)
 
 
 @dataclass(slots=True)

@@ -187,7 +187,7 @@ def fleet_totals(
     shown = {card.appliance_id for card in cards} if is_filtered else None
     return FleetTotals(
         appliances=len(cards),
-        online=states[ApplianceState.ONLINE],
+        online=states[ApplianceState.ONLINE] + states[ApplianceState.REPORTING],
         degraded=healths[HealthState.DEGRADED],
         failed=healths[HealthState.FAILED],
         failed_gpus=sum(gpu.state is HealthState.FAILED for gpu in gpus),

@@ -14,7 +14,9 @@ from tenants.fleet.events import EventKind
 from tenants.models import ApplianceEvent, ApplianceState
 
 _NOT_CONNECTED = frozenset({"", ApplianceState.ENROLLED.value})
-AVAILABLE = frozenset({ApplianceState.ONLINE.value, ApplianceState.STALE.value})
+AVAILABLE = frozenset(
+    state.value for state in (ApplianceState.ONLINE, ApplianceState.STALE, ApplianceState.REPORTING)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,7 +191,7 @@ def _header(detail: ApplianceDetail, view: View) -> list[Any]:
 def _seen(appliance: Appliance, view: View) -> str:
     if appliance.last_seen_at is None:
         return "never seen"
-    if appliance.state is ApplianceState.ONLINE:
+    if appliance.state in {ApplianceState.ONLINE, ApplianceState.REPORTING}:
         return f"last seen {view.controls.time_text(appliance.last_seen_at, '%H:%M:%S')}"
     seconds = (view.now - appliance.last_seen_at).total_seconds()
     at = view.controls.time_text(appliance.last_seen_at, "%b %d %H:%M:%S")

@@ -44,10 +44,13 @@ _HEALTH_ORDER = (HealthState.FAILED, HealthState.DEGRADED, None, HealthState.HEA
 _STATE_ORDER = (
     ApplianceState.LOST,
     ApplianceState.UNREACHABLE,
+    ApplianceState.SILENT,
     ApplianceState.STALE,
     ApplianceState.ENROLLED,
+    ApplianceState.REPORTING,
     ApplianceState.ONLINE,
 )
+PRESENT = frozenset({ApplianceState.ONLINE, ApplianceState.REPORTING})
 _WORST = frozenset({EffectiveStatus.LOST, EffectiveStatus.FENCED, EffectiveStatus.QUARANTINED})
 
 
@@ -74,7 +77,7 @@ def filtered(
         matching = [card for card in matching if card.health in HEALTH_TONES]
     elif state != "all":
         is_online = state == "online"
-        matching = [card for card in matching if (card.state is ApplianceState.ONLINE) is is_online]
+        matching = [card for card in matching if (card.state in PRESENT) is is_online]
     return sorted(
         matching,
         key=lambda card: (
@@ -206,7 +209,9 @@ def _card(card: ApplianceCard, tile: Tile) -> Any:  # noqa: ANN401 - a Dash comp
 
 def _badges(card: ApplianceCard) -> list[Any]:
     badges = [health] if (health := health_badge(card.health)) else []
-    if card.status not in {EffectiveStatus.ONLINE, EffectiveStatus.DRAINED}:
+    if card.status is EffectiveStatus.REPORTING:
+        badges.append(badge(card.status.value))
+    elif card.status not in {EffectiveStatus.ONLINE, EffectiveStatus.DRAINED}:
         tone = "danger" if card.status in _WORST else "warning"
         badges.append(badge(card.status.value, tone=tone))
     if card.is_drained:

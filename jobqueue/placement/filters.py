@@ -223,6 +223,8 @@ _STATE_FACTS: dict[ApplianceState, str] = {
     ApplianceState.ENROLLED: "enrolled, no heartbeat yet",
     ApplianceState.UNREACHABLE: "unreachable",
     ApplianceState.LOST: "lost",
+    ApplianceState.REPORTING: "has no agent",
+    ApplianceState.SILENT: "has no agent",
 }
 TOTALS: Sequence[Filter] = (
     Filter(

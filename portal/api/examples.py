@@ -54,6 +54,11 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "CodeSchema": {"code": "123456"},
     "ReenrollSchema": {"lifetime_hours": 24},
+    "WriteTokenRequestSchema": {
+        "name": "Prometheus in Oslo",
+        "appliance_pattern": "gpu-*",
+        "lifetime_days": 365,
+    },
     "EnrollmentRequestSchema": {
         "name": "rack b12",
         "site": "Oslo",

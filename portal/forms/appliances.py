@@ -16,6 +16,11 @@ LIFETIME_CHOICES = [
     SelectChoice("168", "1 week"),
     SelectChoice("720", "30 days"),
 ]
+WRITE_LIFETIME_CHOICES = [
+    SelectChoice("30", "30 days"),
+    SelectChoice("365", "1 year"),
+    SelectChoice("1095", "3 years"),
+]
 WAIT_CHOICES = [
     SelectChoice("", "Continue to their end"),
     SelectChoice("0", "Stop now and queue again"),
@@ -47,6 +52,21 @@ class EnrollmentForm(Form):
     def chosen_lifetime(self) -> timedelta:
         """How long the token is valid."""
         return timedelta(hours=int(self.lifetime.data))
+
+
+class WriteTokenForm(Form):
+    """A new write token."""
+
+    appliance_pattern = StringField(
+        "Appliances", [InputRequired("Enter a host's name, a pattern, or * for all.")], default="*"
+    )
+    name = StringField("Name", default="")
+    lifetime = SelectField("Valid for", choices=WRITE_LIFETIME_CHOICES, default="365")
+
+    @property
+    def chosen_lifetime(self) -> timedelta:
+        """How long the token is valid."""
+        return timedelta(days=int(self.lifetime.data))
 
 
 class ApplianceForm(Form):

@@ -36,6 +36,8 @@ _TONES: Final = {
     "stale": "warn",
     "unreachable": "bad",
     "lost": "bad",
+    "reporting": "good",
+    "silent": "bad",
     "healthy": "good",
     "degraded": "warn",
     "failed": "bad",
@@ -43,6 +45,7 @@ _TONES: Final = {
 _KIND_TONES: Final[Mapping[str, str]] = {
     EventKind.ENROLLED: "good",
     EventKind.ENROLLED_AGAIN: "good",
+    EventKind.REPORTING: "good",
     EventKind.CLOCK: "warn",
     EventKind.REBOOT: "warn",
     EventKind.RETIRED: "off",

@@ -39,6 +39,8 @@ TONES: dict[StrEnum, str] = {
     ApplianceState.STALE: "warn",
     ApplianceState.UNREACHABLE: "bad",
     ApplianceState.LOST: "bad",
+    ApplianceState.REPORTING: "good",
+    ApplianceState.SILENT: "bad",
     JobState.SUBMITTED: "idle",
     JobState.QUEUED: "idle",
     JobState.STARTING: "busy",

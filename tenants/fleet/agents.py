@@ -151,6 +151,18 @@ def claim_instance(session: Session, appliance_id: str, instance_id: str, *, now
     return True
 
 
+def refresh_registry(session: Session) -> None:
+    """Make the agent API load again who may send."""
+    session.flush()
+    if _increment_revision(session):
+        return
+    try:
+        with session.begin_nested():
+            session.add(AgentRegistryRevision(id=REVISION_ID, number=1))
+    except IntegrityError:  # a concurrent transaction inserted it
+        _increment_revision(session)
+
+
 def _invalidate(session: Session, appliances: ColumnElement[bool]) -> None:
     session.flush()
     session.execute(
@@ -159,13 +171,7 @@ def _invalidate(session: Session, appliances: ColumnElement[bool]) -> None:
         .values(desired_generation=Appliance.desired_generation + 1),
         execution_options={"synchronize_session": False},
     )
-    if _increment_revision(session):
-        return
-    try:
-        with session.begin_nested():
-            session.add(AgentRegistryRevision(id=REVISION_ID, number=1))
-    except IntegrityError:  # a concurrent transaction inserted it
-        _increment_revision(session)
+    refresh_registry(session)
 
 
 def _increment_revision(session: Session) -> bool:

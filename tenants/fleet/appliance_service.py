@@ -12,7 +12,7 @@ from core.errors import ConflictError
 from tenants.fleet.agents import block_appliance, lock_appliance
 from tenants.fleet.appliances import add_change_event, managed_appliance, managed_appliances
 from tenants.fleet.events import EventKind
-from tenants.fleet.states import check_transition
+from tenants.fleet.states import WITHOUT_AGENT, check_transition
 from tenants.models import Appliance, ApplianceState
 from tenants.scope import Scope
 
@@ -102,8 +102,10 @@ def reinstate_appliance(
     if appliance.retired_at is None:
         return appliance
     appliance.retired_at = None
-    # It sent no heartbeats while it was retired.
-    appliance.state = check_transition(appliance.state, ApplianceState.LOST)
+    # It sent no heartbeats, or samples, while it was retired.
+    is_agentless = appliance.state in WITHOUT_AGENT
+    target = ApplianceState.SILENT if is_agentless else ApplianceState.LOST
+    appliance.state = check_transition(appliance.state, target)
     add_change_event(session, appliance, EventKind.REINSTATED, "Back in service.", now=now)
     block_appliance(session, appliance_id=appliance.id)
     return appliance

@@ -25,6 +25,7 @@ class EventKind(StrEnum):
 
     ENROLLED = "enrolled"
     ENROLLED_AGAIN = "enrolled_again"
+    REPORTING = "reporting"
     STATE = "state"
     HEALTH = "health"
     CLOCK = "clock"

@@ -24,7 +24,13 @@ from core.guarded_update import changed_one
 from core.quantities import format_duration
 from tenants.auditing.recording import record
 from tenants.fleet.events import EventKind, add_event
-from tenants.fleet.states import Thresholds, check_transition, in_service, next_state
+from tenants.fleet.states import (
+    WITHOUT_AGENT,
+    Thresholds,
+    check_transition,
+    in_service,
+    next_state,
+)
 from tenants.models import Appliance, ApplianceState, FleetOutage, User
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -36,7 +42,10 @@ MASS_OUTAGE_RATIO: Final = 0.5
 REOPENED_WITHIN: Final = timedelta(minutes=30)
 _UNREACHABLE: Final = frozenset({ApplianceState.UNREACHABLE, ApplianceState.LOST})
 # Appliances that were lost before have nothing to do with an outage.
-_FLEET: Final = (in_service(), Appliance.state != ApplianceState.LOST)
+_FLEET: Final = (
+    in_service(),
+    Appliance.state.not_in((ApplianceState.LOST, *WITHOUT_AGENT)),
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,11 @@ what admins decided. The first of these that applies is the status:
 
     revoked, retired, fenced         the agent is refused
     lost, unreachable, stale         no recent heartbeat: nothing else is certain
+    silent                           a host without an agent, whose samples don't arrive any more
     drained                          connected, accepts no new jobs
     quarantined                      connected, accepts no jobs until a probe starts
     enrolled, online                 connected
+    reporting                        a host without an agent, whose samples arrive
 """
 
 from dataclasses import dataclass
@@ -31,9 +33,12 @@ TRANSITIONS: Final[dict[ApplianceState, frozenset[ApplianceState]]] = {
     _S.STALE: frozenset({_S.ONLINE, _S.UNREACHABLE, _S.LOST}),
     _S.UNREACHABLE: frozenset({_S.ONLINE, _S.LOST}),
     _S.LOST: frozenset({_S.ONLINE}),
+    _S.REPORTING: frozenset({_S.ONLINE, _S.SILENT, _S.LOST}),
+    _S.SILENT: frozenset({_S.ONLINE, _S.REPORTING, _S.LOST}),
 }
 _BY_SILENCE: Final = (_S.ONLINE, _S.STALE, _S.UNREACHABLE, _S.LOST)
-_NOT_CONNECTED: Final = (_S.LOST, _S.UNREACHABLE, _S.STALE)
+_NOT_CONNECTED: Final = (_S.LOST, _S.UNREACHABLE, _S.STALE, _S.SILENT)
+WITHOUT_AGENT: Final = (_S.REPORTING, _S.SILENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +80,8 @@ class EffectiveStatus(StrEnum):
     STALE = "stale"
     UNREACHABLE = "unreachable"
     LOST = "lost"
+    REPORTING = "reporting"
+    SILENT = "silent"
     DRAINED = "drained"
     QUARANTINED = "quarantined"
     FENCED = "fenced"
@@ -92,11 +99,13 @@ _BY_ATTENTION: Final = (
     EffectiveStatus.FENCED,
     EffectiveStatus.LOST,
     EffectiveStatus.UNREACHABLE,
+    EffectiveStatus.SILENT,
     EffectiveStatus.STALE,
     EffectiveStatus.QUARANTINED,
     EffectiveStatus.ENROLLED,
     EffectiveStatus.DRAINED,
     EffectiveStatus.ONLINE,
+    EffectiveStatus.REPORTING,
     EffectiveStatus.RETIRED,
     EffectiveStatus.REVOKED,
 )

@@ -8,6 +8,7 @@ from tenants.models.appliances import (
     FleetOutage,
     LateSamples,
     TunnelHolder,
+    WriteToken,
     decode_inventory,
     reported_class,
     reported_gpus,

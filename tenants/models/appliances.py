@@ -22,13 +22,19 @@ MAX_CLASS_LENGTH = 100
 
 
 class ApplianceState(StrEnum):
-    """The connection state of an appliance, by the time since its last heartbeat."""
+    """The connection state of an appliance, by the time since its last heartbeat.
+
+    A host without an agent has no heartbeats: it is `reporting` while its samples arrive, else
+    `silent`.
+    """
 
     ENROLLED = "enrolled"
     ONLINE = "online"
     STALE = "stale"
     UNREACHABLE = "unreachable"
     LOST = "lost"
+    REPORTING = "reporting"
+    SILENT = "silent"
 
 
 class EnrollmentToken(Base):
@@ -61,8 +67,34 @@ class EnrollmentToken(Base):
     revoked_at: Mapped[datetime | None]
 
 
+class WriteToken(Base):
+    """A secret with which programs other than the agent send samples of hosts.
+
+    `appliance_pattern` is the name of an appliance or a shell pattern of names.
+    """
+
+    __tablename__ = "write_tokens"
+    audited: ClassVar = Audited(
+        kind="write_token",
+        name="name",
+        fields=("name", "appliance_pattern", "expires_at", "revoked_at"),
+        verbs={"revoked_at": ("revoked", "restored")},
+    )
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = tenant_column()
+    name: Mapped[str] = mapped_column(String(100), default="")
+    appliance_pattern: Mapped[str] = mapped_column(String(100))
+    secret_hash: Mapped[str] = secret_hash_column()
+    created_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL")
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime]
+    last_used_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+
+
 class Appliance(Base):
-    """An enrolled host.
+    """An enrolled host, or one whose samples other programs send.
 
     `inventory`, `health` and `gpu_processes` are `protocol.inventory.Inventory`,
     `protocol.health.ApplianceHealth` and a list of `protocol.gpu_processes.GPUProcess` as JSON;
@@ -72,7 +104,8 @@ class Appliance(Base):
     `health_state` and `appliance_class` repeat parts of them for lists and filters.
     `desired_generation` counts changes of the desired state, which agents poll. `instance_id` is
     the agent's current run, `past_instances` the former ones: two concurrent runs fence the
-    appliance. `last_placed_at` is when a job was last placed on it;
+    appliance. `sender` is the program and the write token whose readings count as ours, on a host
+    without an agent. `last_placed_at` is when a job was last placed on it;
     at `drain_deadline_at`, the jobs that still run on a drained one move. `quarantined_at`,
     `quarantine_reason`, `quarantine_ended_at` (the last time), `probe_number` and `probe_at` (the
     next one) are for `jobqueue.jobs.quarantine`. `can_update` says that its host has the update
@@ -179,6 +212,7 @@ class Appliance(Base):
     probe_number: Mapped[int] = mapped_column(default=0)
     probe_at: Mapped[datetime | None]
     instance_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    sender: Mapped[str] = mapped_column(String(100), default="", server_default="")
     past_instances: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     can_update: Mapped[bool] = mapped_column(default=False, server_default=false())
     update_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))

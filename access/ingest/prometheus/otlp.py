@@ -15,7 +15,7 @@ from starlette.responses import Response
 from access.errors import UnsupportedEncodingError
 from access.identity.auth import Authenticator
 from access.ingest.body import THREAD_ABOVE_BYTES, fair_worker, read_body
-from access.ingest.gateway import Gateway, WriteResult
+from access.ingest.gateway import WriteResult
 from access.ingest.influx import error_message
 from access.ingest.metrics import INGESTED_BYTES
 from access.ingest.prometheus.otlp_json import read_json
@@ -23,6 +23,7 @@ from access.ingest.prometheus.otlp_protobuf import OTLPReader
 from access.ingest.prometheus.otlp_series import SampleColumns
 from access.ingest.prometheus.series import SampleBatch, SeriesCache, batch_of
 from access.ingest.prometheus.wire import BYTES, MAX_MESSAGE_BYTES, VARINT, varint
+from access.ingest.receiver import OTLP, Receiver
 
 METRICS_PATH = "/v1/metrics"
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
@@ -32,27 +33,27 @@ class OTLPEndpoint:
     """Ingests metrics from OpenTelemetry's SDKs and collectors."""
 
     def __init__(
-        self, authenticator: Authenticator, gateway: Gateway, *, max_body_bytes: int
+        self, authenticator: Authenticator, receiver: Receiver, *, max_body_bytes: int
     ) -> None:
         self._authenticator = authenticator
-        self._gateway = gateway
+        self._receiver = receiver
         self._max_body_bytes = min(max_body_bytes, MAX_MESSAGE_BYTES)
         self._reader = OTLPReader(SeriesCache())
 
     async def write(self, request: Request) -> Response:
         """Store the data points with the sender's identity."""
-        agent = await self._authenticator.agent(request)
+        sender = await self._authenticator.sender(request)
         media_type = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
         if media_type not in {_PROTOBUF, _JSON}:
             raise UnsupportedEncodingError(
                 f"Content-Type {media_type[:50]!r} is not supported. Send {_PROTOBUF} or {_JSON}."
             )
-        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=agent.tenant_id)
+        body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=sender.tenant_id)
         INGESTED_BYTES.inc(len(body))
         work = partial(self._read, body, is_json=media_type == _JSON)
         is_small = len(body) <= THREAD_ABOVE_BYTES
-        columns, read = work() if is_small else await fair_worker().run(agent.tenant_id, work)
-        result = await self._gateway.write(agent, read.batch, errors=read.errors)
+        columns, read = work() if is_small else await fair_worker().run(sender.tenant_id, work)
+        result = await self._receiver.write(sender, read.batch, errors=read.errors, program=OTLP)
         return _response(columns, result, is_json=media_type == _JSON)
 
     def _read(self, body: bytes, *, is_json: bool) -> tuple[SampleColumns, SampleBatch]:

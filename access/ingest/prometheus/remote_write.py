@@ -17,12 +17,13 @@ from starlette.responses import Response
 from access.errors import BadRequestError, UnsupportedEncodingError
 from access.identity.auth import Authenticator
 from access.ingest.body import THREAD_ABOVE_BYTES, fair_worker, read_raw_body, too_large
-from access.ingest.gateway import Gateway, WriteResult
+from access.ingest.gateway import WriteResult
 from access.ingest.influx import error_of
 from access.ingest.metrics import INGESTED_BYTES
 from access.ingest.prometheus.messages import read_version_1, read_version_2
 from access.ingest.prometheus.series import SampleBatch, Samples, SeriesCache, batch_of
 from access.ingest.prometheus.wire import MAX_MESSAGE_BYTES, WireError, read_varint
+from access.ingest.receiver import PROMETHEUS, Receiver
 
 WRITE_PATH = "/api/v1/prom/write"
 _MEDIA_TYPE = "application/x-protobuf"
@@ -37,22 +38,24 @@ class RemoteWriteEndpoint:
     """Ingests samples from Prometheus, vmagent and whatever else speaks remote_write."""
 
     def __init__(
-        self, authenticator: Authenticator, gateway: Gateway, *, max_body_bytes: int
+        self, authenticator: Authenticator, receiver: Receiver, *, max_body_bytes: int
     ) -> None:
         self._authenticator = authenticator
-        self._gateway = gateway
+        self._receiver = receiver
         self._max_body_bytes = min(max_body_bytes, MAX_MESSAGE_BYTES)
         self._cache = SeriesCache()
 
     async def write(self, request: Request) -> Response:
         """Store the samples with the sender's identity."""
-        agent = await self._authenticator.agent(request)
+        sender = await self._authenticator.sender(request)
         reader = reader_of(request)
         packed = await read_raw_body(request, max_bytes=self._max_body_bytes)
         work = partial(self._read, packed, reader)
         is_small = len(packed) <= THREAD_ABOVE_BYTES // 8
-        samples, read = work() if is_small else await fair_worker().run(agent.tenant_id, work)
-        result = await self._gateway.write(agent, read.batch, errors=read.errors, precision="ms")
+        samples, read = work() if is_small else await fair_worker().run(sender.tenant_id, work)
+        result = await self._receiver.write(
+            sender, read.batch, errors=read.errors, program=PROMETHEUS, precision="ms"
+        )
         response = (
             error_of(request, result, kind="sample") if result.errors else Response(status_code=204)
         )

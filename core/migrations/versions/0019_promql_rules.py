@@ -1,14 +1,14 @@
 """Rules in PromQL, and their labels.
 
 Revision ID: 0019_promql_rules
-Revises: 0017_logs
+Revises: 0018_write_tokens
 """
 
 import sqlalchemy as sa
 from alembic import op
 
 revision = "0019_promql_rules"
-down_revision = "0017_logs"
+down_revision = "0018_write_tokens"
 branch_labels = None
 depends_on = None
 

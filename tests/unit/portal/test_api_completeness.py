@@ -29,6 +29,8 @@ SAME: dict[str, set[str]] = {
     "container_storage.clean": {"Container storage.clean"},
     "container_storage.policies": {"Cleanup policies.replace"},
     "console.discard": {"Removals.discard"},
+    "write_tokens.add": {"Write tokens.create"},
+    "write_tokens.revoke": {"Write tokens.revoke"},
     "enrollment.add": {"Enrollment tokens.create_enrollment"},
     "enrollment.reenroll": {"Appliances.reenroll"},
     "enrollment.revoke_token": {"Enrollment tokens.revoke"},
@@ -183,6 +185,8 @@ SHOWN: dict[str, set[str]] = {
     "platform_rules.index": {"Platform rules.list_all"},
     "platform_rules.edit": {"Platform rules.show"},
     "console.removals": {"Removals.list_all", "Removals.show"},
+    "write_tokens.index": {"Write tokens.list_all", "Write tokens.show"},
+    "write_tokens.show": {"Write tokens.show_progress"},
     "enrollment.tokens": {"Enrollment tokens.list_all", "Enrollment tokens.show"},
     "enrollment.show_token": {"Enrollment tokens.show_progress"},
     "console.maintenance": {
@@ -252,6 +256,7 @@ OF_PEOPLE = {
     "documentation.index",
     "documentation.page",
     "enrollment.add",
+    "write_tokens.add",
     "home.health",
     # Files for programs that have no credentials.
     "install.script",

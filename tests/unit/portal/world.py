@@ -44,6 +44,7 @@ from tenants.pki.certificates import Issuer, issue_certificate
 from tenants.users.invitations import invite
 from tenants.users.sessions import start_session
 from tenants.users.tokens import create_api_token
+from tenants.write_tokens import create_write_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
 from tests.unit.jobqueue.builders import append_log, dispatch
@@ -207,6 +208,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     enrollment_token, _ = create_enrollment_token(
         session, scope, lifetime=timedelta(days=1), now=now
     )
+    write_token, _ = create_write_token(session, scope, lifetime=timedelta(days=1), now=now)
     certificate = make_certificate(session, appliance, now=now)
     token, _ = create_api_token(session, scope, name="laptop", now=now)
     invitation, _ = invite(
@@ -271,6 +273,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "saved_report_id": saved_report.id,
             "token_id": token.id,
             "enrollment_token_id": enrollment_token.id,
+            "write_token_id": write_token.id,
             "certificate_id": certificate.id,
             "tenant_id": cast.acme.id,
             "user_id": cast.bob.id,

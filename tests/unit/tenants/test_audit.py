@@ -53,6 +53,7 @@ from tenants.models import (
     TenantQuota,
     TenantState,
     User,
+    WriteToken,
 )
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 
@@ -126,6 +127,14 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             name="rack 4",
             secret_hash=next(secret),
             uses_left=1,
+            created_at=NOON,
+            expires_at=LATER,
+        ),
+        WriteToken(
+            **tenant,
+            name="rack 4",
+            appliance_pattern="*",
+            secret_hash=next(secret),
             created_at=NOON,
             expires_at=LATER,
         ),

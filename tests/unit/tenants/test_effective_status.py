@@ -18,7 +18,7 @@ from tenants.models import Appliance, ApplianceState
 from tests.cast import NOON, Cast, make_appliance
 
 L, S = EffectiveStatus, ApplianceState
-SILENT = (S.STALE, S.UNREACHABLE, S.LOST)
+SILENT = (S.STALE, S.UNREACHABLE, S.LOST, S.SILENT)
 
 
 def appliance(
@@ -80,7 +80,7 @@ def test_sql_finds_the_same_status_for_every_combination(session: Session, cast:
     }
     everything = session.scalars(select(Appliance)).all()
     assert status_by_id == {row.id: effective_status_of(row) for row in everything}
-    assert len(status_by_id) == 5 * 2**5
+    assert len(status_by_id) == len(S) * 2**5
 
 
 def test_sorted_by_need_the_fenced_and_lost_come_first(session: Session, cast: Cast) -> None:
@@ -95,11 +95,13 @@ def test_sorted_by_need_the_fenced_and_lost_come_first(session: Session, cast: C
         "fenced",
         "lost",
         "unreachable",
+        "silent",
         "stale",
         "quarantined",
         "enrolled",
         "drained",
         "online",
+        "reporting",
         "retired",
         "revoked",
     ]
