@@ -38,7 +38,7 @@ class Receiver(Base):
     audited: ClassVar = Audited(
         kind="receiver",
         name="name",
-        fields=("name", "kind", "sends_resolved"),
+        fields=("name", "kind", "sends_resolved", "topics"),
         # A URL may contain a key.
         secrets={"target": "target", "secret": "secret"},
         verbs={"secret": ("secret_changed", "secret_removed")},
@@ -54,6 +54,10 @@ class Receiver(Base):
     secret: Mapped[str] = mapped_column(String(500), default="")
     sends_resolved: Mapped[bool] = mapped_column(default=True)
     """Whether it is notified that an alert has resolved."""
+    topics: Mapped[list[str] | None]
+    """Of a receiver of events: those of `EventTopic` that it gets."""
+    events_after: Mapped[datetime | None]
+    """Of a receiver of events: earlier ones are in the outbox."""
     created_at: Mapped[datetime]
     # The constraint above ignores rows without a tenant, and MariaDB has no partial indexes.
     platform_name: Mapped[str | None] = mapped_column(

@@ -11,6 +11,7 @@ from alerting.notification.maintenance_windows import add_occurrences
 from alerting.notification.outbox_workers import OutboxWorkers
 from alerting.notification.senders.alertmanager import AlertmanagerSender, repeat_alerts
 from alerting.notification.senders.chat import ChatSender
+from alerting.notification.senders.events import EventSender
 from alerting.notification.senders.notify import EmailSender, Sender, WebhookSender
 from alerting.notification.senders.opsgenie import OpsgenieSender
 from alerting.notification.senders.pagerduty import PagerDutySender
@@ -67,6 +68,12 @@ class AlertTasks:
             ReceiverKind.ALERTMANAGER: self._alertmanagers,
             ReceiverKind.PAGERDUTY: PagerDutySender(
                 PagingClient("PagerDuty", client, box=self._box)
+            ),
+            ReceiverKind.EVENTS: EventSender(
+                settings.webhook_timeout_seconds,
+                box=self._box,
+                policy=policy,
+                source=self._public_url,
             ),
             ReceiverKind.OPSGENIE: OpsgenieSender(PagingClient("Opsgenie", client, box=self._box)),
         }

@@ -116,7 +116,7 @@ class NotificationPurpose(StrEnum):
 
     `change` is one of an alert's state, `repeat` one that its receiver had before, `action` the
     call of a webhook that a rule has as an action, `acknowledgement` says that a user works on the
-    alert, and `notice` is not about an alert.
+    alert, `notice` is not about an alert, and `event` is for a webhook of events.
     """
 
     CHANGE = "change"
@@ -124,6 +124,7 @@ class NotificationPurpose(StrEnum):
     ACTION = "action"
     ACKNOWLEDGEMENT = "acknowledgement"
     NOTICE = "notice"
+    EVENT = "event"
 
 
 class ReceiverKind(StrEnum):
@@ -135,6 +136,16 @@ class ReceiverKind(StrEnum):
     ALERTMANAGER = "alertmanager"
     PAGERDUTY = "pagerduty"
     OPSGENIE = "opsgenie"
+    EVENTS = "events"
+
+
+class EventTopic(StrEnum):
+    """What the events of a webhook are about."""
+
+    JOB = "job"
+    APPLIANCE = "appliance"
+    ALERT = "alert"
+    IMAGE = "image"
 
 
 class Region(StrEnum):

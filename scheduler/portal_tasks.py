@@ -18,6 +18,7 @@ from jobqueue.dispatch.drains import move_overdue
 from jobqueue.jobs.end_notices import take_end_notices
 from jobqueue.jobs.quarantine import order_probes
 from jobqueue.logs.log_files import LogFiles
+from scheduler.event_webhooks import prune_events, queue_events
 from scheduler.fleet_samples import fleet_points, write_fleet
 from scheduler.outage_email import email_operators
 from tenants.fleet.liveness import sweep_appliances
@@ -64,9 +65,11 @@ class PortalTasks:
             PeriodicTask(self.record_fleet, 15),
             PeriodicTask(self.report_outage, 15),
             PeriodicTask(self.notify_ends, self._settings.notification_interval_seconds),
+            PeriodicTask(self.queue_events, self._settings.notification_interval_seconds),
             PeriodicTask(self.maintain_samples, 300),
             PeriodicTask(self.measure_usage, 900, runs_at_start=True),
             PeriodicTask(self.expire_samples, 3600),
+            PeriodicTask(self.prune_events, 3600),
         ]
 
     def maintain_samples(self) -> None:
@@ -134,6 +137,19 @@ class PortalTasks:
                     now=now,
                 ):
                     log.warning("%s: receiver %r is gone", notice.path, notice.receiver)
+
+    def queue_events(self) -> None:
+        """Add events to the outbox for the webhooks that asked for them."""
+        url = self._settings.resolved_public_url
+        with transaction(self._context.sessions) as session:
+            queue_events(session, public_url=url, now=self._context.clock())
+
+    def prune_events(self) -> None:
+        """Delete old messages of events."""
+        pruned = 1
+        while pruned and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                pruned = prune_events(session, now=self._context.clock())
 
     def report_outage(self) -> None:
         """Email the operators once about a mass outage."""

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from alerting.notification.deliveries import UNSENT
 from alerting.notification.models import Notification
+from alerting.states import NotificationPurpose
 from core.db import SessionFactory, transaction
 from tenants.lifecycle.message_budgets import (
     ALERTS,
@@ -32,7 +33,7 @@ def hold_over_budget(
     """Return whether a budget is used up; then all due messages of its kind wait for the next."""
     with transaction(sessions) as session:
         notification = session.get(Notification, notification_id)
-        if notification is None or notification.tenant_id is None:
+        if notification is None or notification.tenant_id is None or _is_event(notification):
             return False
         subject, tenant_id = _subject(notification), notification.tenant_id
         ends_at = full_until(session, tenant_id, subject, budgets, now=now)
@@ -43,6 +44,7 @@ def hold_over_budget(
             update(Notification)
             .where(
                 Notification.tenant_id == tenant_id,
+                Notification.purpose != NotificationPurpose.EVENT,
                 Notification.state.in_(UNSENT),
                 Notification.next_try_at <= now,
                 has_alert if subject == ALERTS else not_(has_alert),
@@ -60,8 +62,13 @@ def hold_over_budget(
 
 def count_sent(session: Session, notification: Notification, *, now: datetime) -> None:
     """Count a message that was sent, whatever is left of the budget."""
-    if notification.tenant_id is not None:
+    if notification.tenant_id is not None and not _is_event(notification):
         count_message(session, notification.tenant_id, _subject(notification), UNLIMITED, now=now)
+
+
+def _is_event(notification: Notification) -> bool:
+    """Return whether a message is for a program of the tenant, which sends it to nobody."""
+    return notification.purpose is NotificationPurpose.EVENT
 
 
 def _subject(notification: Notification) -> str:

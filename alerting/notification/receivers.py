@@ -4,7 +4,10 @@ A receiver is a tenant's, or the platform's (`is_platform`), which operators man
 see those, and operators don't change those of tenants.
 """
 
+import base64
 import re
+import secrets
+from collections.abc import Collection
 from datetime import datetime
 from functools import partial
 from typing import Unpack
@@ -29,6 +32,7 @@ from alerting.states import (
     NOTICE,
     PAGING_KINDS,
     PAGING_URLS,
+    EventTopic,
     NotificationPurpose,
     NotificationState,
     ReceiverKind,
@@ -58,7 +62,7 @@ MAX_NAME_LENGTH = 100
 MAX_TARGET_LENGTH = 500
 # Encrypted, it must fit into its column.
 MAX_CHAT_LENGTH = 250
-_OVER_HTTP = frozenset({ReceiverKind.WEBHOOK, ReceiverKind.ALERTMANAGER})
+_OVER_HTTP = frozenset({ReceiverKind.WEBHOOK, ReceiverKind.ALERTMANAGER, ReceiverKind.EVENTS})
 KEY_PATTERNS = {
     ReceiverKind.PAGERDUTY: re.compile(r"[A-Za-z0-9]{32}"),
     ReceiverKind.OPSGENIE: re.compile(r"[A-Za-z0-9-]{20,100}"),
@@ -71,6 +75,9 @@ _KEY_HELP = {
     "letters, digits and hyphens.",
 }
 WEBHOOK_SECRET_PREFIX = "vdw"  # noqa: S105 - a prefix, not a secret
+# Of Standard Webhooks, with the key in base64 behind it.
+EVENT_SECRET_PREFIX = "whsec_"  # noqa: S105 - a prefix, not a secret
+EVENT_SECRET_BYTES = 32
 
 
 def create_receiver(
@@ -82,6 +89,7 @@ def create_receiver(
     target: str,
     region: Region | None = None,
     sends_resolved: bool = True,
+    topics: Collection[EventTopic] = (),
     box: SecretBox,
     now: datetime,
     is_platform: bool = False,
@@ -92,6 +100,7 @@ def create_receiver(
         target: an address, a URL, or the key of a paging service.
         region: of a paging service's account; without one, US.
         sends_resolved: whether it is notified that alerts have resolved.
+        topics: of a receiver of events, what they are about.
 
     Returns:
         The receiver and, for a webhook, the key that signs its messages. The key is stored
@@ -108,18 +117,24 @@ def create_receiver(
         "name": _name_errors(session, tenant_id, name),
         "target": _target_errors(kind, target),
         "region": _region_errors(kind, region),
+        "topics": _topic_errors(kind, topics),
+        "kind": ["Events belong to tenants."]
+        if is_platform and kind is ReceiverKind.EVENTS
+        else [],
     }
     raise_errors("receiver", {field: messages for field, messages in errors.items() if messages})
     if tenant_id is not None:
         count = partial(count_receivers, session, tenant_id)
         reserve_quota(session, tenant_id, "receivers", count)
-    secret = new_secret(WEBHOOK_SECRET_PREFIX) if kind is ReceiverKind.WEBHOOK else ""
+    secret = _new_key(kind)
     receiver = Receiver(
         tenant_id=tenant_id,
         name=name,
         kind=kind,
         secret=box.encrypt(secret) if secret else "",
         sends_resolved=sends_resolved,
+        topics=sorted(topics) or None,
+        events_after=now if kind is ReceiverKind.EVENTS else None,
         created_at=now,
     )
     _set_target(receiver, target, box)
@@ -143,6 +158,7 @@ def update_receiver(
     target: str,
     region: Region | None = None,
     sends_resolved: bool | None = None,
+    topics: Collection[EventTopic] | None = None,
     box: SecretBox,
     is_platform: bool = False,
 ) -> Receiver:
@@ -160,12 +176,15 @@ def update_receiver(
         "name": _name_errors(session, receiver.tenant_id, name) if name != receiver.name else [],
         "target": _target_errors(receiver.kind, target) if target else [],
         "region": _region_errors(receiver.kind, region),
+        "topics": [] if topics is None else _topic_errors(receiver.kind, topics),
     }
     raise_errors("receiver", {field: messages for field, messages in errors.items() if messages})
     rename_receiver(session, receiver.tenant_id, before=receiver.name, after=name)
     receiver.name = name
     if sends_resolved is not None:
         receiver.sends_resolved = sends_resolved
+    if topics is not None:
+        receiver.topics = sorted(topics) or None
     before = receiver.target
     if target:
         _set_target(receiver, target, box)
@@ -349,6 +368,20 @@ def _region_errors(kind: ReceiverKind, region: Region | None) -> list[str]:
     if region is None or kind in PAGING_KINDS:
         return []
     return [f"A receiver of type {kind.value} has no region. Leave it out."]
+
+
+def _topic_errors(kind: ReceiverKind, topics: Collection[EventTopic]) -> list[str]:
+    if kind is ReceiverKind.EVENTS:
+        return [] if topics else ["Select what the events are about."]
+    return [f"A receiver of type {kind.value} has no topics. Leave them out."] if topics else []
+
+
+def _new_key(kind: ReceiverKind) -> str:
+    """Return a new signing key; empty for kinds that have none."""
+    if kind is ReceiverKind.EVENTS:
+        key = base64.b64encode(secrets.token_bytes(EVENT_SECRET_BYTES)).decode()
+        return f"{EVENT_SECRET_PREFIX}{key}"
+    return new_secret(WEBHOOK_SECRET_PREFIX) if kind is ReceiverKind.WEBHOOK else ""
 
 
 def _name_errors(session: Session, tenant_id: str | None, name: str) -> list[str]:

@@ -5,7 +5,7 @@ from http import HTTPStatus
 from typing import Any
 
 from flask import request
-from marshmallow import Schema, fields
+from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
 from alerting.models import Receiver
@@ -23,7 +23,7 @@ from alerting.notification.receivers import (
     update_receiver,
 )
 from alerting.notification.undelivered import redeliver
-from alerting.states import NotificationState, ReceiverKind, Region
+from alerting.states import EventTopic, NotificationState, ReceiverKind, Region
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
@@ -59,6 +59,7 @@ notifications = APIBlueprint(
 
 ADMINS = "the tenant's admins"
 _SENDS_RESOLVED = "Whether it is notified that an alert has resolved."
+_TOPICS = "What its events are about; only for the type `events`, which needs at least one."
 _REGION = "Of a PagerDuty or Opsgenie account. Only for these types; without it, us."
 
 
@@ -76,6 +77,11 @@ class ReceiverSchema(Schema):
         Region, by_value=True, allow_none=True, metadata={"description": "Of a paging service."}
     )
     sends_resolved = fields.Boolean(metadata={"description": _SENDS_RESOLVED})
+    topics = fields.List(
+        fields.Enum(EventTopic, by_value=True),
+        allow_none=True,
+        metadata={"description": "Of the type `events`: what its events are about."},
+    )
     created_at = instant()
 
 
@@ -101,6 +107,12 @@ class ReceiverRequestSchema(StrictSchema):
         Region, by_value=True, load_default=None, metadata={"description": _REGION}
     )
     sends_resolved = fields.Boolean(load_default=True, metadata={"description": _SENDS_RESOLVED})
+    topics = fields.List(
+        fields.Enum(EventTopic, by_value=True),
+        load_default=list,
+        validate=validate.Length(max=len(EventTopic)),
+        metadata={"description": _TOPICS},
+    )
 
 
 class ReceiverChangeSchema(StrictSchema):
@@ -110,6 +122,11 @@ class ReceiverChangeSchema(StrictSchema):
     target = fields.String()
     region = fields.Enum(Region, by_value=True, metadata={"description": _REGION})
     sends_resolved = fields.Boolean(metadata={"description": _SENDS_RESOLVED})
+    topics = fields.List(
+        fields.Enum(EventTopic, by_value=True),
+        validate=validate.Length(max=len(EventTopic)),
+        metadata={"description": _TOPICS},
+    )
 
 
 class NotificationSchema(Schema):
@@ -203,6 +220,7 @@ def change(receiver_id: str, body: dict[str, Any]) -> Receiver:
             target=target,
             region=body.get("region"),
             sends_resolved=body.get("sends_resolved"),
+            topics=body.get("topics"),
             box=portal().secrets,
             is_platform=is_platform,
         )

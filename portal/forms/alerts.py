@@ -11,6 +11,7 @@ from wtforms import (
     Field,
     HiddenField,
     SelectField,
+    SelectMultipleField,
     StringField,
     TextAreaField,
 )
@@ -26,6 +27,7 @@ from alerting.states import (
     FORECAST,
     ActionKind,
     Comparison,
+    EventTopic,
     NoDataPolicy,
     ReceiverKind,
     Region,
@@ -88,6 +90,13 @@ RECEIVER_CHOICES = [
     SelectChoice(ReceiverKind.PAGERDUTY.value, "PagerDuty"),
     SelectChoice(ReceiverKind.OPSGENIE.value, "Opsgenie"),
     SelectChoice(ReceiverKind.ALERTMANAGER.value, "Alertmanager"),
+    SelectChoice(ReceiverKind.EVENTS.value, "Webhook of events"),
+]
+TOPIC_CHOICES = [
+    SelectChoice(EventTopic.JOB.value, "Jobs"),
+    SelectChoice(EventTopic.APPLIANCE.value, "Appliances"),
+    SelectChoice(EventTopic.ALERT.value, "Alerts"),
+    SelectChoice(EventTopic.IMAGE.value, "Images"),
 ]
 REGION_CHOICES = [SelectChoice(Region.US.value, "US"), SelectChoice(Region.EU.value, "EU")]
 
@@ -102,6 +111,7 @@ class ReceiverForm(Form):
         "Region of PagerDuty or Opsgenie", choices=REGION_CHOICES, default=Region.US.value
     )
     sends_resolved = BooleanField("Notify when an alert has resolved", default=True)
+    topics = SelectMultipleField("Events, for a webhook of events", choices=TOPIC_CHOICES)
 
 
 class ReceiverChangeForm(Form):
@@ -111,6 +121,7 @@ class ReceiverChangeForm(Form):
     target = StringField("New address or key")
     region = SelectField("Region", choices=REGION_CHOICES)
     sends_resolved = BooleanField("Notify when an alert has resolved")
+    topics = SelectMultipleField("Events", choices=TOPIC_CHOICES)
 
 
 class PolicyForm(Form):

@@ -15,7 +15,7 @@ from alerting.notification.receivers import (
     send_test,
     update_receiver,
 )
-from alerting.states import PAGING_KINDS, ReceiverKind, Region
+from alerting.states import PAGING_KINDS, EventTopic, ReceiverKind, Region
 from portal.context import current_scope, database, now, portal, public_url
 from portal.forms.alerts import ReceiverChangeForm, ReceiverForm
 from portal.mail import charge_message
@@ -58,6 +58,7 @@ def index() -> ResponseReturnValue:
                     target=target,
                     region=Region(form.region.data) if kind in PAGING_KINDS else None,
                     sends_resolved=form.sends_resolved.data,
+                    topics=_topics(form) if kind is ReceiverKind.EVENTS else (),
                     box=portal().secrets,
                     now=now(),
                     is_platform=is_platform,
@@ -78,10 +79,12 @@ def edit(receiver_id: str) -> ResponseReturnValue:
     scope, is_platform = current_scope(), _is_platform()
     with database() as session:
         receiver = get_receiver(session, scope, receiver_id, is_platform=is_platform)
-    names = ("name", "region", "sends_resolved")
+    names = ("name", "region", "sends_resolved", "topics")
     form = ReceiverChangeForm(data={name: getattr(receiver, name) for name in names})
     if receiver.region is None:
         del form.region
+    has_topics = receiver.kind is ReceiverKind.EVENTS
+    del form[("sends_resolved" if has_topics else "topics")]
     if form.validate_on_submit():
         target, policy = form.target.data or "", portal().webhook_policy
         with form.showing_errors():
@@ -94,7 +97,8 @@ def edit(receiver_id: str) -> ResponseReturnValue:
                     name=form.name.data,
                     target=target,
                     region=Region(form.region.data) if receiver.region else None,
-                    sends_resolved=form.sends_resolved.data,
+                    sends_resolved=None if has_topics else form.sends_resolved.data,
+                    topics=_topics(form) if has_topics else None,
                     box=portal().secrets,
                     is_platform=is_platform,
                 )
@@ -130,6 +134,10 @@ def remove(session: Session, receiver_id: str) -> str:
     """Delete a receiver."""
     delete_receiver(session, current_scope(), receiver_id, is_platform=_is_platform())
     return "Receiver deleted"
+
+
+def _topics(form: ReceiverForm | ReceiverChangeForm) -> list[EventTopic]:
+    return [EventTopic(topic) for topic in form.topics.data or ()]
 
 
 def _changes() -> Permission:
