@@ -45,6 +45,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "soak_seconds": 900,
         "max_failures": 1,
     },
+    "PrometheusGroupsSchema": {
+        "groups": [
+            {
+                "name": "hosts",
+                "rules": [{"alert": "Load", "expr": "node_load1 > 64", "for": "5m"}],
+            }
+        ]
+    },
     "DrainRequestSchema": {"wait_seconds": 3600},
     "CleanupPoliciesSchema": {"policies": [{"site": "", "image_days": 30, "disk_percent": 85}]},
     "BulkRequestSchema": {

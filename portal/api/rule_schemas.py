@@ -200,14 +200,6 @@ class PrometheusGroupsSchema(StrictSchema):
         fields.Dict(),
         required=True,
         validate=validate.Length(max=MAX_RULES),
-        metadata={
-            "example": [
-                {
-                    "name": "hosts",
-                    "rules": [{"alert": "Load", "expr": "node_load1 > 64", "for": "5m"}],
-                }
-            ]
-        },
     )
 
 

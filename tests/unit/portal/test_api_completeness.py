@@ -171,6 +171,8 @@ SHOWN: dict[str, set[str]] = {
         "Agent rollouts.versions",
     },
     "agent_rollouts.show": {"Agent rollouts.show", "Agent rollouts.list_appliances"},
+    "logs.index": {"Logs.search", "Logs.histogram", "Logs.export"},
+    "logs.context": {"Logs.context"},
     "container_storage.policies": {"Cleanup policies.show_policies"},
     "container_storage.show": {"Container storage.show"},
     "appliances.events": {"Appliances.events"},
