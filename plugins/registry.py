@@ -26,6 +26,7 @@ BUILT_IN = {
     "containers": "plugins.containers.reader:ContainersPlugin",
     "speedtest": "plugins.speedtest.reader:SpeedtestPlugin",
     "inventory": "plugins.inventory.reader:InventoryPlugin",
+    "prometheus": "plugins.prometheus.reader:PrometheusPlugin",
     "exec": "plugins.exec.reader:ExecPlugin",
     "collectd_python": "plugins.collectd_python.reader:CollectdPythonPlugin",
     "simulated_gpu": "plugins.simulated_gpu.reader:SimulatedGPUPlugin",

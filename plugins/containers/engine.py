@@ -26,6 +26,25 @@ class HostConfig(msgspec.Struct, frozen=True, rename="pascal"):
     network_mode: str = ""
 
 
+class PublishedPort(msgspec.Struct, frozen=True, rename="pascal"):
+    """A port of a container, and where the host has it; 0 if nowhere."""
+
+    private_port: int
+    public_port: int = 0
+
+
+class Network(msgspec.Struct, frozen=True):
+    """The address of a container in a network."""
+
+    ip_address: str = msgspec.field(name="IPAddress", default="")
+
+
+class NetworkSettings(msgspec.Struct, frozen=True, rename="pascal"):
+    """The networks of a container."""
+
+    networks: dict[str, Network] | None = None
+
+
 class ListedContainer(msgspec.Struct, frozen=True, rename="pascal"):
     """A container in the engine's list; names start with a slash."""
 
@@ -35,6 +54,19 @@ class ListedContainer(msgspec.Struct, frozen=True, rename="pascal"):
     names: list[str] | None = None
     labels: dict[str, str] | None = None
     host_config: HostConfig = HostConfig()
+    ports: list[PublishedPort] | None = None
+    network_settings: NetworkSettings = NetworkSettings()
+
+    def address(self, port: int) -> str:
+        """Return where this host reaches a port of the container; "" if it doesn't."""
+        for published in self.ports or ():
+            if published.private_port == port and published.public_port:
+                return f"127.0.0.1:{published.public_port}"
+        if self.host_config.network_mode == "host":
+            return f"127.0.0.1:{port}"
+        networks = (self.network_settings.networks or {}).values()
+        address = next((network.ip_address for network in networks if network.ip_address), "")
+        return f"{address}:{port}" if address else ""
 
     @property
     def name(self) -> str:

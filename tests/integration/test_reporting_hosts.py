@@ -27,6 +27,7 @@ from opentelemetry.sdk.resources import Resource
 
 from core.clock import utc_now
 from tests.deployment import ALICE, Deployment, api_token, make_deployment, serving
+from tests.fixtures.node_exporter import node_exporter
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, require_program, running
 
@@ -100,16 +101,6 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     deployment = make_deployment(folder / "portal")
     with serving(deployment):
         yield Site(deployment, api_token(deployment, ALICE), folder)
-
-
-@contextmanager
-def node_exporter(folder: Path) -> Iterator[str]:
-    """Run the node exporter; yield its address."""
-    program = require_program("prometheus-node-exporter", package="prometheus-node-exporter")
-    address = f"localhost:{free_port()}"
-    command = [program, f"--web.listen-address={address}"]
-    with running(command, log_path=folder / "node_exporter.log"):
-        yield address
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""Scrapes programs that expose metrics for Prometheus."""
