@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC
 
+import pyarrow as pa
+
 from core.clock import NS_PER_SECOND, from_ns
 from core.csv_cells import guarded
 from core.errors import InvalidInputError
@@ -95,10 +97,7 @@ def to_csv(query: RangeQuery, groups: Iterable[Group]) -> str:
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
-    reserved = {"time", *query.group_by}
-    tags = ["tag_time" if tag == "time" else tag for tag in query.group_by]
-    fields = [f"field_{name}" if name in reserved else name for name in query.fields]
-    writer.writerow(map(guarded, ["time", *tags, *fields]))
+    writer.writerow(map(guarded, _columns(query)))
     for group in groups:
         named = [guarded(value) for value in group.tags.values()]
         columns = [group.values[name] for name in query.fields]
@@ -106,6 +105,36 @@ def to_csv(query: RangeQuery, groups: Iterable[Group]) -> str:
             cells = ["" if value is None else repr(value) for value in values]
             writer.writerow([rfc3339(time_ns), *named, *cells])
     return text.getvalue()
+
+
+def to_arrow(query: RangeQuery, groups: Iterable[Group]) -> bytes:
+    """Return groups as a stream of Arrow's IPC format, with the columns of `to_csv`.
+
+    Times are nanoseconds in UTC, tags strings and fields floats.
+    """
+    columns: list[list[object]] = [[] for _ in _columns(query)]
+    for group in groups:
+        count = len(group.times_ns)
+        tags = ([value] * count for value in group.tags.values())
+        values = (group.values[name] for name in query.fields)
+        for column, cells in zip(columns, [group.times_ns, *tags, *values], strict=True):
+            column.extend(cells)
+    types = [pa.timestamp("ns", tz="UTC")]
+    types += [pa.string()] * len(query.group_by) + [pa.float64()] * len(query.fields)
+    schema = pa.schema(zip(_columns(query), types, strict=True))
+    arrays = [pa.array(cells, kind) for cells, kind in zip(columns, types, strict=True)]
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(pa.Table.from_arrays(arrays, schema=schema))
+    return bytes(sink.getvalue())
+
+
+def _columns(query: RangeQuery) -> list[str]:
+    """Return the names of columns: a field never has the name of a tag."""
+    reserved = {"time", *query.group_by}
+    tags = ["tag_time" if tag == "time" else tag for tag in query.group_by]
+    fields = [f"field_{name}" if name in reserved else name for name in query.fields]
+    return ["time", *tags, *fields]
 
 
 def rfc3339(time_ns: int) -> str:

@@ -1,7 +1,19 @@
 """The Python client of a Vedette portal."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from vedette.client import Client
 from vedette.errors import JobTimeoutError, PortalError
 from vedette.jobs import Job, JobFailedError
 
-__all__ = ["Client", "Job", "JobFailedError", "JobTimeoutError", "PortalError"]
+__all__ = ["Client", "Job", "JobFailedError", "JobTimeoutError", "PortalError", "query"]
+
+
+def query(measurement: str, fields: Sequence[str], **options: Any) -> Any:  # noqa: ANN401 - a frame
+    """Return aggregates of samples as a data frame, see `Client.query`.
+
+    The portal and the token are those of `vedette login`, or of `VEDETTE_URL` and `VEDETTE_TOKEN`.
+    """
+    with Client() as client:
+        return client.query(measurement, fields, **options)

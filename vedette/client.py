@@ -26,6 +26,7 @@ from vedette.connection import Connection
 from vedette.credentials import Credentials, load_credentials
 from vedette.errors import JobTimeoutError
 from vedette.events import SILENCE_SECONDS, follow_events
+from vedette.frames import FrameLibrary, chosen_library, to_frame
 from vedette.job_fields import JobFields
 from vedette.jobs import Job, JobFailedError, LogLine
 
@@ -418,14 +419,58 @@ class Client:
         url = f"{self._base}{path}"
         return self._connection.send("GET", url, timeout=COPY_SECONDS).content
 
+    def query(
+        self,
+        measurement: str,
+        fields: Sequence[str],
+        *,
+        aggregate: str = "avg",
+        step: str = "",
+        group_by: Sequence[str] = (),
+        filters: Mapping[str, str | Sequence[str]] | None = None,
+        since: str = "-1h",
+        until: str = "now",
+        library: FrameLibrary | None = None,
+    ) -> Any:  # noqa: ANN401 - of the library
+        """Return aggregates of samples as a data frame: `time`, the tags of `group_by`, the fields.
+
+        Args:
+            measurement: such as `gpu`.
+            fields: such as `power_watts`.
+            aggregate: reduces the samples of a group in a window: `avg`, `max`, `p95` ...
+            step: the width of the windows, such as `5m`; without one, the range is one window.
+            group_by: tags, of which each combination of values is a group.
+            filters: one value of each tag, or several of which one must match.
+            since: inclusive, `until` exclusive: RFC 3339, or relative to now such as `-6h`.
+            library: `pandas` or `polars`; by default the one that is installed.
+
+        Raises:
+            ConfigurationError: the library is not installed.
+        """
+        library = chosen_library(library)
+        params = [("measurement", measurement), ("fields", ",".join(fields))]
+        params += [("aggregate", aggregate), ("since", since), ("until", until)]
+        params += [("step", step)] if step else []
+        params += [("group_by", ",".join(group_by))] if group_by else []
+        for tag, values in (filters or {}).items():
+            listed = [values] if isinstance(values, str) else values
+            params += [("filter", f"{tag}={value}") for value in listed]
+        pages = self._pages("/query", params, accept="application/vnd.apache.arrow.stream")
+        return to_frame([page.content for page in pages], library)
+
     def csv_pages(self, path: str, params: Sequence[tuple[str, str]]) -> Iterator[str]:
         """GET a path below /api/v1 as CSV, and the pages that follow it."""
-        headers = {"Accept": "text/csv"}
-        url, query = f"{self._base}{path}", list(params)
-        while url:
-            response = self._connection.send("GET", url, params=query, headers=headers)
+        for response in self._pages(path, params, accept="text/csv"):
             response.encoding = "utf-8"
             yield response.text
+
+    def _pages(
+        self, path: str, params: Sequence[tuple[str, str]], *, accept: str
+    ) -> Iterator[requests.Response]:
+        url, query = f"{self._base}{path}", list(params)
+        while url:
+            response = self._connection.send("GET", url, params=query, headers={"Accept": accept})
+            yield response
             following = response.links.get("next", {}).get("url", "")
             url, query = urljoin(self._base, following) if following else "", []
 

@@ -1,4 +1,4 @@
-"""`/query`: aggregates of samples as JSON or CSV, for scripts and notebooks."""
+"""`/query`: aggregates of samples as JSON, CSV or Arrow, for scripts and notebooks."""
 
 import re
 from datetime import datetime, timedelta
@@ -26,6 +26,7 @@ from timeseries.sample_query import (
     query_groups,
     raise_errors,
     rfc3339,
+    to_arrow,
     to_csv,
 )
 from timeseries.store import Aggregate, RangeQuery
@@ -49,9 +50,15 @@ class QueryFormat(StrEnum):
 
     JSON = "json"
     CSV = "csv"
+    ARROW = "arrow"
 
 
-_MEDIA_TYPES = {"application/json": QueryFormat.JSON, "text/csv": QueryFormat.CSV}
+_ARROW_TYPE = "application/vnd.apache.arrow.stream"
+_MEDIA_TYPES = {
+    "application/json": QueryFormat.JSON,
+    "text/csv": QueryFormat.CSV,
+    _ARROW_TYPE: QueryFormat.ARROW,
+}
 
 
 def _matching(pattern: str, hint: str, **options: Any) -> fields.String:  # noqa: ANN401 - marshmallow's options
@@ -169,8 +176,8 @@ class QueryAnswerSchema(Schema):
 
 _LIMITS = (
     f"At most {MAX_SPAN_DAYS} days, {MAX_WINDOWS:,} windows and {MAX_GROUPS:,} "
-    f"groups per query, and {MAX_VALUES:,} values per page. CSV has a row for each group and "
-    "window. The header `Link` has the address of the next page."
+    f"groups per query, and {MAX_VALUES:,} values per page. CSV and Arrow have a row for each "
+    "group and window. The header `Link` has the address of the next page."
 )
 
 
@@ -178,7 +185,7 @@ _LIMITS = (
     "GET",
     query=SampleQuerySchema,
     answer=QueryAnswerSchema,
-    responses=file_response(_LIMITS, "text/csv"),
+    responses=file_response(_LIMITS, "text/csv", _ARROW_TYPE),
 )
 def query_samples(query: dict[str, Any]) -> Any:  # noqa: ANN401 - a response, or its body and headers
     """Aggregate samples by time window and by group."""
@@ -203,6 +210,9 @@ def query_samples(query: dict[str, Any]) -> Any:  # noqa: ANN401 - a response, o
         return Response(
             to_csv(range_query, groups), content_type="text/csv; charset=utf-8", headers=headers
         )
+    if _format(query) is QueryFormat.ARROW:
+        table = to_arrow(range_query, groups)
+        return Response(table, content_type=_ARROW_TYPE, headers=headers)
     return _body(query, range_query, groups) | {"total": total, "next": next_page}, headers
 
 

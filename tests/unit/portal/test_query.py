@@ -292,13 +292,14 @@ def test_one_tenants_concurrent_queries_are_bounded_and_leave_room_for_others(
     assert ask(bob).status_code == 200
 
 
-def test_both_formats_are_documented(nobody: Browser) -> None:
+def test_all_formats_are_documented(nobody: Browser) -> None:
     described = nobody.get("/api/v1/openapi.json").json
     assert described is not None
 
     operation = described["paths"][PATH]["get"]
 
-    assert set(operation["responses"]["200"]["content"]) == {"application/json", "text/csv"}
+    content = {"application/json", "text/csv", "application/vnd.apache.arrow.stream"}
+    assert set(operation["responses"]["200"]["content"]) == content
     parameters = {parameter["name"]: parameter for parameter in operation["parameters"]}
     assert parameters["fields"]["explode"] is False
     assert parameters["since"]["schema"]["pattern"].startswith("^(now|-")
