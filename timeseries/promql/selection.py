@@ -209,9 +209,9 @@ class Source:
             name = metric_name(measurement, part.field)
             labels = [self.labels(name, tags) for tags in part.tags]
             rows = []
-            for row, own in enumerate(labels):
-                key = frozenset(own.items())
-                if key not in seen and labels_match(own, matchers):
+            for row in matching_rows(labels, matchers):
+                key = frozenset(labels[row].items())
+                if key not in seen:
                     seen.add(key)
                     rows.append(row)
             parts.append(_by_time(labels, part, rows))
@@ -257,9 +257,15 @@ def _is_ordered(series: np.ndarray, times_ms: np.ndarray) -> bool:
     return bool(((times_ms[1:] > times_ms[:-1]) | (series[1:] != series[:-1])).all())
 
 
-def labels_match(labels: Labels, matchers: Matchers) -> bool:
-    """Return whether the labels of a series match."""
-    return all(_holds(operator, text, labels.get(label, "")) for label, operator, text in matchers)
+def matching_rows(labels: Sequence[Labels], matchers: Matchers) -> list[int]:
+    """Return the series whose labels match."""
+    rows = list(range(len(labels)))
+    for label, operator, wanted in matchers:
+        texts = [labels[row].get(label, "") for row in rows]
+        # Many series have the same text.
+        holding = {text for text in set(texts) if _holds(operator, wanted, text)}
+        rows = [row for row, text in zip(rows, texts, strict=True) if text in holding]
+    return rows
 
 
 def _holds(operator: str, wanted: str, text: str) -> bool:

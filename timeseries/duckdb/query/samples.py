@@ -38,10 +38,23 @@ def samples_source(relation: Relation, name: str, span: Span) -> Statement:
     return f"({select(['*'], text)} WHERE {within})" if text else "", values
 
 
-def series_sql(source: str, tags: Iterable[str]) -> str:
-    """Return the statement with the lists of times and values of each series of samples."""
+def rows_sql(source: str, tags: Iterable[str]) -> str:
+    """Return the statement with a key of the series, the time and the value of each sample.
+
+    Lists by series, made by the database, would take twice the time.
+    """
+    return select([f"{_key(tags)} AS k", "t", "v"], source)
+
+
+def tags_sql(source: str, tags: Iterable[str], span: Span) -> str:
+    """Return the statement with the keys and the tags of the series that have samples in a span."""
     columns = ", ".join(quoted(tag_column(tag)) for tag in tags)
-    return f"{select([columns, 'list(t)', 'list(v)'], source)} GROUP BY {columns}"
+    within = f"WHERE t >= {span[0]} AND t < {span[1]}"
+    return f"{select([f'DISTINCT {_key(tags)} AS k', columns], source)} {within}"
+
+
+def _key(tags: Iterable[str]) -> str:
+    return f"hash({', '.join(quoted(tag_column(tag)) for tag in tags)})"
 
 
 def _sources(
