@@ -5,14 +5,15 @@ agent enrolls as this appliance, its heartbeats decide from then on.
 
 Readings of other programs that count as ours (`timeseries.metric_map`) come from one *sender* for
 each host, a program with a token: two of them would mix in one series. Another one takes over when
-the first is silent.
+the first doesn't send for three minutes.
 """
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
 import msgspec
-from sqlalchemy import select, update
+from sqlalchemy import Select, select, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, VedetteError
@@ -28,8 +29,8 @@ from tenants.fleet.states import WITHOUT_AGENT, check_transition, in_service
 from tenants.models import Appliance, ApplianceState, Tenant, WriteToken
 from tenants.quotas import reserve_appliance_quota
 
-# Longer than any usual interval of sending.
-TAKEN_OVER_AFTER = timedelta(minutes=5)
+# Longer than usual intervals of sending, and shorter than until the host is silent.
+TAKEN_OVER_AFTER = timedelta(minutes=3)
 
 
 class RefusedHostError(VedetteError):
@@ -55,9 +56,7 @@ def claim_host(
         RefusedHostError: the appliance is out of service, or can't be added.
     """
     token = session.get_one(WriteToken, token_id)
-    appliance = session.scalar(
-        select(Appliance).where(Appliance.tenant_id == token.tenant_id, Appliance.name == name)
-    )
+    appliance = session.scalar(_named(token, name))
     if appliance is None:
         appliance = _add(session, token, name=name, now=now)
     refusal = appliance_refusal(appliance)
@@ -66,15 +65,15 @@ def claim_host(
     if appliance.state not in WITHOUT_AGENT:
         return appliance, False
     sender = f"{program}:{token.id}"
-    if appliance.sender != sender and _is_free(appliance, now=now):
-        appliance.sender = sender
-    return appliance, appliance.sender == sender
+    if appliance.sender == sender:
+        return appliance, True
+    return appliance, _is_free(appliance, now=now) and _take(session, appliance, sender)
 
 
 def record_samples(
     session: Session, appliance_ids: Collection[str], token_ids: Collection[str], *, now: datetime
 ) -> None:
-    """Note that samples of these hosts have arrived, with these tokens."""
+    """Note that samples of these hosts have arrived from their senders, with these tokens."""
     session.execute(
         update(WriteToken).where(WriteToken.id.in_(token_ids)).values(last_used_at=now),
         execution_options={"synchronize_session": False},
@@ -129,9 +128,21 @@ def sweep_reporting_hosts(
     return silent
 
 
+def _named(token: WriteToken, name: str) -> Select[Appliance]:
+    return select(Appliance).where(Appliance.tenant_id == token.tenant_id, Appliance.name == name)
+
+
 def _is_free(appliance: Appliance, *, now: datetime) -> bool:
     seen_at = appliance.last_seen_at
     return not appliance.sender or seen_at is None or now - seen_at > TAKEN_OVER_AFTER
+
+
+def _take(session: Session, appliance: Appliance, sender: str) -> bool:
+    """Make a sender the one of a host; return False if another one was faster."""
+    is_unchanged = Appliance.id == appliance.id, Appliance.sender == appliance.sender
+    taken = changed_one(session, update(Appliance).where(*is_unchanged).values(sender=sender))
+    session.refresh(appliance, ["sender"])
+    return taken
 
 
 def _add(session: Session, token: WriteToken, *, name: str, now: datetime) -> Appliance:
@@ -154,8 +165,11 @@ def _add(session: Session, token: WriteToken, *, name: str, now: datetime) -> Ap
         enrolled_at=now,
         last_seen_at=now,
     )
-    session.add(appliance)
-    session.flush()
+    try:
+        with session.begin_nested():
+            session.add(appliance)
+    except IntegrityError:  # another process has added it
+        return session.scalars(_named(token, name)).one()
     details = {"token_id": token.id, "token_name": token.name}
     message = f"First samples with the write token {token.name or 'without a name'}."
     add_event(session, appliance, EventKind.REPORTING, message, details=details, now=now)

@@ -139,7 +139,6 @@ class Authenticator:
             agent_of = self.agent_of_influx_v1 if password else self.agent
             return await agent_of(request)
         with self.failures.counted(request.scope):
-            self.failures.check(request.scope)
             grant = (await self._registry.current()).write_tokens.get(hash_secret(secret))
             if grant is None or grant.expires_at <= self._clock():
                 raise UnauthenticatedError(

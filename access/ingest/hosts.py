@@ -92,9 +92,11 @@ class Hosts:
         return hosts | dict.fromkeys(missing[MAX_LOOKUPS:], too_many)
 
     def note(self, grant: WriteGrant, hosts: Collection[Host]) -> None:
-        """Note that samples of hosts were stored."""
+        """Note that samples of hosts were stored; only their senders say whether they report."""
         appliance_ids, token_ids = self._arrived
-        appliance_ids.update(host.agent.appliance_id for host in hosts if host.agent is not None)
+        appliance_ids.update(
+            host.agent.appliance_id for host in hosts if host.agent is not None and host.is_ours
+        )
         token_ids.add(grant.token_id)
         now = self._clock()
         is_due = self._recorded_at is None or not (

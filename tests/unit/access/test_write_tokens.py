@@ -9,9 +9,10 @@ from sqlalchemy import select
 
 from core.db import SessionFactory
 from tenants.models import Appliance, ApplianceState, TenantQuota, WriteToken
-from tenants.reporting_hosts import sweep_reporting_hosts
+from tenants.reporting_hosts import claim_host, sweep_reporting_hosts
 from tenants.write_tokens import create_write_token, hosts_of, revoke_write_token
 from tests.cast import Cast, FrozenClock, make_appliance, scope_of
+from tests.fixtures.racing import race
 from tests.fixtures.remote_write import headers, packed, request_of
 from tests.unit.access.conftest import AgentAPI, eventually
 from tests.unit.access.test_remote_write import PATH, now_ms, series_of, stored
@@ -173,10 +174,11 @@ def test_telegraf_and_other_programs_do_not_mix(
     }
     assert stored(store, "telegraf_cpu", clock)[0].fields["usage_idle"] == 90.0
     assert stored(store, "gpu", clock)[0].fields == {"utilization_percent": 40.0}
-    # The one is silent: the other takes over.
-    clock.advance(360)
-    at = now_ms(clock)
-    post(api, prometheus, series_of(node("node_load1", "gpu-01"), 3.0, at))
+    # Telegraf sends no longer: Prometheus, which goes on, takes over.
+    for _ in range(5):
+        clock.advance(61)
+        sent = series_of(node("node_load1", "gpu-01"), 3.0, now_ms(clock))
+        assert post(api, prometheus, sent).status_code == 204
     assert stored(store, "load", clock)[-1].fields == {"load1": 3.0}
 
 
@@ -226,6 +228,22 @@ def test_revoked_and_expired_tokens_are_refused(
     for header in (authorization, short, "Bearer vdw_wrong"):
         response = api.request("POST", path, headers=headers() | {"Authorization": header})
         assert response.status_code == 401, header
+
+
+def test_a_host_that_two_processes_add_is_one_appliance(
+    make: Make, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    token_id, _ = make()
+
+    def claim() -> str:
+        with sessions.begin() as session:
+            host, _ = claim_host(
+                session, token_id, name="gpu-01", program="prometheus", now=clock.now
+            )
+            return host.id
+
+    results = race([claim] * 4)
+    assert len(set(results)) == 1
 
 
 def test_a_retired_host_is_refused_and_a_foreign_name_is_another_appliance(
