@@ -52,6 +52,8 @@ MAX_GROUP_POINTS = 50_000
 LINGER = Linger(gap_seconds=0.02, max_seconds=0.1, from_points_per_second=2_000)
 # From this many points on, committing into the tables costs less than staging first.
 MIN_DIRECT_POINTS = 4_000
+# The same for each table: of Prometheus' metrics, each has one.
+MIN_TABLE_POINTS = 200
 MAX_STAGED_POINTS = 50_000
 # Few points in so many tables are flushed at once.
 MAX_TABLES = 32
@@ -353,7 +355,8 @@ class DuckDBWriter:
             )
         is_full = self._staging.points >= 2 * MAX_STAGED_POINTS
         self._note_oldest(group.rows)
-        if group.points >= MIN_DIRECT_POINTS or is_full:
+        is_dense = group.points >= max(MIN_DIRECT_POINTS, MIN_TABLE_POINTS * len(group.rows))
+        if is_dense or is_full:
             # Staged rows of these tables were written before.
             keys = [key for key in self._staging.keys if key in group.rows]
             staged = self._staging.rows(keys)
