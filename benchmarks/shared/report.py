@@ -23,6 +23,7 @@ TITLES = {
     "agent_beside_collectd": "Reading a host every second",
     "partition": "A week without the portal",
     "ingest": "Ingest through HTTP",
+    "exporters": "Metrics of Prometheus and OpenTelemetry",
     "accounts": "Accounts on MariaDB",
     "fleet_hold": "A fleet held",
     "idle": "An idle server",
