@@ -28,9 +28,10 @@ from jobqueue.jobs.restored import awaits_report
 from jobqueue.logs.logs import append_logs
 from jobqueue.services.tunnels import holder_of
 from jobqueue.storage.service import record_storage
+from logs.forwarding.queue import queue_output
 from logs.ingest import LineRates, store_batches
 from protocol.agent_update import HeartbeatReply, UpdateOrder
-from protocol.attempts import DesiredState, LogReply, LogUpload, ObservedReport
+from protocol.attempts import DesiredState, LogAck, LogReply, LogUpload, ObservedReport
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
 from protocol.inventory import MAX_REPORT_BYTES
@@ -198,16 +199,20 @@ class AgentEndpoints:
             raise BadRequestError(f"The body is not valid MessagePack: {error}.") from error
         if any(not 0 <= chunk.offset <= _MAX_INT64 for chunk in upload.chunks):
             raise _invalid("offset", "not the size of a log")
-        acks = await self._database.run(
-            lambda session: append_logs(
+        now = self._clock()
+
+        def append(session: Session) -> list[LogAck]:
+            acks = append_logs(
                 session,
                 agent.appliance_id,
                 upload.chunks,
                 max_bytes=self._max_log_bytes,
                 box=self._box,
             )
-        )
-        return _json(LogReply(acks=acks))
+            queue_output(session, agent.tenant_id, upload.chunks, acks, now=now)
+            return acks
+
+        return _json(LogReply(acks=await self._database.run(append)))
 
     async def lines(self, request: Request) -> Response:
         """Store lines of the appliance's own logs."""

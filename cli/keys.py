@@ -15,6 +15,7 @@ from core.errors import ConfigurationError, UnavailableError
 from core.secretbox import KEY_FILE, SecretBox
 from core.settings import ServerSettings
 from jobqueue.models import Job, JobSchedule
+from logs.models import LogForward
 from tenants.models import CertificateAuthority, User
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,7 @@ ENCRYPTED: dict[str, tuple[type[Any], InstrumentedAttribute[Any]]] = {
     "webhook signing keys": (Receiver, Receiver.secret),
     "secrets of jobs": (Job, Job.secret_env),
     "secrets of job schedules": (JobSchedule, JobSchedule.secret_env),
+    "tokens of log targets": (LogForward, LogForward.token),
     "second factors": (User, User.totp_secret),
     "certificate authority keys": (CertificateAuthority, CertificateAuthority.private_key),
 }

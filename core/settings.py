@@ -103,6 +103,7 @@ class ServerSettings:
     max_body_bytes: Annotated[int, Meta(ge=1024)] = 25_000_000
     appliance_log_retention_days: Annotated[int, Meta(ge=1)] = 30
     max_appliance_log_bytes_per_tenant: Annotated[int, Meta(ge=0)] = 5 * 1024**3
+    max_forward_queue_bytes_per_tenant: Annotated[int, Meta(ge=0)] = 256 * 1024**2
     max_log_bytes_per_second_per_appliance: Annotated[float, Meta(ge=0)] = 65_536.0
     max_log_bytes_per_second_per_tenant: Annotated[float, Meta(ge=0)] = 2_097_152.0
     max_series_per_tenant: Annotated[int, Meta(ge=0)] = 200_000

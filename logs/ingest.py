@@ -16,6 +16,7 @@ from core.clock import to_ns
 from core.errors import OverloadedError, UnavailableError
 from core.ids import new_id
 from core.rate_limits import BURST_SECONDS, RateLimit
+from logs.forwarding.queue import queue_lines
 from logs.models import LogBatch
 from protocol.lines import ApplianceLine, LineBatch
 
@@ -93,6 +94,7 @@ def store_batches(
     if rows:
         try:
             session.execute(insert(LogBatch), rows)
+            queue_lines(session, rows)
         except IntegrityError as error:
             raise UnavailableError(
                 "These lines are being stored already. Send them again."

@@ -1,15 +1,30 @@
-"""Tables of logs: new lines of appliances, and the files that have older ones and logs of jobs."""
+"""Tables of logs: new lines of appliances, files of lines, and forwarding."""
 
 from datetime import datetime
+from enum import StrEnum
+from typing import ClassVar
+from urllib.parse import urlsplit
 
-from sqlalchemy import BigInteger, ForeignKey, Index, String, UniqueConstraint
+from sqlalchemy import BigInteger, ForeignKey, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from jobqueue.models import LongText
+from protocol.lines import LogLevel
+from tenants.models import enum_column
+from tenants.models.audit import Audited
 
 KEY_LENGTH = 64
+
+
+class ForwardKind(StrEnum):
+    """The protocol of a target of lines."""
+
+    OTLP = "otlp"
+    LOKI = "loki"
+    ELASTICSEARCH = "elasticsearch"
+    SYSLOG = "syslog"
 
 
 class LogBatch(Base):
@@ -65,3 +80,75 @@ class LogFile(Base):
     line_count: Mapped[int]
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     created_at: Mapped[datetime]
+
+
+class LogForward(Base):
+    """Where the lines of a tenant are forwarded to, and how far.
+
+    Attributes:
+        token: encrypted; the value of `Authorization`, or a bearer token.
+        position: the last batch that was delivered.
+        dropped_lines: lines that were dropped because the queue was full.
+        refused_lines: lines that the target does not accept.
+    """
+
+    __tablename__ = "log_forwards"
+    __table_args__ = (UniqueConstraint("tenant_id", "name"),)
+    audited: ClassVar = Audited(
+        kind="log_forward",
+        name="name",
+        fields=("name", "kind", "sources", "minimum_level", "is_enabled"),
+        # A URL may contain a key.
+        secrets={"url": "url", "token": "token"},
+    )
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    name: Mapped[str] = mapped_column(String(100))
+    kind: Mapped[ForwardKind] = mapped_column(enum_column(ForwardKind))
+    url: Mapped[str] = mapped_column(String(500))
+    token: Mapped[str] = mapped_column(String(1000), default="")
+    sources: Mapped[list[str]] = mapped_column(default=list)
+    minimum_level: Mapped[LogLevel] = mapped_column(enum_column(LogLevel))
+    is_enabled: Mapped[bool] = mapped_column(default=True)
+    position: Mapped[str] = mapped_column(String(ID_LENGTH), default="")
+    sent_lines: Mapped[int] = mapped_column(BigInteger, default=0)
+    refused_lines: Mapped[int] = mapped_column(BigInteger, default=0)
+    dropped_lines: Mapped[int] = mapped_column(BigInteger, default=0)
+    failures: Mapped[int] = mapped_column(default=0)
+    last_error: Mapped[str] = mapped_column(Text, default="")
+    next_try_at: Mapped[datetime]
+    last_sent_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+
+    @property
+    def shown_url(self) -> str:
+        """The URL without what may be a secret: scheme and host."""
+        url = urlsplit(self.url)
+        return f"{url.scheme}://{url.netloc.rpartition('@')[2]}"
+
+
+class ForwardBatch(Base):
+    """Lines of a tenant that wait to be forwarded, in the order of their arrival.
+
+    With a `job_id`, `data` is a part of an attempt's log from `offset`; else the JSON of lines of
+    an appliance.
+    """
+
+    __tablename__ = "log_forward_batches"
+    __table_args__ = (Index("ix_log_forward_batches_tenant_id_id", "tenant_id", "id"),)
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(
+        String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
+    )
+    appliance_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    job_id: Mapped[str] = mapped_column(String(ID_LENGTH), default="")
+    attempt_number: Mapped[int] = mapped_column(default=0)
+    offset: Mapped[int] = mapped_column(BigInteger, default=0)
+    created_at: Mapped[datetime]
+    line_count: Mapped[int]
+    size_bytes: Mapped[int]
+    data: Mapped[str] = mapped_column(LongText)

@@ -4,9 +4,15 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
+from alerting.notification.senders.webhooks import AddressPolicy
+from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
+from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.logs.log_files import LogFiles
+from logs.forwarding.forwarder import forward_due
+from logs.forwarding.queue import trim_queue
+from logs.forwarding.sending import ForwardSender
 from logs.packing import bound_files, index_job_logs, pack_lines, sweep_lines
 
 log = logging.getLogger(__name__)
@@ -19,14 +25,33 @@ class LogTasks:
         self._settings = settings
         self._context = context
         self._files = LogFiles(settings.resolved_log_url)
+        self._sender = ForwardSender(
+            settings.webhook_timeout_seconds,
+            box=SecretBox.of(settings),
+            policy=AddressPolicy(allowed=settings.webhook_networks),
+        )
 
     def table(self) -> Sequence[PeriodicTask]:
         """Return the tasks."""
         return [
             PeriodicTask(self.pack_lines, 60),
             PeriodicTask(self.index_job_logs, 30),
+            PeriodicTask(self.forward_lines, 5),
+            PeriodicTask(self.trim_queue, 60),
             PeriodicTask(self.sweep_lines, 3600),
         ]
+
+    def forward_lines(self) -> None:
+        """Forward lines to the targets that tenants chose."""
+        forward_due(self._context.sessions, self._sender, now=self._context.clock())
+
+    def trim_queue(self) -> None:
+        """Delete what was forwarded, and bound what waits."""
+        max_bytes = self._settings.max_forward_queue_bytes_per_tenant
+        with transaction(self._context.sessions) as session:
+            dropped = trim_queue(session, max_bytes=max_bytes)
+        if dropped:
+            log.warning("dropped %d log lines that waited to be forwarded", dropped)
 
     def pack_lines(self) -> None:
         """Move lines of appliances into files, and bound those of each tenant."""

@@ -35,6 +35,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ],
         "is_dry_run": True,
     },
+    "ForwardRequestSchema": {
+        "name": "Loki",
+        "kind": "loki",
+        "url": "https://loki.example.com",
+        "sources": ["job", "appliance"],
+        "minimum_level": "info",
+    },
     "DashboardFileSchema": {"dashboards": [_DASHBOARD], "is_dry_run": True},
     "DashboardRequestSchema": _DASHBOARD,
     "SavedViewRequestSchema": {"name": "Unhealthy", "address": "/dashboards/?state=unhealthy"},

@@ -35,6 +35,9 @@ _SECRETS = frozenset(
         "env",
         "secret_env",
         "target",
+        # Of log targets.
+        "token",
+        "url",
         "instance_id",
         "past_instances",
         # Files that were emailed: what they say is in the other tables.

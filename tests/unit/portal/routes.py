@@ -5,6 +5,7 @@ from werkzeug.routing import Rule as Route
 
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
+from portal.api.log_forwards import ForwardRequestSchema
 from portal.api.maintenance_windows import WindowRequestSchema
 from portal.api.notification_policy import NotificationPolicySchema
 from portal.api.platform_rules import PlatformRuleRequestSchema
@@ -52,6 +53,7 @@ WINDOW: dict[str, object] = {
     "schedule": "0 2 * * *",
     "duration_seconds": 3600,
 }
+FORWARD: dict[str, object] = {"name": "x", "kind": "loki", "url": "https://loki.example"}
 DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
 VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
 # Bodies that pass validation, so that the answer is about the object or the role.
@@ -104,6 +106,8 @@ BODIES: dict[str, dict[str, object]] = {
         "endsAt": "2126-01-02T00:00:00Z",
     },
     "Maintenance windows.create": WINDOW,
+    "Log forwards.create": FORWARD,
+    "Log forwards.replace": FORWARD,
     "Maintenance windows.replace": WINDOW,
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
@@ -116,6 +120,7 @@ BODIES |= {
         "Dashboards.replace": DashboardRequestSchema,
         "Job schedules.replace": ScheduleRequestSchema,
         "Job templates.replace": TemplateRequestSchema,
+        "Log forwards.replace": ForwardRequestSchema,
         "Maintenance windows.replace": WindowRequestSchema,
         "Notification policy.replace": NotificationPolicySchema,
         "Platform rules.replace": PlatformRuleRequestSchema,
@@ -141,6 +146,8 @@ FORMS: dict[str, dict[str, object]] = {
     "platform_rules.add": PLATFORM_RULE,
     "platform_rules.edit": PLATFORM_RULE,
     "silences.index": {"matchers": "rule=x", "duration": "2h"},
+    "log_forwards.index": FORWARD | {"sources": "job", "minimum_level": "info"},
+    "log_forwards.edit": FORWARD | {"sources": "job", "minimum_level": "info"},
     "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "maintenance_windows.edit": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "rules.edit": {

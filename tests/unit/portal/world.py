@@ -28,6 +28,8 @@ from jobqueue.models import Job
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
 from jobqueue.queue.service import submit_job
 from jobqueue.queue.templates import TemplateRequest, save_template
+from logs.forwarding.service import ForwardRequest, create_forward
+from logs.models import ForwardKind
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.job_spec import JobRequest
 from tenants.enrollment import create_enrollment_token
@@ -246,6 +248,13 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         ),
         now=now,
     )
+    forward = create_forward(
+        session,
+        scope,
+        ForwardRequest(name="Loki", kind=ForwardKind.LOKI, url="https://loki.acme.example"),
+        box=BOX,
+        now=now,
+    )
     rollout = start_rollout(
         session, scope, RolloutRequest(), packages=AgentPackages("9.0.0", "0" * 64), now=now
     )
@@ -264,6 +273,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "alert_id": alert.id,
             "silence_id": silence.id,
             "window_id": window.id,
+            "forward_id": forward.id,
             "rollout_id": rollout.id,
             "platform_rule_id": platform_rule.id,
             "template_id": template.id,

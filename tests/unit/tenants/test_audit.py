@@ -32,7 +32,9 @@ from jobqueue.models import (
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
+from logs.models import ForwardKind, LogForward
 from protocol.job_spec import ContainerPolicy, JobKind
+from protocol.lines import LogLevel
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import SECRET, acting, record, set_actor
 from tenants.models import (
@@ -113,6 +115,16 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
         NotificationPolicy(**tenant, root={"receivers": ["ops"]}, updated_at=NOON),
         PlatformRule(name="hot", expression="max(gpu.x) over 5m > 1", created_at=NOON),
         Silence(**tenant, matchers=["gpu=0"], starts_at=NOON, ends_at=LATER, created_at=NOON),
+        LogForward(
+            **tenant,
+            name="Loki",
+            kind=ForwardKind.LOKI,
+            url="https://loki.example/",
+            sources=["job"],
+            minimum_level=LogLevel.INFO,
+            next_try_at=NOON,
+            created_at=NOON,
+        ),
         MaintenanceWindow(
             **tenant,
             name="updates",

@@ -1,0 +1,1 @@
+"""Forwarding of lines to what a site has: OTLP, Loki, Elasticsearch, syslog."""

@@ -1,0 +1,100 @@
+"""`/log-forwards`: where the lines of a tenant are forwarded to."""
+
+from marshmallow import Schema, fields, validate
+
+from logs.forwarding.service import (
+    FORWARD_SORTS,
+    FORWARDED,
+    ForwardRequest,
+    create_forward,
+    delete_forward,
+    get_forward,
+    list_forwards,
+    update_forward,
+)
+from logs.lines import Source
+from logs.models import ForwardKind, LogForward
+from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
+from portal.api.schemas import StrictSchema, instant, page_query
+from protocol.lines import LogLevel
+from tenants.permissions import Permission
+
+log_forwards = APIBlueprint(
+    "Log forwards",
+    "/log-forwards",
+    "Targets of forwarded logs: OTLP, Loki, Elasticsearch, syslog.",
+    changes=Permission.MANAGE_APPLIANCES,
+)
+
+
+class ForwardRequestSchema(StrictSchema):
+    """A new target, or the replacement of one."""
+
+    name = fields.String(required=True)
+    kind = fields.Enum(ForwardKind, by_value=True, required=True)
+    url = fields.String(
+        required=True,
+        metadata={
+            "description": "`http://` or `https://`; for syslog `syslog://HOST:514`, or with TLS "
+            "`syslogs://HOST:6514`."
+        },
+    )
+    token = fields.String(
+        load_default="",
+        metadata={
+            "description": "A bearer token, or a whole value of `Authorization`; empty keeps the "
+            "current one."
+        },
+    )
+    sources = fields.List(
+        fields.Enum(Source, by_value=True),
+        load_default=lambda: list(FORWARDED),
+        validate=validate.Length(max=len(Source)),
+        metadata={"description": "`job`, `appliance` or both, which is the default."},
+    )
+    minimum_level = fields.Enum(LogLevel, by_value=True, load_default=LogLevel.DEBUG)
+    is_enabled = fields.Boolean(load_default=True)
+
+
+class ForwardSchema(Schema):
+    """A target, and how far it is."""
+
+    id = fields.String()
+    tenant_id = fields.String()
+    name = fields.String()
+    kind = fields.Enum(ForwardKind, by_value=True)
+    sources = fields.List(fields.Enum(Source, by_value=True))
+    minimum_level = fields.Enum(LogLevel, by_value=True)
+    is_enabled = fields.Boolean()
+    url = fields.String(
+        attribute="shown_url", metadata={"description": "Without secrets: scheme and host."}
+    )
+    sent_lines = fields.Integer()
+    refused_lines = fields.Integer(metadata={"description": "That the target does not accept."})
+    dropped_lines = fields.Integer(
+        metadata={"description": "That were dropped because the queue was full."}
+    )
+    failures = fields.Integer(metadata={"description": "Since the last delivery."})
+    last_error = fields.String()
+    last_sent_at = instant()
+    created_at = instant()
+
+
+_SHOWN = ("name", "kind", "url", "sources", "minimum_level", "is_enabled")
+objects = Objects(
+    log_forwards,
+    "/<forward_id>",
+    read=get_forward,
+    answer=ForwardSchema,
+    model=LogForward,
+    # Without what the scheduler changes.
+    etag=ForwardSchema(only=("id", *_SHOWN)),
+    body=ForwardRequestSchema,
+    request=ForwardRequest,
+)
+objects.lists("List log targets.", list_forwards, query=page_query(FORWARD_SORTS, default="name"))
+objects.creates("Add a log target, which gets what arrives from now on.", create_forward)
+objects.shows("Return a log target.")
+objects.replaces("Replace the settings of a log target.", update_forward)
+objects.deletes("Delete a log target.", delete_forward)

@@ -1,0 +1,308 @@
+"""Forwarding: what arrives goes to each target once, in its format, through failures."""
+
+import json
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import Parse
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from sqlalchemy import func, select
+
+from core.db import SessionFactory
+from core.errors import InvalidInputError, NotFoundError
+from jobqueue.models import Attempt
+from logs.forwarding.forwarder import forward_due
+from logs.forwarding.queue import queue_output, trim_queue
+from logs.forwarding.sending import ForwardSender
+from logs.forwarding.service import (
+    ForwardRequest,
+    create_forward,
+    delete_forward,
+    get_forward,
+    update_forward,
+)
+from logs.lines import Source
+from logs.models import ForwardBatch, ForwardKind, LogForward
+from protocol.attempts import LogChunk
+from protocol.lines import LineEvent, LogLevel
+from tests.cast import BOX, NOON, Cast, scope_of
+from tests.fixtures.polling import eventually
+from tests.servers import free_port
+from tests.unit.alerting.servers import LOOPBACK, Hook, hook_server
+from tests.unit.jobqueue.builders import append_log, start
+from tests.unit.logs.lines import line, record, send
+
+LATER = NOON + timedelta(hours=1)
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    with hook_server() as hook:
+        yield hook
+
+
+@pytest.fixture
+def attempt(sessions: SessionFactory, cast: Cast) -> Attempt:
+    with sessions.begin() as session:
+        return start(session, cast)
+
+
+@dataclass
+class Target:
+    """A target of acme, and what sends to it."""
+
+    sessions: SessionFactory
+    cast: Cast
+    ident: str
+
+    @classmethod
+    def of(
+        cls,
+        sessions: SessionFactory,
+        cast: Cast,
+        kind: ForwardKind,
+        url: str,
+        **changes: Any,  # noqa: ANN401
+    ) -> "Target":
+        request = ForwardRequest(name=kind.value, kind=kind, url=url, **changes)
+        with sessions.begin() as session:
+            scope = scope_of(cast.alice)
+            return cls(
+                sessions, cast, create_forward(session, scope, request, box=BOX, now=NOON).id
+            )
+
+    def forward(self, *, minutes: float = 0) -> int:
+        sender = ForwardSender(5.0, box=BOX, policy=LOOPBACK)
+        return forward_due(self.sessions, sender, now=LATER + timedelta(minutes=minutes))
+
+    @property
+    def row(self) -> LogForward:
+        with self.sessions.begin() as session:
+            return get_forward(session, scope_of(self.cast.alice), self.ident)
+
+
+def print_lines(sessions: SessionFactory, attempt: Attempt, data: bytes, offset: int = 0) -> None:
+    """Store output of a job as the agent API does."""
+    with sessions.begin() as session:
+        ack = append_log(session, session.get_one(Attempt, attempt.id), data, offset=offset)
+        chunk = LogChunk(attempt_id=attempt.id, offset=offset, data=data)
+        queue_output(session, attempt.tenant_id, [chunk], [ack], now=NOON)
+
+
+def fill(sessions: SessionFactory, attempt: Attempt) -> None:
+    """One line of the kernel, two of a job."""
+    xid = line(
+        'NVRM: "Xid" 79',
+        second=1,
+        unit="kernel",
+        level=LogLevel.ERROR,
+        event=LineEvent.XID,
+        subject="0000:17:00",
+    )
+    send(sessions, attempt.appliance, xid)
+    print_lines(
+        sessions,
+        attempt,
+        record("epoch 1", second=2) + record("WARNING: slow", second=3, stream="stderr"),
+    )
+
+
+def test_otlp_gets_what_its_schema_allows(
+    sessions: SessionFactory, cast: Cast, hook: Hook, attempt: Attempt
+) -> None:
+    target = Target.of(sessions, cast, ForwardKind.OTLP, hook.url, token="secret")
+    fill(sessions, attempt)
+    assert target.forward() == 3
+    assert target.forward() == 0
+    [(headers, body)] = hook.posts
+    assert headers["Authorization"] == "Bearer secret"
+    request = Parse(body, ExportLogsServiceRequest())
+    records = {
+        entry.body.string_value: entry
+        for resource in request.resource_logs
+        for scope in resource.scope_logs
+        for entry in scope.log_records
+    }
+    assert records.keys() == {'NVRM: "Xid" 79', "epoch 1", "WARNING: slow"}
+    xid = records['NVRM: "Xid" 79']
+    assert (xid.severity_number, xid.time_unix_nano % 10**10) == (17, 1_000_000_000)
+    attributes = {entry.key: entry.value.string_value for entry in xid.attributes}
+    assert attributes["vedette.subject"] == "0000:17:00"
+    hosts = {
+        entry.value.string_value
+        for resource in request.resource_logs
+        for entry in resource.resource.attributes
+        if entry.key == "host.name"
+    }
+    assert hosts == {"dgx-01"}
+
+
+def test_loki_gets_streams_by_labels(
+    sessions: SessionFactory, cast: Cast, hook: Hook, attempt: Attempt
+) -> None:
+    target = Target.of(sessions, cast, ForwardKind.LOKI, hook.url, minimum_level=LogLevel.WARNING)
+    fill(sessions, attempt)
+    assert target.forward() == 2
+    [(_, body)] = hook.posts
+    streams = json.loads(body)["streams"]
+    assert {stream["stream"]["service_name"] for stream in streams} == {"kernel", "train"}
+    [[time_ns, text]] = next(
+        stream["values"] for stream in streams if stream["stream"]["source"] == "job"
+    )
+    assert (text, time_ns[-10:]) == ("WARNING: slow", "3000000000")
+
+
+def test_elasticsearch_gets_documents_once_and_refused_lines_are_counted(
+    sessions: SessionFactory, cast: Cast, hook: Hook, attempt: Attempt
+) -> None:
+    target = Target.of(
+        sessions, cast, ForwardKind.ELASTICSEARCH, f"{hook.url}/logs", token="ApiKey abc"
+    )
+    fill(sessions, attempt)
+    statuses = [{"create": {"status": status}} for status in (201, 409, 400)]
+    hook.status, hook.content = 200, json.dumps({"errors": True, "items": statuses}).encode()
+    assert target.forward() == 2
+    [(headers, body)] = hook.posts
+    assert headers["Authorization"] == "ApiKey abc"
+    rows = [json.loads(row) for row in body.splitlines()]
+    assert len({row["create"]["_id"] for row in rows[::2]}) == 3
+    assert {row["log.level"] for row in rows[1::2]} == {"error", "info", "warning"}
+    assert (target.row.sent_lines, target.row.refused_lines) == (2, 1)
+
+
+def test_a_target_that_is_away_gets_everything_later_and_says_why(
+    sessions: SessionFactory, cast: Cast, hook: Hook, attempt: Attempt
+) -> None:
+    target = Target.of(sessions, cast, ForwardKind.LOKI, hook.url)
+    fill(sessions, attempt)
+    hook.status = 503
+    assert target.forward() == 0
+    assert "503" in target.row.last_error
+    hook.status = 204
+    assert target.forward() == 0  # not due yet
+    assert target.forward(minutes=1) == 3
+    assert (target.row.failures, target.row.last_error) == (0, "")
+    assert hook.posts[0][1] == hook.posts[1][1]
+
+
+def test_a_full_queue_drops_the_oldest_and_counts_them(
+    sessions: SessionFactory, cast: Cast, hook: Hook, attempt: Attempt
+) -> None:
+    target = Target.of(sessions, cast, ForwardKind.LOKI, hook.url)
+    fill(sessions, attempt)
+    with sessions.begin() as session:
+        assert trim_queue(session, max_bytes=10**6) == 0
+        last = session.scalars(select(ForwardBatch).order_by(ForwardBatch.id.desc())).first()
+        assert last is not None
+        assert trim_queue(session, max_bytes=last.size_bytes) == 1
+    assert target.forward() == 2
+    assert target.row.dropped_lines == 1
+    with sessions.begin() as session:
+        trim_queue(session, max_bytes=10**6)
+        assert session.scalar(select(func.count()).select_from(ForwardBatch)) == 0
+
+
+def test_without_a_target_nothing_is_queued(
+    sessions: SessionFactory, cast: Cast, hook: Hook, attempt: Attempt
+) -> None:
+    target = Target.of(sessions, cast, ForwardKind.LOKI, hook.url, is_enabled=False)
+    fill(sessions, attempt)
+    with sessions.begin() as session:
+        assert session.scalar(select(func.count()).select_from(ForwardBatch)) == 0
+        request = ForwardRequest(name="on", kind=ForwardKind.LOKI, url=hook.url)
+        update_forward(session, scope_of(cast.alice), target.ident, request, box=BOX, now=NOON)
+    print_lines(sessions, attempt, record("new", second=9), offset=_size(sessions, attempt))
+    assert target.forward() == 1
+
+
+def test_a_private_address_is_not_reached(
+    sessions: SessionFactory, cast: Cast, attempt: Attempt
+) -> None:
+    loki = Target.of(sessions, cast, ForwardKind.LOKI, "http://10.1.2.3:9")
+    syslog = Target.of(sessions, cast, ForwardKind.SYSLOG, "syslog://10.1.2.3:9")
+    fill(sessions, attempt)
+    assert loki.forward() == 0
+    assert "private network" in loki.row.last_error
+    assert "private network" in syslog.row.last_error
+
+
+def test_settings_are_checked_and_other_tenants_see_nothing(
+    sessions: SessionFactory, cast: Cast, hook: Hook
+) -> None:
+    target = Target.of(sessions, cast, ForwardKind.LOKI, hook.url)
+    with sessions.begin() as session:
+        wrong = ForwardRequest(
+            name="", kind=ForwardKind.SYSLOG, url="http://x", sources=[Source.AUDIT]
+        )
+        with pytest.raises(InvalidInputError) as error:
+            create_forward(session, scope_of(cast.alice), wrong, box=BOX, now=NOON)
+        assert error.value.errors.keys() == {"name", "url", "sources"}
+        with pytest.raises(NotFoundError):
+            delete_forward(session, scope_of(cast.charlie), target.ident)
+
+
+def _size(sessions: SessionFactory, attempt: Attempt) -> int:
+    with sessions.begin() as session:
+        return session.get_one(Attempt, attempt.id).log_bytes
+
+
+def _answers(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.fixture
+def rsyslog(tmp_path: Path) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+    """A real rsyslog that writes what it parses into a file."""
+    program = shutil.which("rsyslogd") or "/usr/sbin/rsyslogd"
+    if not Path(program).exists():
+        pytest.skip("Debian package rsyslog")
+    port, out = free_port(), tmp_path / "out"
+    (tmp_path / "conf").write_text(
+        f'''module(load="imtcp")
+input(type="imtcp" port="{port}" address="127.0.0.1")
+template(name="parsed" type="string"
+  string="%pri%|%timestamp:::date-rfc3339%|%hostname%|%app-name%|%msgid%|%structured-data%|%msg%\\n")
+action(type="omfile" file="{out}" template="parsed")
+''',
+        encoding="utf-8",
+    )
+    command = [program, "-n", "-f", str(tmp_path / "conf"), "-i", str(tmp_path / "pid")]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: _answers(port), what="rsyslog")
+            yield (
+                f"syslog://127.0.0.1:{port}",
+                lambda: out.read_text("utf-8").splitlines() if out.exists() else [],
+            )
+        finally:
+            process.terminate()
+
+
+def test_rsyslog_parses_what_syslog_targets_get(
+    sessions: SessionFactory,
+    cast: Cast,
+    attempt: Attempt,
+    rsyslog: tuple[str, Callable[[], list[str]]],
+) -> None:
+    url, parsed = rsyslog
+    target = Target.of(sessions, cast, ForwardKind.SYSLOG, url)
+    fill(sessions, attempt)
+    assert target.forward() == 3
+    rows = eventually(lambda: parsed() if len(parsed()) == 3 else None)
+    assert rows is not None
+    priority, at, host, app, kind, data, text = next(row for row in rows if "Xid" in row).split("|")
+    assert (priority, host, app, kind) == ("3", "dgx-01", "kernel", "xid")
+    assert at.startswith("2026-03-02T12:00:01")
+    assert 'subject="0000:17:00"' in data
+    assert text.strip() == 'NVRM: "Xid" 79'
