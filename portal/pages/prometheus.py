@@ -38,6 +38,7 @@ WAIT_SECONDS = 20.0
 _BASE = "/api/v1"
 _METHODS = ["GET", "POST"]
 _MAX_TIME_MS = 2**53
+_MAX_LIMIT = 1_000_000
 _NS_PER_MS = 1_000_000
 _ALL_TIME_MS = (0, 4_102_444_800_000)
 
@@ -214,9 +215,13 @@ def _seconds(name: str, text: str) -> float:
 
 def _integer(name: str) -> int | None:
     text = request.values.get(name, "")
-    if text and not text.lstrip("-").isdecimal():
-        raise PromQLError(f'invalid parameter "{name}": {text[:100]!r} is not a number')
-    return None if not text or int(text) < 0 else int(text)
+    if not text:
+        return None
+    try:
+        number = int(text)
+    except ValueError:
+        raise PromQLError(f'invalid parameter "{name}": {text[:100]!r} is not a number') from None
+    return None if number < 0 else min(number, _MAX_LIMIT)
 
 
 def _now_ms() -> int:

@@ -12,6 +12,7 @@ from timeseries.promql.values import (
     Labels,
     Scalar,
     Vector,
+    check_cells,
     group_rows,
     key_of,
 )
@@ -112,19 +113,21 @@ def count_values(vector: Vector, label: str, group_of: GroupOf) -> Vector:
     Raises:
         EvaluationError: there are too many values.
     """
-    numbers = np.unique(vector.values[vector.is_present])
-    if len(numbers) > MAX_COUNTED_VALUES:
+    if len(np.unique(vector.values[vector.is_present])) > MAX_COUNTED_VALUES:
         raise EvaluationError(
             f"count_values has more than {MAX_COUNTED_VALUES:,} values. Round them first."
         )
     labels, rows = list[Labels](), list[Floats]()
+    steps = vector.values.shape[1]
     for members in group_rows(vector.labels, lambda own: key_of(group_of(own))).values():
         values, is_present = vector.values[members], vector.is_present[members]
+        numbers = np.unique(values[is_present])
+        check_cells(len(rows) + len(numbers), steps)
         for number in numbers:
             is_equal = np.isnan(values) if np.isnan(number) else values == number
             labels.append({**group_of(vector.labels[members[0]]), label: number_text(number)})
             rows.append((is_equal & is_present).sum(axis=0).astype(np.float64))
-    counts = np.array(rows).reshape(len(rows), vector.values.shape[1])
+    counts = np.array(rows).reshape(len(rows), steps)
     return Vector.merged(labels, counts, counts > 0).compact()
 
 

@@ -1,11 +1,11 @@
 """Functions of instant vectors and of labels."""
 
 import re
-from calendar import monthrange
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from timeseries.promql.patterns import full_matches, replaced
 from timeseries.promql.syntax import EvaluationError
@@ -13,6 +13,7 @@ from timeseries.promql.values import (
     NAME_LABEL,
     Flags,
     Floats,
+    Integers,
     Labels,
     Scalar,
     Vector,
@@ -22,6 +23,8 @@ from timeseries.promql.values import (
 
 LE_LABEL = "le"
 _LABEL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Parentheses within these are no groups.
+_LITERAL = re.compile(r"\\Q.*?(?:\\E|$)|\\.|\[\^?\]?(?:\[:\^?\w+:\]|\\.|[^\]])*\]", re.DOTALL)
 _REFERENCE = re.compile(r"\$(?:\$|(\d+)|(\w+)|\{(\d+)\}|\{(\w+)\})")
 
 ELEMENTWISE: Mapping[str, Callable[[Floats], Floats]] = {
@@ -51,27 +54,42 @@ ELEMENTWISE: Mapping[str, Callable[[Floats], Floats]] = {
 }
 
 
-def _calendar(part: Callable[[datetime], int]) -> Callable[[Floats], Floats]:
+_Dates = NDArray[np.datetime64]
+# The years 1 to 9999, in seconds since 1970.
+_FIRST_SECOND, _LAST_SECOND = -62_135_596_800, 253_402_300_799
+
+
+def _calendar(part: Callable[[_Dates], Any]) -> Callable[[Floats], Floats]:
     """Return a function of times in seconds; of times that no calendar has, NaN."""
 
-    def of_seconds(seconds: float) -> float:
-        try:
-            return float(part(datetime.fromtimestamp(int(seconds), UTC)))
-        except (ValueError, OverflowError, OSError):
-            return np.nan
+    def of_seconds(seconds: Floats) -> Floats:
+        is_date = (seconds >= _FIRST_SECOND) & (seconds <= _LAST_SECOND)
+        dates = np.where(is_date, seconds, 0.0).astype(np.int64).astype("datetime64[s]")
+        return np.where(is_date, part(dates), np.nan)
 
-    return np.vectorize(of_seconds, otypes=[np.float64])
+    return of_seconds
+
+
+def _count(dates: _Dates, unit: str) -> Integers:
+    """Return the number of whole units since 1970."""
+    return dates.astype(f"datetime64[{unit}]").astype(np.int64)
+
+
+def _first_day(dates: _Dates, unit: str, *, after: int = 0) -> Integers:
+    """Return the first day of a month or year, or of one after it, in days since 1970."""
+    return (dates.astype(f"datetime64[{unit}]") + after).astype("datetime64[D]").astype(np.int64)
 
 
 CALENDAR: Mapping[str, Callable[[Floats], Floats]] = {
-    "day_of_month": _calendar(lambda at: at.day),
-    "day_of_week": _calendar(lambda at: at.isoweekday() % 7),
-    "day_of_year": _calendar(lambda at: at.timetuple().tm_yday),
-    "days_in_month": _calendar(lambda at: monthrange(at.year, at.month)[1]),
-    "hour": _calendar(lambda at: at.hour),
-    "minute": _calendar(lambda at: at.minute),
-    "month": _calendar(lambda at: at.month),
-    "year": _calendar(lambda at: at.year),
+    "day_of_month": _calendar(lambda at: _count(at, "D") - _first_day(at, "M") + 1),
+    # 1970 began on a Thursday.
+    "day_of_week": _calendar(lambda at: (_count(at, "D") + 4) % 7),
+    "day_of_year": _calendar(lambda at: _count(at, "D") - _first_day(at, "Y") + 1),
+    "days_in_month": _calendar(lambda at: _first_day(at, "M", after=1) - _first_day(at, "M")),
+    "hour": _calendar(lambda at: _count(at, "h") % 24),
+    "minute": _calendar(lambda at: _count(at, "m") % 60),
+    "month": _calendar(lambda at: _count(at, "M") % 12 + 1),
+    "year": _calendar(lambda at: _count(at, "Y") + 1970),
 }
 
 
@@ -199,7 +217,7 @@ def _bound(text: str | None) -> float | None:
 
 def _rewrite(replacement: str, pattern: str) -> str:
     """Return a replacement with `$1` or `${name}` in the notation of RE2."""
-    names = re.findall(r"\((?!\?)|\(\?P?<(\w+)>", re.sub(r"\\.", "", pattern))
+    names = re.findall(r"\((?!\?)|\(\?P?<(\w+)>", _LITERAL.sub("", pattern))
 
     def reference(match: re.Match[str]) -> str:
         number = match[1] or match[3]

@@ -138,6 +138,7 @@ def of_vectors(operator: str, left: Vector, right: Vector, matching: Matching) -
 def of_sets(operator: str, left: Vector, right: Vector, matching: Matching) -> Vector:
     """Return `and`, `or` or `unless` of two vectors."""
     if operator == "or":
+        check_cells(len(left.labels) + len(right.labels), left.values.shape[1])
         is_present = right.is_present & ~_present_by_key(right, left, matching)
         return Vector.merged(
             [*left.labels, *right.labels],

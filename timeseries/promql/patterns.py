@@ -43,10 +43,17 @@ def replaced(texts: Sequence[str], pattern: str, replacement: str) -> list[str]:
         texts: texts that match.
         pattern: the pattern.
         replacement: with `\\1` for the first group of the pattern.
+
+    Raises:
+        PatternError: the replacement is not valid, or divides a character.
     """
     array = pa.array(texts, pa.string())
-    return list(
-        pc.replace_substring_regex(
+    try:
+        results = pc.replace_substring_regex(
             array, pattern=rf"\A(?:{pattern})\z", replacement=replacement
-        ).to_pylist()
-    )
+        )
+        return list(results.to_pylist())
+    except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        raise PatternError(
+            f"What the pattern {pattern!r} matches can't be replaced: {error}."
+        ) from None

@@ -23,6 +23,8 @@ CASES: list[tuple[str, tuple[int, str], str]] = [
     ("series?match[]=1", BAD, "is not a selector"),
     ("labels?match[]=sum(up)", BAD, "is not a selector"),
     ("metadata?limit=x", BAD, "'x' is not a number"),
+    ("metadata?limit=--5", BAD, "'--5' is not a number"),
+    (f"metadata?limit={'9' * 5_000}", BAD, "is not a number"),
 ]
 
 

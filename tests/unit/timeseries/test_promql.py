@@ -2,18 +2,22 @@
 
 import json
 import random
-from collections.abc import Iterator
+from calendar import monthrange
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 import pytest
 
 from core.errors import VedetteError
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
+from timeseries.promql.operators import Matching, of_sets
 from timeseries.promql.queries import query_instant, query_range
 from timeseries.promql.render import rendered
 from timeseries.promql.selection import QueryTimeoutError, Source
-from timeseries.promql.values import Grid
+from timeseries.promql.values import Grid, Vector
 from timeseries.store import Resolution, Store, TooManySamplesError, write
 
 NOW_MS = 1_700_000_000_000
@@ -80,6 +84,46 @@ def test_values_that_are_no_finite_numbers_are_text(store: Store) -> None:
     assert values(store, '"text"') == [NOW_MS // 1000, "text"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "replaced"),
+    [
+        ("[(]*(.*)", "a1"),
+        (r"[[:alpha:](]+(\\d)", "1"),
+        (r"\\Q(\\E*(?:a)(?P<n>.*)", "1"),
+        ("[(]*.*", None),
+        (r"[]\\](]*.*", None),
+    ],
+)
+def test_only_groups_of_a_pattern_are_references(
+    store: Store, pattern: str, replaced: str | None
+) -> None:
+    text = f'label_replace(gpu_power_watts{{gpu="0"}}, "x", "$1", "appliance", "{pattern}")'
+
+    ((labels, _),) = values(store, text).items()
+
+    assert json.loads(labels).get("x") == replaced
+
+
+def test_calendars_are_those_of_datetime(store: Store) -> None:
+    parts: dict[str, Callable[[datetime], int]] = {
+        "minute": lambda at: at.minute,
+        "hour": lambda at: at.hour,
+        "day_of_week": lambda at: at.isoweekday() % 7,
+        "day_of_month": lambda at: at.day,
+        "day_of_year": lambda at: at.timetuple().tm_yday,
+        "days_in_month": lambda at: monthrange(at.year, at.month)[1],
+        "month": lambda at: at.month,
+        "year": lambda at: at.year,
+    }
+    chance = random.Random(1)  # noqa: S311 - not for secrets
+    seconds = [chance.randrange(-62_135_596_800, 253_402_300_800) for _ in range(20)]
+    for second in [0, -1, -62_135_596_800, 253_402_300_799, 951_782_400, *seconds]:
+        at = datetime.fromtimestamp(second, UTC)
+        for name, part in parts.items():
+            assert values(store, f"{name}(vector({second}))") == {"{}": str(part(at))}, (name, at)
+    assert values(store, "year(vector(1e300))") == {"{}": "NaN"}
+
+
 def test_averages_of_five_minutes_count_where_samples_have_expired() -> None:
     opened = DuckDBStore(MEMORY)
     start_ms = NOW_MS - NOW_MS % HOUR_MS - 30 * 24 * HOUR_MS
@@ -139,6 +183,18 @@ def test_an_error_names_what_is_refused(store: Store, text: str, message: str) -
 
     assert refused.value.status in {400, 422}
     assert message in refused.value.message
+
+
+def test_a_query_is_bounded_in_memory(store: Store) -> None:
+    grid = Grid(NOW_MS - 10_000_000, 1_000, 11_000)
+    many_values = 'count_values by (gpu) ("v", gpu_power_watts + time() % 900)'
+    with pytest.raises(VedetteError, match="A part of the expression has 602 series"):
+        query_range(Source(store, ("acme",)), many_values, grid)
+    labels = [{"series": str(number)} for number in range(300)]
+    shape = (len(labels), grid.steps)
+    vector = Vector(labels, np.broadcast_to(1.0, shape), np.ones(shape, dtype=bool))
+    with pytest.raises(VedetteError, match="A part of the expression has 600 series"):
+        of_sets("or", vector, vector, Matching())
 
 
 def test_a_query_is_bounded_in_steps_samples_and_time(store: Store) -> None:
