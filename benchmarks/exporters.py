@@ -140,22 +140,30 @@ def otlp(posts: int, start_ns: int) -> Iterator[Sent]:
 def _received_by_vedette(folder: Path, plan: Plan, path: str, made: Requests) -> Figures:
     with servers.vedette(folder, appliances=1) as server:
         authorization = {"Authorization": server.senders[0].replace("Token", "Bearer")}
-        return _loaded(server.pid, f"{server.url}{path}", made, plan=plan, more=authorization)
+        return _loaded(
+            server.pid, f"{server.url}{path}", made, plan=plan, sender_headers=authorization
+        )
 
 
 def _received_by_victoriametrics(folder: Path, plan: Plan) -> Figures:
     with servers.victoriametrics(folder) as server:
-        return _loaded(server.pid, f"{server.url}/api/v1/write", remote_write, plan=plan, more={})
+        return _loaded(
+            server.pid, f"{server.url}/api/v1/write", remote_write, plan=plan, sender_headers={}
+        )
 
 
-def _loaded(pid: int, url: str, made: Requests, *, plan: Plan, more: Mapping[str, str]) -> Figures:
+def _loaded(
+    pid: int, url: str, made: Requests, *, plan: Plan, sender_headers: Mapping[str, str]
+) -> Figures:
     """Post requests made before, one after the other; return what the server used."""
     requests_made = list(made(plan.posts, int(time.time() + AHEAD_SECONDS) * NS_PER_SECOND))
     with requests.Session() as http:
         before, delays = read_usage(pid), list[float]()
         for body, sent_headers in requests_made:
             began = time.perf_counter()
-            reply = http.post(url, data=body, headers={**sent_headers, **more}, timeout=120)
+            reply = http.post(
+                url, data=body, headers={**sent_headers, **sender_headers}, timeout=120
+            )
             delays.append(time.perf_counter() - began)
             if not reply.ok:
                 raise BenchmarkError(f"{url} answers {reply.status_code}: {reply.text[:300]}")
