@@ -242,8 +242,6 @@ SHOWN: dict[str, set[str]] = {
     "runbooks.show": {"Rules.pack"},
     "log_forwards.edit": {"Log forwards.show"},
     "log_forwards.index": {"Log forwards.list_all"},
-    "logs.context": {"Logs.context"},
-    "logs.index": {"Logs.search", "Logs.histogram", "Logs.export"},
     "maintenance_windows.edit": {"Maintenance windows.show"},
     "maintenance_windows.index": {"Maintenance windows.list_all"},
     "silences.index": {"Silences.list_all", "Silences.show"},
