@@ -43,6 +43,8 @@ from access.ingest.prometheus.wire import (
 from core.clock import NS_PER_SECOND
 
 MAX_SAMPLES = 200_000
+# The metadata of a metric is one.
+MAX_SKIPPED = 100_000
 _NS_PER_MS = NS_PER_SECOND // 1000
 _FURTHEST_MS = 9_000_000_000_000
 # Version 1: TimeSeries timeseries = 1. Version 2: string symbols = 4, TimeSeries timeseries = 5.
@@ -89,11 +91,19 @@ class _Columns:
     exact: list[tuple[int, float, int]] = field(default_factory=list)
     histogram_rows: set[int] = field(default_factory=set)
     exemplars: int = 0
+    skipped: int = 0
 
     def add(self, series: Series, value: float, time_ms: int) -> None:
         self.exact.append((len(self.series), value, time_ms))
         self.series.append(series)
         self.tails.append(-1)
+
+    def skip(self, body: bytes, at: int) -> int:
+        """Return the position behind a field that isn't read; many of them take long."""
+        self.skipped += 1
+        if self.skipped > MAX_SKIPPED:
+            raise WireError(f"The request has more than {MAX_SKIPPED:,} fields without samples.")
+        return _skip(body, at)
 
     def check_size(self, count: int) -> None:
         if count > MAX_SAMPLES:
@@ -123,7 +133,7 @@ def read_version_1(body: bytes, cache: SeriesCache) -> Samples:
     try:
         while at < stop:
             if body[at] != _KEY_1:
-                at = _skip(body, at)
+                at = columns.skip(body, at)
                 continue
             size, start = body[at + 1], at + 2
             if size >= _CONTINUES:
@@ -156,7 +166,7 @@ def read_version_2(body: bytes, cache: SeriesCache) -> Samples:
     while at < len(body):
         key, behind = read_varint(body, at)
         if key not in {_KEY_2, _SYMBOLS_2 << 3 | BYTES}:
-            at = _skip(body, at)
+            at = columns.skip(body, at)
             continue
         size, start = read_varint(body, behind)
         at = start + size
