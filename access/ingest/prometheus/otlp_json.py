@@ -25,6 +25,7 @@ from core.strict_json import decode_json
 
 # Each object of the JSON takes up to 300 bytes of memory.
 MAX_OBJECTS = 1_000_000
+_FURTHEST_NS = 2**63 - 1
 Integer = int | str
 Number = float | str | None
 
@@ -150,7 +151,9 @@ def _read_metric(
         labels,
     )
     for point in data.data_points:
-        time_ns, attributes = int(point.time_unix_nano), _attributes(point.attributes)
+        # Times that don't fit into 64 bits are as good as the furthest ones: too far away.
+        time_ns = min(max(int(point.time_unix_nano), -_FURTHEST_NS), _FURTHEST_NS)
+        attributes = _attributes(point.attributes)
         is_absent = bool(point.flags & NO_RECORDED_VALUE)
         if kind not in {Kind.GAUGE, Kind.SUM}:
             distribution = Distribution(

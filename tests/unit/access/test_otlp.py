@@ -190,6 +190,17 @@ def test_a_bad_body_is_refused(api: AgentAPI, media_type: str, body: bytes, stat
     assert response.json()["message"]
 
 
+def test_a_time_beyond_64_bits_is_too_far_ahead(api: AgentAPI) -> None:
+    point = f'{{"timeUnixNano": {2**70}, "asDouble": 1}}'
+    metrics = f'[{{"name": "x", "gauge": {{"dataPoints": [{point}]}}}}]'
+    body = f'{{"resourceMetrics": [{{"scopeMetrics": [{{"metrics": {metrics}}}]}}]}}'
+    response = api.request("POST", PATH, data=body, headers={"Content-Type": JSON})
+    assert (response.status_code, response.json()["partialSuccess"]["rejectedDataPoints"]) == (
+        200,
+        "1",
+    )
+
+
 def test_a_body_of_a_million_objects_is_refused_unread(api: AgentAPI) -> None:
     body = gzip.compress(b'{"resourceMetrics": [' + b"{}," * 1_000_001 + b"{}]}")
     headers = {"Content-Type": JSON, "Content-Encoding": "gzip"}
