@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from core.clock import NS_PER_SECOND
 from logs.lines import Source
-from logs.query import LogQuery
+from logs.query import LogQuery, bounded_ns
 from logs.search import FindBlocks, FoundLine, search
 
 # A line further away is not about the same.
@@ -27,8 +27,8 @@ class Place:
 def lines_around(place: Place, find_blocks: FindBlocks, *, count: int) -> Sequence[FoundLine]:
     """Return up to `count` lines before a line, itself, and as many after it, oldest first."""
     query = LogQuery(
-        start_ns=place.at_ns - REACH_NS,
-        end_ns=place.at_ns + 1,
+        start_ns=bounded_ns(place.at_ns - REACH_NS),
+        end_ns=bounded_ns(place.at_ns + 1),
         sources=frozenset({place.source}),
         # Of an attempt that was retried elsewhere, the job has the lines of both appliances.
         appliance_id="" if place.job_id else place.appliance_id,
@@ -38,7 +38,10 @@ def lines_around(place: Place, find_blocks: FindBlocks, *, count: int) -> Sequen
     )
     before = search(query, find_blocks).lines
     later = replace(
-        query, start_ns=place.at_ns, end_ns=place.at_ns + REACH_NS, is_oldest_first=True
+        query,
+        start_ns=bounded_ns(place.at_ns),
+        end_ns=bounded_ns(place.at_ns + REACH_NS),
+        is_oldest_first=True,
     )
     after = search(later, find_blocks).lines
     here = (place.at_ns, place.sequence)

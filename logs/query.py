@@ -8,7 +8,7 @@ from typing import Self
 
 import pyarrow as pa
 
-from core.clock import to_ns
+from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
 from logs import arrow
 from logs.lines import NUMBER_OF_LEVEL, Source
@@ -16,6 +16,8 @@ from logs.terms import Terms, parse_terms
 from protocol.lines import LogLevel
 
 MAX_LIMIT = 1000
+# Of the year 2262. Sources look a little further than a query, which must fit into 64 bits, too.
+LATEST_NS = 2**63 - 1 - 3600 * NS_PER_SECOND
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,8 @@ class LogQuery:
         if since >= until:
             problem = "must be before `until`"
             raise InvalidInputError(f"since: {problem}.", errors={"since": [problem]})
-        return cls(start_ns=to_ns(since), end_ns=to_ns(until), terms=parse_terms(search))
+        start_ns, end_ns = map(bounded_ns, (to_ns(since), to_ns(until)))
+        return cls(start_ns=start_ns, end_ns=end_ns, terms=parse_terms(search))
 
     def from_cursor(self) -> "LogQuery":
         """Return the query with the part of its range that the pages before did not have."""
@@ -120,3 +123,8 @@ class LogQuery:
         if self.unit:
             matches = arrow.pc.and_(matches, arrow.pc.equal(lines["unit"], self.unit))
         return self.terms.matching(lines.filter(matches))
+
+
+def bounded_ns(time_ns: int) -> int:
+    """Return a time, or the nearest one that a line can have."""
+    return min(max(time_ns, 0), LATEST_NS)

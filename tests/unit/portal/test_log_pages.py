@@ -62,6 +62,8 @@ def test_the_lines_around_a_line_are_of_the_same_appliance(
     assert charlie.get(path("/logs/context", place)).status_code == 404
     assert charlie.get(f"/logs?appliance_id={appliance.id}").status_code == 404
     assert alice.get("/logs/context?source=job&at_ns=x").status_code == 404
+    latest = {"source": "appliance", "at_ns": 2**63 - 1}
+    assert json_of(alice, path("/api/v1/logs/context", latest))["items"] == []
 
 
 @pytest.mark.usefixtures("appliance")
@@ -73,6 +75,13 @@ def test_counts_and_exports_are_of_the_same_lines(alice: Browser, charlie: Brows
     assert exported.splitlines()[0].endswith("INFO dgx-09 kernel: <b>tick 19</b>")
     assert len(exported.splitlines()) == 20
     assert charlie.get(path("/api/v1/logs/export", query)).text == ""
+    always = query | {"since": "0001-01-01T00:00:00Z", "until": "9999-12-31T00:00:00Z"}
+    assert len(json_of(alice, path("/api/v1/logs", always))["items"]) == 20
+    histogram = json_of(alice, path("/api/v1/logs/histogram", always))
+    assert sum(sum(level["counts"]) for level in histogram["levels"]) == 20
+    before = query | {"since": "0001-01-01T00:00:00Z", "until": "1960-01-01T00:00:00Z"}
+    assert json_of(alice, path("/api/v1/logs", before))["items"] == []
+    assert json_of(alice, path("/api/v1/logs/histogram", before))["is_complete"]
     refused = alice.get(path("/api/v1/logs", {"after": "x"}))
     assert refused.status_code == 422
     assert b"after" in refused.data
