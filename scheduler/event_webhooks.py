@@ -74,8 +74,8 @@ def _queue(session: Session, receiver: Receiver, *, public_url: str, now: dateti
     events: list[Happened] = []
     settled_at = now - SETTLED
     for topic in receiver.topics or []:
-        rows = list(_READERS[EventTopic(topic)](session, receiver.tenant_id or "", since))
-        if len(rows) >= BATCH:
+        rows, has_rest = _read(session, EventTopic(topic), receiver.tenant_id or "", since=since)
+        if has_rest:
             settled_at = min(settled_at, rows[-1].at)
         events += rows
     queued = _queued(session, receiver, [event.ident for event in events])
@@ -84,6 +84,23 @@ def _queue(session: Session, receiver: Receiver, *, public_url: str, now: dateti
         session.add(_message(receiver, event, public_url=public_url, now=now))
     receiver.events_after = max(since, settled_at)
     return len(new)
+
+
+def _read(
+    session: Session, topic: EventTopic, tenant_id: str, *, since: datetime
+) -> tuple[list[Happened], bool]:
+    """Return the next events, and whether others follow.
+
+    They are of two moments at least: one moment may have any number, as when a network fails, and
+    the next batch begins with the last one.
+    """
+    limit = BATCH
+    while True:
+        rows = list(_READERS[topic](session, tenant_id, since, limit))
+        has_rest = len(rows) == limit
+        if not has_rest or rows[-1].at > since:
+            return rows, has_rest
+        limit *= 2
 
 
 def _queued(session: Session, receiver: Receiver, idents: Sequence[str]) -> set[str]:
@@ -129,14 +146,14 @@ def _since(model: Any, tenant_id: str, since: datetime) -> Sequence[ColumnElemen
     return (model.tenant_id == tenant_id, model.at >= since)
 
 
-def _jobs(session: Session, tenant_id: str, since: datetime) -> Iterator[Happened]:
+def _jobs(session: Session, tenant_id: str, since: datetime, limit: int) -> Iterator[Happened]:
     statement = (
         select(JobEvent, Job.name, Job.exit_code)
         .join(Job, Job.id == JobEvent.job_id)
         .where(*_since(JobEvent, tenant_id, since))
         .order_by(JobEvent.at, JobEvent.id)
     )
-    for event, name, exit_code in session.execute(statement.limit(BATCH)):
+    for event, name, exit_code in session.execute(statement.limit(limit)):
         data = {
             "name": name,
             "state": event.state.value,
@@ -149,28 +166,30 @@ def _jobs(session: Session, tenant_id: str, since: datetime) -> Iterator[Happene
         yield Happened(kind, event.id, event.at, event.job_id, path, data)
 
 
-def _appliances(session: Session, tenant_id: str, since: datetime) -> Iterator[Happened]:
+def _appliances(
+    session: Session, tenant_id: str, since: datetime, limit: int
+) -> Iterator[Happened]:
     statement = (
         select(ApplianceEvent, Appliance.name)
         .join(Appliance, Appliance.id == ApplianceEvent.appliance_id)
         .where(*_since(ApplianceEvent, tenant_id, since))
         .order_by(ApplianceEvent.at, ApplianceEvent.id)
     )
-    for event, name in session.execute(statement.limit(BATCH)):
+    for event, name in session.execute(statement.limit(limit)):
         data = {"name": name, "message": event.message, "details": event.details}
         path = f"/appliances/{event.appliance_id}"
         kind = f"appliance.{event.kind}"
         yield Happened(kind, event.id, event.at, event.appliance_id, path, data)
 
 
-def _alerts(session: Session, tenant_id: str, since: datetime) -> Iterator[Happened]:
+def _alerts(session: Session, tenant_id: str, since: datetime, limit: int) -> Iterator[Happened]:
     statement = (
         select(AlertTransition)
         .options(joinedload(AlertTransition.alert))
         .where(*_since(AlertTransition, tenant_id, since))
         .order_by(AlertTransition.at, AlertTransition.id)
     )
-    for transition in session.scalars(statement.limit(BATCH)).unique():
+    for transition in session.scalars(statement.limit(limit)).unique():
         alert = transition.alert
         data = {
             "name": alert.rule.name,
@@ -184,13 +203,13 @@ def _alerts(session: Session, tenant_id: str, since: datetime) -> Iterator[Happe
         yield Happened(kind, transition.id, transition.at, alert.id, path, data)
 
 
-def _images(session: Session, tenant_id: str, since: datetime) -> Iterator[Happened]:
+def _images(session: Session, tenant_id: str, since: datetime, limit: int) -> Iterator[Happened]:
     statement = (
         select(Image)
         .where(Image.tenant_id == tenant_id, Image.pushed_at >= since)
         .order_by(Image.pushed_at, Image.id)
     )
-    for image in session.scalars(statement.limit(BATCH)):
+    for image in session.scalars(statement.limit(limit)):
         name = f"{image.repository}:{image.tag}"
         data = {"name": name, "digest": image.digest, "size_bytes": image.size_bytes}
         # The same tag may be pushed again: another digest, another event.
@@ -198,7 +217,7 @@ def _images(session: Session, tenant_id: str, since: datetime) -> Iterator[Happe
         yield Happened("image.pushed", ident, image.pushed_at, image.id, "/images", data)
 
 
-_READERS: Mapping[EventTopic, Callable[[Session, str, datetime], Iterator[Happened]]] = {
+_READERS: Mapping[EventTopic, Callable[[Session, str, datetime, int], Iterator[Happened]]] = {
     EventTopic.JOB: _jobs,
     EventTopic.APPLIANCE: _appliances,
     EventTopic.ALERT: _alerts,

@@ -15,13 +15,14 @@ from alerting.notification.undelivered import redeliver
 from alerting.states import EventTopic, NotificationState, ReceiverKind
 from core.db import SessionFactory
 from core.errors import InvalidInputError
-from jobqueue.models import Attempt
+from jobqueue.models import Attempt, JobEvent
 from protocol.attempts import ObservedState
+from scheduler import event_webhooks
 from scheduler.event_webhooks import RETENTION, SETTLED, prune_events, queue_events
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.alerting.helpers import drain_outbox
 from tests.unit.alerting.servers import LOOPBACK, Hook, hook_server
-from tests.unit.jobqueue.builders import report, start
+from tests.unit.jobqueue.builders import report, start, submit
 
 URL = "https://portal.example"
 
@@ -167,6 +168,19 @@ def test_only_the_chosen_topics_of_the_own_tenant_and_nothing_from_before(
     run_later = NOON + SETTLED * 3
     with sessions.begin() as session:
         assert queue_events(session, public_url=URL, now=run_later) == 0
+
+
+@pytest.mark.usefixtures("receiver")
+def test_any_number_of_events_of_one_moment_arrive(
+    sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(event_webhooks, "BATCH", 2)
+    with sessions.begin() as session:
+        for _ in range(5):
+            submit(session, cast.alice)
+        events = session.scalars(select(JobEvent)).all()
+    assert len({event.at for event in events}) == 1
+    assert sum(queue(sessions) for _ in range(5)) == len(events) == 5
 
 
 def test_topics_are_checked(sessions: SessionFactory, cast: Cast) -> None:
