@@ -173,6 +173,7 @@ def _start(session: Session, rollout: AgentRollout, *, room: int, now: datetime)
         elif appliance.agent_version == rollout.version:
             _finish(planned, ApplianceUpdateState.SKIPPED, "It was updated otherwise.", now=now)
         elif started < room:
+            _supersede(session, appliance.id, now=now)
             session.execute(
                 update(Appliance).where(Appliance.id == appliance.id).values(update_id=planned.id),
                 execution_options={"synchronize_session": False},
@@ -182,6 +183,22 @@ def _start(session: Session, rollout: AgentRollout, *, room: int, now: datetime)
             started += 1
     session.flush()
     return started
+
+
+def _supersede(session: Session, appliance_id: str, *, now: datetime) -> None:
+    """Fail the update of an earlier rollout: its order is about to be replaced."""
+    earlier = update(ApplianceUpdate).where(
+        ApplianceUpdate.appliance_id == appliance_id,
+        ApplianceUpdate.state == ApplianceUpdateState.UPDATING,
+    )
+    session.execute(
+        earlier.values(
+            state=ApplianceUpdateState.FAILED,
+            message="It had no result when another rollout began.",
+            ended_at=now,
+        ),
+        execution_options={"synchronize_session": False},
+    )
 
 
 def _fail_unhealthy(session: Session, rollout: AgentRollout, *, now: datetime) -> None:

@@ -12,7 +12,7 @@ from hashlib import sha256
 from itertools import pairwise
 from typing import Any, Final, Unpack
 
-from sqlalchemy import Row, case, func, select, update
+from sqlalchemy import ColumnElement, Row, case, func, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError
@@ -20,7 +20,7 @@ from core.ids import new_id
 from core.paging import Columns, Page, Paging, list_page
 from core.quantities import format_duration
 from tenants.checks import raise_if_invalid
-from tenants.fleet.states import in_service
+from tenants.fleet.states import WITHOUT_AGENT, in_service
 from tenants.models import (
     AgentRollout,
     Appliance,
@@ -183,7 +183,7 @@ def version_counts(session: Session, scope: Scope) -> list[Row[Any]]:
         func.count().label("count"),
         func.sum(case((Appliance.can_update, 1), else_=0)).label("updatable"),
     ]
-    in_scope = scope.select(select(*columns), Appliance).where(in_service())
+    in_scope = scope.select(select(*columns), Appliance).where(*_has_agent())
     by_version = in_scope.group_by(Appliance.agent_version)
     frequent = by_version.order_by(func.count().desc(), Appliance.agent_version)
     return list(session.execute(frequent.limit(MAX_VERSIONS)))
@@ -253,11 +253,16 @@ def _refuse_second(session: Session, tenant_id: str) -> None:
         )
 
 
+def _has_agent() -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions on appliances in service that are not hosts without an agent."""
+    return in_service(), Appliance.state.not_in(WITHOUT_AGENT)
+
+
 def _outdated(
     session: Session, tenant_id: str, sites: Sequence[str], *, version: str
 ) -> Sequence[Appliance]:
     statement = select(Appliance).where(
-        Appliance.tenant_id == tenant_id, in_service(), Appliance.agent_version != version
+        Appliance.tenant_id == tenant_id, *_has_agent(), Appliance.agent_version != version
     )
     if sites:
         statement = statement.where(Appliance.site.in_(sites))

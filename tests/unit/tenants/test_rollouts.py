@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError
@@ -303,6 +303,36 @@ def test_a_canceled_rollout_lets_started_updates_end(fleet: Fleet) -> None:
     for change in (pause_rollout, resume_rollout):
         with pytest.raises(ConflictError, match="canceled"):
             change(fleet.session, scope, rollout.id)
+
+
+def test_hosts_without_an_agent_are_left_out(fleet: Fleet) -> None:
+    host, appliance = fleet.add(2)
+    host.state, host.agent_version = ApplianceState.REPORTING, ""
+    fleet.session.flush()
+    scope = scope_of(fleet.cast.alice)
+    assert [row.version for row in version_counts(fleet.session, scope)] == [OLD]
+    fleet.start()
+    assert fleet.states() == {"waiting": 1}
+    appliance.agent_version = NEW
+    fleet.session.execute(delete(AgentRollout))
+    with pytest.raises(ConflictError, match="already"):
+        fleet.start()
+
+
+def test_another_rollout_ends_the_updates_of_a_canceled_one(fleet: Fleet) -> None:
+    (appliance,) = fleet.add(1)
+    canceled = fleet.start(stage_percents=[100], soak_seconds=0)
+    fleet.advance()
+    earlier = fleet.beat(appliance)
+    cancel_rollout(fleet.session, scope_of(fleet.cast.alice), canceled.id, now=fleet.now)
+    fleet.start(stage_percents=[100], soak_seconds=0)
+    fleet.advance()
+    later = fleet.beat(appliance)
+    assert earlier is not None
+    assert later is not None
+    assert earlier.update_id != later.update_id
+    fleet.succeed()
+    assert fleet.states() == {"failed": 1, "updated": 1}
 
 
 @pytest.mark.parametrize(
