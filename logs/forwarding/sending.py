@@ -1,13 +1,15 @@
 """Sends lines to targets: by the checked client of webhooks, or a checked connection for syslog."""
 
-import json
 import socket
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any
+from typing import Annotated
 from urllib.parse import urlsplit
+
+import msgspec
 
 from alerting.notification.senders.notify import DeliveryError, delivered, retry_after_seconds
 from alerting.notification.senders.webhooks import AddressPolicy, WebhookClient, host_of
@@ -25,6 +27,7 @@ from logs.forwarding.formats import (
 from logs.models import ForwardKind, LogForward
 
 MAX_ANSWER_BYTES = 1024 * 1024
+_SENT_BYTES = 64 * 1024
 SYSLOG_PORTS = {"syslog": 514, "syslogs": 6514}
 _HTTP: dict[ForwardKind, tuple[str, str, Callable[[Sequence[Line]], bytes]]] = {
     ForwardKind.OTLP: ("/v1/logs", JSON_TYPE, otlp_body),
@@ -39,6 +42,23 @@ _REFUSALS = frozenset(
         HTTPStatus.UNPROCESSABLE_ENTITY,
     }
 )
+
+
+class _PartialSuccess(msgspec.Struct, rename="camel"):
+    rejected_log_records: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
+class _OTLPReply(msgspec.Struct, rename="camel"):
+    partial_success: _PartialSuccess | None = None
+
+
+class _BulkResult(msgspec.Struct):
+    status: int = 0
+
+
+class _BulkReply(msgspec.Struct):
+    errors: bool = False
+    items: list[dict[str, _BulkResult]] = []
 
 
 class ForwardSender:
@@ -88,7 +108,7 @@ class ForwardSender:
                 f"The log target at {host} responded {response.status} {response.reason}",
                 retry_after_seconds=retry_after_seconds(response),
             )
-        return _refused(forward.kind, answer)
+        return min(len(lines), _refused(forward.kind, answer))
 
     def _token(self, forward: LogForward) -> dict[str, str]:
         if not forward.token:
@@ -106,43 +126,57 @@ class ForwardSender:
         target = (str(addresses[0]), port)
         with socket.create_connection(target, self._timeout_seconds) as connection:
             if url.scheme == "syslog":
-                _send_all(connection, frames)
+                _send_all(connection, frames, self._timeout_seconds)
                 return
             context = ssl.create_default_context()
             with context.wrap_socket(connection, server_hostname=host) as secured:
-                _send_all(secured, frames)
+                _send_all(secured, frames, self._timeout_seconds)
 
 
-def _send_all(connection: socket.socket, frames: bytes) -> None:
-    """Send, and wait until the target has read everything: the protocol has no answers."""
-    connection.sendall(frames)
+def _send_all(connection: socket.socket, frames: bytes, seconds: float) -> None:
+    """Send, and wait until the target has read everything: the protocol has no answers.
+
+    A target that reads, or writes, a byte at a time would hold up those of every other tenant.
+    """
+    deadline = time.monotonic() + seconds
+    unsent = memoryview(frames)
+    while unsent:
+        _wait_until(connection, deadline)
+        unsent = unsent[connection.send(unsent[:_SENT_BYTES]) :]
     if not isinstance(connection, ssl.SSLSocket):
         connection.shutdown(socket.SHUT_WR)
         # One that does not close has read what it acknowledged.
         with suppress(TimeoutError):
+            _wait_until(connection, deadline)
             while connection.recv(1024):
-                pass
+                _wait_until(connection, deadline)
+
+
+def _wait_until(connection: socket.socket, deadline: float) -> None:
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise TimeoutError("it took too long")
+    connection.settimeout(seconds)
 
 
 def _refused(kind: ForwardKind, answer: bytes) -> int:
-    """Return how many lines a target has refused, by its answer.
+    """Return how many lines a target has refused, by its answer; 0 if that is something else.
 
     Raises:
         DeliveryError: it refuses some for now.
     """
     try:
-        content: Any = json.loads(answer or b"{}")
-    except ValueError:
+        if kind is ForwardKind.OTLP:
+            reply = msgspec.json.decode(answer, type=_OTLPReply, strict=False)
+            return reply.partial_success.rejected_log_records if reply.partial_success else 0
+        if kind is not ForwardKind.ELASTICSEARCH:
+            return 0
+        bulk = msgspec.json.decode(answer, type=_BulkReply)
+    except (msgspec.MsgspecError, RecursionError):
         return 0
-    if not isinstance(content, dict):
+    if not bulk.errors:
         return 0
-    if kind is ForwardKind.OTLP:
-        rejected = (content.get("partialSuccess") or {}).get("rejectedLogRecords") or 0
-        return int(rejected)
-    if kind is not ForwardKind.ELASTICSEARCH or not content.get("errors"):
-        return 0
-    results = [next(iter(item.values())) for item in content.get("items", [])]
-    statuses = [int(result.get("status", 0)) for result in results]
+    statuses = [result.status for item in bulk.items for result in item.values()]
     if any(status == HTTPStatus.TOO_MANY_REQUESTS or status >= 500 for status in statuses):  # noqa: PLR2004
         raise DeliveryError("Elasticsearch is overloaded, and has refused some lines for now.")
     # A line that is there already was sent before.

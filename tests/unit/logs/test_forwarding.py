@@ -4,7 +4,9 @@ import json
 import shutil
 import socket
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -78,8 +80,8 @@ class Target:
                 sessions, cast, create_forward(session, scope, request, box=BOX, now=NOON).id
             )
 
-    def forward(self, *, minutes: float = 0) -> int:
-        sender = ForwardSender(5.0, box=BOX, policy=LOOPBACK)
+    def forward(self, *, minutes: float = 0, timeout_seconds: float = 5.0) -> int:
+        sender = ForwardSender(timeout_seconds, box=BOX, policy=LOOPBACK)
         return forward_due(self.sessions, sender, now=LATER + timedelta(minutes=minutes))
 
     @property
@@ -175,6 +177,51 @@ def test_elasticsearch_gets_documents_once_and_refused_lines_are_counted(
     assert len({row["create"]["_id"] for row in rows[::2]}) == 3
     assert {row["log.level"] for row in rows[1::2]} == {"error", "info", "warning"}
     assert (target.row.sent_lines, target.row.refused_lines) == (2, 1)
+
+
+@pytest.mark.parametrize("kind", [ForwardKind.OTLP, ForwardKind.ELASTICSEARCH])
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"[]",
+        b"<html>",
+        b'{"partialSuccess": [1], "errors": true, "items": [1]}',
+        b'{"partialSuccess": {"rejectedLogRecords": "x"}, "items": [{"create": 1}]}',
+        b'{"partialSuccess": null, "errors": true, "items": [{}]}',
+        b"[" * 100_000,
+    ],
+)
+def test_an_answer_that_is_something_else_refuses_nothing(
+    sessions: SessionFactory,
+    cast: Cast,
+    hook: Hook,
+    attempt: Attempt,
+    *,
+    kind: ForwardKind,
+    answer: bytes,
+) -> None:
+    target = Target.of(sessions, cast, kind, hook.url)
+    fill(sessions, attempt)
+    hook.status, hook.content = 200, answer
+    assert target.forward() == 3
+
+
+def test_a_target_that_writes_without_end_holds_up_no_other(
+    sessions: SessionFactory, cast: Cast, attempt: Attempt
+) -> None:
+    def write(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            while True:
+                connection.sendall(b"x" * 100_000)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=lambda: write(server.accept()[0]))
+        thread.start()
+        url = f"syslog://127.0.0.1:{server.getsockname()[1]}"
+        target = Target.of(sessions, cast, ForwardKind.SYSLOG, url)
+        fill(sessions, attempt)
+        assert target.forward(timeout_seconds=0.2) == 3
+        thread.join()
 
 
 def test_a_target_that_is_away_gets_everything_later_and_says_why(
