@@ -165,7 +165,8 @@ class Source:
         """Return conditions on the IDs of appliances that all matching series fulfill, or more."""
         if operator.startswith("!") or _holds(operator, text, ""):
             return []
-        ids = [key for key, name in self.names.items() if _holds(operator, text, name)]
+        holding = _holding(operator, text, self.names.values())
+        ids = [key for key, name in self.names.items() if name in holding]
         # The label of an appliance that was deleted is its ID.
         pattern = "|".join([*map(re.escape, ids), text if "~" in operator else re.escape(text)])
         return [(APPLIANCE_TAG, "=~", pattern)]
@@ -262,12 +263,22 @@ def matching_rows(labels: Sequence[Labels], matchers: Matchers) -> list[int]:
     rows = list(range(len(labels)))
     for label, operator, wanted in matchers:
         texts = [labels[row].get(label, "") for row in rows]
-        # Many series have the same text.
-        holding = {text for text in set(texts) if _holds(operator, wanted, text)}
+        holding = _holding(operator, wanted, texts)
         rows = [row for row, text in zip(rows, texts, strict=True) if text in holding]
     return rows
 
 
 def _holds(operator: str, wanted: str, text: str) -> bool:
-    is_equal = full_matches([text], wanted)[0] if "~" in operator else text == wanted
-    return is_equal is not operator.startswith("!")
+    return bool(_holding(operator, wanted, [text]))
+
+
+def _holding(operator: str, wanted: str, texts: Iterable[str]) -> set[str]:
+    """Return the texts for which a condition holds; a pattern is compiled once for all."""
+    distinct = list(dict.fromkeys(texts))
+    is_pattern, is_negated = "~" in operator, operator.startswith("!")
+    matches = (
+        full_matches(distinct, wanted) if is_pattern else [text == wanted for text in distinct]
+    )
+    return {
+        text for text, is_equal in zip(distinct, matches, strict=True) if is_equal is not is_negated
+    }

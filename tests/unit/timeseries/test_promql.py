@@ -3,7 +3,7 @@
 import json
 import random
 from calendar import monthrange
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,9 @@ import pytest
 from core.errors import VedetteError
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.points import Point
+from timeseries.promql import selection
 from timeseries.promql.operators import Matching, of_sets
+from timeseries.promql.patterns import full_matches
 from timeseries.promql.queries import query_instant, query_range
 from timeseries.promql.render import rendered
 from timeseries.promql.selection import QueryTimeoutError, Source
@@ -183,6 +185,20 @@ def test_an_error_names_what_is_refused(store: Store, text: str, message: str) -
 
     assert refused.value.status in {400, 422}
     assert message in refused.value.message
+
+
+def test_a_pattern_is_compiled_once_for_all_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = list[str]()
+
+    def counted(texts: Sequence[str], pattern: str) -> list[bool]:
+        compiled.append(pattern)
+        return full_matches(texts, pattern)
+
+    monkeypatch.setattr(selection, "full_matches", counted)
+    labels = [{"uuid": f"GPU-{number}"} for number in range(50)]
+    rows = selection.matching_rows(labels, (("uuid", "=~", "GPU-.?"), ("uuid", "!~", ".*[3-9]")))
+    assert rows == [0, 1, 2]
+    assert compiled == ["GPU-.?", ".*[3-9]"]
 
 
 def test_a_query_is_bounded_in_memory(store: Store) -> None:
