@@ -45,6 +45,12 @@ def fields_of_metric(
                     yield measurement, field
 
 
+def likely_measurements(name: str) -> list[str]:
+    """Return the measurements that a metric of this name is of, if none has other characters."""
+    ends = [at for at, character in enumerate(name) if character == "_" and at]
+    return [name[:end] for end in [*ends, len(name)]]
+
+
 def _safe(unsafe: re.Pattern[str], name: str) -> str:
     text = unsafe.sub("_", name)
     return f"_{text}" if text[:1].isdigit() else text

@@ -6,7 +6,7 @@ have fewer characters. What tenants see has no label `tenant`.
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -15,7 +15,12 @@ import numpy as np
 from core.errors import UnavailableError
 from timeseries.columns import SampleColumns
 from timeseries.metric_catalog import NUMBERS
-from timeseries.prometheus_names import fields_of_metric, label_name, metric_name
+from timeseries.prometheus_names import (
+    fields_of_metric,
+    label_name,
+    likely_measurements,
+    metric_name,
+)
 from timeseries.promql.patterns import full_matches
 from timeseries.promql.values import NAME_LABEL, Labels, Samples
 from timeseries.sample_query import MAX_SECONDS
@@ -108,22 +113,26 @@ class Source:
         """Return the fields with numbers by measurement whose names match."""
         conditions = [(operator, text) for label, operator, text in matchers if label == NAME_LABEL]
         name = next((text for operator, text in conditions if operator == "="), None)
-        pairs = (
-            fields_of_metric(name, self.measurements, self._numbers_of)
-            if name is not None
-            else (
-                (measurement, field)
-                for measurement in self.measurements
-                for field in self._numbers_of(measurement)
-            )
-        )
         fields: dict[str, tuple[str, ...]] = {}
-        for measurement, own in pairs:
+        for measurement, own in self._all_fields() if name is None else self._named_fields(name):
             self.check()
             text = metric_name(measurement, own)
             if all(_holds(operator, value, text) for operator, value in conditions):
                 fields[measurement] = (*fields.get(measurement, ()), own)
         return fields
+
+    def _all_fields(self) -> Iterator[tuple[str, str]]:
+        for measurement in self.measurements:
+            yield from ((measurement, name) for name in self._numbers_of(measurement))
+
+    def _named_fields(self, name: str) -> list[tuple[str, str]]:
+        # To list all measurements takes longer than most queries.
+        for measurements in (likely_measurements(name), None):
+            listed = self.measurements if measurements is None else measurements
+            pairs = list(fields_of_metric(name, listed, self._numbers_of))
+            if pairs:
+                return pairs
+        return []
 
     def tags_of(self, measurement: str) -> list[str]:
         """Return the visible tags of a measurement."""
