@@ -31,9 +31,9 @@ from timeseries.promql.values import (
     Samples,
     Scalar,
     Vector,
-    Windows,
     check_cells,
 )
+from timeseries.promql.windows import Windows
 
 DEFAULT_SUBQUERY_STEP_MS = 60_000
 MAX_SUBQUERY_STEPS = 100_000

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from timeseries.promql.values import Flags, Floats, Integers, Members, Scalar, Vector, Windows
+from timeseries.promql.values import Flags, Floats, Integers, Scalar, Vector
+from timeseries.promql.windows import Members, Windows
 
 _THRESHOLD = 1.1
 """A window is continued to its ends if they are nearer than this many intervals of samples."""

@@ -35,7 +35,8 @@ def store() -> Iterator[Store]:
         for name, watts in (("0", 300.0), ("1", 400.0))
     ]
     ingested = [Point("node_load1", {"job": "node", "my-tag": "x"}, {"value": 1.5}, at_ns)]
-    write(opened, [*own, *ingested], identity={"tenant": "acme", "appliance": "a1"})
+    dotted = [Point("my.app", {}, {"queue-depth": 7}, at_ns)]
+    write(opened, [*own, *ingested, *dotted], identity={"tenant": "acme", "appliance": "a1"})
     write(opened, own, identity={"tenant": "globex", "appliance": "g1"})
     yield opened
     opened.close()
@@ -60,6 +61,10 @@ def test_the_field_value_has_the_name_of_its_measurement(store: Store) -> None:
     assert values(store, 'node_load1{my_tag=~"x|y"}') == {
         '{"__name__": "node_load1", "appliance": "a1", "job": "node", "my_tag": "x"}': "1.5"
     }
+
+
+def test_characters_that_prometheus_has_not_are_underscores(store: Store) -> None:
+    assert values(store, "sum(my_app_queue_depth)") == {"{}": "7"}
 
 
 def test_names_match_patterns(store: Store) -> None:
