@@ -64,7 +64,7 @@ class ForwardSchema(Schema):
     tenant_id = fields.String()
     name = fields.String()
     kind = fields.Enum(ForwardKind, by_value=True)
-    sources = fields.List(fields.Enum(Source, by_value=True))
+    sources = fields.List(fields.String(metadata={"enum": [source.value for source in FORWARDED]}))
     minimum_level = fields.Enum(LogLevel, by_value=True)
     is_enabled = fields.Boolean()
     url = fields.String(

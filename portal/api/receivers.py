@@ -78,7 +78,7 @@ class ReceiverSchema(Schema):
     )
     sends_resolved = fields.Boolean(metadata={"description": _SENDS_RESOLVED})
     topics = fields.List(
-        fields.Enum(EventTopic, by_value=True),
+        fields.String(metadata={"enum": [topic.value for topic in EventTopic]}),
         allow_none=True,
         metadata={"description": "Of the type `events`: what its events are about."},
     )

@@ -85,3 +85,17 @@ def test_counts_and_exports_are_of_the_same_lines(alice: Browser, charlie: Brows
     refused = alice.get(path("/api/v1/logs", {"after": "x"}))
     assert refused.status_code == 422
     assert b"after" in refused.data
+
+
+def test_receivers_of_events_and_log_targets_are_shown_with_what_they_get(alice: Browser) -> None:
+    receiver = {"name": "ci", "kind": "events", "target": "https://ci.example/", "topics": ["job"]}
+    forward = {"name": "Loki", "kind": "loki", "url": "https://user:key@loki.example/x"}
+    added: Any = alice.call("POST", "/api/v1/receivers", receiver).json
+    assert (added["topics"], added["secret"][:6]) == (["job"], "whsec_")
+    created: Any = alice.call("POST", "/api/v1/log-forwards", forward).json
+    assert created["sources"] == ["appliance", "job"]
+    assert created["url"] == "https://loki.example"
+    assert json_of(alice, "/api/v1/receivers")["items"][0]["topics"] == ["job"]
+    assert json_of(alice, "/api/v1/log-forwards")["total"] == 1
+    assert "waiting for lines" in alice.get("/logs/forwarding").text
+    assert "Webhook of events" in alice.get("/receivers").text
