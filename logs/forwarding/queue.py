@@ -42,7 +42,8 @@ def queue_output(
     stored = {
         chunk.attempt_id: (chunk.offset, ack.next_offset)
         for chunk, ack in zip(chunks, acks, strict=True)
-        if ack.next_offset > chunk.offset and not ack.is_unknown
+        # A chunk at another offset was not stored.
+        if chunk.offset < ack.next_offset <= chunk.offset + len(chunk.data)
     }
     if not stored or not has_forwards(session, tenant_id):
         return

@@ -353,3 +353,16 @@ def test_rsyslog_parses_what_syslog_targets_get(
     assert at.startswith("2026-03-02T12:00:01")
     assert 'subject="0000:17:00"' in data
     assert text.strip() == 'NVRM: "Xid" 79'
+
+
+def test_output_that_is_sent_again_at_an_old_offset_is_not_queued_as_a_whole(
+    sessions: SessionFactory, cast: Cast, hook: Hook, attempt: Attempt
+) -> None:
+    Target.of(sessions, cast, ForwardKind.LOKI, hook.url)
+    first, second = record("first", second=1), record("second", second=2)
+    print_lines(sessions, attempt, first)
+    print_lines(sessions, attempt, second, offset=len(first))
+    print_lines(sessions, attempt, first)  # its answer was lost
+    with sessions.begin() as session:
+        rows = session.scalars(select(ForwardBatch).order_by(ForwardBatch.id)).all()
+        assert [row.data.encode() for row in rows] == [first, second]
