@@ -16,6 +16,7 @@ from sqlalchemy.exc import IntegrityError
 
 from core.clock import from_ns, to_ns
 from core.db import SessionFactory, transaction
+from core.errors import UnavailableError
 from core.ids import new_id
 from jobqueue.logs.log_files import APPLIANCES, LogFiles
 from jobqueue.logs.logs import LogPage, file_name
@@ -64,6 +65,8 @@ def _pack_tenant(
             total_bytes += row.size_bytes
             if total_bytes >= 2 * PACK_BYTES:
                 break
+    if not tables:
+        return 0
     file_id = new_id()
     name = f"{tenant_id}/{APPLIANCES}/{file_id}.parquet"
     summary = write_lines(files, name, split_blocks(pa.concat_tables(tables)))
@@ -97,7 +100,12 @@ def index_job_logs(
             break
         name = file_name(attempt.tenant_id, attempt.job_id, attempt.number)
         name = name.removesuffix(".log") + ".parquet"
-        summary = write_lines(files, name, _blocks_of(files, attempt))
+        try:
+            summary = write_lines(files, name, _blocks_of(files, attempt))
+        except UnavailableError as error:
+            # One log that is missing must not keep the others from being indexed.
+            logger.warning("%s is not indexed: %s", name, error.message)
+            continue
         row = _row(summary, name, tenant_id=attempt.tenant_id, file_id=new_id(), now=now)
         row.attempt_id = attempt.id
         try:

@@ -16,6 +16,7 @@ from jobqueue.models import Attempt, Job
 from jobqueue.states import LogState
 from logs.blocks import Block, PlainLog, block_of_file, block_of_log
 from logs.events import EVENT_TABLES, event_block
+from logs.files import DamagedFileError
 from logs.lines import Source, lines_of_batch
 from logs.models import LogBatch, LogFile
 from logs.query import LogQuery
@@ -23,8 +24,8 @@ from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
-# Of all that overlap a time range; the newest count.
-MAX_FILES = 20_000
+# Of each kind that overlap a time range; the newest count, and the search says so.
+MAX_FILES = 50_000
 # Clocks of appliances and of the portal differ by less.
 CLOCK_SLACK_NS = 60 * 10**9
 _COLUMNS_OF_ATTEMPTS: list[Any] = [
@@ -104,7 +105,9 @@ class LogSources:
         if query.appliance_id:
             statement = statement.where(Attempt.appliance_id == query.appliance_id)
         newest = self._scope.select(statement, Attempt).order_by(Attempt.assigned_at.desc())
-        for row in session.execute(newest.limit(MAX_FILES)):
+        rows = session.execute(newest.limit(MAX_FILES)).all()
+        yield from _left_out(query, len(rows), "logs of jobs")
+        for row in rows:
             if row.name is None or row.log_state is LogState.LIVE:
                 yield block_of_log(self._plain_log(row))
             elif row.last_ns >= query.start_ns and row.first_ns < query.end_ns:
@@ -156,7 +159,9 @@ class LogSources:
             LogFile.first_ns < query.end_ns,
         )
         newest = self._scope.select(statement, LogFile).order_by(LogFile.last_ns.desc())
-        for name, first_ns, last_ns in session.execute(newest.limit(MAX_FILES)):
+        rows = session.execute(newest.limit(MAX_FILES)).all()
+        yield from _left_out(query, len(rows), "files with logs of appliances")
+        for name, first_ns, last_ns in rows:
             yield block_of_file(self._files, name, query, (first_ns, last_ns))
 
     def _read_batch(self, row: Row[Any], _columns: Sequence[str]) -> Any:  # noqa: ANN401 - a table
@@ -164,3 +169,16 @@ class LogSources:
             data = session.scalar(select(LogBatch.data).where(LogBatch.id == row.id))
         # It is in a file since the search began; the next page has its lines.
         return [] if data is None else lines_of_batch(row.appliance_id, data)
+
+
+def _left_out(query: LogQuery, count: int, what: str) -> Iterator[Block]:
+    """Yield a block that reports that older logs are not searched, if there are too many."""
+    if count < MAX_FILES:
+        return
+
+    def load(_columns: Sequence[str]) -> Sequence[Block]:
+        raise DamagedFileError(
+            f"only the newest {MAX_FILES:,} {what} were searched. Choose a shorter time range."
+        )
+
+    yield Block(query.start_ns, query.end_ns, load)

@@ -253,3 +253,25 @@ def test_a_damaged_file_is_named_and_the_others_are_read(
     page = alice.page(sources=frozenset({Source.APPLIANCE}))
     assert [line_found.text for line_found in page.lines] == ["after"]
     assert [path.name in problem for problem in page.problems] == [True]
+
+
+@pytest.mark.usefixtures("attempt")
+def test_too_many_logs_are_reported(alice: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("logs.sources.MAX_FILES", 1)
+    page = alice.page(sources=frozenset({Source.JOB}))
+    assert len(page.lines) == 3
+    assert ["only the newest 1 logs of jobs" in problem for problem in page.problems] == [True]
+
+
+def test_a_log_that_is_missing_does_not_keep_others_from_being_indexed(
+    sessions: SessionFactory, files: LogFiles, attempt: Attempt, alice: Searcher, tmp_path: Path
+) -> None:
+    finish(sessions, attempt)
+    move_logs(sessions, files, now=NOON + DAY)
+    [path] = (tmp_path / "logs").rglob("*.log")
+    content = path.read_bytes()
+    path.unlink()
+    assert index_job_logs(sessions, files, now=NOON + DAY) == 0
+    path.write_bytes(content)
+    assert index_job_logs(sessions, files, now=NOON + DAY) == 1
+    assert alice.texts("memory", sources=frozenset({Source.JOB})) == ["ERROR: CUDA out of memory"]
