@@ -33,7 +33,7 @@ FORWARDED = (Source.JOB, Source.APPLIANCE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardRequest:
-    """A target as a user writes it."""
+    """A target as a user writes it; a change keeps the current `url` or `token` if it is empty."""
 
     name: str
     kind: ForwardKind
@@ -89,7 +89,7 @@ def update_forward(
     box: SecretBox,
     now: datetime,
 ) -> LogForward:
-    """Replace a target's settings; one that was off gets what arrives from now on.
+    """Change a target; one that was off gets what arrives from now on.
 
     Raises:
         InvalidInputError: with the errors by field.
@@ -113,7 +113,8 @@ def delete_forward(session: Session, scope: Scope, forward_id: str) -> None:
 
 def _fill(forward: LogForward, request: ForwardRequest, box: SecretBox, now: datetime) -> None:
     forward.name, forward.kind = request.name.strip(), request.kind
-    forward.url = request.url.strip()
+    if request.url.strip():
+        forward.url = request.url.strip()
     if request.token:
         forward.token = box.encrypt(request.token.strip())
     forward.sources = sorted(source.value for source in request.sources)
@@ -132,7 +133,10 @@ def _check(
         errors["name"] = [f"The name must have 1 to {MAX_NAME_LENGTH} characters."]
     elif session.scalar(same) not in {None, own.id if own else None}:
         errors["name"] = [f"A log target named {name!r} already exists. Choose another name."]
-    if (problem := _url_problem(request.kind, request.url.strip())) is not None:
+    # Of another kind, the current address makes no sense.
+    keeps_url = own is not None and own.kind is request.kind and not request.url.strip()
+    problem = None if keeps_url else _url_problem(request.kind, request.url.strip())
+    if problem is not None:
         errors["url"] = [problem]
     if len(request.token) > MAX_TOKEN_LENGTH or not request.token.isprintable():
         errors["token"] = [f"The token has at most {MAX_TOKEN_LENGTH} printable characters."]

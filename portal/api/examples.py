@@ -35,6 +35,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ],
         "is_dry_run": True,
     },
+    "ForwardChangeSchema": {"is_enabled": False},
     "ForwardRequestSchema": {
         "name": "Loki",
         "kind": "loki",

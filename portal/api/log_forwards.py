@@ -1,5 +1,7 @@
 """`/log-forwards`: where the lines of a tenant are forwarded to."""
 
+from typing import Any
+
 from marshmallow import Schema, fields, validate
 
 from logs.forwarding.service import (
@@ -17,6 +19,7 @@ from logs.models import ForwardKind, LogForward
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema, instant, page_query
+from portal.context import current_scope, database, now, portal
 from protocol.lines import LogLevel
 from tenants.permissions import Permission
 
@@ -57,6 +60,20 @@ class ForwardRequestSchema(StrictSchema):
     is_enabled = fields.Boolean(load_default=True)
 
 
+class ForwardChangeSchema(StrictSchema):
+    """A change of a target; what is left out stays."""
+
+    name = fields.String()
+    kind = fields.Enum(ForwardKind, by_value=True)
+    url = fields.String()
+    token = fields.String()
+    sources = fields.List(
+        fields.Enum(Source, by_value=True), validate=validate.Length(max=len(Source))
+    )
+    minimum_level = fields.Enum(LogLevel, by_value=True)
+    is_enabled = fields.Boolean()
+
+
 class ForwardSchema(Schema):
     """A target, and how far it is."""
 
@@ -93,8 +110,26 @@ objects = Objects(
     body=ForwardRequestSchema,
     request=ForwardRequest,
 )
+
+
+@log_forwards.operation(
+    "PATCH", "/<forward_id>", body=ForwardChangeSchema, answer=ForwardSchema, etag=objects.etag
+)
+def change(forward_id: str, body: dict[str, Any]) -> LogForward:
+    """Change a log target; what is left out stays, its address and token included."""
+    scope = current_scope()
+    with database() as session:
+        objects.check_if_match(session, forward_id)
+        before = get_forward(session, scope, forward_id)
+        current = {name: getattr(before, name) for name in ("name", "kind", "is_enabled")}
+        current |= {"minimum_level": before.minimum_level, "url": ""}
+        current["sources"] = [Source(source) for source in before.sources]
+        wanted = ForwardRequest(**{**current, **body})
+        box = portal().secrets
+        return update_forward(session, scope, forward_id, wanted, box=box, now=now())
+
+
 objects.lists("List log targets.", list_forwards, query=page_query(FORWARD_SORTS, default="name"))
 objects.creates("Add a log target, which gets what arrives from now on.", create_forward)
 objects.shows("Return a log target.")
-objects.replaces("Replace the settings of a log target.", update_forward)
 objects.deletes("Delete a log target.", delete_forward)

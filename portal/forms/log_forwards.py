@@ -33,7 +33,7 @@ class ForwardForm(Form):
 
     name = StringField("Name", [DataRequired("Enter a name.")])
     kind = SelectField("Type", choices=_KINDS)
-    url = StringField("Address", [DataRequired("Enter an address.")])
+    url = StringField("Address")
     token = PasswordField("Token")
     sources = SelectMultipleField(
         "Logs of", choices=_SOURCES, default=[Source.JOB.value, Source.APPLIANCE.value]

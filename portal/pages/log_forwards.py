@@ -37,7 +37,11 @@ def edit(forward_id: str) -> ResponseReturnValue:
     """Change a target."""
     with database() as session:
         forward = get_forward(session, current_scope(), forward_id)
-    return _save(ForwardForm(obj=forward), forward)
+    names = ("name", "sources", "is_enabled")
+    shown = {name: getattr(forward, name) for name in names}
+    shown |= {"kind": forward.kind.value, "minimum_level": forward.minimum_level.value}
+    # The address may have a password: it is not shown, and an empty one keeps it.
+    return _save(ForwardForm(data=shown), forward)
 
 
 @pages.post("/<forward_id>/delete")
@@ -74,7 +78,7 @@ def _request(form: ForwardForm) -> ForwardRequest:
     return ForwardRequest(
         name=form.name.data,
         kind=ForwardKind(form.kind.data),
-        url=form.url.data,
+        url=form.url.data or "",
         token=form.token.data or "",
         sources=[Source(source) for source in form.sources.data or ()],
         minimum_level=LogLevel(form.minimum_level.data),

@@ -5,7 +5,6 @@ from werkzeug.routing import Rule as Route
 
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
-from portal.api.log_forwards import ForwardRequestSchema
 from portal.api.maintenance_windows import WindowRequestSchema
 from portal.api.notification_policy import NotificationPolicySchema
 from portal.api.platform_rules import PlatformRuleRequestSchema
@@ -107,7 +106,7 @@ BODIES: dict[str, dict[str, object]] = {
     },
     "Maintenance windows.create": WINDOW,
     "Log forwards.create": FORWARD,
-    "Log forwards.replace": FORWARD,
+    "Log forwards.change": {"name": "x"},
     "Maintenance windows.replace": WINDOW,
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
@@ -120,7 +119,6 @@ BODIES |= {
         "Dashboards.replace": DashboardRequestSchema,
         "Job schedules.replace": ScheduleRequestSchema,
         "Job templates.replace": TemplateRequestSchema,
-        "Log forwards.replace": ForwardRequestSchema,
         "Maintenance windows.replace": WindowRequestSchema,
         "Notification policy.replace": NotificationPolicySchema,
         "Platform rules.replace": PlatformRuleRequestSchema,

@@ -89,7 +89,7 @@ SAME: dict[str, set[str]] = {
     "rules.chart": {"Query.query_samples"},
     "rules.edit": {"Rules.replace", "Rules.preview", "Rules.backtest"},
     "rules.run_backtest": {"Rules.backtest"},
-    "log_forwards.edit": {"Log forwards.replace"},
+    "log_forwards.edit": {"Log forwards.change"},
     "log_forwards.index": {"Log forwards.create"},
     "log_forwards.remove": {"Log forwards.delete"},
     "maintenance_windows.edit": {"Maintenance windows.replace"},

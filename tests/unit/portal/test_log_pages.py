@@ -6,8 +6,10 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pytest
+from sqlalchemy import select
 
 from core.db import SessionFactory
+from logs.models import LogForward
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock
 from tests.unit.jobqueue.builders import add_appliance
@@ -87,7 +89,9 @@ def test_counts_and_exports_are_of_the_same_lines(alice: Browser, charlie: Brows
     assert b"after" in refused.data
 
 
-def test_receivers_of_events_and_log_targets_are_shown_with_what_they_get(alice: Browser) -> None:
+def test_receivers_of_events_and_log_targets_are_shown_with_what_they_get(
+    alice: Browser, sessions: SessionFactory
+) -> None:
     receiver = {"name": "ci", "kind": "events", "target": "https://ci.example/", "topics": ["job"]}
     forward = {"name": "Loki", "kind": "loki", "url": "https://user:key@loki.example/x"}
     added: Any = alice.call("POST", "/api/v1/receivers", receiver).json
@@ -97,5 +101,21 @@ def test_receivers_of_events_and_log_targets_are_shown_with_what_they_get(alice:
     assert created["url"] == "https://loki.example"
     assert json_of(alice, "/api/v1/receivers")["items"][0]["topics"] == ["job"]
     assert json_of(alice, "/api/v1/log-forwards")["total"] == 1
+    changed: Any = alice.call(
+        "PATCH", f"/api/v1/log-forwards/{created['id']}", {"is_enabled": False}
+    ).json
+    assert (changed["is_enabled"], changed["name"]) == (False, "Loki")
+    form = alice.get(f"/logs/forwarding/{created['id']}").text
+    assert "user:key" not in form
+    saved = {
+        "name": "Loki",
+        "kind": "loki",
+        "sources": "job",
+        "minimum_level": "info",
+        "is_enabled": "y",
+    }
+    assert alice.post(f"/logs/forwarding/{created['id']}", saved).status_code == 302
+    with sessions.begin() as session:
+        assert session.scalars(select(LogForward.url)).all() == ["https://user:key@loki.example/x"]
     assert "waiting for lines" in alice.get("/logs/forwarding").text
     assert "Webhook of events" in alice.get("/receivers").text
