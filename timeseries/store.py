@@ -257,6 +257,7 @@ class Store(Protocol):
     def samples(self, query: SampleQuery) -> "list[SampleColumns]":
         """Return the numbers themselves, with one series for each set of tags, in any order.
 
+        The tag of the tenant may be missing in a query of a single one.
         Where samples have expired, averages of five minutes or last values of hours count as such.
 
         Raises:

@@ -49,7 +49,12 @@ from timeseries.duckdb.query.range_query import range_reads
 from timeseries.duckdb.query.reads import Read
 from timeseries.duckdb.query.relation import Relation, Statement
 from timeseries.duckdb.query.row_groups import Row
-from timeseries.duckdb.query.samples import rows_sql, samples_source, tags_sql
+from timeseries.duckdb.query.samples import (
+    rows_sql,
+    samples_source,
+    series_tags,
+    tags_sql,
+)
 from timeseries.duckdb.query.scan import batch_from, extent_sql, hours_sql, slice_sql, slices
 from timeseries.duckdb.query.sql import clamp_time, select
 from timeseries.duckdb.recovery import settle_files
@@ -185,7 +190,7 @@ class DuckDBStore(Catalog):
                 count += rows
                 if count > query.max_samples:
                     raise TooManySamplesError.of(query)
-                tags = sorted(relation.table.tags)
+                tags = series_tags(relation)
                 columns.append(self._samples_of(name, tags, (source, values), span))
             return columns
 

@@ -16,7 +16,7 @@ from timeseries.duckdb.query.rollup_sql import (
 )
 from timeseries.duckdb.query.sql import select
 from timeseries.duckdb.schema import TIME_COLUMN, WIDTHS_NS, Span, quoted, tag_column
-from timeseries.store import HOUR_NS, Detail, Resolution
+from timeseries.store import HOUR_NS, TENANT_TAG, Detail, Resolution
 
 _TIME = quoted(TIME_COLUMN)
 _MIDDLE_NS = WIDTHS_NS[Resolution.FIVE_MINUTES] // 2
@@ -27,7 +27,7 @@ def samples_source(relation: Relation, name: str, span: Span) -> Statement:
 
     Each row is a sample: its tags by name, sorted, the time `t` and the value `v`.
     """
-    tags = [quoted(tag_column(tag)) for tag in sorted(relation.table.tags)]
+    tags = [quoted(tag_column(tag)) for tag in series_tags(relation)]
     parts = [
         (select([*tags, f"{time} AS t", f"CAST({value} AS DOUBLE) AS v"], source), values)
         for source, values, time, value in _sources(relation, name, span)
@@ -36,6 +36,13 @@ def samples_source(relation: Relation, name: str, span: Span) -> Statement:
     text, values = union(parts)
     within = f"v IS NOT NULL AND t >= {span[0]} AND t < {span[1]}"
     return f"({select(['*'], text)} WHERE {within})" if text else "", values
+
+
+def series_tags(relation: Relation) -> list[str]:
+    """Return the tags that tell series apart: without the tenant, if there is only one."""
+    tags = relation.table.tags
+    is_single = relation.tenants is not None and len(relation.tenants) == 1
+    return sorted(tags - {TENANT_TAG} if is_single else tags)
 
 
 def rows_sql(source: str, tags: Iterable[str]) -> str:
