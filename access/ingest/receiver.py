@@ -16,6 +16,7 @@ from access.ingest.metrics import REJECTED_POINTS
 from access.ingest.readings import Readings, has_mapping
 from timeseries.declared import DECLARED
 from timeseries.points import Batch, Block
+from timeseries.prometheus_names import metric_name
 
 TELEGRAF, INFLUX, COLLECTD, PROMETHEUS, OTLP = (
     "telegraf",
@@ -23,6 +24,12 @@ TELEGRAF, INFLUX, COLLECTD, PROMETHEUS, OTLP = (
     "collectd",
     "prometheus",
     "otlp",
+)
+# A series gpu_power_watts would look like the field power_watts of our measurement gpu.
+_OURS_IN_PROMQL = frozenset(
+    metric_name(measurement, field)
+    for measurement, declared in DECLARED.items()
+    for field in declared.fields
 )
 Sender = Agent | WriteGrant
 _NO_HOST = (
@@ -148,7 +155,10 @@ def _refused(named: Sequence[tuple[Block, list[str]]], hosts: Mapping[str, Host]
 
 def _renamed(block: Block, host: Host, *, program: str) -> Block:
     """Return a block under a name that is not one of ours, unless it is ours."""
-    if block.measurement not in DECLARED:
+    is_named_as_ours = block.measurement in DECLARED or not _OURS_IN_PROMQL.isdisjoint(
+        metric_name(block.measurement, field) for field in block.fields
+    )
+    if not is_named_as_ours:
         return block
     if host.is_ours and not has_mapping(block.measurement):
         return block

@@ -188,12 +188,17 @@ def test_beside_an_agent_nothing_gets_the_names_of_its_metrics(
     _, authorization = make(dgx.name)
     at = now_ms(clock)
     lines = f"system,host=x load1=1.5 {at}\nswap,host=x used_percent=5 {at}\ngpu v=1 {at}"
+    lines += f"\ngpu_power_watts,host=x value=9 {at}\ngpu_power,host=x watts=9 {at}"
     sent = {**TELEGRAF, "Authorization": authorization}
     assert api.write(lines, params={"precision": "ms"}, headers=sent).status_code == 204
     assert not [name for name in ("load", "swap", "gpu") if stored(store, name, clock)]
     [swap] = stored(store, "telegraf_swap", clock)
     assert (swap.tags["appliance"], swap.fields) == (dgx.id, {"used_percent": 5.0})
     assert stored(store, "telegraf_gpu", clock)
+    # As in PromQL, where these would be gpu.power_watts.
+    for name in ("gpu_power_watts", "gpu_power"):
+        assert not stored(store, name, clock)
+        assert stored(store, f"telegraf_{name}", clock)
     assert stored(store, "system", clock)
 
 
