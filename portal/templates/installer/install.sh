@@ -242,7 +242,7 @@ configure() {
             [ -z "$previous" ] || switch_to "$previous"
             fail "The agent does not accept these settings." "Correct VEDETTE_AGENT_CONFIG."
         fi
-        [ ! -e "$path" ] || cp -p "$path" "$work/previous.toml"
+        [ ! -e "$path" ] || as_user cat "$path" >"$work/previous.toml"
         mv "$path.new" "$path"
     fi
 }
@@ -333,7 +333,10 @@ wait_for_samples() {
     journalctl --unit "$unit" --lines 10 --no-pager --output cat >&2 || true
     if [ -n "$previous" ]; then
         switch_to "$previous"
-        [ ! -e "$work/previous.toml" ] || cp -p "$work/previous.toml" "$data_dir/agent.toml"
+        # The folder is the agent's: nothing there is followed or read as root.
+        [ ! -e "$work/previous.toml" ] ||
+            install -m 0600 -o "$user" -g "$(id -gn "$user")" \
+                "$work/previous.toml" "$data_dir/agent.toml"
         systemctl restart "$unit"
         fail "Version $version sent no samples for $wait_seconds seconds, so the old one runs again." \
             "Its log says why: journalctl --unit $unit"

@@ -17,6 +17,20 @@ from portal.auth.guard import REGISTRY_ENDPOINTS
 from portal.presenters.dashboards import DashboardRequestSchema
 from tests.cast import PASSWORD
 
+# Requests that change nothing though they are no GET.
+READING = frozenset(
+    {
+        "Notification policy.preview",
+        "Rules.backtest",
+        "Rules.convert_prometheus_rules",
+        "Rules.preview",
+        "prometheus.labels",
+        "prometheus.query",
+        "prometheus.query_exemplars",
+        "prometheus.query_over_range",
+        "prometheus.series",
+    }
+)
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 # Parameters that name no object of a tenant, with a value that the route takes.
 HARMLESS = {

@@ -11,14 +11,20 @@ from portal.auth.guard import PUBLIC_ENDPOINTS, REGISTRY_ENDPOINTS
 from tenants.permissions import PERMISSIONS, TOKEN_SCOPES, Permission
 from tenants.users.tokens import TokenLimits, create_api_token, scopes_for
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.unit.portal.routes import address, visits
+from tests.unit.portal.routes import READING, address, visits
 from tests.unit.portal.world import World
 
 NEEDS: dict[str, Need] = {
     name: need for resource in RESOURCES for name, need in resource.needs.items()
 }
-# Operations that change nothing though they are no GET.
-READING = {"Rules.backtest", "Notification policy.preview", "Rules.preview"}
+# The paths of Prometheus' API, which is no resource of ours.
+NEEDS |= {
+    f"prometheus.{name}": Permission.VIEW
+    for name in (
+        *("build_info", "federate", "label_values", "labels", "metadata", "query"),
+        *("query_exemplars", "query_over_range", "series"),
+    )
+}
 # Operations that every token allows: those that show the user.
 ANYBODYS = {"Me.show_me"}
 # Reads whose service asks for more than to look, of some who ask.
