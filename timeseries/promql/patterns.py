@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from core.errors import InvalidInputError
 
@@ -26,6 +25,8 @@ def check_pattern(pattern: str) -> None:
 
 def full_matches(texts: Sequence[str], pattern: str) -> list[bool]:
     """Return whether each text matches as a whole."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
     try:
         # By itself: `a)|(b` is valid only within the parentheses that matching adds.
         pc.match_substring_regex(pa.array([""]), pattern=pattern)
@@ -47,6 +48,8 @@ def replaced(texts: Sequence[str], pattern: str, replacement: str) -> list[str]:
     Raises:
         PatternError: the replacement is not valid, or divides a character.
     """
+    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
     array = pa.array(texts, pa.string())
     try:
         results = pc.replace_substring_regex(

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from timeseries.promql.queries import Answer
 from timeseries.promql.values import Floats, Integers, Labels, Samples, Vector
@@ -48,6 +47,8 @@ def _vector(labels: Sequence[Labels], times_ms: Integers, values: Floats) -> byt
 def _matrix(
     labels: Sequence[Labels], offsets: Integers, times_ms: Integers, values: Floats
 ) -> bytes:
+    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
     lists = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), _pairs(times_ms, values))
     texts = pc.binary_join(lists, ",").to_pylist()
     return _data("matrix", _rows(labels, "values", [f"[{text}]" for text in texts]))
@@ -67,6 +68,8 @@ def _data(kind: str, result: bytes) -> bytes:
 
 def _pairs(times_ms: Integers, values: Floats) -> pa.Array:
     """Return `[time,"value"]` for each pair."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
     # There are few different times.
     distinct, index = np.unique(times_ms, return_inverse=True)
     prefixes = pa.array([f"[{seconds_text(at_ms)}," for at_ms in distinct.tolist()], pa.string())
@@ -82,6 +85,8 @@ def seconds_text(at_ms: int) -> str:
 
 def number_texts(values: Floats) -> pa.Array:
     """Return numbers as quoted text, in the notation of Prometheus."""
+    import pyarrow.compute as pc  # noqa: PLC0415 - 8 MiB
+
     texts = pc.cast(pa.array(values), pa.string())
     texts = pc.binary_join_element_wise('"', texts, '"', "")
     for is_special, text in (
