@@ -48,7 +48,7 @@ def add() -> ResponseReturnValue:
 @pages.get("/appliances/write-tokens/<write_token_id>")
 def show(write_token_id: str) -> ResponseReturnValue:
     """Show which hosts' samples come with a token."""
-    return _render(write_token_id)
+    return _render(write_token_id, "")
 
 
 @pages.post("/appliances/write-tokens/<write_token_id>/revoke")
@@ -59,7 +59,7 @@ def revoke(session: Session, write_token_id: str) -> str:
     return "Token revoked"
 
 
-def _render(token_id: str, secret: str = "") -> str:
+def _render(token_id: str, secret: str) -> str:
     progress = write_token_progress(token_id)
     return render_template(
         "appliances/write_token.html",
