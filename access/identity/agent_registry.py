@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, select
 from sqlalchemy.orm import Session
 
 from access.database import Database
@@ -186,7 +186,14 @@ def read_registry(session: Session, *, now: datetime) -> AgentRegistry:
     )
 
 
-def _write_tokens(session: Session, *, now: datetime) -> dict[str, WriteGrant]:
+def new_write_grant(session: Session, key: str, *, now: datetime) -> WriteGrant | None:
+    """Return the grant of a token that the registry may be too old to have, by its hash."""
+    return _write_tokens(session, WriteToken.secret_hash == key, now=now).get(key)
+
+
+def _write_tokens(
+    session: Session, *conditions: ColumnElement[bool], now: datetime
+) -> dict[str, WriteGrant]:
     rows = session.execute(
         select(
             WriteToken.secret_hash,
@@ -200,6 +207,7 @@ def _write_tokens(session: Session, *, now: datetime) -> dict[str, WriteGrant]:
             WriteToken.expires_at > now,
             WriteToken.revoked_at.is_(None),
             Tenant.state == TenantState.ACTIVE,
+            *conditions,
         )
     )
     return {

@@ -17,7 +17,13 @@ from starlette.requests import HTTPConnection, Request
 from starlette.types import Scope
 
 from access.database import Database
-from access.identity.agent_registry import Agent, AgentRegistryCache, Certificate, WriteGrant
+from access.identity.agent_registry import (
+    Agent,
+    AgentRegistryCache,
+    Certificate,
+    WriteGrant,
+    new_write_grant,
+)
 from access.identity.client_certificates import CertificateReader
 from core.clock import Clock
 from core.errors import OverloadedError, UnauthenticatedError
@@ -139,7 +145,12 @@ class Authenticator:
             agent_of = self.agent_of_influx_v1 if password else self.agent
             return await agent_of(request)
         with self.failures.counted(request.scope):
-            grant = (await self._registry.current()).write_tokens.get(hash_secret(secret))
+            key, now = hash_secret(secret), self._clock()
+            grant = (await self._registry.current()).write_tokens.get(key)
+            if grant is None:  # perhaps a new one
+                grant = await self._database.run(
+                    lambda session: new_write_grant(session, key, now=now)
+                )
             if grant is None or grant.expires_at <= self._clock():
                 raise UnauthenticatedError(
                     "This write token is unknown, expired or revoked. Create a new one under "
