@@ -1,6 +1,5 @@
 """Lines of logs as pages and API show them, and as a file."""
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -28,7 +27,6 @@ MAX_EXPORTED_LINES = 1_000_000
 BUCKETS = 60
 _RETRY_SECONDS = 2
 _WAIT_SECONDS = 2.0
-_POLL_SECONDS = 0.05
 
 
 class LogFormat(StrEnum):
@@ -153,19 +151,14 @@ def _turn() -> Iterator[None]:
 
     It waits a little for others of the tenant: a page searches and counts at the same time.
     """
-    deadline = time.monotonic() + _WAIT_SECONDS
-    while True:
-        with portal().queries.running(current_scope().tenant_id or "") as is_admitted:
-            if is_admitted:
-                yield
-                return
-        if time.monotonic() > deadline:
-            break
-        time.sleep(_POLL_SECONDS)
-    raise OverloadedError(
-        "Your tenant is running as many searches as it may. Try again in a moment.",
-        retry_after_seconds=_RETRY_SECONDS,
-    )
+    running = portal().queries.running(current_scope().tenant_id or "", wait_seconds=_WAIT_SECONDS)
+    with running as is_admitted:
+        if not is_admitted:
+            raise OverloadedError(
+                "Your tenant is running as many searches as it may. Try again in a moment.",
+                retry_after_seconds=_RETRY_SECONDS,
+            )
+        yield
 
 
 def _sources() -> LogSources:
