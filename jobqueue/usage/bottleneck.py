@@ -159,7 +159,8 @@ def find_bottleneck(windows: Windows, *, cpus: float, host_cpus: int) -> Bottlen
     share_ratio = count / len(gpu)
     if share_ratio < MIN_SHARE:
         return None
-    sentence = f"Input-bound: {share_ratio:.0%} of the time the GPUs wait while {cause.text}"
+    percent = f"{100 * share_ratio:.0f} %"
+    sentence = f"Input-bound: {percent} of the time the GPUs wait while {cause.text}"
     if cause.code == "cpu" and cpus:
         of_host = f" of {host_cpus}" if host_cpus else ""
         sentence += f" ({cpus:g}{of_host} cores asked for)"

@@ -129,7 +129,7 @@ def slowed(
         (
             {"attempt": {"cpu_percent": 790.0}, "container": {"cpu_pressure_percent": 55.0}},
             "cpu",
-            ["Input-bound: 60% of the time", "CPUs are full (8 of 64 cores asked for)"],
+            ["Input-bound: 60 % of the time", "CPUs are full (8 of 64 cores asked for)"],
         ),
         ({"container": {"cpu_throttled_percent": 60.0}}, "cpu", ["CPUs are full"]),
         (
