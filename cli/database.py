@@ -17,6 +17,7 @@ import dash_app.custom.models
 import dash_app.reports.models
 import jobqueue.images.models
 import jobqueue.models
+import jobqueue.projects.models
 import jobqueue.storage.models
 import jobqueue.usage.models
 import logs.models
@@ -41,6 +42,7 @@ TABLE_MODULES = (
     core.leases,
     tenants.models,
     jobqueue.models,
+    jobqueue.projects.models,
     jobqueue.usage.models,
     jobqueue.images.models,
     alerting.notification.models,

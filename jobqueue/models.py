@@ -54,12 +54,15 @@ class Job(Base):
     __table_args__ = (
         Index("ix_jobs_queue", "tenant_id", "state", "queue_at", "id"),
         Index("ix_jobs_tenant_id_id", "tenant_id", "id"),
+        Index("ix_jobs_project_id_id", "project_id", "id"),
     )
     audited: ClassVar[Audited]
 
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = _reference("tenants.id")
     user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
+    project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    """No foreign key: projects are archived, and SQLite would copy the table to add one."""
     name: Mapped[str] = mapped_column(String(100))
     kind: Mapped[JobKind] = mapped_column(enum_column(JobKind))
     image: Mapped[str] = mapped_column(String(300))
@@ -184,7 +187,7 @@ Job.audited = Audited(
         *(name for name in spec_fields(JobSpec) if name not in {*OPTIONS, "env", "instances"}),
         *("kind", "options"),
         *("container_policy", "secret_names", "dependencies", "array_size", "array_limit"),
-        *("revision", "appliance_id", "stop_requested_at"),
+        *("revision", "appliance_id", "project_id", "stop_requested_at"),
     ),
     verbs={
         "stop_requested_at": ("stop_requested", "stop_withdrawn"),
@@ -361,6 +364,10 @@ class Attempt(Base):
     placement: Mapped[dict[str, Any]] = mapped_column(default=dict)
     stop_reason: Mapped[Reason | None] = mapped_column(enum_column(Reason))
     """Why the queue stops it, apart from a user's request."""
+    preemption: Mapped[dict[str, Any] | None]
+    """For which job it stops, and why; see `jobqueue.jobs.preemptions`."""
+    is_notice_due: Mapped[bool] = mapped_column(default=False, server_default=false(), index=True)
+    """Whether those whom its job notifies don't know yet that it was preempted."""
     exit_code: Mapped[int | None]
     bound_at: Mapped[datetime]
     assigned_at: Mapped[datetime | None] = mapped_column(index=True)

@@ -233,6 +233,7 @@ def job_view(
         time_limit=timedelta(seconds=job.time_limit_seconds) if job.time_limit_seconds else None,
         array_id=job.array_id,
         array_limit=job.array_limit or 0,
+        project_id=job.project_id,
     )
 
 
@@ -247,6 +248,7 @@ _JOB_COLUMNS = (
     Job.submitted_at,
     Job.queue_at,
     Job.user_id,
+    Job.project_id,
     Job.gpus,
     Job.gpu_memory_bytes,
     Job.gpu_models,
@@ -435,6 +437,7 @@ def _running_jobs(
             Job.id,
             Job.name,
             Job.user_id,
+            Job.project_id,
             Job.cpus,
             Job.memory_bytes,
             Job.stop_requested_at,
@@ -457,6 +460,7 @@ def _running_jobs(
                 job_id=row.id,
                 name=row.name,
                 user_id=row.user_id,
+                project_id=row.project_id,
                 gpu_uuids=row.gpu_uuids,
                 cpus=row.cpus,
                 memory_bytes=row.memory_bytes,

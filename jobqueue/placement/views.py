@@ -48,6 +48,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job with resources of an appliance, whether it is starting, running or stopping.
 
     Attributes:
+        project_id: its project; None without one.
         gpu_milli: thousandths of each of its GPUs.
         assigned_at: when it was placed there.
         ends_at: by its time limit; None without one.
@@ -56,6 +57,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str
     name: str = ""
     user_id: str | None = None
+    project_id: str | None = None
     gpu_uuids: Sequence[str] = ()
     gpu_milli: int = WHOLE_GPU
     cpus: float = 0.0
@@ -121,6 +123,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         failed_on: appliances where attempts of it failed; others come first.
         array_id: the array that it is a task of, if any.
         array_limit: how many tasks of that may run at once; 0 is any number.
+        project_id: its project; None without one.
         queue_at: its place in the queue, if that is not the one of its submission and priority.
     """
 
@@ -145,6 +148,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     array_id: str | None = None
     array_limit: int = 0
     queue_at: datetime | None = None
+    project_id: str | None = None
 
     @property
     def shape(self) -> JobShape:

@@ -32,6 +32,7 @@ class UsageEntry(Base):
         String(ID_LENGTH), ForeignKey("tenants.id", ondelete="CASCADE")
     )
     user_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     job_id: Mapped[str] = mapped_column(String(ID_LENGTH))
     job_name: Mapped[str] = mapped_column(String(100))
     attempt_id: Mapped[str] = mapped_column(String(ID_LENGTH))

@@ -29,6 +29,7 @@ from jobqueue.models import (
     TenantContainerPolicies,
     TenantQueueSettings,
 )
+from jobqueue.projects.models import Project, ProjectMember, ProjectQuota, QuotaResource
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
@@ -83,6 +84,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
     """Return a row of every audited model, in an order in which they can be made."""
     tenant = {"tenant_id": cast.acme.id}
     secret = iter(f"{number:064}" for number in range(100))
+    project = Project(**tenant, id=new_id(), name="vision", created_at=NOON)
     authority = CertificateAuthority(
         id=new_id(), certificate="pem", private_key="pem", not_before=NOON, not_after=LATER
     )
@@ -208,6 +210,9 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             submitted_at=NOON,
             queue_at=NOON,
         ),
+        project,
+        ProjectMember(**tenant, project_id=project.id, user_id=cast.bob.id),
+        ProjectQuota(**tenant, project_id=project.id, resource=QuotaResource.GPUS, guaranteed=4),
         JobTemplate(
             **tenant, name="train", description="", request={}, created_at=NOON, updated_at=NOON
         ),
@@ -273,8 +278,8 @@ def test_each_row_made_changed_and_deleted_is_three_entries(
             session.add(row)
             changed = next(name for name in reversed(how.fields) if _is_changeable(row, name))
             _change(row, changed)
-        if isinstance(row, CertificateAuthority):
-            continue  # the certificate below needs it
+        if isinstance(row, CertificateAuthority | Project):
+            continue  # a certificate or a member below needs it
         with audited.begin() as session:
             session.delete(session.merge(row))
         key = getattr(row, "id", None) or row.tenant_id

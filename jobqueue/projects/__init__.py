@@ -1,0 +1,1 @@
+"""Projects: groups of a tenant's users, with shares, quotas and a budget label."""
