@@ -122,7 +122,9 @@ _OWN_OPTIONS = (
     click.option("--appliance", help="Run on this appliance (name or ID). Defaults to any."),
 )
 # Fields that can't be updated, and have no option in `update`.
-_FIXED = {"name", "priority", "time_limit_seconds"} | {"array", "after_ok", "after_any", "notify"}
+_FIXED = {"name", "priority", "time_limit_seconds", "project"} | {
+    *("array", "after_ok", "after_any", "notify")
+}
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)
@@ -147,6 +149,7 @@ def _with_options(command: Command) -> Command:
 @_option("after_ok")
 @_option("after_any")
 @_option("notify")
+@_option("project")
 @click.option("--service", is_flag=True, help="Run until stopped; restart on exit.")
 @_option("instances")
 @click.option(

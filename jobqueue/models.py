@@ -12,10 +12,13 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    column,
     false,
+    select,
+    table,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import Mapped, MappedColumn, mapped_column, relationship
+from sqlalchemy.orm import Mapped, MappedColumn, column_property, mapped_column, relationship
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
@@ -47,6 +50,10 @@ def _reference(
     return mapped_column(String(ID_LENGTH), key, index=index, primary_key=primary_key)
 
 
+# Models of projects are in a package that knows jobs: read the names without them.
+_PROJECTS = table("projects", column("id"), column("name"))
+
+
 class Job(Base):
     """A job as submitted: its resources are the request, in cores, bytes and whole GPUs."""
 
@@ -63,6 +70,12 @@ class Job(Base):
     user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
     project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     """No foreign key: projects are archived, and SQLite would copy the table to add one."""
+    project_name: Mapped[str | None] = column_property(
+        select(_PROJECTS.c.name)
+        .where(_PROJECTS.c.id == project_id)
+        .correlate_except(_PROJECTS)
+        .scalar_subquery()
+    )
     name: Mapped[str] = mapped_column(String(100))
     kind: Mapped[JobKind] = mapped_column(enum_column(JobKind))
     image: Mapped[str] = mapped_column(String(300))

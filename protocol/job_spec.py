@@ -229,6 +229,10 @@ class JobRequest(JobSpec, frozen=True, kw_only=True):
     appliance_id: Annotated[
         str | None, About("ID or name of the only appliance that may run it; null for any.")
     ] = None
+    project: Annotated[
+        str | None,
+        About("ID or name of the project that it counts towards; null for the user's default."),
+    ] = None
 
     def __repr__(self) -> str:
         return f"JobRequest({self.name!r})"

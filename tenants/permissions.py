@@ -22,6 +22,7 @@ class Permission(StrEnum):
     EDIT_DASHBOARDS = "change dashboards"
     EDIT_ANY_DASHBOARD = "change other users' dashboards"
     MANAGE_APPLIANCES = "add or change appliances"
+    MANAGE_PROJECTS = "change projects and quotas"
     MANAGE_USERS = "manage users"
     VIEW_AUDIT = "read the audit log"
     MANAGE_TENANTS = "manage tenants"
@@ -36,7 +37,7 @@ _MEMBER = _VIEWER | {
 }
 _ADMIN = _MEMBER | {
     *(_P.STOP_ANY_JOB, _P.EDIT_ANY_DASHBOARD, _P.MANAGE_APPLIANCES),
-    *(_P.MANAGE_USERS, _P.VIEW_AUDIT),
+    *(_P.MANAGE_PROJECTS, _P.MANAGE_USERS, _P.VIEW_AUDIT),
 }
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
@@ -60,6 +61,7 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "reports": frozenset({_P.VIEW, _P.SAVE_REPORTS}),
     "dashboards": frozenset({_P.VIEW, _P.EDIT_DASHBOARDS, _P.EDIT_ANY_DASHBOARD}),
     "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
+    "projects": frozenset({_P.VIEW, _P.MANAGE_PROJECTS}),
     "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),
     "audit": frozenset({_P.VIEW_AUDIT}),
     "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE}),

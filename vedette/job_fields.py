@@ -40,3 +40,4 @@ class JobFields(TypedDict, total=False):
     array: str
     container_policy: str | None
     appliance_id: str | None
+    project: str | None

@@ -22,6 +22,7 @@ class Job(JobSpec, frozen=True, kw_only=True):
         exit_code: of the container; None while it runs, and if it never ran.
         array_id: the first task of its array, if it is in one.
         array_states: how many tasks are in each state, in a collapsed list.
+        project: the name of the project that it counts towards.
         requested_appliance_id: the only appliance that may run it.
         health: of a service with a health check, such as `healthy`; `restarts` of its container.
     """
@@ -37,6 +38,8 @@ class Job(JobSpec, frozen=True, kw_only=True):
     finished_at: datetime | None = None
     exit_code: int | None = None
     user_email: str | None = None
+    project_id: str | None = None
+    project: str | None = None
     appliance_id: str | None = None
     appliance_name: str | None = None
     requested_appliance_id: str | None = None

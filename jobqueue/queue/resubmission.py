@@ -46,6 +46,7 @@ def request_like(job: Job) -> JobRequest:
         kind=job.kind,
         container_policy=job.container_policy.value,
         appliance_id=job.appliance_id,
+        project=job.project_id,
     )
 
 

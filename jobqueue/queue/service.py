@@ -31,6 +31,7 @@ from jobqueue.jobs.requests import check_capacity, check_request
 from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
+from jobqueue.projects.members import project_for_job
 from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.states import ALLOCATED_STATES, JobState, Reason
 from protocol.job_spec import JobRequest
@@ -50,7 +51,7 @@ JOB_SORTS: Columns = {
 # Fields of a request that are stored otherwise.
 _NOT_STORED = frozenset(
     {"secrets", "secrets_from", "after_ok", "after_any", "array", "instances"}
-    | {"kind", "container_policy"}
+    | {"kind", "container_policy", "project"}
 )
 
 
@@ -150,6 +151,11 @@ def checked_job(
         policy = policy_for_job(session, tenant_id, request.container_policy)
     except InvalidInputError as error:
         errors.append(("container_policy", error.message))
+    project = None
+    try:
+        project = project_for_job(session, scope, request.project)
+    except InvalidInputError as error:
+        errors.append(("project", error.message))
     wanted = request.appliance_id
     if views is None:
         views = tenant_views(session, tenant_id, only=None if wanted is None else [wanted])
@@ -170,6 +176,7 @@ def checked_job(
         **{name: value for name, value in values.items() if name not in _NOT_STORED},
         kind=request.kind,
         container_policy=policy,
+        project_id=None if project is None else project.id,
         dependencies=stored_dependencies(dependencies),
         reason=Reason.WAITING_FOR_DEPENDENCY if dependencies else Reason.NONE,
         message=waiting_message(dependencies) if dependencies else "",

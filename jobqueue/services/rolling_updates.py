@@ -43,7 +43,7 @@ READY_AFTER = timedelta(seconds=10)
 FIXED = frozenset(
     {
         *("name", "kind", "array", "instances", "priority", "notify", "time_limit_seconds"),
-        *("after_ok", "after_any", "secrets_from"),
+        *("after_ok", "after_any", "secrets_from", "project"),
     }
 )
 UPDATABLE = frozenset(JobRequest.__struct_fields__) - FIXED
@@ -105,7 +105,8 @@ def update_service(
     if base["secret_names"] and job.user_id != scope.user_id:
         message = f"Only the user who submitted {job.name!r} can update it: it has secrets."
         raise ForbiddenError(message)
-    like = msgspec.structs.asdict(request_like(running[-1])) | {"instances": 1}
+    like = msgspec.structs.asdict(request_like(running[-1]))
+    like |= {"instances": 1, "project": None}
     current = {name: base[name] for name in _COLUMNS & UPDATABLE}
     options = {name: getattr(Job, name) for name in OPTIONS} | (base["options"] or {})
     request = request_from({**like, **current, **options, **changes})

@@ -55,6 +55,10 @@ class JobSchema(response_schema(JobSpec, SCHEMAS)):  # type: ignore[misc] # a cl
     id = fields.String()
     tenant_id = fields.String()
     user_id = fields.String(allow_none=True)
+    project_id = fields.String(allow_none=True)
+    project = fields.String(
+        attribute="project_name", allow_none=True, metadata={"description": "Its name."}
+    )
     user_email = fields.Function(lambda job: job.user.email if job.user else None)
     kind = fields.Enum(JobKind, by_value=True)
     dependencies = fields.List(fields.Nested(DependencySchema))

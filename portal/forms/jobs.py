@@ -1,6 +1,6 @@
 """The form that submits a job."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -21,6 +21,7 @@ from jobqueue.jobs.end_notices import EMAIL
 from jobqueue.jobs.retries import DESCRIPTIONS
 from jobqueue.models import Job, JobSchedule
 from jobqueue.placement.views import ApplianceView
+from jobqueue.projects.models import Project
 from jobqueue.queue.container_policies import PolicyChoice
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.schedules import ScheduleRequest
@@ -150,6 +151,7 @@ class JobForm(Form):
     missed = SelectField("Missed runs", choices=MISSED_CHOICES, default="skip")
     container_policy = SelectField("Container policy", choices=[])
     appliance = StringField("Appliance", default="")
+    project = SelectField("Project", choices=[])
 
     def offer(
         self,
@@ -172,6 +174,24 @@ class JobForm(Form):
         self._chosen = appliance
         if appliance and not self.is_submitted():
             self.appliance.data = appliance.name
+
+    def offer_projects(self, projects: Sequence[Project], default: Project | None) -> None:
+        """Set the projects to choose from; a user without any has no such field."""
+        if not self.project:
+            return
+        if not projects:
+            del self.project
+            return
+        none = [] if default else [SelectChoice("", "None")]
+        self.project.choices = [
+            *none,
+            *(SelectChoice(project.id, project.name) for project in projects),
+        ]
+        chosen = [
+            project.id for project in projects if self.project.data in {project.id, project.name}
+        ]
+        if not self.is_submitted():
+            self.project.data = (chosen or [default.id if default else ""])[0]
 
     def uses(self, group: str) -> bool:
         """Return whether fields of a folded part differ from their defaults or have errors."""

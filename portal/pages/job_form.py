@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from jobqueue.dispatch.snapshot import tenant_views
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
+from jobqueue.projects.members import default_project, usable_projects
 from jobqueue.queue.container_policies import read_policies
 from jobqueue.queue.pending import appliance_problems, try_job
 from jobqueue.queue.resubmission import request_like
@@ -167,6 +168,8 @@ def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
         read_policies(session, current_scope(), tenant_id),
         receivers=receiver_names(session, tenant_id),
     )
+    scope = current_scope()
+    form.offer_projects(usable_projects(session, scope), default_project(session, scope))
 
 
 def _template(session: Session, scope: Scope) -> Template | None:

@@ -101,6 +101,7 @@ def test_scopes_are_offered_by_role() -> None:
         "reports",
         "dashboards",
         "appliances",
+        "projects",
         "users",
         "audit",
     ]
