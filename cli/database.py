@@ -15,6 +15,7 @@ import alerting.notification.models
 import core.leases
 import dash_app.custom.models
 import dash_app.reports.models
+import jobqueue.fairshare.models
 import jobqueue.images.models
 import jobqueue.models
 import jobqueue.projects.models
@@ -43,6 +44,7 @@ TABLE_MODULES = (
     tenants.models,
     jobqueue.models,
     jobqueue.projects.models,
+    jobqueue.fairshare.models,
     jobqueue.usage.models,
     jobqueue.images.models,
     alerting.notification.models,

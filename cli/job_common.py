@@ -7,7 +7,7 @@ import click
 
 from cli.local_time import local_minutes
 from core.errors import InvalidInputError
-from core.quantities import parse_duration, parse_size
+from core.quantities import format_duration, parse_duration, parse_size
 
 
 class Notation(click.ParamType[Any]):
@@ -39,11 +39,19 @@ def print_pending(explanation: Mapping[str, Any]) -> None:
     click.echo(explanation["reason"] or "The job is not waiting.")
     if explanation["position"] is not None and explanation["is_pending"]:
         click.echo(f"Position:       {explanation['position']} of {explanation['queue_length']}")
+        _print_points(explanation)
         if explanation["needs"]:
             click.echo(f"Needs:          {explanation['needs']}")
         start_at = explanation["expected_start_at"]
         start = local_minutes(start_at) if start_at else "unknown without time limits"
         click.echo(f"Expected start: {start}")
+        errors = explanation["past_errors"]
+        if errors:
+            click.echo(
+                f"  Of {errors['count']} forecasts in 30 days, half were within "
+                f"{format_duration(errors['median_seconds'])} and 90 % within "
+                f"{format_duration(errors['p90_seconds'])}."
+            )
     if explanation.get("assumption"):
         click.echo(explanation["assumption"])
     for rejection in explanation["rejections"]:
@@ -52,6 +60,20 @@ def print_pending(explanation: Mapping[str, Any]) -> None:
         hidden_count = rejection["count"] - len(rejection["examples"])
         if hidden_count:
             click.echo(f"  {hidden_count} more: {rejection['code'].replace('_', ' ')}")
+
+
+def _print_points(explanation: Mapping[str, Any]) -> None:
+    """Print the parts of a job's points, where the queue is ordered by points."""
+    if not explanation["parts"]:
+        return
+    click.echo(f"Points:         {explanation['points']:.1f}")
+    for part in explanation["parts"]:
+        name = part["name"].replace("_", " ")
+        value = f"{part['value']:.3f} x {part['weight']}"
+        click.echo(f"  {name:<12}{part['points']:>10.1f}  = {value}")
+    if explanation["rank"] is not None:
+        users = explanation["user_count"]
+        click.echo(f"  Rank of the user in the fair share tree: {explanation['rank']} of {users}")
 
 
 def secret(text: str, values: Mapping[str, str]) -> tuple[str, str]:

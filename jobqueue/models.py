@@ -343,6 +343,7 @@ class TenantQueueSettings(Base):
             "allows_preemption",
             "data_roots",
             "job_retention_days",
+            "ordering",
         ),
         created="changed",
     )
@@ -354,6 +355,8 @@ class TenantQueueSettings(Base):
     allows_preemption: Mapped[bool]
     data_roots: Mapped[list[dict[str, Any]]]
     job_retention_days: Mapped[int | None]
+    ordering: Mapped[dict[str, Any] | None]
+    """The fields of `jobqueue.fairshare.settings.OrderSettings`; None is the default."""
 
 
 class Attempt(Base):
@@ -363,6 +366,7 @@ class Attempt(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "number"),
         Index("ix_attempts_appliance_id_state", "appliance_id", "state"),
+        Index("ix_attempts_is_charged_finished_at", "is_charged", "finished_at"),
     )
 
     id: Mapped[str] = id_column()
@@ -395,6 +399,8 @@ class Attempt(Base):
     """Whether later output was not stored."""
     awaits_report: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether a backup was restored, and its appliance has not reported since."""
+    is_charged: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether its usage is in `FairShareUsage`."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
 

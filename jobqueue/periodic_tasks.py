@@ -7,11 +7,18 @@ from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from jobqueue.fairshare.usage import charge_ended, tenants_to_charge
 from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.idle_limits import stop_idle_jobs
+from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.logs.log_files import LogFiles, bound_tenants, move_logs, sweep_files
+from jobqueue.queue.forecasts import (
+    make_forecasts,
+    settle_forecasts,
+    tenants_with_forecasts,
+)
 from jobqueue.queue.retention import expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
 from jobqueue.services.rolling_updates import advance_updates
@@ -41,6 +48,8 @@ class JobTasks:
             PeriodicTask(self.submit_scheduled, 5),
             PeriodicTask(self.stop_idle_jobs, 30),
             PeriodicTask(self.record_usage, 60),
+            PeriodicTask(self.charge_usage, 60),
+            PeriodicTask(self.forecast_starts, 300),
             PeriodicTask(self.move_logs, 30),
             PeriodicTask(self.sweep_log_files, 3600),
             PeriodicTask(self.expire_jobs, 3600),
@@ -68,6 +77,34 @@ class JobTasks:
         appended = record_usage(self._context.sessions, self._store, now=self._context.clock())
         if appended:
             log.info("appended %d rows to the usage ledger", appended)
+
+    def charge_usage(self) -> None:
+        """Add what ended attempts used to the usage that fair shares are computed from."""
+        sessions, now = self._context.sessions, self._context.clock()
+        with transaction(sessions) as session:
+            tenant_ids = tenants_to_charge(session)
+        for tenant_id in tenant_ids:
+            count = 1
+            while count and not self._context.is_stopping():
+                with transaction(sessions) as session:
+                    half_life = settings_of(session, tenant_id).ordering.half_life
+                    count = charge_ended(session, tenant_id, half_life=half_life, now=now)
+
+    def forecast_starts(self) -> None:
+        """Store when waiting jobs are expected to start, and compare that with what happened."""
+        sessions, now = self._context.sessions, self._context.clock()
+        with transaction(sessions) as session:
+            tenant_ids = tenants_with_forecasts(session)
+        for tenant_id in tenant_ids:
+            if self._context.is_stopping():
+                return
+            with transaction(sessions) as session:
+                settle_forecasts(session, tenant_id, now=now)
+            # Planning a long queue takes a while: nobody's writes wait for it.
+            with transaction(sessions) as session:
+                forecasts = make_forecasts(session, tenant_id, now=now)
+            with transaction(sessions) as session:
+                session.add_all(forecasts)
 
     def move_logs(self) -> None:
         """Move the logs of ended attempts to files, and bound those of each tenant."""

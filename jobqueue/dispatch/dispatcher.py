@@ -19,14 +19,15 @@ from sqlalchemy import Table, delete, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
+from jobqueue.dispatch.queue_order import queue_order
 from jobqueue.dispatch.snapshot import (
     WAITING,
     WaitingJob,
     models_of,
     read_snapshot,
     read_waiting,
-    waiting_ids,
 )
+from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
 from jobqueue.models import Attempt, Job, JobEvent
@@ -117,9 +118,9 @@ class Dispatcher:
             resolve_dependencies(session, tenant_id, now=now)
         with self._transactions() as session:
             planner = Planner(read_snapshot(session, tenant_id, now=now))
-            ids = waiting_ids(session, tenant_id, now=now)
+            order = queue_order(session, tenant_id, planner.snapshot)
         seconds = max(PASS_SECONDS, PASS_PER_SNAPSHOT * (self._timer() - began))
-        return _Pass(tenant_id, planner, ids, generation=generation, seconds=seconds)
+        return _Pass(tenant_id, planner, order, generation=generation, seconds=seconds)
 
 
 def lock_tenant(session: Session, tenant_id: str) -> int:
@@ -144,7 +145,7 @@ class _Pass:
         self,
         tenant_id: str,
         planner: Planner,
-        ids: Sequence[str],
+        order: QueueOrder,
         *,
         generation: int,
         seconds: float,
@@ -155,7 +156,8 @@ class _Pass:
         self._planner = planner
         self._models = models_of(planner.snapshot.appliances)
         self._generation = generation
-        self._ids = deque(ids)
+        self._ids = deque(order.ids)
+        self._points = order.points
         self._page: deque[WaitingJob] = deque()
         self._followed = 0
 
@@ -202,7 +204,10 @@ class _Pass:
     def _read(self, session: Session) -> None:
         ids = [self._ids.popleft() for _ in range(min(_PAGE, len(self._ids)))]
         now = self._planner.snapshot.now
-        self._page.extend(read_waiting(session, self.tenant_id, ids, self._models, now=now))
+        jobs = read_waiting(
+            session, self.tenant_id, ids, self._models, now=now, points=self._points
+        )
+        self._page.extend(jobs)
 
     def _is_written(self, job: WaitingJob, decision: Decision) -> bool:
         """Return whether a decision changes the job, or may change the message of a front one."""

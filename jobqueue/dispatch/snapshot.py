@@ -5,7 +5,7 @@ of any length page by page. An appliance's report is read and parsed again only 
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
 from itertools import groupby
@@ -93,12 +93,25 @@ def waiting_ids(session: Session, tenant_id: str, *, now: datetime) -> list[str]
 
 
 def read_waiting(
-    session: Session, tenant_id: str, ids: Sequence[str], models: Iterable[str], *, now: datetime
+    session: Session,
+    tenant_id: str,
+    ids: Sequence[str],
+    models: Iterable[str],
+    *,
+    now: datetime,
+    points: Mapping[str, float] | None = None,
 ) -> list[WaitingJob]:
     """Return the jobs of these that wait for an appliance, in the order of the queue.
 
-    `models` are those of the tenant's GPUs.
+    Args:
+        session: the session.
+        tenant_id: whose jobs they are.
+        ids: the jobs.
+        models: those of the tenant's GPUs.
+        now: the time.
+        points: by which the queue is ordered; see `jobqueue.fairshare.points`.
     """
+    points = points or {}
     bound = and_(Attempt.job_id == Job.id, Attempt.state == AttemptState.BOUND)
     statement = (
         select(
@@ -110,7 +123,7 @@ def read_waiting(
     )
     rows = session.execute(statement).all()
     failed_on = _failed_on(session, [row.id for row in rows if row.retry_at is not None], now=now)
-    return [
+    jobs = [
         WaitingJob(
             row.id,
             row.name,
@@ -118,10 +131,17 @@ def read_waiting(
             row.reason,
             row.message,
             row.attempt_id,
-            job_view(row, models, bound_to=row.bound_to, failed_on=failed_on.get(row.id)),
+            job_view(
+                row,
+                models,
+                bound_to=row.bound_to,
+                failed_on=failed_on.get(row.id),
+                points=points.get(row.id, 0.0),
+            ),
         )
         for row in rows
     ]
+    return sorted(jobs, key=lambda job: job.view.order) if points else jobs
 
 
 def _failed_on(
@@ -205,6 +225,7 @@ def job_view(
     *,
     bound_to: str | None = None,
     failed_on: frozenset[str] | None = None,
+    points: float = 0.0,
 ) -> JobView:
     """Return a waiting job, or a row with its columns, as placement sees it.
 
@@ -229,6 +250,7 @@ def job_view(
         else frozenset(job.required_labels.items()),
         priority=job.priority,
         queue_at=job.queue_at,
+        points=points,
         is_preemptible=job.is_preemptible,
         time_limit=timedelta(seconds=job.time_limit_seconds) if job.time_limit_seconds else None,
         array_id=job.array_id,

@@ -28,27 +28,27 @@ class Resources(NamedTuple):
             self.memory_bytes + other.memory_bytes,
         )
 
-    def dominant_share(self, fleet: "Resources") -> float:
-        """Return the largest part that this is of a resource of the fleet, which may lack some."""
-        return max(
-            amount / total if total else 0.0 for amount, total in zip(self, fleet, strict=True)
+    def parts_of(self, fleet: "Resources") -> "Resources":
+        """Return which part of each resource of the fleet this is; 0 of one that it lacks."""
+        return Resources(
+            *(amount / total if total else 0.0 for amount, total in zip(self, fleet, strict=True))
         )
 
 
 class QueuedJob(NamedTuple):
-    """A waiting job: its number in the queue, and what it requests."""
+    """A waiting job: its number in the queue, and the part of the fleet that it requests."""
 
     number: int
     request: Resources
 
 
 class Filling:
-    """A project or user of the tree, with what it has been given of the fleet.
+    """A project or user of the tree, with the part of the fleet that it has been given.
 
     Args:
         weight: its shares, normalized to those of its siblings.
         children: the nodes below a project.
-        allocated: what runs of it, beside what its children have.
+        allocated: what runs of it, beside what its children have, as a part of the fleet.
         jobs: the waiting jobs of a user, in their order.
     """
 
@@ -62,57 +62,62 @@ class Filling:
     ) -> None:
         self.weight = weight
         self.children = children
-        self.allocated = allocated
+        self.gpus, self.cpus, self.memory_bytes = allocated
         self.jobs = list(reversed(jobs))
         self.hungry: list[tuple[float, int, Filling]] = []
         """The children with waiting jobs, as a heap by their levels."""
 
     @property
-    def has_jobs(self) -> bool:
-        """Return whether a job below still waits."""
-        return bool(self.hungry or self.jobs)
+    def dominant_share(self) -> float:
+        """The largest part that it has been given of a resource of the fleet."""
+        return max(self.gpus, self.cpus, self.memory_bytes)
 
-    def fill(self, fleet: Resources) -> Iterator[tuple[QueuedJob, float]]:
+    @property
+    def level(self) -> float:
+        """The dominant share divided by what the node's shares promise."""
+        return self.dominant_share / self.weight if self.weight else float("inf")
+
+    def fill(self) -> Iterator[tuple[QueuedJob, float]]:
         """Yield the jobs in the order of progressive filling, each with the level before it.
 
         The level is the weighted dominant share of the first node on the way down that has
         siblings. It never falls: 0 has nothing, and 1 has exactly what its shares promise.
         """
-        self.prepare(fleet)
+        self.prepare()
         compared = self
         while len(compared.children) == 1 and compared.children[0].children:
             compared = compared.children[0]
-        while self.has_jobs:
-            level = compared.hungry[0][0] if compared.hungry else compared.level(fleet)
-            yield self.take(fleet), level
+        while self.hungry or self.jobs:
+            level = compared.hungry[0][0] if compared.hungry else compared.level
+            yield self.take(), level
 
-    def prepare(self, fleet: Resources) -> None:
+    def prepare(self) -> None:
         """Sum up what the children have, and make a heap of those with waiting jobs."""
         for child in self.children:
-            child.prepare(fleet)
-            self.allocated = self.allocated.plus(child.allocated)
+            child.prepare()
+            self._add(child.gpus, child.cpus, child.memory_bytes)
         self.hungry = [
-            (child.level(fleet), position, child)
+            (child.level, position, child)
             for position, child in enumerate(self.children)
-            if child.has_jobs
+            if child.hungry or child.jobs
         ]
         heapq.heapify(self.hungry)
 
-    def take(self, fleet: Resources) -> QueuedJob:
+    def take(self) -> QueuedJob:
         """Give to the next job of the child with the lowest level; return the job."""
         if not self.hungry:
             job = self.jobs.pop()
         else:
             _, position, child = self.hungry[0]
-            job = child.take(fleet)
-            if child.has_jobs:
-                heapq.heapreplace(self.hungry, (child.level(fleet), position, child))
+            job = child.take()
+            if child.hungry or child.jobs:
+                heapq.heapreplace(self.hungry, (child.level, position, child))
             else:
                 heapq.heappop(self.hungry)
-        self.allocated = self.allocated.plus(job.request)
+        self._add(*job.request)
         return job
 
-    def level(self, fleet: Resources) -> float:
-        """Return the dominant share by what the node's shares promise."""
-        share = self.allocated.dominant_share(fleet)
-        return share / self.weight if self.weight else float("inf")
+    def _add(self, gpus: float, cpus: float, memory_bytes: float) -> None:
+        self.gpus += gpus
+        self.cpus += cpus
+        self.memory_bytes += memory_bytes

@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 
+import msgspec
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
+from jobqueue.fairshare.settings import OrderSettings
 from jobqueue.models import TenantQueueSettings
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from protocol.job_spec import Mount
@@ -42,6 +44,7 @@ class QueueSettings:
     Attributes:
         job_retention_days: after which ended jobs are deleted; the portal's setting is the most,
             and applies for None.
+        ordering: which job is next.
     """
 
     placement_policy: str = DEFAULT_POLICY
@@ -50,6 +53,7 @@ class QueueSettings:
     allows_preemption: bool = False
     data_roots: Sequence[DataRoot] = field(default_factory=tuple)
     job_retention_days: int | None = None
+    ordering: OrderSettings = field(default_factory=OrderSettings)
 
 
 def read_settings(session: Session, scope: Scope, tenant_id: str) -> QueueSettings:
@@ -69,6 +73,7 @@ def settings_of(session: Session, tenant_id: str) -> QueueSettings:
         allows_preemption=row.allows_preemption,
         data_roots=[DataRoot(**root) for root in row.data_roots],
         job_retention_days=row.job_retention_days,
+        ordering=msgspec.convert(row.ordering or {}, OrderSettings),
     )
 
 
@@ -138,6 +143,8 @@ def _errors(settings: QueueSettings) -> Iterator[tuple[str, str]]:
             "job_retention_days",
             f"job_retention_days is {days}; enter 1 to {MAX_DAYS}, or leave it empty.",
         )
+    for name, error in settings.ordering.errors():
+        yield f"ordering.{name}", error
     yield from _root_errors([root.path for root in settings.data_roots])
 
 

@@ -16,7 +16,9 @@ from typing import Any
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from jobqueue.fairshare.settings import OrderPolicy
 from jobqueue.jobs.quarantine import is_start_fault
+from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.jobs.transitions import move_job, record_event, shorten
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import queue_time
@@ -27,6 +29,8 @@ FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=10)
 # Starts after those that failed through no fault of the job; each time elsewhere, if possible.
 FREE_STARTS = 3
+# The pause of a preempted job where the queue is ordered by points.
+PREEMPTED_PAUSE = timedelta(seconds=30)
 
 
 DESCRIPTIONS: Mapping[FailureClass, str] = {
@@ -86,6 +90,9 @@ def end_job(
     }
     if reason is Reason.PREEMPTED:
         waits["queue_at"] = queue_time(now, job.priority)
+        if settings_of(session, job.tenant_id).ordering.policy is not OrderPolicy.FIFO:
+            # By points it may come first again: the job that it made room for starts before it.
+            waits["retry_at"] = now + PREEMPTED_PAUSE
     if move_job(session, job.id, JobState.QUEUED, expected={state}, **waits):
         record_event(session, job, now=now)
 

@@ -16,11 +16,20 @@ from core.quantities import format_size
 from jobqueue.placement.filters import Rejection, count_free
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
 from jobqueue.placement.plan import Action, Decision, Planner, in_order
-from jobqueue.placement.views import UNLIMITED, WHOLE_GPU, JobView, Snapshot
+from jobqueue.placement.views import UNLIMITED, WHOLE_GPU, JobView, Part, Snapshot
 
 # The expected start is unknown with more jobs ahead, or after so many ends of jobs.
 MAX_AHEAD = 500
 MAX_ENDS = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastErrors:
+    """By how much past forecasts were too early or too late: the median and the 90th percentile."""
+
+    count: int
+    median_seconds: float
+    p90_seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +43,10 @@ class Explanation:
         needs: what would have to free up, on the appliance where the least is missing.
         expected_start_at: by time limits; None if that can't be told.
         assumption: what is taken for granted about a job that is not submitted.
+        parts: what its points are the sum of, where the queue is ordered by points.
+        rank: its user's place in the tree of fair shares, from 1; None without one.
+        user_count: how many users have a rank.
+        past_errors: how wrong the tenant's forecasts were lately; None if none is settled.
     """
 
     position: int
@@ -42,6 +55,15 @@ class Explanation:
     needs: str
     expected_start_at: datetime | None
     assumption: str = ""
+    parts: Sequence[Part] = ()
+    rank: int | None = None
+    user_count: int = 0
+    past_errors: ForecastErrors | None = None
+
+    @property
+    def points(self) -> float:
+        """Return the sum of the parts."""
+        return sum(part.points for part in self.parts)
 
     @property
     def rejections(self) -> Sequence[Rejection]:

@@ -125,6 +125,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         array_limit: how many tasks of that may run at once; 0 is any number.
         project_id: its project; None without one.
         queue_at: its place in the queue, if that is not the one of its submission and priority.
+        points: more come first, whatever the place in the queue.
     """
 
     id: str
@@ -148,6 +149,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     array_id: str | None = None
     array_limit: int = 0
     queue_at: datetime | None = None
+    points: float = 0.0
     project_id: str | None = None
 
     @property
@@ -166,9 +168,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @property
-    def order(self) -> tuple[datetime, str]:
+    def order(self) -> tuple[float, datetime, str]:
         """Return the sort key of the queue."""
-        return self.queue_at or queue_time(self.submitted_at, self.priority), self.id
+        queue_at = self.queue_at or queue_time(self.submitted_at, self.priority)
+        return -self.points, queue_at, self.id
 
 
 def queue_time(submitted_at: datetime, priority: int) -> datetime:
@@ -178,6 +181,19 @@ def queue_time(submitted_at: datetime, priority: int) -> datetime:
     by those that are submitted within `PRIORITY_POINT` a point of the difference in priority.
     """
     return submitted_at - priority * PRIORITY_POINT
+
+
+class Part(NamedTuple):
+    """A part of a waiting job's points: its value times its weight."""
+
+    name: str
+    value: float
+    weight: int
+
+    @property
+    def points(self) -> float:
+        """Return the product."""
+        return self.value * self.weight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,15 +8,14 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
+from jobqueue.dispatch.queue_order import queue_order, with_jobs
 from jobqueue.dispatch.snapshot import (
     WAITING,
     job_view,
     matching_models,
     models_of,
     read_snapshot,
-    read_waiting,
     tenant_views,
-    waiting_ids,
 )
 from jobqueue.executors.abilities import needs_of
 from jobqueue.jobs.arrays import parse_array
@@ -24,7 +23,8 @@ from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
 from jobqueue.placement.ledger import Ledger
-from jobqueue.placement.views import JobShape, Snapshot
+from jobqueue.placement.views import JobShape
+from jobqueue.queue.forecasts import forecast_errors
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.states import DependencyCondition
 from protocol.job_spec import JobKind, JobRequest
@@ -43,18 +43,24 @@ def explain_job(
     job = get_job(session, scope, job_id)
     if job.state not in WAITING:
         return None
-    ids = waiting_ids(session, job.tenant_id, now=now)
-    if job.id not in ids:
+    snapshot = read_snapshot(session, job.tenant_id, now=now)
+    order = queue_order(session, job.tenant_id, snapshot)
+    if job.id not in order.ids:
         return None
-    position = ids.index(job.id) + 1
-    snapshot = _snapshot(
-        session, job.tenant_id, [*ids[: min(position - 1, MAX_BEFORE)], job.id], now=now
-    )
-    explanation = explain_jobs(snapshot, [job.id]).get(job.id)  # it may have been placed meanwhile
-    return (
-        None
-        if explanation is None
-        else replace(explanation, position=position, queue_length=len(ids))
+    place = order.ids.index(job.id)
+    ids = [*order.ids[: min(place, MAX_BEFORE)], job.id]
+    snapshot = with_jobs(session, job.tenant_id, snapshot, ids, order)
+    explanation = explain_jobs(snapshot, [job.id]).get(job.id)
+    if explanation is None:
+        return None  # it was placed meanwhile
+    return replace(
+        explanation,
+        position=place + 1,
+        queue_length=len(order.ids),
+        parts=order.parts(place),
+        rank=order.ranks[place] if order.ranks else None,
+        user_count=order.user_count,
+        past_errors=forecast_errors(session, job.tenant_id, now=now),
     )
 
 
@@ -64,12 +70,15 @@ def explain_new(
     """Return where new jobs would go and when, by id; they needn't be in the database."""
     tenant_id = scope.require_tenant()
     new = {job.id: job for job in jobs}
-    ids = [ident for ident in waiting_ids(session, tenant_id, now=now) if ident not in new]
-    snapshot = _snapshot(session, tenant_id, ids[:MAX_BEFORE], now=now)
+    snapshot = read_snapshot(session, tenant_id, now=now)
+    order = queue_order(session, tenant_id, snapshot, new=jobs)
+    ids = [ident for ident in order.ids if ident not in new]
+    snapshot = with_jobs(session, tenant_id, snapshot, ids[:MAX_BEFORE], order)
     models = models_of(snapshot.appliances)
-    views = [job_view(job, models) for job in jobs]
+    views = [job_view(job, models, points=order.points.get(job.id, 0.0)) for job in jobs]
     explanations = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
     unread = len(ids) - len(snapshot.jobs)
+    errors = forecast_errors(session, tenant_id, now=now)
     last = snapshot.jobs[-1].order if unread and snapshot.jobs else None
     return {
         view.id: replace(
@@ -77,16 +86,10 @@ def explain_new(
             position=explanations[view.id].position + (unread if last and view.order > last else 0),
             queue_length=len(ids) + len(new),
             assumption=_assumption(new[view.id]),
+            past_errors=errors,
         )
         for view in views
     }
-
-
-def _snapshot(session: Session, tenant_id: str, ids: Sequence[str], *, now: datetime) -> Snapshot:
-    snapshot = read_snapshot(session, tenant_id, now=now)
-    models = models_of(snapshot.appliances)
-    waiting = read_waiting(session, tenant_id, ids, models, now=now)
-    return replace(snapshot, jobs=[job.view for job in waiting])
 
 
 def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Explanation:

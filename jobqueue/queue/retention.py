@@ -13,6 +13,8 @@ from sqlalchemy.orm import Session, aliased
 from core.errors import ConflictError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from jobqueue.dispatch.snapshot import WAITING
+from jobqueue.fairshare.usage import charge_jobs
+from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job, JobDependency, TenantQueueSettings
 from jobqueue.queue.service import get_job
 from jobqueue.states import JobState
@@ -98,6 +100,8 @@ def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
     if session.scalar(select(exists().where(JobDependency.on_job_id.in_(ids)))):
         raise ConflictError(f"Other jobs wait for {job.name!r}.", code="job_needed")
     part = ids[:BATCH]
+    half_life = settings_of(session, job.tenant_id).ordering.half_life
+    charge_jobs(session, job.tenant_id, part, half_life=half_life)
     session.execute(
         delete(Job).where(Job.id.in_(part)), execution_options={"synchronize_session": False}
     )

@@ -44,6 +44,23 @@ class RejectionSchema(Schema):
     examples = fields.List(fields.Nested(ExampleSchema))
 
 
+class PartSchema(Schema):
+    """A part of a job's points: its value times its weight."""
+
+    name = fields.String(metadata={"description": "`priority`, `fair_share`, `age` or `size`."})
+    value = fields.Float(metadata={"description": "The age is in days."})
+    weight = fields.Integer()
+    points = fields.Float()
+
+
+class ForecastErrorsSchema(Schema):
+    """By how much the tenant's forecasts of the last 30 days were too early or too late."""
+
+    count = fields.Integer()
+    median_seconds = fields.Float()
+    p90_seconds = fields.Float()
+
+
 class ExplanationSchema(Schema):
     """Why a job waits, or where a new one would go; the most relevant reason comes first."""
 
@@ -60,6 +77,20 @@ class ExplanationSchema(Schema):
     expected_start_at = fields.AwareDateTime(
         allow_none=True, metadata={"description": "By time limits; null if it can't be estimated."}
     )
+    past_errors = fields.Nested(
+        ForecastErrorsSchema,
+        allow_none=True,
+        metadata={"description": "Null until a job that had a forecast has started."},
+    )
+    points = fields.Float(metadata={"description": "The sum of the parts; more come first."})
+    parts = fields.List(
+        fields.Nested(PartSchema),
+        metadata={"description": "Empty if the queue is ordered by submission and priority."},
+    )
+    rank = fields.Integer(
+        allow_none=True, metadata={"description": "Of the user in the fair share tree, from 1."}
+    )
+    user_count = fields.Integer(metadata={"description": "How many users have a rank."})
     rejections = fields.List(fields.Nested(RejectionSchema))
     assumption = fields.String(
         metadata={"description": "Of a dry run: that its dependencies are met, for example."}
@@ -159,8 +190,9 @@ def _explained(
 ) -> dict[str, Any]:
     if explanation is None:
         nothing = dict.fromkeys(("appliance_id", "position", "queue_length", "expected_start_at"))
+        points = {"points": 0.0, "parts": [], "rank": None, "user_count": 0, "past_errors": None}
         shown = {"is_pending": is_pending, "reason": message}
-        return {**shown, "needs": "", "rejections": [], "assumption": "", **nothing}
+        return {**shown, "needs": "", "rejections": [], "assumption": "", **nothing, **points}
     decision = explanation.decision
     return {
         "is_pending": decision.action is not Action.ASSIGN,
@@ -170,6 +202,11 @@ def _explained(
         "queue_length": explanation.queue_length,
         "needs": explanation.needs,
         "expected_start_at": explanation.expected_start_at,
+        "past_errors": explanation.past_errors,
+        "points": explanation.points,
+        "parts": explanation.parts,
+        "rank": explanation.rank,
+        "user_count": explanation.user_count,
         "rejections": decision.rejections,
         "assumption": explanation.assumption,
     }

@@ -4,6 +4,7 @@ from typing import Any
 
 from marshmallow import fields, validate
 
+from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, read_settings, set_settings
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from portal.api.blueprint import APIBlueprint
@@ -27,6 +28,49 @@ class DataRootSchema(StrictSchema):
     is_read_only = fields.Boolean(load_default=True)
 
 
+class OrderSchema(StrictSchema):
+    """Which waiting job is next; with `fifo`, by submission and priority, weights have no effect.
+
+    A job's points are the sum of its priority, fair share, age and size, times their weights.
+    """
+
+    policy = fields.Enum(OrderPolicy, by_value=True, load_default=OrderPolicy.FIFO)
+    half_life_days = fields.Float(
+        load_default=7.0, metadata={"description": "After so many days, usage counts half."}
+    )
+    priority_weight = fields.Integer(
+        strict=True,
+        load_default=1000,
+        metadata={"description": "The points of a job with the highest priority."},
+    )
+    fair_share_weight = fields.Integer(
+        strict=True,
+        load_default=1000,
+        metadata={"description": "The points of the user whose turn it is."},
+    )
+    age_weight = fields.Integer(
+        strict=True, load_default=200, metadata={"description": "The points of a day of waiting."}
+    )
+    size_weight = fields.Integer(
+        strict=True,
+        load_default=0,
+        metadata={"description": "The points of a job for the whole fleet; below 0: small first."},
+    )
+    gpu_usage_weight = fields.Float(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Of a GPU in usage; null is 1, or 0 where there are no GPUs."},
+    )
+    cpu_usage_weight = fields.Float(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Of a CPU core; null is 0, or 1 where there are no GPUs."},
+    )
+    memory_usage_weight = fields.Float(
+        load_default=0.0, metadata={"description": "Of a GiB of memory."}
+    )
+
+
 class QueueSettingsSchema(StrictSchema):
     """The settings; null is no limit."""
 
@@ -46,10 +90,20 @@ class QueueSettingsSchema(StrictSchema):
             "portal's setting is less; null is the portal's."
         },
     )
+    ordering = fields.Nested(OrderSchema, load_default=lambda: OrderSchema().load({}))
 
 
-def _settings(*, data_roots: list[dict[str, Any]], **values: Any) -> QueueSettings:  # noqa: ANN401 - the body's
-    return QueueSettings(**values, data_roots=[DataRoot(**root) for root in data_roots])
+def _settings(
+    *,
+    data_roots: list[dict[str, Any]],
+    ordering: dict[str, Any],
+    **values: Any,  # noqa: ANN401 - the body's
+) -> QueueSettings:
+    return QueueSettings(
+        **values,
+        data_roots=[DataRoot(**root) for root in data_roots],
+        ordering=OrderSettings(**ordering),
+    )
 
 
 objects = Objects(

@@ -1,14 +1,24 @@
 """The forms of how jobs are placed, and what they may use."""
 
-from wtforms import BooleanField, IntegerField, SelectField
-from wtforms.fields import SelectChoice
-from wtforms.validators import NumberRange, Optional
+from dataclasses import fields
+from typing import Any
 
+from wtforms import BooleanField, FloatField, IntegerField, SelectField
+from wtforms.fields import SelectChoice
+from wtforms.validators import InputRequired, NumberRange, Optional
+
+from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
 from jobqueue.queue.container_policies import PolicyChoice
 from portal.forms.form import CheckboxListField, Form, LinesField
 from protocol.job_spec import ContainerPolicy
 
+ORDER_FIELDS = [field.name for field in fields(OrderSettings)]
+ORDER_LABELS = [
+    (OrderPolicy.FIFO.value, "Submission and priority"),
+    (OrderPolicy.FAIR_TREE.value, "Fair share of past usage (Fair Tree)"),
+    (OrderPolicy.DRF.value, "Fair share of what runs (dominant resource)"),
+]
 POLICY_LABELS = [
     ("first_free_else_lru", "First free appliance"),
     ("best_fit", "Best fit: fill appliances up"),
@@ -26,6 +36,14 @@ def _parse_root(text: str) -> DataRoot:
 
 def _format_root(root: DataRoot) -> str:
     return root.path if root.is_read_only else f"{root.path}:rw"
+
+
+class NumberField(FloatField):  # type: ignore[misc] # WTForms ships no types
+    """A number that is shown without needless digits."""
+
+    def _value(self) -> str:
+        is_stored = self.data is not None and not self.raw_data
+        return f"{self.data:g}" if is_stored else str(super()._value())
 
 
 class PoliciesForm(Form):
@@ -55,6 +73,17 @@ class QueueSettingsForm(Form):
     allows_preemption = BooleanField("Allow preemption")
     data_roots = LinesField("Data roots", parse=_parse_root, format=_format_root)
     job_retention_days = IntegerField("Days of job history", [Optional(), NumberRange(1, MAX_DAYS)])
+    policy = SelectField(
+        "Next job by", choices=[SelectChoice(name, label) for name, label in ORDER_LABELS]
+    )
+    half_life_days = NumberField("Half-life of usage, days", [InputRequired()])
+    priority_weight = IntegerField("Points of the highest priority", [InputRequired()])
+    fair_share_weight = IntegerField("Points of the first user", [InputRequired()])
+    age_weight = IntegerField("Points per day of waiting", [InputRequired()])
+    size_weight = IntegerField("Points of the largest job", [InputRequired()])
+    gpu_usage_weight = NumberField("Weight of a GPU", [Optional()])
+    cpu_usage_weight = NumberField("Weight of a CPU core", [Optional()])
+    memory_usage_weight = NumberField("Weight of a GiB of memory", [InputRequired()])
 
     def settings(self) -> QueueSettings:
         """Return the settings."""
@@ -65,4 +94,9 @@ class QueueSettingsForm(Form):
             allows_preemption=self.allows_preemption.data,
             data_roots=self.data_roots.data,
             job_retention_days=self.job_retention_days.data,
+            ordering=self._ordering(),
         )
+
+    def _ordering(self) -> OrderSettings:
+        values: dict[str, Any] = {name: self[name].data for name in ORDER_FIELDS}
+        return OrderSettings(**values | {"policy": OrderPolicy(self.policy.data)})

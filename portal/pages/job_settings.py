@@ -8,7 +8,7 @@ from flask.typing import ResponseReturnValue
 from jobqueue.jobs.queue_settings import read_settings, set_settings
 from jobqueue.queue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from portal.context import current_scope, database
-from portal.forms.job_settings import PoliciesForm, QueueSettingsForm
+from portal.forms.job_settings import ORDER_FIELDS, PoliciesForm, QueueSettingsForm
 from protocol.job_spec import ContainerPolicy
 from tenants.permissions import Permission
 
@@ -43,11 +43,12 @@ def settings() -> ResponseReturnValue:
     scope.require(Permission.MANAGE_APPLIANCES)
     tenant_id = scope.require_tenant()
     with database() as session:
-        form = QueueSettingsForm(data=asdict(read_settings(session, scope, tenant_id)))
-        if not form.is_submitted():
-            form.data_roots.data = list(read_settings(session, scope, tenant_id).data_roots)
+        stored = read_settings(session, scope, tenant_id)
+    form = QueueSettingsForm(data=asdict(stored) | asdict(stored.ordering))
+    if not form.is_submitted():
+        form.data_roots.data = list(stored.data_roots)
     if form.validate_on_submit():
-        with form.showing_errors():
+        with form.showing_errors(renamed={f"ordering.{name}": name for name in ORDER_FIELDS}):
             with database() as session:
                 set_settings(session, scope, tenant_id, form.settings())
             flash("Queue settings saved", "success")

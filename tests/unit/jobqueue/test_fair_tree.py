@@ -12,6 +12,8 @@ from jobqueue.fairshare.tree import ShareNode, rank_tree
 from tests.cast import NOON
 
 HALF_LIFE = timedelta(days=7)
+# Of the DRF paper: 9 CPUs and 18 GB.
+FLEET = Resources(0, 9, 18)
 # Slurm ranks users with `FairShare=parent` first in their account. They have no usage here, which
 # does the same, and next to no shares, so that their siblings have what they have there.
 NO_SHARES = 1e-9
@@ -159,14 +161,14 @@ def fill(*requests: tuple[float, Resources]) -> list[int]:
     """The users that endless small jobs are given to, by weight and request of each."""
     weights = sum(weight for weight, _ in requests)
     users = [
-        Filling(weight / weights, jobs=[QueuedJob(number, request)] * 20)
+        Filling(weight / weights, jobs=[QueuedJob(number, request.parts_of(FLEET))] * 20)
         for number, (weight, request) in enumerate(requests)
     ]
-    left = Resources(0, 9, 18)
+    used = Resources()
     given: list[int] = []
-    for job, _ in Filling(children=users).fill(Resources(0, 9, 18)):
-        left = left.plus(Resources(*(-amount for amount in job.request)))
-        if min(left) < 0:
+    for job, _ in Filling(children=users).fill():
+        used = used.plus(requests[job.number][1])
+        if used.cpus > FLEET.cpus or used.memory_bytes > FLEET.memory_bytes:
             return given
         given.append(job.number)
     return given
@@ -186,16 +188,16 @@ def test_a_weight_gives_more_of_the_dominant_resource() -> None:
 
 
 def test_drf_compares_projects_before_their_users_and_counts_what_runs() -> None:
-    one_gpu = Resources(1, 1, 1)
+    one_gpu = Resources(1 / 8, 1 / 64, 1 / 64)
     served = Filling(
         0.5,
         [
             Filling(0.5, jobs=[QueuedJob(0, one_gpu)]),
-            Filling(0.5, allocated=Resources(4, 4, 4)),
+            Filling(0.5, allocated=Resources(4 / 8, 4 / 64, 4 / 64)),
         ],
     )
     owed = Filling(0.5, [Filling(1.0, jobs=[QueuedJob(1, one_gpu), QueuedJob(2, one_gpu)])])
-    order = list(Filling(children=[served, owed]).fill(Resources(8, 64, 64)))
+    order = list(Filling(children=[served, owed]).fill())
     assert [(job.number, level) for job, level in order] == [(1, 0.0), (2, 0.25), (0, 1.0)]
 
 

@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Job
 from jobqueue.queue.service import job_events
@@ -73,14 +74,26 @@ def test_a_stop_of_the_user_ends_a_job_that_waits_for_a_retry(session: Session, 
     assert numbers(session, stopped) == [(1, AttemptState.FAILED)]
 
 
-def test_a_preempted_job_makes_room_and_is_queued_behind(session: Session, cast: Cast) -> None:
+@pytest.mark.parametrize(
+    "ordering",
+    [
+        OrderSettings(),
+        # By points the larger job comes first again, but for a pause.
+        OrderSettings(policy=OrderPolicy.FAIR_TREE, size_weight=1000),
+    ],
+    ids=["by submission", "by points"],
+)
+def test_a_preempted_job_makes_room_and_is_queued_behind(
+    session: Session, cast: Cast, ordering: OrderSettings
+) -> None:
     scope = scope_of(cast.alice)
     attempt = start(session, cast, gpus=8, is_preemptible=True)
-    urgent = submit(session, cast.alice, "urgent", gpus=8)
+    urgent = submit(session, cast.alice, "urgent", gpus=7)
     dispatch(session, now=NOON)
     assert desired_state(session, attempt.appliance_id, box=BOX).stopping == []
 
-    set_settings(session, scope, cast.acme.id, QueueSettings(allows_preemption=True))
+    settings = QueueSettings(allows_preemption=True, ordering=ordering)
+    set_settings(session, scope, cast.acme.id, settings)
     for _ in range(2):
         dispatch(session, now=NOON)
     session.refresh(attempt)

@@ -218,6 +218,7 @@ SHOWN: dict[str, set[str]] = {
     "jobs.index": {"Jobs.list_all"},
     "job_settings.policies": {"Container policies.show"},
     "job_settings.settings": {"Queue settings.show"},
+    "shares.index": {"Queue.shares"},
     "job_schedules.index": {"Job schedules.list_all"},
     "job_schedules.show": {"Job schedules.show", "Job schedules.runs"},
     "job_templates.index": {"Job templates.list_all", "Job templates.show"},

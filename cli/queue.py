@@ -1,0 +1,98 @@
+"""`vedette queue`: who has had how much of the fleet, and how the queue is ordered."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from cli.client import all_items, output_option, print_items, print_object
+from cli.job_common import Notation
+from vedette.client import Client
+
+
+def _number(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise ValueError(f"{text!r} is not a number.")
+    return number
+
+
+NUMBER = Notation("number", _number)
+POLICIES = ("fifo", "fair_tree", "drf")
+
+
+@click.group()
+def queue() -> None:
+    """Show who is next in the queue, and change how it is ordered."""
+
+
+@queue.command()
+@output_option
+def shares(output: str) -> None:
+    """Print the tree of projects and users: their shares, and what they have had.
+
+    USAGE is decayed; LEVEL FS is the part of the shares by the part of the usage, so the highest of
+    the siblings is served first. FACTOR is 1 for the first user.
+    """
+    with Client() as client:
+        tree = client.get("/queue/shares", page_size=1)
+        rows = list(all_items(client, "/queue/shares"))
+    print_items(
+        rows,
+        output,
+        columns={
+            "NAME": [_indented(row) for row in rows],
+            "SHARES": [f"{row['shares']:g}" if row["depth"] else "-" for row in rows],
+            "NORM SHARES": [f"{row['normalized_shares']:.6f}" for row in rows],
+            f"USAGE ({tree['unit']})": [f"{row['usage']:.1f}" for row in rows],
+            "NORM USAGE": [f"{row['normalized_usage']:.6f}" for row in rows],
+            "LEVEL FS": [_level(row) for row in rows],
+            "RUNS NOW": [f"{row['dominant_share']:.1%}" for row in rows],
+            "FACTOR": ["-" if row["factor"] is None else f"{row['factor']:.6f}" for row in rows],
+        },
+    )
+    if output == "table" and tree["policy"] == "fifo":
+        click.echo(
+            "The queue is ordered by submission and priority: shares have no effect.", err=True
+        )
+
+
+@queue.command()
+@click.option("--policy", type=click.Choice(POLICIES), help="By which the next job is chosen.")
+@click.option("--half-life-days", type=NUMBER, help="After so many days, usage counts half.")
+@click.option("--priority-weight", type=int, help="Points of the highest priority.")
+@click.option("--fair-share-weight", type=int, help="Points of the user whose turn it is.")
+@click.option("--age-weight", type=int, help="Points of a day of waiting.")
+@click.option("--size-weight", type=int, help="Points of a job for the whole fleet.")
+@click.option("--gpu-usage-weight", type=NUMBER, help="Of a GPU in usage.")
+@click.option("--cpu-usage-weight", type=NUMBER, help="Of a CPU core in usage.")
+@click.option("--memory-usage-weight", type=NUMBER, help="Of a GiB of memory in usage.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml")
+def order(output: str, **changes: Any) -> None:  # noqa: ANN401 - options by name
+    """Print how the queue is ordered; with options, change it.
+
+    \b
+    vedette queue order --policy fair_tree --half-life-days 7
+    """
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    with Client() as client:
+        path = f"/tenants/{client.get('/me')['tenant_id']}/queue-settings"
+        ordering = client.get(path)["ordering"]
+        if wanted:
+            ordering = client.patch(path, {"ordering": ordering | wanted})["ordering"]
+    print_object(ordering, output)
+
+
+def _indented(row: Mapping[str, Any]) -> str:
+    return f"{'  ' * row['depth']}{row['name'] or 'tenant'}"
+
+
+def _level(row: Mapping[str, Any]) -> str:
+    if not row["depth"]:
+        return "-"
+    level = row["level_fair_share"]
+    return "inf" if level is None else f"{level:.6f}"

@@ -1,0 +1,98 @@
+"""The order of a tenant's queue, by its settings: what placement follows and positions show."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from jobqueue.dispatch.snapshot import is_ready, models_of, read_waiting, waiting_ids
+from jobqueue.fairshare.accounts import Projects, billed, read_projects
+from jobqueue.fairshare.drf import Resources
+from jobqueue.fairshare.points import QueueOrder, Shares, order_queue
+from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
+from jobqueue.fairshare.usage import Account, read_usage
+from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.models import Job
+from jobqueue.placement.views import ApplianceView, Snapshot
+
+
+def queue_order(
+    session: Session, tenant_id: str, snapshot: Snapshot, *, new: Sequence[Job] = ()
+) -> QueueOrder:
+    """Return the jobs that wait for an appliance in their order.
+
+    Args:
+        session: the session.
+        tenant_id: whose queue it is.
+        snapshot: the tenant's appliances and what runs there.
+        new: jobs that are not in the database, which get points, too.
+    """
+    settings = settings_of(session, tenant_id).ordering
+    if settings.policy is OrderPolicy.FIFO:
+        return QueueOrder(waiting_ids(session, tenant_id, now=snapshot.now))
+    ready = select(*_COLUMNS).where(*is_ready(tenant_id, now=snapshot.now))
+    rows = session.execute(ready.order_by(Job.queue_at, Job.id)).all()
+    shares = read_shares(session, tenant_id, snapshot, settings)
+    return order_queue([*rows, *new], shares, settings, now=snapshot.now)
+
+
+def read_shares(
+    session: Session, tenant_id: str, snapshot: Snapshot, settings: OrderSettings
+) -> Shares:
+    """Return the projects of a tenant, their decayed usage, and what runs."""
+    projects, fleet = read_projects(session, tenant_id), _fleet(snapshot.appliances)
+    seconds = read_usage(session, tenant_id, half_life=settings.half_life, now=snapshot.now)
+    has_gpus = fleet.gpus > 0
+    return Shares(
+        projects=projects,
+        usage={
+            account: billed(used, settings, has_gpus=has_gpus) for account, used in seconds.items()
+        },
+        running=_running(projects, snapshot.appliances),
+        fleet=fleet,
+    )
+
+
+def with_jobs(
+    session: Session,
+    tenant_id: str,
+    snapshot: Snapshot,
+    ids: Sequence[str],
+    order: QueueOrder,
+) -> Snapshot:
+    """Return the snapshot with some of the waiting jobs."""
+    models, now = models_of(snapshot.appliances), snapshot.now
+    waiting = read_waiting(session, tenant_id, ids, models, now=now, points=order.points)
+    return replace(snapshot, jobs=[job.view for job in waiting])
+
+
+_COLUMNS = (
+    Job.id,
+    Job.queue_at,
+    Job.priority,
+    Job.project_id,
+    Job.user_id,
+    Job.gpus,
+    Job.cpus,
+    Job.memory_bytes,
+)
+
+
+def _fleet(appliances: Sequence[ApplianceView]) -> Resources:
+    return Resources(
+        sum(len(view.gpus) for view in appliances),
+        sum(view.cpus for view in appliances),
+        sum(view.memory_bytes for view in appliances),
+    )
+
+
+def _running(projects: Projects, appliances: Iterable[ApplianceView]) -> dict[Account, Resources]:
+    running: defaultdict[Account, Resources] = defaultdict(Resources)
+    for view in appliances:
+        for job in view.running:
+            account = projects.account(job.project_id, job.user_id)
+            request = Resources(len(job.gpu_uuids), job.cpus, job.memory_bytes)
+            running[account] = running[account].plus(request)
+    return dict(running)

@@ -1,0 +1,59 @@
+"""`/queue/shares`: the tree of fair shares of the tenant."""
+
+from typing import Any
+
+from marshmallow import Schema, fields, validate
+
+from jobqueue.fairshare.settings import OrderPolicy
+from jobqueue.queue.shares import PROJECT, TENANT, USER, list_shares
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import PageQuery, envelope, page_of
+from portal.context import current_scope, database, now
+
+queue = APIBlueprint("Queue", "/queue", "Who has had how much of the fleet, and who is next.")
+
+
+class ShareSchema(Schema):
+    """The tenant, a project or a user in a project."""
+
+    depth = fields.Integer(metadata={"description": "Below the tenant, which is 0."})
+    kind = fields.String(validate=validate.OneOf([TENANT, PROJECT, USER]))
+    id = fields.String(allow_none=True, metadata={"description": "Null for none."})
+    name = fields.String()
+    shares = fields.Float(metadata={"description": "In relation to its siblings."})
+    normalized_shares = fields.Float(metadata={"description": "Its part of theirs, 0 to 1."})
+    usage = fields.Float(metadata={"description": "Decayed, in the unit of the answer."})
+    normalized_usage = fields.Float(metadata={"description": "Its part of its siblings'."})
+    level_fair_share = fields.Float(
+        allow_none=True,
+        metadata={"description": "Normalized shares by normalized usage; null is infinite."},
+    )
+    dominant_share = fields.Float(
+        metadata={"description": "The largest part of a resource that its running jobs have."}
+    )
+    rank = fields.Integer(allow_none=True, metadata={"description": "Of a user, from 1."})
+    factor = fields.Float(allow_none=True, metadata={"description": "Of a user: 1 is the first."})
+
+
+class SharePageSchema(page_of(ShareSchema)):  # type: ignore[misc] # made at run time
+    """A page of the tree, depth first, and how the queue uses it."""
+
+    policy = fields.Enum(OrderPolicy, by_value=True)
+    half_life_days = fields.Float()
+    unit = fields.String(metadata={"description": "Of usage, such as `GPU-hours`."})
+
+
+@queue.operation("GET", "/shares", query=PageQuery, answer=SharePageSchema)
+def shares(query: dict[str, Any]) -> dict[str, Any]:
+    """List the tenant's projects and users with their shares and decayed usage.
+
+    The rows are a tree, depth first; of siblings, the first served comes first.
+    """
+    with database() as session:
+        tree = list_shares(session, current_scope(), now=now(), **query)
+    return {
+        **envelope(tree.page),
+        "policy": tree.policy,
+        "half_life_days": tree.half_life.total_seconds() / 86400,
+        "unit": tree.unit,
+    }
