@@ -2,16 +2,16 @@
 
 *One placement* asks a planner for job after job, with shapes that repeat and with shapes that are
 all different. *The queue* lies in SQLite and in MariaDB: the dispatcher of the scheduler places it,
-in its own transactions. The simulated appliances end all that runs whenever nothing fits any more;
-that part is not timed. A decision is a job that starts, or is bound to an appliance. Memory is that
-of the whole process.
+in its own transactions; in SQLite also ordered by fair shares of a tree of projects. The simulated
+appliances end all that runs whenever nothing fits any more; that part is not timed. A decision is a
+job that starts, or is bound to an appliance. Memory is that of the whole process.
 """
 
 import random
 import resource
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,10 +37,13 @@ from core.db import create_database_engine, create_session_factory, transaction
 from core.ids import new_id
 from core.migrations import upgrade_database
 from jobqueue.dispatch.dispatcher import Dispatcher
-from jobqueue.models import Attempt, Job
+from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
+from jobqueue.jobs.queue_settings import QueueSettings
+from jobqueue.models import Attempt, Job, TenantQueueSettings
 from jobqueue.placement.plan import Action, Planner
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, Snapshot
+from jobqueue.projects.models import Project
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState
 from protocol.job_spec import JobKind
 from tenants.models import Appliance
@@ -73,6 +76,10 @@ def measure(plan: Plan, folder: Path) -> Outcome:
         for policy in POLICY_NAMES
     }
     queue = {"sqlite": _drain(f"sqlite:///{folder / 'queue.db'}", plan)}
+    queue |= {
+        f"sqlite, {policy}": _drain(f"sqlite:///{folder / policy}.db", plan, policy)
+        for policy in (OrderPolicy.FAIR_TREE, OrderPolicy.DRF)
+    }
     with mariadb(folder / "mariadb") as server:
         queue["mariadb"] = _drain(server.new_database(), plan)
     promises = [
@@ -140,12 +147,12 @@ def _view(name: str) -> ApplianceView:
     )
 
 
-def _drain(url: str, plan: Plan) -> Figures:
+def _drain(url: str, plan: Plan, policy: OrderPolicy = OrderPolicy.FIFO) -> Figures:
     engine = create_database_engine(url)
     upgrade_database(engine)
     sessions = create_session_factory(engine)
     with transaction(sessions) as session:
-        _fill(session, plan)
+        _fill(session, plan, policy)
     dispatcher = Dispatcher(lambda: transaction(sessions))
     decisions, took, cpu_seconds = 0, [], 0.0
     while True:
@@ -186,15 +193,17 @@ def _end_all(session: Session) -> bool:
     return ran is not None
 
 
-def _fill(session: Session, plan: Plan) -> None:
+def _fill(session: Session, plan: Plan, policy: OrderPolicy) -> None:
     now = utc_now()
     tenant_id = create_tenant(session, slug="acme", name="Acme", now=now).id
     requests = _requests(random.Random(2), least_bytes=16 * GIB)  # noqa: S311 - a benchmark
+    project_ids = _add_projects(session, tenant_id, policy)
     jobs = [
         {
             "id": new_id(),
             "tenant_id": tenant_id,
             "name": f"job-{number}",
+            "project_id": project_ids[number % len(project_ids)],
             "kind": JobKind.BATCH,
             "image": "acme/train:1",
             "state": JobState.SUBMITTED,
@@ -206,3 +215,32 @@ def _fill(session: Session, plan: Plan) -> None:
     ]
     insert_rows(session, Appliance, list(appliance_rows(tenant_id, plan.appliances, now=now)))
     insert_rows(session, Job, jobs)
+
+
+def _add_projects(session: Session, tenant_id: str, policy: OrderPolicy) -> list[str | None]:
+    """Add ten projects with ten below each, and let the tenant order its queue by their shares."""
+    if policy is OrderPolicy.FIFO:
+        return [None]
+    ordering = asdict(OrderSettings(policy=policy))
+    defaults = asdict(QueueSettings()) | {"data_roots": [], "ordering": ordering}
+    session.add(TenantQueueSettings(tenant_id=tenant_id, **defaults))
+    parents = [_project(tenant_id, f"department-{number}", number) for number in range(10)]
+    session.add_all(parents)
+    session.flush()
+    teams = [
+        _project(tenant_id, f"team-{number}", number, parents[number % 10].id)
+        for number in range(100)
+    ]
+    session.add_all(teams)
+    session.flush()
+    return [team.id for team in teams]
+
+
+def _project(tenant_id: str, name: str, number: int, parent_id: str | None = None) -> Project:
+    return Project(
+        tenant_id=tenant_id,
+        name=name,
+        parent_id=parent_id,
+        shares=1 + number % 5,
+        created_at=utc_now(),
+    )
