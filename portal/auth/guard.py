@@ -53,8 +53,10 @@ BASIC_ENDPOINT = "Tokens.create_token"
 # In the ASGI scope of a request: the ids of its user and tenant.
 SIGNED_IN = "vedette.signed_in"
 API_PATH = "/api/v1/"
-# Its clients, such as Grafana and Prometheus, may send a token as the password of HTTP Basic.
-TOKEN_AS_PASSWORD = "prometheus"  # noqa: S105 - a blueprint
+# Blueprints whose clients, such as Grafana, may send a token as the password of HTTP Basic.
+TOKEN_AS_PASSWORD = frozenset({"prometheus", "influxdb"})
+# The one whose clients may also send it as `Token`, or as a parameter of this name.
+INFLUXDB, PASSWORD_PARAMETER = "influxdb", "p"
 # Endpoints that a support session may change something with.
 SUPPORT_ENDPOINTS = frozenset({"users.end_support", "session.logout", "static"})
 # Blueprints with the user's secrets, second factor and sign-ins, closed to support sessions.
@@ -116,7 +118,7 @@ def _authenticate() -> ResponseReturnValue | None:
     if request.endpoint in REGISTRY_ENDPOINTS:
         return None
     is_public = request.endpoint in PUBLIC_ENDPOINTS
-    credentials = request.authorization
+    credentials = request.authorization or _password_parameter()
     if credentials is not None and not is_public:
         set_principal(_principal_of_header(credentials))
         return None
@@ -128,11 +130,20 @@ def _authenticate() -> ResponseReturnValue | None:
     return None
 
 
+def _password_parameter() -> Authorization | None:
+    """Return the credentials of InfluxDB's clients that send them as parameters."""
+    if request.blueprint != INFLUXDB or PASSWORD_PARAMETER not in request.values:
+        return None
+    return Authorization("token", token=request.values[PASSWORD_PARAMETER])
+
+
 def _principal_of_header(credentials: Authorization) -> Principal:
     sender = None
     token = credentials.token if credentials.type == "bearer" else None
-    if credentials.type == "basic" and request.blueprint == TOKEN_AS_PASSWORD:
+    if credentials.type == "basic" and request.blueprint in TOKEN_AS_PASSWORD:
         token = credentials.password
+    if credentials.type == "token" and request.blueprint == INFLUXDB:
+        token = credentials.token
     if token:
         sender = principal_of_token(token)
         if sender is None:

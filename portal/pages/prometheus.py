@@ -4,9 +4,8 @@ Answers and errors have its form, and parameters that it does not know are ignor
 tenant is that of the API token, which may also be the password of HTTP Basic.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import wraps
 from http import HTTPStatus
@@ -20,9 +19,8 @@ from werkzeug.exceptions import HTTPException
 
 from core.clock import to_ns
 from core.errors import OverloadedError, UnavailableError, VedetteError
-from portal.context import current_scope, database, now, portal
-from tenants.fleet.appliances import appliance_names
-from tenants.permissions import Permission
+from portal.context import now
+from portal.sample_sources import admitted_source
 from timeseries.promql import discovery
 from timeseries.promql.exposition import CONTENT_TYPE, exposition
 from timeseries.promql.queries import query_instant, query_range, selector_matchers
@@ -33,8 +31,6 @@ from timeseries.promql.values import Grid, Labels
 from timeseries.sample_query import MAX_SECONDS
 from timeseries.store import TooManySamplesError
 
-WAIT_SECONDS = 20.0
-"""How long a query waits for the tenant's others: a dashboard sends many at the same time."""
 _BASE = "/api/v1"
 _METHODS = ["GET", "POST"]
 _MAX_TIME_MS = 2**53
@@ -139,25 +135,10 @@ def federate() -> ResponseReturnValue:
     return Response(text, content_type=CONTENT_TYPE)
 
 
-@contextmanager
-def _source() -> Iterator[Source]:
-    """Give the samples of the current tenant, of whose queries few run at the same time."""
-    scope = current_scope()
-    scope.require(Permission.VIEW)
+def _source() -> AbstractContextManager[Source]:
+    """Return the samples of the current tenant within the time that the client gives."""
     seconds = _seconds("timeout", request.values.get("timeout") or str(MAX_SECONDS))
-    started = time.monotonic()
-    running = portal().queries.running(scope.tenant_id or "", wait_seconds=WAIT_SECONDS)
-    with running as is_admitted:
-        if not is_admitted:
-            raise OverloadedError(
-                f"The tenant runs {portal().queries.max_running} queries at a time, and the others "
-                "take long. Send this one again in a moment.",
-                retry_after_seconds=5,
-            )
-        left = min(seconds, MAX_SECONDS) - (time.monotonic() - started)
-        with database() as session:
-            names = appliance_names(session, scope.tenants)
-        yield Source(portal().store, scope.tenants, names=names, max_seconds=max(0.0, left))
+    return admitted_source(max_seconds=seconds)
 
 
 def _series(source: Source) -> list[Labels]:

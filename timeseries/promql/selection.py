@@ -71,7 +71,7 @@ class Source:
     def __post_init__(self) -> None:
         """Begin to count."""
         self._deadline = self.seconds() + self.max_seconds
-        self._remaining = self.max_samples
+        self.remaining = self.max_samples
 
     def check(self) -> None:
         """Raise `QueryTimeoutError` if the query takes too long."""
@@ -94,11 +94,16 @@ class Source:
             for measurement, fields in self.metrics(matchers).items():
                 self.check()
                 query = self._query(measurement, fields, matchers, (start_ms, end_ms))
-                columns += [(measurement, part) for part in self._parts(query)] if query else []
+                columns += [(measurement, part) for part in self.read(query)] if query else []
             self._read[key] = self._assembled(columns, matchers)
         return self._read[key]
 
-    def _parts(self, query: SampleQuery) -> list[SampleColumns]:
+    def read(self, query: SampleQuery) -> list[SampleColumns]:
+        """Return the samples of a query, which count for how many may be read.
+
+        Raises:
+            TooManySamplesError: they are too many.
+        """
         try:
             parts = self.store.samples(query)
         except TooManySamplesError:
@@ -106,7 +111,7 @@ class Source:
                 f"The query reads more than {self.max_samples:,} samples. Use a shorter range, or "
                 "matchers that select fewer series."
             ) from None
-        self._remaining -= sum(len(part.values) for part in parts)
+        self.remaining -= sum(len(part.values) for part in parts)
         return parts
 
     def metrics(self, matchers: Matchers) -> dict[str, tuple[str, ...]]:
@@ -123,13 +128,13 @@ class Source:
 
     def _all_fields(self) -> Iterator[tuple[str, str]]:
         for measurement in self.measurements:
-            yield from ((measurement, name) for name in self._numbers_of(measurement))
+            yield from ((measurement, name) for name in self.numbers_of(measurement))
 
     def _named_fields(self, name: str) -> list[tuple[str, str]]:
         # To list all measurements takes longer than most queries.
         for measurements in (likely_measurements(name), None):
             listed = self.measurements if measurements is None else measurements
-            pairs = list(fields_of_metric(name, listed, self._numbers_of))
+            pairs = list(fields_of_metric(name, listed, self.numbers_of))
             if pairs:
                 return pairs
         return []
@@ -144,7 +149,8 @@ class Source:
         """The measurements with samples."""
         return self.store.measurements(tenants=self.tenants)
 
-    def _numbers_of(self, measurement: str) -> Mapping[str, str]:
+    def numbers_of(self, measurement: str) -> Mapping[str, str]:
+        """Return the fields with numbers of a measurement, with their types."""
         if measurement not in self._fields:
             fields = self.store.fields(measurement, tenants=self.tenants)
             self._fields[measurement] = {
@@ -207,7 +213,7 @@ class Source:
             end_ns=(span_ms[1] + 1) * _NS_PER_MS,
             tenants=self.tenants,
             matchers=conditions,
-            max_samples=self._remaining,
+            max_samples=self.remaining,
         )
 
     def _assembled(

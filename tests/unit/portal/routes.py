@@ -24,6 +24,7 @@ READING = frozenset(
         "Rules.backtest",
         "Rules.convert_prometheus_rules",
         "Rules.preview",
+        "influxdb.query",
         "prometheus.labels",
         "prometheus.query",
         "prometheus.query_exemplars",

@@ -127,8 +127,8 @@ def test_the_description_names_every_operation(nobody: Browser) -> None:
         str(route).replace("<", "{").replace(">", "}")
         for route in nobody.client.application.url_map.iter_rules()
         if str(route).startswith("/api/v1/")
-        # Its reference is Prometheus' own.
-        and not str(route).startswith("/api/v1/prometheus/")
+        # Their reference is that of Prometheus and InfluxDB.
+        and not str(route).startswith(("/api/v1/prometheus/", "/api/v1/influxdb/"))
     }
     schemas = {"/api/v1/job.schema.json", "/api/v1/dashboard.schema.json"}
     documents = {"/api/v1/openapi.json", "/api/v1/docs", *schemas}

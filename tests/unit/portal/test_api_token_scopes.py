@@ -17,7 +17,8 @@ from tests.unit.portal.world import World
 NEEDS: dict[str, Need] = {
     name: need for resource in RESOURCES for name, need in resource.needs.items()
 }
-# The paths of Prometheus' API, which is no resource of ours.
+# The paths of Prometheus' and InfluxDB's APIs, which are no resources of ours.
+NEEDS |= {"influxdb.ping": Permission.VIEW, "influxdb.query": Permission.VIEW}
 NEEDS |= {
     f"prometheus.{name}": Permission.VIEW
     for name in (

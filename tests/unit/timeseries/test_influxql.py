@@ -1,0 +1,121 @@
+"""What InfluxQL refuses, its bounds, and whose samples it reads."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.influxql import results
+from timeseries.influxql.queries import answers
+from timeseries.points import Point
+from timeseries.promql.selection import QueryTimeoutError, Source
+from timeseries.store import Store, write
+
+NOW_NS = 1_700_000_000_000_000_000
+SECOND_NS = 1_000_000_000
+
+
+@pytest.fixture(scope="module")
+def store() -> Iterator[Store]:
+    opened = DuckDBStore(MEMORY)
+    points = [
+        Point(
+            "gpu",
+            {"gpu": name, "my-tag": "x"},
+            {"power_watts": watts, "is_on": True, "name": "H100"},
+            NOW_NS - seconds * SECOND_NS,
+        )
+        for seconds in (10, 70)
+        for name, watts in (("0", 300.0), ("1", 400.0))
+    ]
+    for tenant, appliance in (("acme", "0a1"), ("globex", "9b1")):
+        write(opened, points, identity={"tenant": tenant, "appliance": appliance})
+    yield opened
+    opened.close()
+
+
+def answer(store: Store, text: str, **settings: Any) -> dict[str, Any]:  # noqa: ANN401 - of Source
+    source = Source(store, settings.pop("tenants", ("acme",)), **settings)
+    (result,) = answers(source, text, now_ns=NOW_NS)
+    return result
+
+
+def values(store: Store, text: str, **settings: Any) -> list[list[Any]]:  # noqa: ANN401 - of Source
+    series = answer(store, text, **settings).get("series", [])
+    return [row for line in series for row in line["values"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("SELECT power_watts FROM gpu WHERE power_watts > 5", "condition on 'power_watts'"),
+        ("SELECT power_watts FROM gpu WHERE power_watts = '5'", "is a field"),
+        ("SELECT power_watts FROM gpu WHERE gpu =~ /(/", "not valid"),
+        ("SELECT power_watts FROM gpu WHERE time > 'noon'", "'noon' is not a time"),
+        ("SELECT power_watts FROM gpu WHERE time != 5", "compared by !="),
+        ("SELECT power_watts FROM gpu WHERE now()", "compares a tag"),
+        ("SELECT holt_winters(power_watts) FROM gpu", "holt_winters() is not supported"),
+        ("SELECT percentile(power_watts) FROM gpu", "invalid number of arguments"),
+        ("SELECT mean(power_watts, 2) FROM gpu", "invalid number of arguments"),
+        ("SELECT mean(max(power_watts)) FROM gpu", "expected field argument in mean()"),
+        ("SELECT difference(mean(power_watts)) FROM gpu", "requires a GROUP BY interval"),
+        ("SELECT moving_average(power_watts, 1) FROM gpu", "integer from 2"),
+        ("SELECT derivative(power_watts, 5) FROM gpu", "must be a duration"),
+        ("SELECT mean(power_watts), gpu FROM gpu", "mixing aggregate and non-aggregate"),
+        ("SELECT power_watts FROM gpu GROUP BY time(1m)", "at least one aggregate function"),
+        (
+            "SELECT mean(power_watts) FROM gpu WHERE time > 0 GROUP BY time(1s)",
+            "windows, more than",
+        ),
+        ("SELECT 1 FROM gpu", "at least one variable"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_name(store: Store, text: str, message: str) -> None:
+    assert message in answer(store, text)["error"]
+
+
+def test_a_tenant_sees_neither_others_nor_its_own_tag(store: Store) -> None:
+    assert values(store, "SELECT count(power_watts) FROM gpu") == [["1970-01-01T00:00:00Z", 4]]
+    assert values(store, "SELECT power_watts FROM gpu WHERE tenant = 'globex'") == []
+    assert len(values(store, "SELECT power_watts FROM gpu WHERE tenant = ''")) == 4
+    assert ["tenant"] not in values(store, "SHOW TAG KEYS")
+    assert values(store, "SHOW TAG VALUES WITH KEY = tenant") == []
+    grouped = "SELECT count(power_watts) FROM gpu GROUP BY tenant"
+    assert len(answer(store, grouped)["series"]) == 1
+    assert len(answer(store, grouped, tenants=None)["series"]) == 2
+
+
+def test_appliances_have_names_in_conditions_and_answers(store: Store) -> None:
+    names = {"0a1": "node-7"}
+    listed = values(store, "SHOW TAG VALUES WITH KEY = appliance", names=names)
+    assert listed == [["appliance", "node-7"]]
+    for condition, count in (
+        ("appliance = 'node-7'", 4),
+        ("appliance = '0a1'", 0),
+        ("appliance =~ /^0/", 0),
+        ("appliance !~ /^0/", 4),
+        ("appliance != 'node-7'", 0),
+        ("(appliance = 'x' OR appliance = 'node-7')", 4),
+        ("(appliance = 'node-7' AND gpu = '0' OR gpu = 'x')", 2),
+    ):
+        for function in ("mean", "first"):
+            text = f"SELECT {function}(power_watts), count(power_watts) FROM gpu WHERE {condition}"
+            windows = f"{text} AND time > {NOW_NS - 100 * SECOND_NS} GROUP BY time(1h) fill(none)"
+            assert [row[2] for row in values(store, windows, names=names)] == [count] * bool(count)
+
+
+def test_booleans_are_numbers_and_texts_are_missing(store: Store) -> None:
+    rows = values(store, "SELECT is_on, \"name\" FROM gpu WHERE gpu = '1' AND \"my-tag\" = 'x'")
+    assert [row[1:] for row in rows] == [[1, None]] * 2
+    assert values(store, 'SELECT count("name") FROM gpu') == []
+
+
+def test_answers_and_reads_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw = "SELECT power_watts FROM gpu"
+    assert "reads more than 3 samples" in answer(store, raw, max_samples=3)["error"]
+    monkeypatch.setattr(results, "MAX_VALUES", 7)
+    assert "more than 7 values" in answer(store, raw)["error"]
+    assert len(values(store, f"{raw} LIMIT 3")) == 3
+    with pytest.raises(QueryTimeoutError):
+        answer(store, raw, max_seconds=-1.0)

@@ -1,0 +1,1 @@
+"""InfluxQL for reading, over the samples of any store."""
