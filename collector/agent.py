@@ -3,13 +3,16 @@
     read-host   plugins -> buffer on disk, and the agent's own metrics
     read-NAME   plugins that run in the worker process NAME
     sender      buffer -> portal, or InfluxDB
+    remote-write  buffer -> another server, if one is configured
 
 and those of `collector.portal_client`. The thread that runs the agent watches the read threads. One
 process can run several agents: there is no global state, and signals are up to the caller.
 """
 
 import logging
+import os
 import socket
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -27,6 +30,7 @@ from collector.own_metrics import OwnMetrics
 from collector.periodic_task import PeriodicTask
 from collector.portal_client import OFFLINE_WAIT_SECONDS, PortalClient
 from collector.reading.plugin_host import PluginHost, plugin_plans
+from collector.remote_write.writer import RemoteWriter
 from collector.samples import SampleWriter, append_points
 from collector.sending.delivery import (
     build_buffer,
@@ -91,6 +95,7 @@ class Agent:
         self._buffer = build_buffer(config, clock=clock)
         self._delivery = build_delivery(config, identity, self._buffer, clock=clock)
         self._sender = self._delivery.sender
+        self._remote_writer = self._build_remote_writer()
         self._certificates = CertificateManager(config, identity, self._delivery, clock=clock)
         self._executor = executor
         self._registry_token = CurrentRegistryToken()
@@ -131,7 +136,7 @@ class Agent:
             access_points=self._delivery.access_points,
             samples=self._samples,
             clock=clock,
-            extra_metrics=self._certificates.metrics,
+            extra_metrics=self._extra_metrics,
         )
         self._host_logs = self._build_host_logs()
         self._portal_client = self._build_portal_client(identity) if identity is not None else None
@@ -209,6 +214,22 @@ class Agent:
         points = history(config, start_at=start_at, end_at=end_at, step=step, planned=planned)
         return append_points(points, self._buffer)
 
+    def _build_remote_writer(self) -> RemoteWriter | None:
+        settings = self._config.remote_write
+        if settings is None:
+            return None
+        return RemoteWriter(
+            settings,
+            self._buffer,
+            appliance=self._config.name or socket.gethostname(),
+            clock=self._clock,
+            environ=os.environ,
+        )
+
+    def _extra_metrics(self) -> Mapping[str, float | int | None]:
+        own = self._remote_writer.metrics() if self._remote_writer is not None else {}
+        return {**self._certificates.metrics(), **own}
+
     def _build_host_logs(self) -> HostLogs | None:
         """Return what sends the host's logs; a simulated appliance is no host of its own."""
         config = self._config
@@ -256,6 +277,8 @@ class Agent:
 
     def _tasks(self, stop: Event) -> list[PeriodicTask]:
         tasks = [PeriodicTask("sender", self._send, stop=stop, on_end=self._sender.close)]
+        if (writer := self._remote_writer) is not None:
+            tasks.append(PeriodicTask("remote-write", writer.step, stop=stop, on_end=writer.close))
         if (prober := self._delivery.prober) is not None:
             tasks.append(PeriodicTask("access-points", prober.step, stop=stop))
         tasks += self._certificates.tasks(stop)

@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from collector.logs.settings import UNIT_NAME, LogSettings
+from collector.remote_write.settings import RemoteWriteSettings, check_remote_write
 from collector.scheduler_tables import SCHEDULERS, check_schedulers
 from collector.tls import TLSFiles, tls_errors
 from core.config import check_config, read_toml
@@ -111,6 +112,7 @@ class AgentConfig:
         container_pids_limit: most processes and threads of one container.
         poll_wait_seconds: how long the portal may delay the response to a long poll.
         logs: which lines of the host's logs are sent.
+        remote_write: where samples go beside the portal.
         plugins: settings of `[plugins.NAME]`, by name.
     """
 
@@ -142,6 +144,7 @@ class AgentConfig:
     container_pids_limit: Annotated[int, Meta(ge=16)] = 4096
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
     logs: LogSettings = field(default_factory=LogSettings)
+    remote_write: RemoteWriteSettings | None = None
     plugins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -174,7 +177,7 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
     values = read_toml(path)
     if data_dir is not None:
         values = {"data_dir": str(data_dir), **values}
-    tables = {"influxdb", "logs", *SCHEDULERS}
+    tables = {"influxdb", "logs", "remote_write", *SCHEDULERS}
     flat = {key: value for key, value in values.items() if key not in tables}
     config, errors = check_config(AgentConfig, flat)
     errors += _destination_errors(values)
@@ -191,6 +194,10 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
         logs, log_errors = _check_logs(values["logs"])
         errors += log_errors
         config = replace(config, logs=logs) if config is not None and logs is not None else None
+    if "remote_write" in values:
+        remote_write, remote_write_errors = check_remote_write(values["remote_write"])
+        errors += remote_write_errors
+        config = replace(config, remote_write=remote_write) if config is not None else None
     if config is not None:
         files = TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
         errors += tls_errors(files)

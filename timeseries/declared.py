@@ -171,7 +171,9 @@ DECLARED: Mapping[str, Declared] = {
         "access_point_latency_seconds backlog_points buffered_bytes buffered_points "
         "certificate_remaining_seconds certificate_renewal_failures cpu_percent damaged_bytes "
         "dropped_by_age_points dropped_by_size_points dropped_points gather_failures "
-        "implausible_readings resident_bytes send_failures sent_points undeliverable_lines",
+        "implausible_readings remote_write_dropped_points remote_write_failures "
+        "remote_write_lag_seconds remote_write_rejected_samples remote_write_sent_samples "
+        "resident_bytes send_failures sent_points undeliverable_lines",
     ),
     "plugin": _declared(
         "plugin",

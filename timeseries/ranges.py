@@ -63,7 +63,9 @@ _FIELDS: Mapping[Range, str] = {
     "dropped_by_size_points dropped_points ecc_corrected_aggregate ecc_corrected_volatile "
     "ecc_uncorrected_aggregate ecc_uncorrected_volatile errors gather_failures "
     "implausible_readings inodes_free inodes_total inodes_used nvlink_errors pcie_replays "
-    "recovery_errors remapped_rows_corrected remapped_rows_uncorrected replay_errors "
+    "recovery_errors remapped_rows_corrected remapped_rows_uncorrected "
+    "remote_write_dropped_points remote_write_failures remote_write_rejected_samples "
+    "remote_write_sent_samples replay_errors "
     "retired_pages_double_bit retired_pages_single_bit send_failures sent_points "
     "skipped_evaluations sram_ecc_corrected_aggregate sram_ecc_uncorrected_aggregate timeouts "
     "undeliverable_lines",

@@ -2,7 +2,8 @@
 
 Frames are appended to segment files. Those younger than `LIVE_AGE` are *live* and are sent first,
 so that the portal shows current values right after an outage; older ones are the *backlog*, which
-is sent oldest first and at a limited rate. The *cursor* stores what the portal has acknowledged.
+is sent oldest first and at a limited rate. The *cursor* stores what the portal has acknowledged,
+and the position of a second reader (`collector.buffering.follower`), which may go elsewhere.
 
 Size and age are limited: the oldest segment is dropped, and its points are counted by reason. While
 the disk is not writable, frames are kept in memory, within a limit. Damaged data is set aside and
@@ -19,6 +20,7 @@ from threading import Condition, Lock
 import msgspec
 
 from collector.buffering.cursor import CURSOR_NAME, Cursor, read_cursor
+from collector.buffering.follower import FollowedFrames
 from collector.buffering.frames import Frame, encode_frame
 from collector.buffering.store import (
     BATCH_BYTES,
@@ -68,6 +70,7 @@ class DiskBuffer:
         max_age_seconds: age limit of samples.
         clock: the time.
         backlog_points_per_second: how fast the backlog is sent.
+        is_followed: whether a second reader reads everything by `follow`, in another thread.
         monotonic: measures that rate.
     """
 
@@ -79,6 +82,7 @@ class DiskBuffer:
         max_age_seconds: float,
         clock: Clock,
         backlog_points_per_second: float = BACKLOG_POINTS_PER_SECOND,
+        is_followed: bool = False,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
@@ -90,6 +94,7 @@ class DiskBuffer:
         self._is_sending_live = False
         self._rate_limit = RateLimit(backlog_points_per_second, monotonic)
         self._cursor = read_cursor(folder)
+        self._cursor.followed = (self._cursor.followed or (0, 0)) if is_followed else None
         self._store = BufferStore(
             folder,
             max_bytes=max_bytes,
@@ -106,7 +111,7 @@ class DiskBuffer:
         with self._changed:
             self._store.add(frame, content)
             self._move_old_to_backlog()
-            self._changed.notify()
+            self._changed.notify_all()
         self._save(only_if_unsaved=True)
 
     def wait_for_frames(self, timeout_seconds: float) -> bool:
@@ -157,6 +162,36 @@ class DiskBuffer:
                 self._rate_limit.consume(batch.points)
         self._save()
 
+    def wait_to_follow(self, timeout_seconds: float) -> bool:
+        """Wait until there are frames for the second reader; return False after the timeout.
+
+        Returns at once after `stop_waiting`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_behind() or self._is_stopping, timeout_seconds)
+            return self._is_behind()
+
+    def follow(
+        self, *, max_points: int = BATCH_POINTS, max_bytes: int = BATCH_BYTES
+    ) -> FollowedFrames | None:
+        """Return the next frames of the second reader, at least one; None if there are none.
+
+        Raises:
+            OSError: the disk has an error that may be temporary.
+        """
+        with self._changed:
+            follower = self._store.follower
+            if follower is None:
+                return None
+            return follower.read(max_points=max_points, max_bytes=max_bytes)
+
+    def advance(self, followed: FollowedFrames) -> None:
+        """Move the second reader after frames that were delivered or given up."""
+        with self._changed:
+            if self._store.follower is not None:
+                self._store.follower.advance(followed)
+        self._save()
+
     def close(self) -> None:
         """Close the files, after a last attempt to write what is only in memory."""
         self.stop_waiting()
@@ -186,6 +221,9 @@ class DiskBuffer:
     def losses(self) -> Cursor:
         """Counts of points that were dropped or damaged, ever."""
         return self._cursor
+
+    def _is_behind(self) -> bool:
+        return self._store.follower is not None and self._store.follower.is_behind
 
     def _is_ready(self) -> bool:
         if self._store.live:

@@ -23,6 +23,8 @@ class Cursor(msgspec.Struct, omit_defaults=True):
         dropped_by_size_points: those of them that exceeded the size limit.
         damaged_points: points that could not be read back, as far as known.
         damaged_bytes: bytes that could not be read back.
+        followed: the position of the buffer's second reader, if it has one.
+        unfollowed_points: points that were dropped before that reader came to them, ever.
     """
 
     version: int
@@ -33,6 +35,8 @@ class Cursor(msgspec.Struct, omit_defaults=True):
     dropped_by_size_points: int = 0
     damaged_points: int = 0
     damaged_bytes: int = 0
+    followed: tuple[int, int] | None = None
+    unfollowed_points: int = 0
 
 
 def read_cursor(folder: Path) -> Cursor:

@@ -25,7 +25,11 @@ class SegmentFiles:
     Args:
         folder: their folder.
         segment_bytes: the size after which a new one is started.
-        cursor: has the next number.
+        cursor: has the next number, and the position of a second reader.
+
+    Attributes:
+        held_from: the number of the first segment that a second reader still needs; None if there
+            is no such reader.
     """
 
     def __init__(self, folder: Path, *, segment_bytes: int, cursor: Cursor) -> None:
@@ -34,6 +38,7 @@ class SegmentFiles:
         self._cursor = cursor
         self._segments: dict[int, Segment] = {}
         self._writer: SegmentWriter | None = None
+        self.held_from = None if cursor.followed is None else cursor.followed[0]
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -50,6 +55,26 @@ class SegmentFiles:
     def oldest(self) -> Segment:
         """The segment with the oldest samples."""
         return next(iter(self._segments.values()))
+
+    @property
+    def oldest_acknowledged(self) -> Segment | None:
+        """The oldest segment that only a second reader needs, if there is one."""
+        return next(
+            (
+                segment
+                for segment in self._segments.values()
+                if segment.is_acknowledged and not self._is_current(segment)
+            ),
+            None,
+        )
+
+    def first_from(self, number: int) -> Segment | None:
+        """Return the first segment with a number of at least this."""
+        return next((own for own in self._segments.values() if own.number >= number), None)
+
+    def before(self, number: int) -> list[Segment]:
+        """Return the segments with lower numbers."""
+        return [segment for segment in self._segments.values() if segment.number < number]
 
     def free_bytes(self, segment: Segment) -> int:
         """Return how many bytes can be added to a segment."""
@@ -76,7 +101,7 @@ class SegmentFiles:
                 log.warning("can't read %s, skipping it: %s", path, error)
                 on_unreadable(path)
                 continue
-            if segment.is_acknowledged:
+            if segment.is_acknowledged and not self._is_held(segment):
                 remove(path)
             else:
                 self._segments[number] = segment
@@ -108,8 +133,7 @@ class SegmentFiles:
 
     def delete_if_acknowledged(self, segment: Segment) -> None:
         """Delete a segment that is completely acknowledged and will not grow."""
-        is_in_use = self._writer is not None and self._writer.segment is segment
-        if segment.is_acknowledged and not (is_in_use and self._has_space(segment)):
+        if segment.is_acknowledged and not (self._is_current(segment) or self._is_held(segment)):
             self.delete(segment)
 
     def delete(self, segment: Segment) -> None:
@@ -129,6 +153,14 @@ class SegmentFiles:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
+
+    def _is_current(self, segment: Segment) -> bool:
+        """Return whether a segment will grow."""
+        is_in_use = self._writer is not None and self._writer.segment is segment
+        return is_in_use and self._has_space(segment)
+
+    def _is_held(self, segment: Segment) -> bool:
+        return self.held_from is not None and segment.number >= self.held_from
 
     def _has_space(self, segment: Segment) -> bool:
         return not segment.is_sealed and segment.size_bytes < self._segment_bytes

@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from collector.buffering.cursor import Cursor
+from collector.buffering.follower import BufferFollower
 from collector.buffering.frames import Extent, Frame
 from collector.buffering.queues import BacklogQueue, LiveQueue, QueuedFrame
 from collector.buffering.segment_files import SegmentFiles
@@ -48,6 +49,7 @@ class BufferStore:
 
     Attributes:
         is_unsaved: whether the cursor's file does not contain all losses yet.
+        follower: the second reader, if the cursor has a position for it.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class BufferStore:
         self.is_unsaved = False
         self.live = LiveQueue()
         self.backlog = BacklogQueue()
+        self.follower: BufferFollower | None = None
 
     @property
     def size_bytes(self) -> int:
@@ -86,6 +89,8 @@ class BufferStore:
                 else:
                     self.live.add_from_disk(segment, extent)
             self.move_old_to_backlog()
+        if self._cursor.followed is not None:
+            self.follower = BufferFollower(self._files, self._cursor)
 
     def add(self, frame: Frame, content: bytes) -> None:
         """Add a frame and write it to disk, if that is possible.
@@ -177,6 +182,11 @@ class BufferStore:
             is_too_large = len(self._files) > 1 and self._files.size_bytes > self._max_bytes
             if not (is_too_old or is_too_large):
                 break
+            if not is_too_old:
+                # What the portal needs stays longer than what only the follower does.
+                segment = self._files.oldest_acknowledged or segment
+            if self.follower is not None:
+                self.follower.note_drop(segment)
             points = self.backlog.drop_segment(segment) + self.live.drop_segment(segment)
             self._files.delete(segment)
             where = f"segment {segment.path.name}"

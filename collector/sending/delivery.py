@@ -50,6 +50,7 @@ def build_buffer(config: AgentConfig, *, clock: Clock) -> DiskBuffer:
         max_age_seconds=config.buffer_max_age_seconds,
         clock=clock,
         backlog_points_per_second=config.backlog_points_per_second,
+        is_followed=config.remote_write is not None,
     )
 
 

@@ -17,7 +17,7 @@ from timeseries.lineprotocol.encode import encode
 from timeseries.promql.selection import Source
 from timeseries.store import Store, write
 
-CASES = 300
+CASES = 150
 START_SECONDS, SECONDS = 1_700_000_100, 3_600
 NOW_NS = (START_SECONDS + 2 * SECONDS) * 1_000_000_000
 TOLERANCE = 1e-9

@@ -1,0 +1,1 @@
+"""Samples onward by Prometheus' remote_write, beside the portal."""
