@@ -59,6 +59,26 @@ def test_least_fragmentation_keeps_the_cores_that_free_gpus_need() -> None:
     assert decision.appliance_id == "dgx-02"
 
 
+def test_least_fragmentation_keeps_what_only_a_quarter_of_the_usual_jobs_can_use() -> None:
+    usual = [(JobShape(gpus=1, cpus=12), 3.0), (JobShape(gpus=1, cpus=3), 1.0)]
+    shared = RunningJob(job_id="r", gpu_uuids=[gpu_uuid("dgx", 0)], gpu_milli=500, cpus=16)
+    fleet = [
+        appliance("dgx", gpus=5, cpus=64, running=[shared]),
+        appliance("edge", gpus=1, cpus=8),
+    ]
+    [decision] = plan(
+        Snapshot(
+            now=NOON,
+            appliances=fleet,
+            jobs=[job("a", gpus=1, gpu_milli=470, cpus=8)],
+            policy="least_fragmentation",
+            workload=usual,
+        )
+    )
+    # On dgx, cores for one of four large jobs are lost, but small ones can still use its GPUs.
+    assert decision.appliance_id == "dgx"
+
+
 def test_shares_of_a_gpu_fill_one_before_the_next_and_never_more_than_it_has() -> None:
     jobs = [job(f"job-{number}", gpus=1, gpu_milli=400) for number in range(5)]
     decisions = plan(Snapshot(now=NOON, appliances=[appliance("mini", gpus=2)], jobs=jobs))
