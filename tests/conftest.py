@@ -236,6 +236,7 @@ class LazyStore:
     """A store that opens when it is first used: most tests never do."""
 
     takes_many_senders = DuckDBStore.takes_many_senders
+    takes_series = DuckDBStore.takes_series
 
     def __init__(self, open_store: Callable[[], DuckDBStore]) -> None:
         self._open_store = open_store

@@ -16,6 +16,7 @@ from timeseries.points import Batch, FieldValue, Point
 
 if TYPE_CHECKING:  # NumPy is only on servers
     from timeseries.columns import SampleColumns, SeriesColumns
+    from timeseries.series_batch import SeriesBatch
 
 TENANT_TAG = "tenant"
 APPLIANCE_TAG = "appliance"
@@ -319,6 +320,13 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Write queued points and close the database."""
+
+
+class SeriesStore(Store, Protocol):
+    """A store that takes samples of numbered series as they are, as `takes_series` says."""
+
+    def submit_series(self, batch: "SeriesBatch") -> "Future[list[RejectedPoint]]":
+        """Queue samples of numbered series, whose identity is verified; see `submit`."""
 
 
 def write(

@@ -4,12 +4,15 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from prometheus_client import Counter, Histogram
 
 from timeseries.points import Batch
-from timeseries.store import RejectedPoint, Store
+from timeseries.store import RejectedPoint, SeriesStore, Store
+
+if TYPE_CHECKING:  # NumPy is only on servers
+    from timeseries.series_batch import SeriesBatch
 
 STORE_SECONDS = Histogram(
     "vedette_store_seconds",
@@ -42,9 +45,14 @@ class _TimedStore:
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> "Future[list[RejectedPoint]]":
         """Queue a batch for writing."""
-        started = time.perf_counter()
-        written = self._store.submit(batch, identity=identity)
-        written.add_done_callback(partial(self._note_write, started))
+        return self._timed(self._store.submit(batch, identity=identity))
+
+    def submit_series(self, batch: "SeriesBatch") -> "Future[list[RejectedPoint]]":
+        """Queue samples of numbered series for writing."""
+        return self._timed(cast("SeriesStore", self._store).submit_series(batch))
+
+    def _timed(self, written: "Future[list[RejectedPoint]]") -> "Future[list[RejectedPoint]]":
+        written.add_done_callback(partial(self._note_write, time.perf_counter()))
         return written
 
     def _note_write(self, started: float, written: "Future[list[RejectedPoint]]") -> None:

@@ -14,19 +14,30 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from core.errors import OverloadedError, VedetteError
 from timeseries.points import Batch
 from timeseries.store import RejectedPoint, StoreUnavailableError
 
+if TYPE_CHECKING:  # NumPy is only on servers
+    from timeseries.series_batch import SeriesBatch
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Points to write for one sender; the future resolves when they are durable."""
+    """Points to write for one sender; the future resolves when they are durable.
+
+    `numbered` has samples of numbered series, which only the embedded store takes.
+    """
 
     batch: Batch
     identity: Mapping[str, str]
     future: Future[list[RejectedPoint]] = field(default_factory=Future)
+    numbered: "SeriesBatch | None" = None
+
+    def __len__(self) -> int:
+        return len(self.batch) if self.numbered is None else len(self.numbered)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +114,7 @@ class WriteQueue:
 
     def put(self, item: Submission | Task) -> None:
         """Append a submission or task; raises as `submit` does."""
-        weight = len(item.batch) if isinstance(item, Submission) else 0
+        weight = len(item) if isinstance(item, Submission) else 0
         with self._changed:
             if self._is_closed:
                 raise StoreUnavailableError("The time series store is closed.")
@@ -136,7 +147,7 @@ class WriteQueue:
             if isinstance(first, Task):
                 return first
             group = self._group_of(first)
-            rate = self._rate(sum(len(submission.batch) for submission in group))
+            rate = self._rate(sum(map(len, group)))
             self._is_busy = (
                 self._linger is not None
                 and len(group) > 1
@@ -179,14 +190,14 @@ class WriteQueue:
         )
 
     def _group_of(self, first: Submission) -> list[Submission]:
-        group, points = [first], len(first.batch)
+        group, points = [first], len(first)
         while self._items and points < self._max_group_points:
             following = self._items[0]
             if isinstance(following, Task):
                 break
             self._items.popleft()
             group.append(following)
-            points += len(following.batch)
+            points += len(following)
         self._waiting_points -= points
         return group
 

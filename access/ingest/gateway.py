@@ -7,7 +7,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
 
@@ -26,14 +26,16 @@ from access.ingest.quotas import QuotaCache
 from access.ingest.rejection_notes import RejectionNotes
 from access.ingest.request_batcher import Post, RequestBatcher, join, kind_of
 from access.ingest.series_limit import SeriesLimit
+from access.ingest.series_writes import SeriesWrites, Stored, senders_of
 from core.clock import NS_PER_SECOND, Clock, to_ns
 from core.errors import OverloadedError
 from core.rate_limits import RateLimit
 from core.settings import ServerSettings
 from tenants.lifecycle.usage import SampleCounts
-from timeseries.identity import stamp
+from timeseries.identity import Identity, stamp
 from timeseries.lineprotocol.parser import ParseResult, parse
 from timeseries.points import Batch
+from timeseries.series_batch import SeriesBatch
 from timeseries.store import Store
 
 MAX_AHEAD = timedelta(hours=1)
@@ -60,21 +62,6 @@ class WriteResult:
     total: int
     left_out: int = 0
     late: Span | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class _Stored:
-    """The outcome of a batch.
-
-    Attributes:
-        rejected: the reasons, by position.
-        left_out: how many points the store can't store.
-        late: late samples, by the index of their agent.
-    """
-
-    rejected: dict[int, str]
-    left_out: int = 0
-    late: Mapping[int, Span] = field(default_factory=dict)
 
 
 class Gateway:
@@ -111,6 +98,7 @@ class Gateway:
         )
         if quotas is not None:
             quotas.store_counts_of(self._counts)
+        self._series_writes = SeriesWrites(store, self._refused, late_notes)
         self._batcher: RequestBatcher[WriteResult] = RequestBatcher(self._write_posts)
 
     async def write_lines(self, agent: Agent, body: bytes, *, precision: str) -> WriteResult:
@@ -155,7 +143,7 @@ class Gateway:
             precision: how the sender's times were read, for the error messages.
             sender_of: for each position the index of its agent; not needed for a single one.
         """
-        stored = _Stored({})
+        stored = Stored({})
         if agents:
             await self.check(agents[0].tenant_id)
             stored = await self._store_valid(
@@ -168,6 +156,39 @@ class Gateway:
             await self._note_late(agents[index], span)
         return self._counted(result, agents, sender_of)
 
+    async def write_series(
+        self,
+        agents: Sequence[Agent],
+        batch: SeriesBatch,
+        *,
+        errors: Mapping[int, str],
+        precision: str = "ns",
+    ) -> WriteResult:
+        """Store samples of numbered series of one tenant; returns when they are durable.
+
+        Args:
+            agents: those whose identity the series have.
+            batch: the samples.
+            errors: position to reason of invalid ones.
+            precision: how the sender's times were read, for the error messages.
+        """
+        total = len(batch) + len(errors)
+        stored, sender_of = Stored({}), dict[int, int]()
+        if len(batch):
+            await self.check(agents[0].tenant_id)
+            now = self._clock()
+            reasons = self._time_errors(batch, now=now, precision=precision)
+            valid = batch.without(reasons)
+            stored = await self._series_writes.store(valid, agents, now=now)
+            self._points.hit(agents[0].tenant_id, cost=len(valid))
+            reasons |= stored.rejected
+            sender_of = senders_of(batch.only(reasons), agents)
+            errors = {**errors, **reasons}
+        line_errors = [LineError(at + 1, errors[at]) for at in sorted(errors)]
+        for at, span in stored.late.items():
+            await self._note_late(agents[at], span)
+        return self._counted(WriteResult(line_errors, total, stored.left_out), agents, sender_of)
+
     async def _noted(self, agent: Agent, result: WriteResult) -> WriteResult:
         """Return a result once its late samples are noted: other senders don't wait for that."""
         if result.late is not None:
@@ -179,7 +200,10 @@ class Gateway:
             await self._late_notes.note(agent, span)
 
     def _counted(
-        self, result: WriteResult, agents: Sequence[Agent], sender_of: Sequence[int]
+        self,
+        result: WriteResult,
+        agents: Sequence[Agent],
+        sender_of: Sequence[int] | Mapping[int, int],
     ) -> WriteResult:
         stored = result.total - len(result.errors) - result.left_out
         STORED_POINTS.inc(stored)
@@ -253,7 +277,7 @@ class Gateway:
 
     async def _store_valid(
         self, batch: Batch, agents: Sequence[Agent], sender_of: Sequence[int], *, precision: str
-    ) -> "_Stored":
+    ) -> Stored:
         """Store the valid points of a batch.
 
         Args:
@@ -269,16 +293,11 @@ class Gateway:
         identity = identities[0] if len(agents) == 1 else None
         if identity is None:
             valid = stamp(valid, identities, sender_of)
-        for limit in (self._names, self._series):
-            too_many = limit.rejected(valid, identity=identity, now=now)
-            valid = valid.without(too_many)
-            reasons |= too_many
-        if self._job_tags is not None:
-            foreign = await self._job_tags.rejected(valid, agents)
-            valid = valid.without(foreign)
-            reasons |= foreign
+        refused = await self._refused(valid, agents, now, identity)
+        valid = valid.without(refused)
+        reasons |= refused
         if not valid.blocks:
-            return _Stored(reasons)
+            return Stored(reasons)
         stored = self._store.submit(valid, identity={} if valid.is_stamped else agents[0].tags)
         if self._points.per_second:
             for index, points in _points_by_sender(valid, sender_of).items():
@@ -287,7 +306,25 @@ class Gateway:
         outcome = await asyncio.shield(asyncio.wrap_future(stored))
         reasons |= {point.position: point.reason for point in outcome if not point.is_left_out}
         late = {} if self._late_notes is None else self._late_notes.spans(valid, sender_of)
-        return _Stored(reasons, sum(point.is_left_out for point in outcome), late)
+        return Stored(reasons, sum(point.is_left_out for point in outcome), late)
+
+    async def _refused(
+        self, batch: Batch, agents: Sequence[Agent], now: datetime, identity: Identity | None = None
+    ) -> dict[int, str]:
+        """Return the positions of points above a limit, or with another's job, and why."""
+        reasons: dict[int, str] = {}
+        for limit in (self._names, self._series):
+            reasons |= limit.rejected(batch.without(reasons), identity=identity, now=now)
+        if self._job_tags is not None:
+            reasons |= await self._job_tags.rejected(batch.without(reasons), agents)
+        return reasons
+
+    def _time_errors(self, batch: SeriesBatch, *, now: datetime, precision: str) -> dict[int, str]:
+        oldest, newest = to_ns(now - self._max_age), to_ns(now + MAX_AHEAD)
+        bad = batch.select((batch.times_ns < oldest) | (batch.times_ns > newest))
+        return time_errors(
+            bad.as_batch(), now_ns=to_ns(now), max_age=self._max_age, precision=precision
+        )
 
 
 def time_errors(batch: Batch, *, now_ns: int, max_age: timedelta, precision: str) -> dict[int, str]:

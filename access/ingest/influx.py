@@ -19,7 +19,8 @@ from access.identity.auth import Authenticator
 from access.ingest.body import BYTE_ORDER_MARK, read_body
 from access.ingest.gateway import Gateway, WriteResult, parse_errors
 from access.ingest.metrics import INGESTED_BYTES
-from access.ingest.receiver import INFLUX, TELEGRAF, Receiver, Sender
+from access.ingest.receiver import INFLUX, TELEGRAF, Receiver
+from access.ingest.sender_series import Sender
 
 V2_PRECISIONS = ("ns", "us", "ms", "s")
 V1_PRECISIONS = ("n", "ns", "u", "us", "ms", "s", "m", "h")

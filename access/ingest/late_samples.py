@@ -6,7 +6,7 @@ once.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -24,6 +24,8 @@ from timeseries.points import Batch
 LATE_AFTER = timedelta(seconds=30)
 # Samples that arrive within it after a transaction are noted by the next one.
 GATHER_SECONDS = 0.05
+SenderOf = Sequence[int] | Mapping[int, int]
+"""The index of the agent of each position."""
 
 
 @dataclass(slots=True)
@@ -51,7 +53,11 @@ class LateNotes:
         self._storing: asyncio.Task[None] | None = None
         self._stored_at = 0.0
 
-    def spans(self, batch: Batch, sender_of: Sequence[int]) -> dict[int, Span]:
+    def before_ns(self) -> int:
+        """Return before when samples are late."""
+        return to_ns(self._clock() - LATE_AFTER)
+
+    def spans(self, batch: Batch, sender_of: SenderOf) -> dict[int, Span]:
         """Return the late samples of a batch by the index of their agent.
 
         Args:
@@ -59,8 +65,7 @@ class LateNotes:
             sender_of: for each position the index of its agent; not needed for a single one.
         """
         spans: dict[int, Span] = {}
-        before_ns = to_ns(self._clock() - LATE_AFTER)
-        for sender, span in _late_spans(batch, sender_of, before_ns=before_ns):
+        for sender, span in _late_spans(batch, sender_of, before_ns=self.before_ns()):
             spans.setdefault(sender, span).include(span)
         return spans
 
@@ -100,9 +105,7 @@ def _insert(session: Session, rows: Sequence[dict[str, object]]) -> None:
     session.execute(insert(LateSamples), rows)
 
 
-def _late_spans(
-    batch: Batch, sender_of: Sequence[int], *, before_ns: int
-) -> Iterable[tuple[int, Span]]:
+def _late_spans(batch: Batch, sender_of: SenderOf, *, before_ns: int) -> Iterable[tuple[int, Span]]:
     """Yield the spans of points older than an instant, with the indexes of their agents."""
     for block in batch.blocks:
         if min(block.times_ns) >= before_ns:

@@ -6,17 +6,24 @@ measurements, but not its meaning or its right, is stored with the program's nam
 `telegraf_cpu`.
 """
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from access.identity.agent_registry import Agent, WriteGrant
 from access.ingest.gateway import Gateway, LineError, WriteResult
 from access.ingest.hosts import Host, Hosts, host_name
 from access.ingest.metrics import REJECTED_POINTS
+from access.ingest.prometheus.series import NumberedSamples, Read, SampleBatch
 from access.ingest.readings import Readings, has_mapping
+from access.ingest.sender_series import Numbers, Sender, SenderSeries
 from timeseries.declared import DECLARED
-from timeseries.points import Batch, Block
+from timeseries.points import Batch, Block, Point
 from timeseries.prometheus_names import metric_name
+from timeseries.series_batch import VALUE_FIELD, SeriesBatch
 
 TELEGRAF, INFLUX, COLLECTD, PROMETHEUS, OTLP = (
     "telegraf",
@@ -31,7 +38,6 @@ _OURS_IN_PROMQL = frozenset(
     for measurement, declared in DECLARED.items()
     for field in declared.fields
 )
-Sender = Agent | WriteGrant
 _NO_HOST = (
     "nothing says which host it is of; send the tag host, or use a write token for one appliance"
 )
@@ -95,6 +101,96 @@ class Receiver:
         self._hosts.note(sender, [hosts[name] for name in usable])
         return _result(result, refused, total=total, ours=len(sender_of))
 
+    async def write_read(
+        self,
+        sender: Sender,
+        read: Read,
+        series: SenderSeries,
+        *,
+        program: str,
+        precision: str = "ns",
+    ) -> WriteResult:
+        """Store what was read of a request with series that the sender repeats; see `write`."""
+        if isinstance(read, SampleBatch):
+            return await self.write(
+                sender, read.batch, errors=read.errors, program=program, precision=precision
+            )
+        return await self._write_samples(sender, read, series, program=program, precision=precision)
+
+    async def _write_samples(
+        self,
+        sender: Sender,
+        samples: NumberedSamples,
+        series: SenderSeries,
+        *,
+        program: str,
+        precision: str,
+    ) -> WriteResult:
+        places = series.host_of(samples.numbers)
+        if isinstance(sender, Agent):
+            numbers = series.stored(samples.numbers, {0: Host(sender)}, _same_name)
+            batch = _series_batch(samples, series, numbers)
+            return await self._gateway.write_series(
+                [sender], batch, errors=samples.errors, precision=precision
+            )
+        await self._gateway.check(sender.tenant_id)
+        names = {place: series.host_names[place] for place in np.unique(places).tolist()}
+        hosts = await self._hosts.find(
+            sender, sorted(filter(None, names.values())), program=program
+        )
+        usable = {
+            place: hosts[name]
+            for place, name in names.items()
+            if name and hosts[name].agent is not None
+        }
+        reasons = {
+            place: hosts[name].refusal if name else _NO_HOST
+            for place, name in names.items()
+            if place not in usable
+        }
+        refused = dict(samples.errors)
+        if reasons:
+            is_usable = np.isin(places, list(usable))
+            rows = samples.rows[~is_usable].tolist()
+            refused |= {
+                row: reasons[place]
+                for row, place in zip(rows, places[~is_usable].tolist(), strict=True)
+            }
+            samples, places = samples.select(is_usable), places[is_usable]
+        # What is refused is of no appliance, so that the gateway learns nothing of it.
+        REJECTED_POINTS.inc(len(refused))
+        if not usable:
+            return _result(WriteResult([], 0), refused, total=max(refused, default=-1) + 1, ours=0)
+        agents = [host.agent for host in usable.values() if host.agent is not None]
+        numbers = series.stored(samples.numbers, usable, partial(_stored_name, program=program))
+        batch = _series_batch(samples, series, numbers)
+        result = await self._gateway.write_series(agents, batch, errors={}, precision=precision)
+        await self._write_ours(samples, places, series, usable)
+        self._hosts.note(sender, list(usable.values()))
+        return _result(result, refused, total=sys.maxsize, ours=0)
+
+    async def _write_ours(
+        self,
+        samples: NumberedSamples,
+        places: Numbers,
+        series: SenderSeries,
+        hosts: Mapping[int, Host],
+    ) -> None:
+        """Store our readings of what some hosts sent."""
+        ours = [place for place, host in hosts.items() if host.is_ours]
+        is_mapped = series.is_mapped(samples.numbers) & np.isin(places, ours)
+        points, agents, sender_of = list[Point](), list[Agent](), list[int]()
+        for place in np.unique(places[is_mapped]).tolist():
+            agent = hosts[place].agent
+            assert agent is not None  # noqa: S101 - hosts without one are refused before
+            blocks = series.blocks(samples.select(is_mapped & (places == place)))
+            made = self._readings.of_blocks(agent.appliance_id, blocks)
+            points += made
+            sender_of += [len(agents)] * len(made)
+            agents.append(agent)
+        if points:
+            await self._gateway.write(agents, Batch.of(points), errors={}, sender_of=sender_of)
+
     def _ours(
         self, parts: Sequence[tuple[str, Block]], hosts: Mapping[str, Host], *, total: int
     ) -> tuple[list[Block], list[str]]:
@@ -155,14 +251,28 @@ def _refused(named: Sequence[tuple[Block, list[str]]], hosts: Mapping[str, Host]
 
 def _renamed(block: Block, host: Host, *, program: str) -> Block:
     """Return a block under a name that is not one of ours, unless it is ours."""
-    is_named_as_ours = block.measurement in DECLARED or not _OURS_IN_PROMQL.isdisjoint(
-        metric_name(block.measurement, field) for field in block.fields
+    name = _stored_name(block.measurement, host, program=program, fields=block.fields)
+    return block if name == block.measurement else replace(block, measurement=name)
+
+
+def _stored_name(
+    measurement: str, host: Host, *, program: str, fields: Sequence[str] = (VALUE_FIELD,)
+) -> str:
+    """Return the name under which samples of a measurement are stored."""
+    is_named_as_ours = measurement in DECLARED or not _OURS_IN_PROMQL.isdisjoint(
+        metric_name(measurement, field) for field in fields
     )
-    if not is_named_as_ours:
-        return block
-    if host.is_ours and not has_mapping(block.measurement):
-        return block
-    return replace(block, measurement=f"{program}_{block.measurement}")
+    if not is_named_as_ours or (host.is_ours and not has_mapping(measurement)):
+        return measurement
+    return f"{program}_{measurement}"
+
+
+def _same_name(measurement: str, _host: Host) -> str:
+    return measurement
+
+
+def _series_batch(samples: NumberedSamples, series: SenderSeries, numbers: Numbers) -> SeriesBatch:
+    return SeriesBatch(series.table, numbers, samples.values, samples.times_ns, samples.rows)
 
 
 def _result(

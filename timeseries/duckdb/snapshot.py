@@ -32,6 +32,8 @@ def snapshot(store: DuckDBStore) -> Iterator[Path]:
     """
     # DuckDB may write to no other folder.
     copy = store.database.folder / f"{_COPY}.duckdb"
+    # Staged samples would be in the copy, too, but not be counted.
+    store.writer.run(lambda _cursor, _schema: None)
     with store.manifest.pinned():
         try:
             _copy(store, copy)

@@ -61,6 +61,7 @@ from timeseries.duckdb.recovery import settle_files
 from timeseries.duckdb.schema import Span
 from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.points import Batch
+from timeseries.series_batch import SeriesBatch
 from timeseries.store import (
     DamagedStoreError,
     Detail,
@@ -108,6 +109,7 @@ class DuckDBStore(Catalog):
     """
 
     takes_many_senders = True
+    takes_series = True
     reads_many_tenants = True
 
     def __init__(
@@ -149,6 +151,10 @@ class DuckDBStore(Catalog):
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
         """Queue a batch for the next commit; the future has the rejected points."""
         return self.writer.submit(batch, identity)
+
+    def submit_series(self, batch: SeriesBatch) -> Future[list[RejectedPoint]]:
+        """Queue samples of numbered series, whose identity is verified, for the next commit."""
+        return self.writer.submit_series(batch)
 
     def query_range(self, query: RangeQuery) -> list[Series]:
         """Return one series per field and group, ordered by field, then by group."""

@@ -201,8 +201,8 @@ class _Labels:
         except UnicodeDecodeError:
             return Series(("", ()), error="a label is not UTF-8")
         key = bytes((_FIELDS_1.labels << 3 | BYTES,))
-        self._cache.add(b"".join(key + varint(len(label)) + label for label in labels), series)
-        return series
+        written = b"".join(key + varint(len(label)) + label for label in labels)
+        return self._cache.add(written, series)
 
 
 class _References:
@@ -224,7 +224,7 @@ class _References:
         series = self._cache.by_labels.get(texts)
         if series is None:
             series = series_of(zip(texts[::2], texts[1::2], strict=True))
-            self._cache.add(texts, series)
+            return self._cache.add(texts, series)
         return series
 
 

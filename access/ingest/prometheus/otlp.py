@@ -21,9 +21,10 @@ from access.ingest.metrics import INGESTED_BYTES
 from access.ingest.prometheus.otlp_json import read_json
 from access.ingest.prometheus.otlp_protobuf import OTLPReader
 from access.ingest.prometheus.otlp_series import SampleColumns
-from access.ingest.prometheus.series import SampleBatch, SeriesCache, batch_of
+from access.ingest.prometheus.series import Read, SeriesCache, read_of
 from access.ingest.prometheus.wire import BYTES, MAX_MESSAGE_BYTES, VARINT, varint
 from access.ingest.receiver import OTLP, Receiver
+from access.ingest.sender_series import SendersSeries
 
 METRICS_PATH = "/v1/metrics"
 _PROTOBUF, _JSON = "application/x-protobuf", "application/json"
@@ -38,7 +39,7 @@ class OTLPEndpoint:
         self._authenticator = authenticator
         self._receiver = receiver
         self._max_body_bytes = min(max_body_bytes, MAX_MESSAGE_BYTES)
-        self._reader = OTLPReader(SeriesCache())
+        self._senders = SendersSeries()
 
     async def write(self, request: Request) -> Response:
         """Store the data points with the sender's identity."""
@@ -50,15 +51,17 @@ class OTLPEndpoint:
             )
         body = await read_body(request, max_bytes=self._max_body_bytes, tenant_id=sender.tenant_id)
         INGESTED_BYTES.inc(len(body))
-        work = partial(self._read, body, is_json=media_type == _JSON)
+        series = self._senders.of(sender)
+        work = partial(_read, body, series.cache, is_json=media_type == _JSON)
         is_small = len(body) <= THREAD_ABOVE_BYTES
         columns, read = work() if is_small else await fair_worker().run(sender.tenant_id, work)
-        result = await self._receiver.write(sender, read.batch, errors=read.errors, program=OTLP)
+        result = await self._receiver.write_read(sender, read, series, program=OTLP)
         return _response(columns, result, is_json=media_type == _JSON)
 
-    def _read(self, body: bytes, *, is_json: bool) -> tuple[SampleColumns, SampleBatch]:
-        columns = read_json(body) if is_json else self._reader.read(body)
-        return columns, batch_of(columns.samples())
+
+def _read(body: bytes, cache: SeriesCache, *, is_json: bool) -> tuple[SampleColumns, Read]:
+    columns = read_json(body) if is_json else OTLPReader(cache).read(body)
+    return columns, read_of(columns.samples(), cache)
 
 
 def _response(columns: SampleColumns, result: WriteResult, *, is_json: bool) -> Response:

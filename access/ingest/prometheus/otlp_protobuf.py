@@ -127,11 +127,11 @@ class OTLPReader:
                     flags = _number(value)
         labels = (*metric.labels, *_attributes(attributes).items())
         series = labeled(metric.series_name, labels)
-        columns.add_point(series, STALE if flags & NO_RECORDED_VALUE else number_value, time_ns)
         # What usually follows the head: exactly these attributes prove that it is nothing else.
         usual = b"".join(_ATTRIBUTES_KEY + varint(len(item)) + item for item in attributes)
         if point[_HEAD.size :] == usual:
-            self._cache.add_of_metric(metric, usual, series)
+            series = self._cache.add_of_metric(metric, usual, series)
+        columns.add_point(series, STALE if flags & NO_RECORDED_VALUE else number_value, time_ns)
 
 
 def _metric_of(message: bytes, labels: Labels) -> tuple[Metric, bytes]:

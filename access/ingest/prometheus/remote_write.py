@@ -21,9 +21,10 @@ from access.ingest.gateway import WriteResult
 from access.ingest.influx import error_of
 from access.ingest.metrics import INGESTED_BYTES
 from access.ingest.prometheus.messages import read_version_1, read_version_2
-from access.ingest.prometheus.series import SampleBatch, Samples, SeriesCache, batch_of
+from access.ingest.prometheus.series import Read, Samples, SeriesCache, read_of
 from access.ingest.prometheus.wire import MAX_MESSAGE_BYTES, WireError, read_varint
 from access.ingest.receiver import PROMETHEUS, Receiver
+from access.ingest.sender_series import SendersSeries
 
 WRITE_PATH = "/api/v1/prom/write"
 _MEDIA_TYPE = "application/x-protobuf"
@@ -43,18 +44,19 @@ class RemoteWriteEndpoint:
         self._authenticator = authenticator
         self._receiver = receiver
         self._max_body_bytes = min(max_body_bytes, MAX_MESSAGE_BYTES)
-        self._cache = SeriesCache()
+        self._senders = SendersSeries()
 
     async def write(self, request: Request) -> Response:
         """Store the samples with the sender's identity."""
         sender = await self._authenticator.sender(request)
         reader = reader_of(request)
         packed = await read_raw_body(request, max_bytes=self._max_body_bytes)
-        work = partial(self._read, packed, reader)
+        series = self._senders.of(sender)
+        work = partial(self._read, packed, reader, series.cache)
         is_small = len(packed) <= THREAD_ABOVE_BYTES // 8
         samples, read = work() if is_small else await fair_worker().run(sender.tenant_id, work)
-        result = await self._receiver.write(
-            sender, read.batch, errors=read.errors, program=PROMETHEUS, precision="ms"
+        result = await self._receiver.write_read(
+            sender, read, series, program=PROMETHEUS, precision="ms"
         )
         response = (
             error_of(request, result, kind="sample") if result.errors else Response(status_code=204)
@@ -63,12 +65,15 @@ class RemoteWriteEndpoint:
         return response
 
     def _read(
-        self, packed: bytes, reader: Callable[[bytes, SeriesCache], Samples]
-    ) -> tuple[Samples, SampleBatch]:
+        self,
+        packed: bytes,
+        reader: Callable[[bytes, SeriesCache], Samples],
+        cache: SeriesCache,
+    ) -> tuple[Samples, Read]:
         body = unsnappy(packed, max_bytes=self._max_body_bytes)
         INGESTED_BYTES.inc(len(body))
-        samples = reader(body, self._cache)
-        return samples, batch_of(samples)
+        samples = reader(body, cache)
+        return samples, read_of(samples, cache)
 
 
 def reader_of(request: Request) -> Callable[[bytes, SeriesCache], Samples]:
@@ -112,7 +117,7 @@ def unsnappy(packed: bytes, *, max_bytes: int) -> bytes:
         ) from error
 
 
-def written_headers(samples: Samples, read: SampleBatch, result: WriteResult) -> dict[str, str]:
+def written_headers(samples: Samples, read: Read, result: WriteResult) -> dict[str, str]:
     """Return the headers by which senders of version 2.0 count what was stored."""
     failed = {error.line - 1 for error in result.errors}
     histograms = len(samples.histogram_rows) // 2

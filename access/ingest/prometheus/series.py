@@ -2,20 +2,21 @@
 
 A series `node_load1{...}` is the field `value` of the measurement `node_load1`; its labels are the
 tags. Parsing the labels costs much more than the rest of a sample, and a sender repeats them in
-every post: what was parsed is remembered by its bytes.
+every post: what was parsed is remembered by its bytes, and has a number.
 """
 
 import re
 from array import array
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 
 from timeseries.points import Batch, Block
+from timeseries.series_batch import VALUE_FIELD, Shape
 
-VALUE_FIELD = "value"
 NAME_LABEL = "__name__"
 MAX_LABELS = 64
 MAX_LABEL_BYTES = 4096
@@ -26,17 +27,24 @@ _OVERHEAD_BYTES = 1000
 STALE_BITS = 0x7FF0000000000002
 _LABEL_NAME = re.compile(r"[^\x00-\x1f]+")
 
-Shape = tuple[str, tuple[str, ...]]
-"""A measurement and its tags, in the order of their names."""
+UNNUMBERED = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The labels of a series; those of an invalid one have an `error`."""
+    """The labels of a series.
+
+    Attributes:
+        shape: its measurement, and its tags in the order of their names.
+        tag_values: the value of each tag.
+        error: why it is invalid; empty if it is not.
+        number: its place in the cache that remembers it.
+    """
 
     shape: Shape
     tag_values: tuple[str, ...] = ()
     error: str = ""
+    number: int = field(default=UNNUMBERED, compare=False)
 
     @property
     def labels(self) -> dict[str, str]:
@@ -67,7 +75,7 @@ def series_of(labels: Iterable[tuple[str, str]]) -> Series:
 def suffixed(series: Series, suffix: str) -> Series:
     """Return the series with a longer name."""
     measurement, tags = series.shape
-    return replace(series, shape=(f"{measurement}{suffix}", tags))
+    return replace(series, shape=(f"{measurement}{suffix}", tags), number=UNNUMBERED)
 
 
 def is_stale(value: float) -> bool:
@@ -81,42 +89,63 @@ def too_many_labels(count: int) -> Series:
 
 
 class SeriesCache:
-    """The series of senders, by the bytes or texts of their labels; starts anew when it is full.
+    """The series of a sender, by the bytes or texts of their labels.
 
     Attributes:
         by_labels: series that the labels alone identify.
+        series: the series of each number.
+        bytes: about what they take in memory.
     """
 
     def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
         self.by_labels: dict[bytes | tuple[str, ...], Series] = {}
+        self.series: list[Series] = []
+        self.bytes = 0
         self._by_metric: dict[Hashable, dict[bytes, Series]] = {}
+        self._by_value: dict[Series, Series] = {}
         self._max_bytes = max_bytes
-        self._bytes = 0
+        # Small requests are read beside a large one.
+        self._lock = Lock()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more series are remembered: begin a new one."""
+        return self.bytes >= self._max_bytes
 
     def of_metric(self, metric: Hashable) -> Mapping[bytes, Series]:
         """Return the series of a metric by their attributes."""
         return self._by_metric.get(metric, {})
 
-    def add(self, labels: bytes | tuple[str, ...], series: Series) -> None:
-        """Remember a valid series; an error is worked out anew each time."""
-        if not series.error and labels not in self.by_labels:
-            self._make_room(sum(map(len, labels)) if isinstance(labels, tuple) else len(labels))
+    def add(self, labels: bytes | tuple[str, ...], series: Series) -> Series:
+        """Remember a valid series by its labels; return it with its number."""
+        series = self.numbered(series)
+        if series.number != UNNUMBERED and labels not in self.by_labels:
+            self.bytes += sum(map(len, labels)) if isinstance(labels, tuple) else len(labels)
             self.by_labels[labels] = series
+        return series
 
-    def add_of_metric(self, metric: Hashable, attributes: bytes, series: Series) -> None:
-        """Remember a valid series of a metric."""
-        if not series.error:
-            # The first one of a metric has its name and resource, too.
-            self._make_room(len(attributes) + sum(map(len, series.tag_values)))
+    def add_of_metric(self, metric: Hashable, attributes: bytes, series: Series) -> Series:
+        """Remember a valid series of a metric; return it with its number."""
+        series = self.numbered(series)
+        if series.number != UNNUMBERED:
+            self.bytes += len(attributes)
             self._by_metric.setdefault(metric, {})[attributes] = series
+        return series
 
-    def _make_room(self, size: int) -> None:
-        size = 2 * size + _OVERHEAD_BYTES
-        if self._bytes + size > self._max_bytes:
-            self.by_labels.clear()
-            self._by_metric.clear()
-            self._bytes = 0
-        self._bytes += size
+    def numbered(self, series: Series) -> Series:
+        """Return the same series with a number; an invalid one gets none, nor one too many."""
+        if series.error or series.number != UNNUMBERED:
+            return series
+        with self._lock:
+            remembered = self._by_value.get(series)
+            if remembered is None:
+                if self.is_full:
+                    return series
+                self.bytes += sum(map(len, series.tag_values)) + _OVERHEAD_BYTES
+                remembered = replace(series, number=len(self.series))
+                self.series.append(remembered)
+                self._by_value[remembered] = remembered
+            return remembered
 
 
 @dataclass(slots=True)
@@ -142,27 +171,78 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberedSamples:
+    """The finite samples of a request, by the numbers of their series.
+
+    Attributes:
+        numbers: of the series in the sender's cache.
+        rows: the positions of the samples in the request.
+        errors: position to reason of samples of invalid series.
+        infinite: how many values were infinite, which no store has.
+    """
+
+    numbers: NDArray[np.int32]
+    values: NDArray[np.float64]
+    times_ns: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    errors: dict[int, str]
+    infinite: int = 0
+
+    def select(self, at: NDArray[np.bool_]) -> "NumberedSamples":
+        """Return the samples at which a mask is true."""
+        return replace(
+            self,
+            numbers=self.numbers[at],
+            values=self.values[at],
+            times_ns=self.times_ns[at],
+            rows=self.rows[at],
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class SampleBatch:
     """A batch, with what isn't in it.
 
     Attributes:
         errors: position to reason.
-        stale: the series that ended.
-        absent: how many samples were NaN, which stands for no value.
-        infinite: how many were infinite, which no store has.
+        infinite: how many values were infinite, which no store has.
     """
 
     batch: Batch
     errors: dict[int, str]
-    stale: Sequence[Series] = ()
-    absent: int = 0
     infinite: int = 0
+
+
+Read = NumberedSamples | SampleBatch
+
+
+def read_of(samples: Samples, cache: SeriesCache) -> Read:
+    """Return samples by the numbers of their series; as a batch if the cache is full."""
+    return _numbered(samples, cache) or batch_of(samples)
+
+
+def _numbered(samples: Samples, cache: SeriesCache) -> NumberedSamples | None:
+    series_numbers = (
+        series.number if series.number >= 0 else cache.numbered(series).number
+        for series in samples.series
+    )
+    numbers = np.fromiter(series_numbers, dtype=np.int32, count=len(samples))
+    is_present = np.isfinite(samples.values)
+    infinite = int(np.isinf(samples.values).sum()) if not is_present.all() else 0
+    unnumbered = np.flatnonzero(is_present & (numbers == UNNUMBERED)).tolist()
+    errors = {row: samples.series[row].error for row in unnumbered}
+    if not all(errors.values()):
+        return None
+    is_present[unnumbered] = False
+    rows = np.flatnonzero(is_present)
+    return NumberedSamples(
+        numbers[rows], samples.values[rows], samples.times_ns[rows], rows, errors, infinite
+    )
 
 
 def batch_of(samples: Samples) -> SampleBatch:
     """Return the samples as a batch whose positions are their order."""
     finite = np.isfinite(samples.values)
-    values = samples.values
     groups: dict[Shape, list[int]] = {}
     errors: dict[int, str] = {}
     is_whole = bool(finite.all())
@@ -179,10 +259,7 @@ def batch_of(samples: Samples) -> SampleBatch:
     batch = Batch(tuple(_block(shape, rows, samples) for shape, rows in groups.items()))
     if is_whole:
         return SampleBatch(batch, errors)
-    stale = np.flatnonzero(values.view(np.uint64) == STALE_BITS).tolist()
-    infinite = int(np.isinf(values).sum())
-    absent = len(samples) - int(finite.sum()) - infinite
-    return SampleBatch(batch, errors, [samples.series[row] for row in stale], absent, infinite)
+    return SampleBatch(batch, errors, int(np.isinf(samples.values).sum()))
 
 
 def _block(

@@ -45,7 +45,7 @@ def test_a_store_opens_from_the_snapshot_with_all_samples(
     before = count_by_hour(store)
     with snapshot(store) as path:
         write_all(store, [gpu(SETTLED_NS + 9, power_watts=1.0)], ACME)  # writers go on
-        assert stored_samples_of(path) == 5
+        assert stored_samples_of(path) == 7
         shutil.copytree(store.database.folder, elsewhere / "samples")
         shutil.copyfile(path, elsewhere / "samples.duckdb")
     assert not list(store.database.folder.glob("snapshot*"))

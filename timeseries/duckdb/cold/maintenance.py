@@ -182,15 +182,17 @@ class Maintenance:
             self._writer.checkpoint()
 
     def _steps(self, measurement: str, *, now_ns: int) -> Iterator[Callable[[], int]]:
-        for key in sorted(key for key in self._writer.schema if key.measurement == measurement):
+        # Samples that can't be settled yet stay staged: moving them costs the most where few moved.
+        tables, _ = self._writer.tables(measurement, None, before_ns=settled_before(now_ns))
+        for key in sorted(tables):
             with self._failing(measurement), self._database.cursor() as cursor:
                 units = units_to_seal(cursor, key, now_ns=now_ns)
             for unit in units:
                 yield partial(self._one, measurement, partial(self._sealing.seal, unit))
         self._writer.drop(
             key
-            for key in self._writer.schema
-            if key.measurement == measurement and (key.owner or measurement not in DECLARED)
+            for key in self._writer.keys(measurement)
+            if key.owner or measurement not in DECLARED
         )
         for unit, segments in self._mergeable(measurement, now_ns=now_ns):
             yield partial(self._one, measurement, partial(self._sealing.merge, unit, segments))

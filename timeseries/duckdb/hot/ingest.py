@@ -20,7 +20,7 @@ from functools import lru_cache
 
 from timeseries.declared import DECLARED
 from timeseries.duckdb.hot.rows import InvalidBlockError, Rows, rows_of
-from timeseries.duckdb.hot.suspects import NewestTimes, Suspect, Suspects
+from timeseries.duckdb.hot.suspects import Suspect, Suspects
 from timeseries.duckdb.schema import (
     MAX_COLUMNS,
     MAX_MEASUREMENTS,
@@ -39,7 +39,6 @@ from timeseries.validation import (
     type_conflict,
     value_error,
 )
-from timeseries.write_queue import Submission
 
 SealedTypes = Callable[[Key], Mapping[str, FieldType]]
 """Returns the types of the fields that files of samples have of a table."""
@@ -48,6 +47,10 @@ Origin = tuple[int, int]
 _Shape = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[type, ...]]
 # Every program that is not ours sends it.
 SHARED_TAGS = frozenset({*IDENTITY_TAGS, "host"})
+
+
+Checked = tuple[Batch, Mapping[str, str], Suspects]
+"""A batch, its identity, and its samples that may overwrite others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,26 +270,22 @@ class GroupPlan:
 
 
 def plan_group(
-    submissions: Sequence[Submission],
+    batches: Sequence[Checked],
     *,
     schema: Schema,
-    newest: NewestTimes,
     sealed: SealedTypes,
 ) -> GroupPlan:
-    """Plan the insert of some submissions.
+    """Plan the insert of some batches.
 
     Args:
-        submissions: what to write, in order.
+        batches: what to write, in order.
         schema: the tables.
-        newest: the newest time of each appliance, which it updates.
         sealed: returns the types of the fields that files have of a new table.
     """
-    rejected: list[list[RejectedPoint]] = [[] for _ in submissions]
+    rejected: list[list[RejectedPoint]] = [[] for _ in batches]
     rows, after = {}, dict(schema)
-    batches, suspects = [], dict[str, list[Suspect]]()
-    for submission in submissions:
-        batch, batch_suspects = newest.check(submission.batch, submission.identity)
-        batches.append((batch, submission.identity, batch_suspects))
+    suspects = dict[str, list[Suspect]]()
+    for _, _, batch_suspects in batches:
         for measurement, added in batch_suspects.items():
             suspects.setdefault(measurement, []).extend(added)
     for key, parts in parts_by_key(batches, existing=schema).items():

@@ -67,10 +67,17 @@ class NewestTimes:
 
     Args:
         floor_of: returns the newest time of a measurement in the store before it was opened.
+        staged_of: returns the newest time of samples that are written without being noted here,
+            by measurement, tenant and appliance.
     """
 
-    def __init__(self, floor_of: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        floor_of: Callable[[str], int],
+        staged_of: Callable[[str, str, str], int] = lambda _name, _tenant, _appliance: EARLIEST_NS,
+    ) -> None:
         self._floor_of = floor_of
+        self._staged_of = staged_of
         self._floors: dict[str, int] = {}
         self._newest: dict[tuple[str, str, str], int] = {}
 
@@ -88,14 +95,21 @@ class NewestTimes:
         suspects: dict[str, list[Suspect]] = {}
         for place, span in spans.items():
             measurement, tenant, appliance = place
-            before = self._newest.get(place)
-            if before is None:
-                before = self._floor(measurement)
+            before = max(self.of(place), self._staged_of(*place))
             if span[0] <= before or measurement in repeating:
                 suspects.setdefault(measurement, []).append(Suspect(tenant, appliance, *span))
             self._newest[place] = max(before, span[1])
         self._limit()
         return batch.in_order(repeating), suspects
+
+    def of(self, place: tuple[str, str, str]) -> int:
+        """Return the newest time noted of a measurement, tenant and appliance."""
+        newest = self._newest.get(place)
+        return self._floor(place[0]) if newest is None else newest
+
+    def note(self, place: tuple[str, str, str], newest_ns: int) -> None:
+        """Note the newest time of samples that were written."""
+        self._newest[place] = max(self.of(place), newest_ns)
 
     def _floor(self, measurement: str) -> int:
         if measurement not in self._floors:

@@ -4,7 +4,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -20,6 +21,8 @@ from timeseries.duckdb.hot.ingest import plan_group
 from timeseries.duckdb.hot.insert import Inserter
 from timeseries.duckdb.hot.overwrites import Overwrites
 from timeseries.duckdb.hot.rows import arrow_table, oldest_ns
+from timeseries.duckdb.hot.series_intake import MAX_STAGED_SAMPLES, SeriesIntake
+from timeseries.duckdb.hot.staged_series import Chunk
 from timeseries.duckdb.hot.staging import RowsByTable, StagingTable
 from timeseries.duckdb.hot.suspects import (
     EARLIEST_NS,
@@ -43,6 +46,8 @@ from timeseries.duckdb.schema import (
     table_name,
 )
 from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
+from timeseries.points import Batch
+from timeseries.series_batch import SeriesBatch
 from timeseries.store import RejectedPoint, StoreUnavailableError
 from timeseries.validation import FieldType
 from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_store_error
@@ -55,6 +60,8 @@ MIN_DIRECT_POINTS = 4_000
 # The same for each table: of Prometheus' metrics, each has one.
 MIN_TABLE_POINTS = 200
 MAX_STAGED_POINTS = 50_000
+# A reader waits until they are in their table.
+MAX_SAMPLES_OF_TABLE = 50_000
 # Few points in so many tables are flushed at once.
 MAX_TABLES = 32
 # Moving staged samples into their tables costs milliseconds per table, however few they are.
@@ -94,6 +101,12 @@ class DuckDBWriter:
         self.submit = self._queue.submit
         self._thread = threading.Thread(target=self._run, name="duckdb-writer", daemon=True)
         self._thread.start()
+
+    def submit_series(self, batch: SeriesBatch) -> Future[list[RejectedPoint]]:
+        """Queue samples of numbered series, whose identity is verified."""
+        submission = Submission(Batch(()), {}, numbered=batch)
+        self._queue.put(submission)
+        return submission.future
 
     @property
     def schema(self) -> Schema:
@@ -141,6 +154,10 @@ class DuckDBWriter:
             [planned[key] for key in later if key in planned],
         )
 
+    def keys(self, measurement: str) -> list[Key]:
+        """Return the tables of a measurement that exist."""
+        return [key for key in self._schema if key.measurement == measurement]
+
     def measurements(self, tenants: Sequence[str] | None) -> set[str]:
         """Return the measurements that may have samples of these tenants."""
         keys = {*self._schema, *self._staging.keys, *self._flush_errors}
@@ -153,7 +170,7 @@ class DuckDBWriter:
     @property
     def staged_points(self) -> int:
         """The number of points that are durable but not in their tables yet."""
-        return self._staging.points
+        return self._staging.points + self._staging.series.points
 
     def run(self, work: Callable[[duckdb.DuckDBPyConnection, Schema], _Result]) -> _Result:
         """Run work on the writer's thread in its own transaction, and wait for the result."""
@@ -175,13 +192,14 @@ class DuckDBWriter:
             for key in list(keys):
                 table = quoted(table_name(key))
                 if (
-                    key not in self._staging.keys
+                    not self._staging.has(key)
                     and not self._cursor.execute(
                         f"SELECT 1 FROM {table} LIMIT 1"  # noqa: S608 - own identifiers only
                     ).fetchall()
                 ):
                     self._inserter.clear()
                     self._cursor.execute(f"DROP TABLE {table}")
+                    self._staging.series.forget(self._cursor, key)
                     self._forget(key)
 
         self._do(run)
@@ -210,8 +228,8 @@ class DuckDBWriter:
                     f"SELECT min({quoted(TIME_COLUMN)}) FROM {quoted(table_name(key))}"  # noqa: S608 - own identifiers only
                 ).fetchall()
                 times = [MAX_INT64 if oldest is None else oldest]
-                if key in self._staging.keys:
-                    times += [oldest_ns(rows) for rows in self._staging.rows([key]).values()]
+                if self._staging.has(key):
+                    times.append(self._staging.oldest_ns(key))
                 self._oldest_ns[key] = min(times)
 
         self._do(run)
@@ -263,7 +281,8 @@ class DuckDBWriter:
         self._staging = StagingTable(cursor)
         self._planned_schema = self._staging.schema(self._schema)
         self.overwrites = Overwrites(cursor, self._schema)
-        self._newest = NewestTimes(self._newest_before(dict(self._schema)))
+        self._newest = NewestTimes(self._newest_before(dict(self._schema)), self._newest_staged)
+        self._intake = SeriesIntake(self._staging.series, self._newest)
         # Suspects may overwrite samples; they are listed until they are in their table.
         self._suspects: dict[str, list[Suspect]] = {}
         for key, rows in self._staging.rows(self._staging.keys).items():
@@ -296,6 +315,10 @@ class DuckDBWriter:
 
         return find
 
+    def _newest_staged(self, measurement: str, tenant: str, appliance: str) -> int:
+        newest_ns = self._staging.series.series.newest_ns(Key(tenant, measurement), appliance)
+        return EARLIEST_NS if newest_ns is None else newest_ns
+
     def _run(self) -> None:
         while (work := self._queue.take(seconds=self._seconds_to_flush())) is not None:
             if isinstance(work, Task):
@@ -308,16 +331,20 @@ class DuckDBWriter:
 
     def _seconds_to_flush(self) -> float | None:
         """Return when the next flush is due; None while nothing is staged."""
+        if self._due:
+            return 0.0
         if not self._staging.points:
             return None
-        return 0.0 if self._due else max(0.0, self._flush_at - time.monotonic())
+        return max(0.0, self._flush_at - time.monotonic())
 
     def _flush_one_if_due(self) -> None:
         """Flush one table, so that senders never wait for more than one; few points at once."""
         is_full = self._staging.points >= MAX_STAGED_POINTS
-        if not self._due and (is_full or self._seconds_to_flush() == 0):
+        if not self._due and self._staging.series.points >= MAX_STAGED_SAMPLES:
+            self._due = list(self._staging.series.pending)
+        elif not self._due and (is_full or self._seconds_to_flush() == 0):
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
-            self._due = self._staging.keys
+            self._due = self._staging.keys_of_rows
             if len(self._due) <= MAX_TABLES and self._staging.points < MIN_DIRECT_POINTS:
                 # A quiet server would spend most of its time on a commit for each.
                 self._try_flush(self._due)
@@ -343,10 +370,12 @@ class DuckDBWriter:
             submission.future.set_result(answer)
 
     def _insert(self, submissions: list[Submission]) -> Sequence[list[RejectedPoint]]:
+        parts = [self._intake.split(submission) for submission in submissions]
+        # Of samples of one series and instant, those that overwrite others come last.
+        self._stage_samples([chunk for _, chunk in parts if chunk is not None])
         group = plan_group(
-            submissions,
+            [batch for batch, _ in parts],
             schema=self._planned_schema,
-            newest=self._newest,
             sealed=self._sealed_types,
         )
         for measurement, suspects in group.suspects.items():
@@ -366,7 +395,28 @@ class DuckDBWriter:
             self._insert_staged(group.rows)
         self.written_points += group.points
         self._planned_schema = group.schema
+        for submission, rejected in zip(submissions, group.rejected, strict=True):
+            if submission.numbered is not None:
+                self._intake.add(self._inserter, submission.numbered, rejected, group.schema)
         return group.rejected
+
+    def _stage_samples(self, chunks: Sequence[Chunk]) -> None:
+        """Stage samples of numbered series; one commit has those of all submissions."""
+        if not chunks:
+            return
+        staged = self._staging.series
+        commit = replace(Chunk.joined(chunks), number=self._staging.next_number())
+        oldest = int(commit.times_ns.min())
+        for key, _ in commit.series.counts(commit.ids):
+            if key in self._oldest_ns:
+                self._oldest_ns[key] = min(oldest, self._oldest_ns[key])
+        with self._beside_checkpoint():
+            staged.insert(self._inserter, commit)
+        staged.inserted(commit)
+        self.written_points += len(commit.ids)
+        for key, points in staged.pending.items():
+            if points >= MAX_SAMPLES_OF_TABLE and key not in {*self._due, *self._flush_errors}:
+                self._due.append(key)
 
     def _note_oldest(self, rows: RowsByTable) -> None:
         """Note the oldest times before the commit, after which a reader must know them."""
@@ -377,13 +427,16 @@ class DuckDBWriter:
                 self._oldest_ns[key] = oldest if former is None else min(former, oldest)
 
     def _insert_staged(self, rows: RowsByTable) -> None:
-        # So few points bring no checkpoint about where one is not near.
-        is_far = self._database.wal_bytes < MAX_WAL_MIB * 2**20 / 2
-        with nullcontext() if is_far else self._database.snapshot():
+        with self._beside_checkpoint():
             self._staging.insert(self._inserter, rows)
         if not self._staging.points:
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
         self._staging.inserted(rows)
+
+    def _beside_checkpoint(self) -> AbstractContextManager[None]:
+        """Return what a small commit runs in: it brings no checkpoint about where none is near."""
+        is_far = self._database.wal_bytes < MAX_WAL_MIB * 2**20 / 2
+        return nullcontext() if is_far else self._database.snapshot()
 
     def _write(self, rows: RowsByTable, planned: Schema, *, from_stage: Sequence[Key] = ()) -> None:
         """Insert rows into their tables in one transaction.
@@ -446,7 +499,7 @@ class DuckDBWriter:
     def _try_flush(self, keys: Sequence[Key] | None = None) -> None:
         """Flush; rows that can't be written stay staged and the error is recorded."""
         staged_keys = self._staging.keys if keys is None else keys
-        staged_keys = [key for key in staged_keys if key in self._staging.keys]
+        staged_keys = [key for key in staged_keys if self._staging.has(key)]
         try:
             with self._recovering():
                 self._flush(staged_keys)

@@ -1,0 +1,191 @@
+"""Samples of numbered series are stored as any others are, whatever happens to the store."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+import duckdb
+import numpy as np
+import pytest
+
+from timeseries.duckdb.hot import staged_series
+from timeseries.duckdb.hot.staged_series import MOVED_TABLE, SAMPLES_TABLE, SERIES_TABLE
+from timeseries.duckdb.store import DuckDBStore
+from timeseries.points import Point
+from timeseries.series_batch import LabeledSeries, SeriesBatch, SeriesTable
+from timeseries.store import ScanQuery, write
+
+MEASUREMENTS = ("load", "free", "up")
+Sample = tuple[str, str, str, int]
+"""Measurement, tenant, tag and time."""
+
+# Has samples of three commits acknowledged, of which a reader has moved those of one measurement,
+# and is gone.
+DIES_AFTER_THE_ACKNOWLEDGEMENT = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.timeseries.test_staged_series import post, scanned, series
+from timeseries.duckdb.store import DuckDBStore
+from timeseries.series_batch import SeriesTable
+
+store, table = DuckDBStore(Path(sys.argv[1])), SeriesTable()
+sent = [(series(name, tag), 1.5) for name in ("load", "up") for tag in ("a", "b")]
+for time_ns in (1, 2, 3):
+    assert post(store, table, sent, time_ns) == []
+assert store.writer.staged_points > 0
+scanned(store, "load")
+assert post(store, table, sent, 4) == []
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[DuckDBStore]:
+    """A store in a file."""
+    store = DuckDBStore(tmp_path / "samples.duckdb")
+    yield store
+    store.close()
+
+
+def series(measurement: str, tag: str, *, tenant: str = "acme") -> LabeledSeries:
+    return LabeledSeries(measurement, ("tenant", "appliance", "tag"), (tenant, "a1", tag))
+
+
+def post(
+    store: DuckDBStore,
+    table: SeriesTable,
+    sent: list[tuple[LabeledSeries, float]],
+    times_ns: int | list[int],
+) -> list[int]:
+    """Write a sample of each series; return the positions of those that are rejected."""
+    times = [times_ns] * len(sent) if isinstance(times_ns, int) else times_ns
+    batch = SeriesBatch(
+        table,
+        np.array([table.number(labeled) for labeled, _ in sent], dtype=np.int32),
+        np.array([value for _, value in sent]),
+        np.array(times, dtype=np.int64),
+        np.arange(len(sent)),
+    )
+    return [point.position for point in store.submit_series(batch).result()]
+
+
+def scanned(store: DuckDBStore, measurement: str) -> dict[Sample, float]:
+    """Return the samples of a measurement, each of which the store must have once."""
+    query = ScanQuery(measurement=measurement, start_ns=0, end_ns=10_000, tenants=None)
+    samples: dict[Sample, float] = {}
+    for batch in store.scan(query):
+        for point in batch.points():
+            sample = (measurement, point.tags["tenant"], point.tags["tag"], point.time_ns)
+            assert sample not in samples
+            samples[sample] = float(point.fields["value"])
+    return samples
+
+
+def rows(path: Path, table: str) -> int:
+    with duckdb.connect(str(path)) as connection:
+        return len(connection.execute(f"FROM {table}").fetchall())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_the_last_write_of_a_series_and_instant_counts_in_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    monkeypatch.setattr(staged_series, "MAX_SERIES", 15)
+    random, expected = Random(seed), dict[Sample, float]()  # noqa: S311 - not for secrets
+    store, table = DuckDBStore(tmp_path / "samples.duckdb"), SeriesTable()
+    for step in range(40):
+        sent, times = [], []
+        for _ in range(random.randint(1, 8)):
+            measurement, tag = random.choice(MEASUREMENTS), random.choice("abcdef")
+            tenant = random.choice(("acme", "globex"))
+            time_ns = max(1, 10 * step - random.choice((0, 0, 0, 7, 30)))
+            sent.append((series(measurement, tag, tenant=tenant), random.random()))
+            times.append(time_ns)
+            expected[measurement, tenant, tag, time_ns] = sent[-1][1]
+        action = random.randint(0, 9)
+        if action == 0:  # by another way
+            for (labeled, value), time_ns in zip(sent, times, strict=True):
+                tags = {"tag": labeled.tag_values[2]}
+                point = Point(labeled.measurement, tags, {"value": value}, time_ns)
+                write(store, [point], identity={"tenant": labeled.tenant, "appliance": "a1"})
+            continue
+        assert post(store, table, sent, times) == []
+        if action == 1:
+            store.close()
+            store = DuckDBStore(tmp_path / "samples.duckdb")
+        elif action == 2:
+            scanned(store, random.choice(MEASUREMENTS))
+        elif action == 3:
+            table = SeriesTable()
+    samples = [item for name in MEASUREMENTS for item in scanned(store, name).items()]
+    store.close()
+    assert dict(samples) == expected
+
+
+def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+    command = [sys.executable, "-c", DIES_AFTER_THE_ACKNOWLEDGEMENT, str(path)]
+    assert subprocess.run(command, check=False, timeout=120).returncode == -9
+
+    for _ in range(2):
+        store = DuckDBStore(path)
+        for name in ("load", "up"):
+            assert scanned(store, name) == {
+                (name, "acme", tag, time_ns): 1.5 for tag in "ab" for time_ns in (1, 2, 3, 4)
+            }
+        store.close()
+    assert [rows(path, name) for name in (SAMPLES_TABLE, SERIES_TABLE, MOVED_TABLE)] == [0, 0, 0]
+
+
+def test_only_new_series_and_samples_that_may_overwrite_others_are_compared(
+    store: DuckDBStore,
+) -> None:
+    table = SeriesTable()
+    sent = [(series(name, "a"), 1.0) for name in MEASUREMENTS]
+    post(store, table, sent, 1)
+    staged = store.writer.staged_points
+    post(store, table, sent, 2)
+    assert store.writer.staged_points == staged + len(sent)
+    assert not store.writer.overwrites.of("load", None)
+    post(store, table, sent, 2)
+    scanned(store, "load")
+    assert store.writer.overwrites.of("load", None) == ((2, 3),)
+
+
+def test_a_series_that_is_rejected_is_rejected_again(store: DuckDBStore) -> None:
+    write(store, [Point("load", {}, {"value": "text"}, 1)], identity={"tenant": "acme"})
+    table = SeriesTable()
+    for time_ns in (2, 3):
+        assert post(
+            store, table, [(series("load", "a"), 1.0), (series("up", "a"), 1.0)], time_ns
+        ) == [0]
+    assert len(scanned(store, "up")) == 2
+
+
+def test_nothing_of_a_deleted_tenant_is_staged(tmp_path: Path) -> None:
+    path = tmp_path / "samples.duckdb"
+    store, table = DuckDBStore(path), SeriesTable()
+    sent = [(series("up", "a", tenant=tenant), 1.0) for tenant in ("acme", "globex")]
+    for time_ns in (1, 2):
+        post(store, table, sent, time_ns)
+    store.delete_tenant("acme")
+    assert {tenant for _, tenant, _, _ in scanned(store, "up")} == {"globex"}
+    owners = store.fetch(f"SELECT owner FROM {SERIES_TABLE}", ())  # noqa: S608 - ours
+    assert owners == [("globex",)]
+    post(store, table, sent, 3)
+    assert len(scanned(store, "up")) == 4
+    store.close()
+
+
+def test_samples_that_are_not_settled_stay_staged(store: DuckDBStore) -> None:
+    hour_ns = 3600 * 10**9
+    table, sent = SeriesTable(), [(series("up", "a"), 1.0)]
+    for hours in (10, 11):
+        post(store, table, sent, hours * hour_ns)
+    staged = store.writer.staged_points
+    store.maintain(now_ns=11 * hour_ns)
+    assert store.writer.staged_points == staged > 0
+    store.maintain(now_ns=40 * hour_ns)
+    assert store.writer.staged_points == 0
