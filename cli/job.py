@@ -134,14 +134,19 @@ def show(name: str, output: str) -> None:
     with Client() as client:
         job = client.job(name)
         events = client.get(f"/jobs/{job.id}/events")["items"]
+        members = list(client.jobs(array_id=job.array_id)) if job.nodes > 1 else []
     if output == "name":
         click.echo(job.name)
     elif output != "table":
-        print_object(_fields(job) | {"events": events}, output)
+        listed = [_fields(member) for member in _by_rank(members)]
+        print_object(_fields(job) | {"events": events, "members": listed}, output)
     else:
         for key, value in _fields(job).items():
             if value not in (None, "", [], {}):
                 click.echo(f"{key.replace('_', ' '):<22} {_text(value)}")
+        for member in _by_rank(members):
+            place = member.appliance_name or "-"
+            click.echo(f"member {member.array_index:<15} {member.id}  {member.state:<9}  {place}")
         for event in events:
             click.echo(f"{local_seconds(event['at'])}  {event['state']:<9}  {event['message']}")
 
@@ -214,6 +219,10 @@ def top(*, once: bool, limit: int) -> None:
             if once:
                 return
             time.sleep(TOP_SECONDS)
+
+
+def _by_rank(members: Sequence[Job]) -> list[Job]:
+    return sorted(members, key=lambda member: member.array_index or 0)
 
 
 def _fields(job: Job) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from cli.job_output import follow_job
 from core.errors import InvalidInputError
 from core.quantities import format_size, unit_of
 from core.spec import spec_fields
-from protocol.job_spec import HealthCheck, JobRequest
+from protocol.job_spec import HealthCheck, JobRequest, OnMemberLoss
 from protocol.notation import parse_health_check, parse_mount, parse_port
 from vedette.client import Client
 from vedette.job_fields import JobFields
@@ -76,6 +76,7 @@ _ENTRIES: Mapping[str, tuple[Any, str]] = {
     "after_any": (str, "JOB"),
 }
 _HELP = {
+    "on_member_loss": "When a member of a gang fails: stop, restart or continue.",
     "secrets": "Secret variable, by default with the value that it has in this shell.",
     "container_policy": "Container policy: restricted or standard.",
 }
@@ -122,9 +123,8 @@ _OWN_OPTIONS = (
     click.option("--appliance", help="Run on this appliance (name or ID). Defaults to any."),
 )
 # Fields that can't be updated, and have no option in `update`.
-_FIXED = {"name", "priority", "time_limit_seconds", "project"} | {
-    *("array", "after_ok", "after_any", "notify")
-}
+_FIXED = {"name", "priority", "time_limit_seconds", "project", "nodes", "on_member_loss"}
+_FIXED |= {"array", "after_ok", "after_any", "notify"}
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)
@@ -145,6 +145,8 @@ def _with_options(command: Command) -> Command:
 @click.option("--template", help="Start from this template; other options replace its fields.")
 @_option("priority")
 @_option("time_limit_seconds")
+@_option("nodes")
+@_option("on_member_loss", type=click.Choice(list(map(str, OnMemberLoss))))
 @_option("array")
 @_option("after_ok")
 @_option("after_any")

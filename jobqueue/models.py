@@ -16,6 +16,7 @@ from sqlalchemy import (
     false,
     select,
     table,
+    text,
 )
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import Mapped, MappedColumn, column_property, mapped_column, relationship
@@ -121,11 +122,15 @@ class Job(Base):
     dependencies: Mapped[list[dict[str, Any]]] = mapped_column(default=list)
     """The jobs that it waited for; the rows of `JobDependency` are those left."""
     array_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
-    """The id of the first task of its array; or the first instance of its service."""
+    """The id of the first task of its array, instance of its service, or member of its gang."""
     array_index: Mapped[int | None]
     array_size: Mapped[int] = mapped_column(default=0)
     array_limit: Mapped[int] = mapped_column(default=0)
     """How many tasks of the array may run at once; 0 is any number."""
+    nodes: Mapped[int] = mapped_column(default=1, server_default=text("1"))
+    """The members of its gang; 1 for any other job."""
+    on_member_loss: Mapped[str] = mapped_column(String(16), default="stop", server_default="stop")
+    """See `protocol.job_spec.OnMemberLoss`."""
     health_check: Mapped[dict[str, Any] | None]
     """Of a service; see `protocol.job_spec.HealthCheck`."""
     options: Mapped[dict[str, Any] | None]

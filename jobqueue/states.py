@@ -121,6 +121,8 @@ class Reason(StrEnum):
     IDLE_GPU = "idle_gpu"
     UPDATED = "updated"
     RESTORED = "restored"
+    MEMBER_ENDED = "member_ended"
+    GANG_RESTARTED = "gang_restarted"
 
 
 _J = JobState

@@ -17,6 +17,7 @@ MIN_MEMORY_BYTES = 16 * 1024**2
 MAX_ENTRIES = 20
 MAX_GPUS = 1024
 MAX_INSTANCES = 100
+MAX_NODES = 256
 MAX_PRIORITY = 100
 MAX_PORT = 65535
 MAX_CHECK_SECONDS = 3600
@@ -47,6 +48,14 @@ class ContainerPolicy(StrEnum):
 
     RESTRICTED = "restricted"
     STANDARD = "standard"
+
+
+class OnMemberLoss(StrEnum):
+    """The action of a gang when a member fails or loses its appliance."""
+
+    STOP = "stop"
+    RESTART = "restart"
+    CONTINUE = "continue"
 
 
 class Mount(msgspec.Struct, frozen=True, kw_only=True):
@@ -192,6 +201,25 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
     instances: Annotated[
         int, About("Of a service; each is placed by itself.", minimum=1, maximum=MAX_INSTANCES)
     ] = 1
+    nodes: Annotated[
+        int,
+        About(
+            "Members of a gang: each gets the job's resources on an appliance, and all start "
+            "together or none.",
+            "Gang members",
+            minimum=1,
+            maximum=MAX_NODES,
+        ),
+    ] = 1
+    on_member_loss: Annotated[
+        str,
+        About(
+            "When a member of a gang fails: `stop` the others, `restart` all as far as retries "
+            "allow, or `continue` without it.",
+            "When a member fails",
+            choices=tuple(OnMemberLoss),
+        ),
+    ] = OnMemberLoss.STOP.value
 
 
 class JobRequest(JobSpec, frozen=True, kw_only=True):

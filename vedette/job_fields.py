@@ -32,6 +32,8 @@ class JobFields(TypedDict, total=False):
     idle_gpu_seconds: int
     notify: Sequence[str]
     instances: int
+    nodes: int
+    on_member_loss: str
     kind: str
     secrets: Mapping[str, str]
     secrets_from: str | None

@@ -62,6 +62,7 @@ class Job(JobSpec, frozen=True, kw_only=True):
         """Its name, with its index in an array; in a collapsed list that of the array."""
         if self.array_states:
             noun = "instances" if self.kind == "service" else "tasks"
+            noun = "members" if self.nodes > 1 else noun
             return f"{self.name}[{self.array_size} {noun}]"
         return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
 

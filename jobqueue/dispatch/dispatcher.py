@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, cast
 
 import msgspec
-from sqlalchemy import Table, delete, exists, func, insert, select, update
+from sqlalchemy import Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
@@ -31,8 +31,10 @@ from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
 from jobqueue.models import Attempt, Job, JobEvent
-from jobqueue.placement.plan import Action, Decision, Planner
+from jobqueue.placement.gangs import decide_all
+from jobqueue.placement.plan import Action, Decision, Planner, Rule
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from protocol.job_spec import OnMemberLoss
 from tenants.fleet.appliances import bump_generations, mark_placed, open_appliances
 from tenants.models import Tenant
 
@@ -177,9 +179,8 @@ class _Pass:
                 self._read(session)
                 continue
             job = self._page.popleft()
-            decision = self._planner.decide(job.view)
-            if self._is_written(job, decision):
-                decisions.append((job, decision))
+            decided = zip(job.members or [job], decide_all(self._planner, job.view), strict=True)
+            decisions += [pair for pair in decided if self._is_written(*pair)]
             if timer() > until:
                 break
         return decisions
@@ -221,6 +222,7 @@ class _Pass:
 _REASONS = {
     Action.HELD: Reason.WAITING_FOR_CAP,
     Action.UNPLACED: Reason.WAITING_FOR_APPLIANCE,
+    Action.WAIT: Reason.WAITING_FOR_RESOURCES,
 }
 
 
@@ -254,6 +256,12 @@ class _Writer:
             if decision.action in placed and not job.attempt_id
         ]
         self._numbers = self._last_numbers(new)
+        # A gang starts as a whole, or not at all.
+        self._broken_gangs = {
+            job.view.array_id
+            for job, decision in decisions
+            if job.view.nodes > 1 and not self._can_apply(job, decision)
+        }
         self._jobs: list[Row] = []
         self._new_attempts: list[Row] = []
         self._attempts: list[Row] = []
@@ -264,9 +272,9 @@ class _Writer:
 
     def add(self, job: WaitingJob, decision: Decision) -> Action:
         """Add one decision; return the resulting action."""
-        if job.id not in self._waiting:
-            return Action.STAY
-        if decision.action is Action.ASSIGN and decision.appliance_id not in self._open:
+        if not self._can_apply(job, decision) or (
+            decision.policy == Rule.GANG and job.view.array_id in self._broken_gangs
+        ):
             return Action.STAY
         self._preempt(decision, job)
         if decision.action is Action.STAY:
@@ -283,6 +291,10 @@ class _Writer:
         else:
             self._unplace(job, _REASONS[decision.action], _waiting_message(decision))
         return decision.action
+
+    def _can_apply(self, job: WaitingJob, decision: Decision) -> bool:
+        is_open = decision.action is not Action.ASSIGN or decision.appliance_id in self._open
+        return is_open and job.id in self._waiting
 
     def write(self) -> None:
         """Write the rows, and let the agents fetch what they have to run."""
@@ -370,8 +382,13 @@ class _Writer:
         """Stop the attempts of the jobs that must make room."""
         if not decision.victims:
             return
+        is_victim = Job.id.in_(decision.victims)
+        # A gang that can't go on without a member stops as a whole.
+        stands_together = Job.nodes > 1, Job.on_member_loss != OnMemberLoss.CONTINUE
+        gangs = select(Job.array_id).where(is_victim, *stands_together)
         stopping = select(Attempt).where(
-            Attempt.job_id.in_(decision.victims), Attempt.state.in_(ALLOCATED_STATES)
+            Attempt.job_id.in_(select(Job.id).where(or_(is_victim, Job.array_id.in_(gangs)))),
+            Attempt.state.in_(ALLOCATED_STATES),
         )
         for attempt in self._session.scalars(stopping).unique().all():
             if move_attempt(

@@ -7,7 +7,13 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.snapshot import is_ready, models_of, read_waiting, waiting_ids
+from jobqueue.dispatch.snapshot import (
+    hidden_members,
+    is_ready,
+    models_of,
+    read_waiting,
+    waiting_ids,
+)
 from jobqueue.fairshare.accounts import Projects, billed, read_projects
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.points import QueueOrder, Shares, order_queue
@@ -33,7 +39,10 @@ def queue_order(
     if settings.policy is OrderPolicy.FIFO:
         return QueueOrder(waiting_ids(session, tenant_id, now=snapshot.now))
     ready = select(*_COLUMNS).where(*is_ready(tenant_id, now=snapshot.now))
-    rows = session.execute(ready.order_by(Job.queue_at, Job.id)).all()
+    hidden = hidden_members(session, tenant_id, now=snapshot.now)
+    rows = [
+        row for row in session.execute(ready.order_by(Job.queue_at, Job.id)) if row.id not in hidden
+    ]
     shares = read_shares(session, tenant_id, snapshot, settings)
     return order_queue([*rows, *new], shares, settings, now=snapshot.now)
 
@@ -74,9 +83,8 @@ _COLUMNS = (
     Job.priority,
     Job.project_id,
     Job.user_id,
-    Job.gpus,
-    Job.cpus,
-    Job.memory_bytes,
+    # A gang is there once, by its first member.
+    *((column * Job.nodes).label(column.key) for column in (Job.gpus, Job.cpus, Job.memory_bytes)),
 )
 
 

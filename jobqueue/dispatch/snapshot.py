@@ -31,20 +31,25 @@ from jobqueue.placement.views import (
 )
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
-from protocol.job_spec import JobKind
+from protocol.job_spec import JobKind, OnMemberLoss
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
 
 # The latest jobs, as a sample of the usual ones.
 WORKLOAD_JOBS = 1000
+# Appliances with the same value are joined by NVLink.
+NVLINK_DOMAIN_LABEL = "nvlink-domain"
 # A job goes elsewhere first than where it has failed within this time.
 FAILED_WITHIN = timedelta(hours=1)
 WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 
 class WaitingJob(NamedTuple):
-    """A waiting job's row, with its bound attempt if it has one; `view` is for placement."""
+    """A waiting job's row, with its bound attempt if it has one; `view` is for placement.
+
+    The first of a gang has all `members`, itself included.
+    """
 
     id: str
     name: str
@@ -53,6 +58,7 @@ class WaitingJob(NamedTuple):
     message: str
     attempt_id: str | None
     view: JobView
+    members: "Sequence[WaitingJob]" = ()
 
 
 def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapshot:
@@ -87,9 +93,35 @@ def is_ready(tenant_id: str, *, now: datetime) -> list[ColumnElement[bool]]:
 
 
 def waiting_ids(session: Session, tenant_id: str, *, now: datetime) -> list[str]:
-    """Return the ids of the jobs that wait for an appliance, in the order of the queue."""
+    """Return the ids of the jobs that wait for an appliance, in the order of the queue.
+
+    A gang is in it once, by its first member.
+    """
     ready = select(Job.id).where(*is_ready(tenant_id, now=now))
-    return list(session.scalars(ready.order_by(Job.queue_at, Job.id)))
+    ids = list(session.scalars(ready.order_by(Job.queue_at, Job.id)))
+    hidden = hidden_members(session, tenant_id, now=now)
+    return [ident for ident in ids if ident not in hidden] if hidden else ids
+
+
+def hidden_members(session: Session, tenant_id: str, *, now: datetime) -> set[str]:
+    """Return the waiting members of gangs that aren't placed by themselves.
+
+    They start with the first member; or when all have stopped, if the gang starts anew.
+    """
+    statement = select(Job).where(*is_ready(tenant_id, now=now), Job.nodes > 1)
+    members = session.execute(
+        statement.with_only_columns(Job.id, Job.array_id, Job.nodes, Job.on_member_loss)
+    ).all()
+    sizes = Counter(member.array_id for member in members)
+    return {
+        member.id
+        for member in members
+        if (
+            member.id != member.array_id
+            if sizes[member.array_id] == member.nodes
+            else member.on_member_loss != OnMemberLoss.CONTINUE
+        )
+    }
 
 
 def read_waiting(
@@ -103,6 +135,8 @@ def read_waiting(
 ) -> list[WaitingJob]:
     """Return the jobs of these that wait for an appliance, in the order of the queue.
 
+    The first member of a gang comes with the others, as long as all of them wait.
+
     Args:
         session: the session.
         tenant_id: whose jobs they are.
@@ -111,15 +145,41 @@ def read_waiting(
         now: the time.
         points: by which the queue is ordered; see `jobqueue.fairshare.points`.
     """
-    points = points or {}
+    waiting = _read_rows(session, tenant_id, Job.id.in_(ids), models, now=now, points=points or {})
+    gangs = [job.id for job in waiting if job.view.nodes > 1]
+    if not gangs:
+        return waiting
+    members = _read_rows(session, tenant_id, Job.array_id.in_(gangs), models, now=now, points={})
+    of_gang: dict[str, list[WaitingJob]] = {}
+    for member in members:
+        of_gang.setdefault(member.view.array_id or "", []).append(member)
+    return [_with_members(job, of_gang.get(job.id, ())) for job in waiting]
+
+
+def _with_members(job: WaitingJob, members: Sequence[WaitingJob]) -> WaitingJob:
+    if not 1 < len(members) == job.view.nodes:
+        return job
+    ids = [member.id for member in members]
+    return job._replace(view=msgspec.structs.replace(job.view, members=ids), members=members)
+
+
+def _read_rows(
+    session: Session,
+    tenant_id: str,
+    condition: ColumnElement[bool],
+    models: Iterable[str],
+    *,
+    now: datetime,
+    points: Mapping[str, float],
+) -> list[WaitingJob]:
     bound = and_(Attempt.job_id == Job.id, Attempt.state == AttemptState.BOUND)
     statement = (
         select(
             *_JOB_COLUMNS, Attempt.id.label("attempt_id"), Attempt.appliance_id.label("bound_to")
         )
         .outerjoin(Attempt, bound)
-        .where(Job.id.in_(ids), *is_ready(tenant_id, now=now))
-        .order_by(Job.queue_at, Job.id)
+        .where(condition, *is_ready(tenant_id, now=now))
+        .order_by(Job.queue_at, Job.array_index, Job.id)
     )
     rows = session.execute(statement).all()
     failed_on = _failed_on(session, [row.id for row in rows if row.retry_at is not None], now=now)
@@ -189,6 +249,7 @@ def tenant_views(
         Appliance.quarantine_reason,
         Appliance.probe_at,
         Appliance.report_id,
+        Appliance.site,
         type_coerce(Appliance.labels, Text).label("labels"),
     ).where(*wanted)
     rows = session.execute(statement).all()
@@ -214,6 +275,8 @@ def tenant_views(
                 labels=_pairs(row.labels),
                 running=running.get(row.id, ()),
                 last_used_at=row.last_placed_at,
+                site=row.site,
+                nvlink_domain=dict(_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
             )
         )
     return views
@@ -256,6 +319,7 @@ def job_view(
         array_id=job.array_id,
         array_limit=job.array_limit or 0,
         project_id=job.project_id,
+        nodes=job.nodes or 1,
     )
 
 
@@ -283,6 +347,7 @@ _JOB_COLUMNS = (
     Job.time_limit_seconds,
     Job.array_id,
     Job.array_limit,
+    Job.nodes,
     Job.kind,
     Job.working_dir,
     Job.shared_memory_bytes,

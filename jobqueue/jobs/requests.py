@@ -16,7 +16,8 @@ from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
 from jobqueue.jobs.health_checks import health_check_errors
 from jobqueue.placement.filters import TOTALS, apply_filters
-from jobqueue.placement.ledger import Ledger
+from jobqueue.placement.gangs import capacity
+from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.views import ApplianceView, JobView
 from protocol.job_spec import (
     MAX_PORT,
@@ -26,6 +27,7 @@ from protocol.job_spec import (
     JobKind,
     JobRequest,
     Mount,
+    OnMemberLoss,
     Port,
 )
 from tenants.permissions import Permission
@@ -99,7 +101,10 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
     able = [view for view in appliances if view.executors]
     ledger = Ledger(able, now=now)
     large, _ = apply_filters(TOTALS, ledger, job.shape, np.ones(ledger.size, np.bool_))
-    if not able or large.any():
+    if not able:
+        return
+    if large.any():
+        _check_gang(job, ledger, large)
         return
     largest = max(able, key=lambda view: (len(view.gpus), view.cpus, view.memory_bytes))
     requested = _figures(job.gpus, job.gpu_memory_bytes, job.cpus, job.memory_bytes)
@@ -111,6 +116,22 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
         code="exceeds_every_appliance",
         errors=_excesses(job, able),
     )
+
+
+def _check_gang(job: JobView, ledger: Ledger, large: Mask) -> None:
+    """Raise `InvalidInputError` if the appliances, while idle, can't hold all members."""
+    limit = capacity(ledger, job.shape, large)
+    if job.nodes > max(1, limit):
+        problem = (
+            f"{job.nodes} members with {_figures(job.gpus, 0, job.cpus, job.memory_bytes)} each "
+            f"exceed the tenant's appliances, which hold {limit}. Enter at most {limit} nodes, or "
+            "request less for each."
+        )
+        raise InvalidInputError(
+            f"The gang {job.name!r} can't be submitted. {problem}",
+            code="exceeds_all_appliances",
+            errors={"nodes": [problem]},
+        )
 
 
 def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -128,6 +149,7 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _relation_errors(request)
     yield from _idle_errors(request)
     yield from _service_errors(request)
+    yield from _gang_errors(request)
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -199,6 +221,21 @@ def _service_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         yield "array", "A service has instances instead of an array; set instances."
     for error in () if check is None else health_check_errors(check):
         yield "health_check", error
+
+
+def _gang_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
+    if request.on_member_loss not in tuple(OnMemberLoss):
+        choices = ", ".join(OnMemberLoss)
+        yield "on_member_loss", f"{request.on_member_loss!r} is not one of: {choices}."
+    if request.nodes < 2:  # noqa: PLR2004 - one member is no gang
+        return
+    if request.kind is JobKind.SERVICE:
+        yield "nodes", "A service has instances instead of gang members; set instances."
+    elif request.array:
+        yield "nodes", "A gang can't be an array, too; submit a job for each gang."
+    if request.max_retries and request.on_member_loss == OnMemberLoss.STOP:
+        problem = "A gang with on_member_loss 'stop' is not retried"
+        yield "on_member_loss", f"{problem}; choose restart or continue, or set max_retries to 0."
 
 
 def _idle_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

@@ -6,10 +6,11 @@ to the end of the queue, behind the job that it made room for; one that moves be
 is drained returns to its place. An attempt that failed to start through no fault of its job is
 followed by up to `FREE_STARTS` others that don't count as retries. A service is queued again when
 an update stops it, when its appliance is lost, when its container disappears, and whenever it fails
-to start as above. Placement prefers appliances where no attempt of the job has failed.
+to start as above. A gang is queued again or ends as a whole, see `jobqueue.jobs.gangs`. Placement
+prefers appliances where no attempt of the job has failed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobqueue.fairshare.settings import OrderPolicy
+from jobqueue.jobs.gangs import attempts_to_count, settle_members, stands_together
 from jobqueue.jobs.quarantine import is_start_fault
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.jobs.transitions import move_job, record_event, shorten
@@ -55,7 +57,9 @@ _QUEUED_AGAIN: Mapping[Reason, str] = {
     Reason.PREEMPTED: "stopped for another job",
     Reason.APPLIANCE_DRAINED: "moves from a drained appliance",
     Reason.UPDATED: "stopped for an update",
+    Reason.GANG_RESTARTED: "stopped with the other members",
 }
+_NO_PAUSE = timedelta()
 _SERVICE_GOES_ON = frozenset({Reason.APPLIANCE_LOST, Reason.EXECUTOR_ERROR, Reason.RESTORED})
 
 
@@ -76,7 +80,9 @@ def end_job(
     session.execute(select(Job.id).where(Job.id == job.id).with_for_update())
     session.refresh(job)
     state = JobState(job.state)
-    retry = _next_try(job, attempt, reason, now=now)
+    retry = _next_try(session, job, attempt, reason, now=now)
+    if stands_together(job):
+        retry = _with_members(session, attempt, to, retry, now=now)
     if not retry:
         move_job(session, job.id, to, **values)
         record_event(session, job, message=values["message"], now=now)
@@ -97,21 +103,37 @@ def end_job(
         record_event(session, job, now=now)
 
 
-def tries(job: Job) -> int:
-    """Return how many attempts counted.
+def _with_members(
+    session: Session,
+    attempt: Attempt,
+    to: JobState,
+    retry: tuple[str, timedelta] | None,
+    *,
+    now: datetime,
+) -> tuple[str, timedelta] | None:
+    """Return how a member of a gang goes on, which starts anew as a whole or ends as a whole."""
+    if attempt.stop_reason is Reason.GANG_RESTARTED and attempt.job.stop_requested_at is None:
+        return f"Attempt {attempt.number} stopped with the other members; queued again.", _NO_PAUSE
+    if attempt.stop_reason is Reason.MEMBER_ENDED or to is JobState.SUCCEEDED:
+        return None
+    restarts = settle_members(session, attempt, may_restart=retry is not None, now=now)
+    return retry if restarts else None
+
+
+def tries(attempts: Collection[Attempt]) -> int:
+    """Return how many attempts of a job, or of all members of its gang, counted.
 
     Those that were preempted, updated or moved don't, nor the first `FREE_STARTS` that failed to
     start through no fault of the job, nor trials on quarantined appliances.
     """
     counted = sum(
-        attempt.reason not in _QUEUED_AGAIN and not is_start_fault(attempt)
-        for attempt in job.attempts
+        attempt.reason not in _QUEUED_AGAIN and not is_start_fault(attempt) for attempt in attempts
     )
-    return counted + max(0, _failed_starts(job) - FREE_STARTS)
+    return counted + max(0, _failed_starts(attempts) - FREE_STARTS)
 
 
-def _failed_starts(job: Job) -> int:
-    return sum(is_start_fault(attempt) and not _is_trial(attempt) for attempt in job.attempts)
+def _failed_starts(attempts: Collection[Attempt]) -> int:
+    return sum(is_start_fault(attempt) and not _is_trial(attempt) for attempt in attempts)
 
 
 def _is_trial(attempt: Attempt) -> bool:
@@ -119,20 +141,21 @@ def _is_trial(attempt: Attempt) -> bool:
 
 
 def _next_try(
-    job: Job, attempt: Attempt, reason: Reason, *, now: datetime
+    session: Session, job: Job, attempt: Attempt, reason: Reason, *, now: datetime
 ) -> tuple[str, timedelta] | None:
     if job.stop_requested_at is not None:
         return None
     if reason in _QUEUED_AGAIN:
-        return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", timedelta()
+        return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", _NO_PAUSE
     if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
         return f"Attempt {attempt.number} ended; the service starts again.", _pause_of(job, now)
+    attempts = attempts_to_count(session, job)
     if is_start_fault(attempt) and (
-        job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(job) <= FREE_STARTS
+        job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(attempts) <= FREE_STARTS
     ):
         where = f"could not start on {attempt.appliance.name}"
         return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
-    number = tries(job)
+    number = tries(attempts)
     failure = _CLASSES.get(reason)
     if failure is None or failure.value not in job.retry_on or number > job.max_retries:
         return None

@@ -22,11 +22,22 @@ class Reservations:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.jobs: dict[int, JobView] = {}
+        self.gangs = 0
+        self._not_before: dict[int, datetime] = {}
         self._starts: dict[int, tuple[int, datetime]] = {}
 
-    def add(self, place: int, job: JobView) -> None:
-        """Protect a job on the appliance that it waits for, unless an earlier one is."""
-        self.jobs.setdefault(place, job)
+    def add(self, place: int, job: JobView, *, not_before: datetime | None = None) -> None:
+        """Protect a job on the appliance that it waits for, unless an earlier one is.
+
+        Args:
+            place: the appliance.
+            job: the job, or as many members of a gang as wait for this appliance.
+            not_before: when the other members of the gang can start.
+        """
+        if place not in self.jobs:
+            self.jobs[place] = job
+            if not_before is not None:
+                self._not_before[place] = not_before
 
     def would_delay(self, job: JobView, place: int, gpus: Sequence[int], *, now: datetime) -> bool:
         """Return whether a job that starts now would delay the one that is protected there."""
@@ -38,6 +49,7 @@ class Reservations:
         cached = self._starts.get(place)
         if cached is None or cached[0] != version:
             start = earliest_start(ledger, place, earlier.shape, running, now=now)
+            start = max(start, self._not_before.get(place, start))
             self._starts[place] = cached = (version, start)
         # Without a limit it ends after everything that runs.
         ends_at = now + (job.time_limit or 2 * UNLIMITED)

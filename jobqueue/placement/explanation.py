@@ -14,6 +14,7 @@ import numpy as np
 
 from core.quantities import format_size
 from jobqueue.placement.filters import Rejection, count_free
+from jobqueue.placement.gangs import decide_all
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
 from jobqueue.placement.plan import Action, Decision, Planner, in_order
 from jobqueue.placement.views import UNLIMITED, WHOLE_GPU, JobView, Part, Snapshot
@@ -79,13 +80,14 @@ def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Expl
     for place, job in enumerate(jobs):
         if not remaining:
             break
-        decision = planner.decide(job)
+        decision = decide_all(planner, job)[0]
         is_starting = decision.action is Action.ASSIGN
         if not is_starting:
             waiting.append(job)
         if job.id in remaining:
             remaining.remove(job.id)
-            may_start = not is_starting and decision.action is not Action.HELD
+            # What a gang waits for is on several appliances; its reason names them.
+            may_start = decision.action not in {Action.ASSIGN, Action.HELD, Action.WAIT}
             explanations[job.id] = Explanation(
                 position=place + 1,
                 queue_length=len(jobs),
@@ -127,14 +129,14 @@ def _expected_starts(
         planner.release(places, at)
         still_waiting = []
         for job in waiting:
-            decision = planner.decide(job)
-            if decision.action is not Action.ASSIGN:
+            decisions = decide_all(planner, job)
+            if decisions[0].action is not Action.ASSIGN:
                 still_waiting.append(job)
                 continue
             if job.id in pending:
                 starts[job.id] = at
-            started = planner.ledger.index[decision.appliance_id or ""]
-            heapq.heappush(ends, (planner.ledger.allocations[started][-1].ends_at, started))
+            for started in {planner.ledger.index[made.appliance_id or ""] for made in decisions}:
+                heapq.heappush(ends, (planner.ledger.allocations[started][-1].ends_at, started))
         waiting = still_waiting
     return starts
 

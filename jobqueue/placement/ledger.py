@@ -6,6 +6,7 @@ only shrink within a plan; `release` is for forecasts, which play what comes lat
 
 from collections.abc import Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -105,6 +106,16 @@ class Ledger:
         ranks[order] = np.arange(self.size)
         return ranks
 
+    @cached_property
+    def sites(self) -> Ints:
+        """The site of each appliance as a number; -1 where it is unknown."""
+        return _numbered([view.site for view in self.views])
+
+    @cached_property
+    def nvlink_domains(self) -> Ints:
+        """The NVLink domain of each appliance as a number; -1 without one."""
+        return _numbered([view.nvlink_domain for view in self.views])
+
     def eligible(self, shape: JobShape) -> Mask:
         """Return the GPUs whose memory and model suffice, whatever their state."""
         key = (shape.gpu_memory_bytes, shape.gpu_models)
@@ -166,6 +177,11 @@ class Ledger:
         self.memory_free[place] += sign * allocation.memory_bytes
         self.version[place] += 1
         self.changes += 1
+
+
+def _numbered(names: Sequence[str]) -> Ints:
+    numbers = {name: number for number, name in enumerate(sorted(set(names) - {""}))}
+    return np.array([numbers.get(name, -1) for name in names], np.int64)
 
 
 def _allocation(job: RunningJob, slots: dict[str, int], now: datetime) -> Allocation:

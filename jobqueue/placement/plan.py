@@ -39,14 +39,19 @@ class Rule(StrEnum):
     LEAST_RECENTLY_USED = "least_recently_used"
     REQUESTED = "requested"
     TRIAL = "trial"
+    GANG = "gang"
 
 
 class Action(StrEnum):
-    """The action for a waiting job; a held one would exceed a cap."""
+    """The action for a waiting job.
+
+    A held one would exceed a cap; WAIT is for gangs, which wait without a place of their own.
+    """
 
     ASSIGN = "assign"
     BIND = "bind"
     STAY = "stay"
+    WAIT = "wait"
     UNPLACED = "unplaced"
     HELD = "held"
 
@@ -112,7 +117,7 @@ class Planner:
 
     def decide(self, job: JobView) -> Decision:
         """Decide for the next job in the order of the queue."""
-        held = self._over_cap(job)
+        held = self.held_reason(job)
         if held:
             return Decision(job_id=job.id, action=Action.HELD, reason=held)
         started, rejections = self.start(job)
@@ -158,31 +163,37 @@ class Planner:
         self._barred.clear()
         self.reservations = Reservations(self.ledger)
 
+    def occupy(self, job: JobView, place: int, gpus: Sequence[int]) -> None:
+        """Give a job its resources on an appliance; they count towards caps."""
+        self.ledger.allocate(place, job, gpus, now=self.now)
+        self._count(job.id, _Owner(job.user_id, job.gpus, job.array_id))
+
     def _count(self, job_id: str, owner: "_Owner", *, sign: int = 1) -> None:
         self._owners[job_id] = owner
         self._gpus_by_user[owner.user_id] += sign * owner.gpus
         if owner.array_id:
             self._tasks_by_array[owner.array_id] += sign
 
-    def _over_cap(self, job: JobView) -> str:
+    def held_reason(self, job: JobView) -> str:
+        """Return which cap a job would exceed; "" if it may start."""
         if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
             return f"{job.array_limit} tasks of the array are running, which is its limit."
-        caps = self.snapshot.caps
-        if not job.gpus:
+        caps, gpus = self.snapshot.caps, job.gpus * max(1, len(job.members))
+        if not gpus:
             return ""
         if caps.gpus_per_user is not None:
             used = self._gpus_by_user[job.user_id]
-            if used + job.gpus > caps.gpus_per_user:
+            if used + gpus > caps.gpus_per_user:
                 return (
                     f"The user's jobs have {used} of at most {caps.gpus_per_user} GPUs, and this "
-                    f"one requests {job.gpus}."
+                    f"one requests {gpus}."
                 )
         if caps.gpus is not None:
             used = self._gpus_by_user.total()
-            if used + job.gpus > caps.gpus:
+            if used + gpus > caps.gpus:
                 return (
                     f"The tenant's jobs have {used} of at most {caps.gpus} GPUs, and this one "
-                    f"requests {job.gpus}."
+                    f"requests {gpus}."
                 )
         return ""
 
@@ -195,7 +206,7 @@ class Planner:
             is_healthy = np.count_nonzero(healthy & ~self.ledger.degraded, axis=0) >= job.gpus
             tiers = [free & is_healthy, free & ~is_healthy]
         # A job that has failed somewhere goes elsewhere first, a trial is the last resort.
-        for avoided in (self._failed_on(job), self.ledger.on_trial):
+        for avoided in (self.failed_on(job), self.ledger.on_trial):
             if avoided.any():
                 tiers = [*(tier & ~avoided for tier in tiers), *(tier & avoided for tier in tiers)]
         bound = self.ledger.index.get(job.bound_to or "")
@@ -230,8 +241,7 @@ class Planner:
             # No other job is placed there until this one has started.
             self.ledger.on_trial[place] = False
             self._feasible.clear()
-        self.ledger.allocate(place, job, gpus, now=self.now)
-        self._count(job.id, _Owner(job.user_id, job.gpus, job.array_id))
+        self.occupy(job, place, gpus)
         policy, reason = self.snapshot.policy, f"{view.name} was {self._policy.title}."
         if is_trial:
             policy, reason = Rule.TRIAL, f"{view.name} is quarantined, and this job tries it."
@@ -268,7 +278,7 @@ class Planner:
             return Decision(
                 job_id=job.id,
                 action=Action.STAY,
-                reason=f"Waiting for {view.name}{_stopping(victims)}.",
+                reason=f"Waiting for {view.name}{stopping_text(victims)}.",
                 appliance_id=view.id,
                 policy=rule,
                 rejections=rejections,
@@ -289,7 +299,7 @@ class Planner:
         self.reservations.add(place, job)
         reason = self._binding_reason(job, view.name)
         if victims:
-            reason = f"The job waits for {view.name}{_stopping(victims)}."
+            reason = f"The job waits for {view.name}{stopping_text(victims)}."
         return Decision(
             job_id=job.id,
             action=Action.BIND,
@@ -301,20 +311,24 @@ class Planner:
         )
 
     def _least_recently_used(self, job: JobView, feasible: Mask) -> int:
-        preferred = feasible & ~self.ledger.on_trial & ~self._failed_on(job)
+        preferred = feasible & ~self.ledger.on_trial & ~self.failed_on(job)
         candidates = preferred if preferred.any() else feasible
         last_used = np.where(candidates, self.ledger.last_used, np.iinfo(np.int64).max)
         return int(np.argmin(last_used))
 
-    def _failed_on(self, job: JobView) -> Mask:
+    def failed_on(self, job: JobView) -> Mask:
         """Return the appliances where attempts of a job failed."""
         places = [self.ledger.index[ident] for ident in job.failed_on if ident in self.ledger.index]
         mask = np.zeros(self.ledger.size, np.bool_)
         mask[places] = True
         return mask
 
+    def may_preempt(self, job: JobView) -> bool:
+        """Return whether jobs may be stopped for a job."""
+        return self.snapshot.allows_preemption and not job.is_preemptible
+
     def _preempt(self, job: JobView, feasible: Mask) -> tuple[int | None, Sequence[RunningJob]]:
-        if not self.snapshot.allows_preemption or job.is_preemptible:
+        if not self.may_preempt(job):
             return None, ()
         reserved = self.reservations.jobs
         open_to_it = feasible & ~self.ledger.on_trial
@@ -363,7 +377,8 @@ def _only(place: int, size: int) -> Mask:
     return mask
 
 
-def _stopping(victims: Sequence[RunningJob]) -> str:
+def stopping_text(victims: Sequence[RunningJob]) -> str:
+    """Return which jobs must stop, as the end of a sentence about an appliance."""
     if not victims:
         return ""
     names = ", ".join(repr(victim.name) for victim in victims[:3])

@@ -29,7 +29,7 @@ def find_victims(
     """
     best: tuple[int, int, Sequence[RunningJob]] | None = None
     for place in _examined(job, ledger, feasible):
-        victims = _victims_at(job, ledger, place, now)
+        victims = victims_at(job, ledger, place, now=now)
         if victims is not None:
             cost = sum(len(victim.gpu_uuids) for victim in victims if not victim.is_stopping)
             best = min(best or (cost, place, victims), (cost, place, victims), key=lambda b: b[0])
@@ -42,18 +42,19 @@ def _examined(job: JobView, ledger: Ledger, feasible: Mask) -> Iterable[int]:
     able = [
         place
         for place in np.flatnonzero(feasible).tolist()
-        if any(_may_stop(job, running) for running in ledger.views[place].running)
+        if any(may_stop(job, running) for running in ledger.views[place].running)
     ]
     bound = ledger.index.get(job.bound_to or "")
     return sorted(able, key=lambda place: place != bound)[:MAX_EXAMINED]
 
 
-def _may_stop(job: JobView, running: RunningJob) -> bool:
+def may_stop(job: JobView, running: RunningJob) -> bool:
+    """Return whether a running job may be stopped for a waiting one, or stops already."""
     return running.is_stopping or (running.is_preemptible and running.priority <= job.priority)
 
 
-def _victims_at(
-    job: JobView, ledger: Ledger, place: int, now: datetime
+def victims_at(
+    job: JobView, ledger: Ledger, place: int, *, now: datetime
 ) -> Sequence[RunningJob] | None:
     """Return the jobs to stop on one appliance, or None if that is not enough."""
     allocations = {
@@ -69,7 +70,7 @@ def _victims_at(
     able = [
         running_job
         for running_job in reversed(ledger.views[place].running)
-        if _may_stop(job, running_job)
+        if may_stop(job, running_job)
     ]
     able.sort(key=lambda running_job: (not running_job.is_stopping, running_job.priority))
     if not suffices(able):

@@ -79,6 +79,7 @@ class ApplianceView:
         quarantine: why it is quarantined, as jobs failed to start there; "" when it isn't.
         is_trial_due: whether a single job may start there in spite of that.
         last_used_at: when a job was last placed on it.
+        nvlink_domain: which appliances its NVLinks reach; "" for none besides itself.
     """
 
     id: str
@@ -95,6 +96,8 @@ class ApplianceView:
     labels: frozenset[tuple[str, str]] = frozenset()
     running: Sequence[RunningJob] = ()
     last_used_at: datetime | None = None
+    site: str = ""
+    nvlink_domain: str = ""
 
 
 class JobShape(NamedTuple):
@@ -126,6 +129,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         project_id: its project; None without one.
         queue_at: its place in the queue, if that is not the one of its submission and priority.
         points: more come first, whatever the place in the queue.
+        nodes: the size of its gang; 1 for any other job.
+        members: of a gang, the jobs that start together, the first of which it is itself.
     """
 
     id: str
@@ -151,6 +156,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     queue_at: datetime | None = None
     points: float = 0.0
     project_id: str | None = None
+    nodes: int = 1
+    members: Sequence[str] = ()
 
     @property
     def shape(self) -> JobShape:

@@ -1,9 +1,10 @@
 """Explain from the database why a job is pending, and where a new one would go."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import msgspec
 import numpy as np
 from sqlalchemy.orm import Session
 
@@ -23,7 +24,7 @@ from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
 from jobqueue.placement.ledger import Ledger
-from jobqueue.placement.views import JobShape
+from jobqueue.placement.views import JobShape, JobView
 from jobqueue.queue.forecasts import forecast_errors
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.states import DependencyCondition
@@ -45,12 +46,15 @@ def explain_job(
         return None
     snapshot = read_snapshot(session, job.tenant_id, now=now)
     order = queue_order(session, job.tenant_id, snapshot)
-    if job.id not in order.ids:
+    # A gang waits as its first member.
+    gang_id = job.array_id if job.nodes > 1 else None
+    waiting_id = gang_id if gang_id is not None and gang_id in order.ids else job.id
+    if waiting_id not in order.ids:
         return None
-    place = order.ids.index(job.id)
-    ids = [*order.ids[: min(place, MAX_BEFORE)], job.id]
+    place = order.ids.index(waiting_id)
+    ids = [*order.ids[: min(place, MAX_BEFORE)], waiting_id]
     snapshot = with_jobs(session, job.tenant_id, snapshot, ids, order)
-    explanation = explain_jobs(snapshot, [job.id]).get(job.id)
+    explanation = explain_jobs(snapshot, [waiting_id]).get(waiting_id)
     if explanation is None:
         return None  # it was placed meanwhile
     return replace(
@@ -75,7 +79,7 @@ def explain_new(
     ids = [ident for ident in order.ids if ident not in new]
     snapshot = with_jobs(session, tenant_id, snapshot, ids[:MAX_BEFORE], order)
     models = models_of(snapshot.appliances)
-    views = [job_view(job, models, points=order.points.get(job.id, 0.0)) for job in jobs]
+    views = [_new_view(job, models, order.points.get(job.id, 0.0)) for job in jobs]
     explanations = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
     unread = len(ids) - len(snapshot.jobs)
     errors = forecast_errors(session, tenant_id, now=now)
@@ -90,6 +94,13 @@ def explain_new(
         )
         for view in views
     }
+
+
+def _new_view(job: Job, models: Collection[str], points: float) -> JobView:
+    """Return a new job, or a whole gang, as placement sees it."""
+    view = job_view(job, models, points=points)
+    members = [job.id, *(f"{job.id}/{number}" for number in range(1, view.nodes))]
+    return msgspec.structs.replace(view, members=members)
 
 
 def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Explanation:
@@ -112,7 +123,7 @@ def _assumption(job: Job) -> str:
         for dependency in job.dependencies
     ]
     parts = [f"Assumes that {' and '.join(states)}."] if states else []
-    if (job.array_size or 0) > 1:
+    if (job.array_size or 0) > 1 and (job.nodes or 1) == 1:
         unit = "instances" if job.kind is JobKind.SERVICE else "tasks"
         parts.append(f"This is for the first of {job.array_size} {unit}.")
     return " ".join(parts)

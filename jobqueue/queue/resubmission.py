@@ -4,6 +4,7 @@ from datetime import datetime
 
 import msgspec
 from msgspec import structs
+from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
@@ -21,7 +22,7 @@ from tenants.scope import Scope
 
 
 def retry_job(session: Session, scope: Scope, job_id: str, *, box: SecretBox, now: datetime) -> Job:
-    """Submit a job of one's own again, with its secrets.
+    """Submit a job of one's own again, with its secrets; for a member, its whole gang.
 
     Raises:
         ConflictError: it is a task of an array.
@@ -29,7 +30,7 @@ def retry_job(session: Session, scope: Scope, job_id: str, *, box: SecretBox, no
         InvalidInputError: it can't be submitted any more; see `submit_job`.
     """
     job = get_job(session, scope, job_id)
-    if job.array_id is not None and job.kind is JobKind.BATCH:
+    if job.array_id is not None and job.kind is JobKind.BATCH and job.nodes == 1:
         raise ConflictError(
             "Tasks of an array can't be retried one by one. Copy the job instead.", code="array"
         )
@@ -70,6 +71,10 @@ def set_priority(
         scope.require(Permission.STOP_ANY_JOB)
     before = job.priority
     queue_at = job.queue_at - (priority - before) * PRIORITY_POINT
+    if job.nodes > 1:
+        # A gang waits at the place of its first member.
+        members = update(Job).where(Job.array_id == job.array_id, Job.state.in_(WAITING))
+        session.execute(members.values(priority=priority, queue_at=queue_at))
     # Its state changes when the queue starts it at the same time.
     if job.state not in WAITING or not move_job(
         session, job.id, job.state, expected={job.state}, priority=priority, queue_at=queue_at

@@ -110,11 +110,12 @@ def submit_job(
     job, dependencies = checked_job(session, scope, request, now=now, views=views)
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
-    array = parse_array(request.array) if request.array else ArraySpec(range(request.instances))
+    members = max(request.instances, request.nodes)
+    array = parse_array(request.array) if request.array else ArraySpec(range(members))
     adding = len(array.indexes)
     check_array_size(job, adding)
     reserve_jobs(session, tenant_id, adding)
-    if request.array or request.instances > 1:
+    if request.array or members > 1:
         job.id = job.array_id = new_id()
         job.array_index, job.array_size, job.array_limit = array.indexes[0], adding, array.limit
     session.add(job)

@@ -43,7 +43,7 @@ READY_AFTER = timedelta(seconds=10)
 FIXED = frozenset(
     {
         *("name", "kind", "array", "instances", "priority", "notify", "time_limit_seconds"),
-        *("after_ok", "after_any", "secrets_from", "project"),
+        *("after_ok", "after_any", "secrets_from", "project", "nodes", "on_member_loss"),
     }
 )
 UPDATABLE = frozenset(JobRequest.__struct_fields__) - FIXED

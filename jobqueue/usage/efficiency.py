@@ -1,5 +1,6 @@
 """The efficiency report of a job: how well it uses its resources, with advice in a sentence."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -31,18 +32,40 @@ _MAX_WINDOWS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Efficiency:
-    """Allocated and used resources of all attempts of a job; None where nothing was measured.
+class GPUTime:
+    """The time that GPUs were allocated and used; the ratio is None where nothing was measured."""
 
-    `gpus_used` are those that were busier than `USED_PERCENT` at some time of the last attempt.
-    """
-
-    gpus: int
-    gpus_used: int | None
     gpu_utilization_ratio: float | None
     allocated_gpu_seconds: float
     used_gpu_seconds: float
     idle_gpu_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberUse(GPUTime):
+    """The GPU time of a member of a gang, by its rank."""
+
+    job_id: str
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangUse(GPUTime):
+    """The GPU time of a gang: in sum, and by member."""
+
+    members: Sequence[MemberUse]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Efficiency(GPUTime):
+    """Allocated and used resources of all attempts of a job; None where nothing was measured.
+
+    `gpus_used` are those that were busier than `USED_PERCENT` at some time of the last attempt;
+    `gang` is there for members of one.
+    """
+
+    gpus: int
+    gpus_used: int | None
     gpu_memory_peak_bytes: int | None
     gpu_memory_total_bytes: int | None
     memory_peak_bytes: int | None
@@ -52,6 +75,7 @@ class Efficiency:
     energy_kilowatt_hours: float | None
     bottleneck: Bottleneck | None
     advice: str
+    gang: GangUse | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +98,15 @@ def hardware_of(job: Job) -> Hardware:
     return Hardware(max(sizes, default=0) or None, inventory.cpu_count)
 
 
-def job_efficiency(store: Store, job: Job, *, hardware: Hardware, now: datetime) -> Efficiency:
-    """Return the report of a job.
+def job_efficiency(
+    store: Store, job: Job, *, hardware: Hardware, members: Sequence[Job] = (), now: datetime
+) -> Efficiency:
+    """Return the report of a job; with the `members` of its gang, that of the gang is in it.
 
     Raises:
         StoreUnavailableError: the store is unavailable.
     """
-    tried = [attempt for attempt in job.attempts if attempt.assigned_at is not None]
+    tried = _tried(job)
     use, gpus_used = _gpu_use(store, job, tried, now=now)
     peaks = _aggregates(store, job, tried, now=now)
     measured = use.used_milliseconds + use.idle_milliseconds
@@ -88,7 +114,7 @@ def job_efficiency(store: Store, job: Job, *, hardware: Hardware, now: datetime)
     facts: dict[str, Any] = {
         "gpus": job.gpus,
         "gpus_used": gpus_used if measured else None,
-        "gpu_utilization_ratio": use.used_milliseconds / measured if measured else None,
+        **_gpu_time(use),
         "gpu_memory_peak_bytes": _whole(peaks.get("gpu_memory")),
         "gpu_memory_total_bytes": hardware.gpu_memory_bytes,
         "memory_peak_bytes": _whole(peaks.get("memory")),
@@ -98,13 +124,36 @@ def job_efficiency(store: Store, job: Job, *, hardware: Hardware, now: datetime)
     }
     return Efficiency(
         **facts,
-        allocated_gpu_seconds=use.allocated_milliseconds / 1000,
-        used_gpu_seconds=use.used_milliseconds / 1000,
-        idle_gpu_seconds=use.idle_milliseconds / 1000,
         energy_kilowatt_hours=use.energy_joules / JOULES_PER_KILOWATT_HOUR if measured else None,
         bottleneck=bottleneck,
         advice=_advice(**facts, bottleneck=bottleneck),
+        gang=_gang_use(store, members, now=now) if members else None,
     )
+
+
+def _gang_use(store: Store, members: Sequence[Job], *, now: datetime) -> GangUse:
+    uses = [_gpu_use(store, member, _tried(member), now=now)[0] for member in members]
+    return GangUse(
+        **_gpu_time(sum(uses, start=Use())),
+        members=[
+            MemberUse(job_id=member.id, rank=member.array_index or 0, **_gpu_time(use))
+            for member, use in zip(members, uses, strict=True)
+        ],
+    )
+
+
+def _gpu_time(use: Use) -> dict[str, Any]:
+    measured = use.used_milliseconds + use.idle_milliseconds
+    return {
+        "gpu_utilization_ratio": use.used_milliseconds / measured if measured else None,
+        "allocated_gpu_seconds": use.allocated_milliseconds / 1000,
+        "used_gpu_seconds": use.used_milliseconds / 1000,
+        "idle_gpu_seconds": use.idle_milliseconds / 1000,
+    }
+
+
+def _tried(job: Job) -> list[Attempt]:
+    return [attempt for attempt in job.attempts if attempt.assigned_at is not None]
 
 
 def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> tuple[Use, int]:

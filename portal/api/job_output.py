@@ -104,17 +104,35 @@ class BottleneckSchema(Schema):
     evidence = fields.List(fields.Nested(EvidenceSchema))
 
 
-class EfficiencySchema(Schema):
+class GPUTimeSchema(Schema):
+    """The time that GPUs were allocated and used; the ratio is null if not measured."""
+
+    gpu_utilization_ratio = fields.Float(allow_none=True)
+    allocated_gpu_seconds = fields.Float()
+    used_gpu_seconds = fields.Float()
+    idle_gpu_seconds = fields.Float()
+
+
+class MemberUseSchema(GPUTimeSchema):
+    """The GPU time of a member of a gang."""
+
+    job_id = fields.String()
+    rank = fields.Integer()
+
+
+class GangUseSchema(GPUTimeSchema):
+    """The GPU time of a gang: in sum, and by member."""
+
+    members = fields.List(fields.Nested(MemberUseSchema))
+
+
+class EfficiencySchema(GPUTimeSchema):
     """Resources that a job held and used over all of its attempts; null if not measured."""
 
     gpus = fields.Integer()
     gpus_used = fields.Integer(
         allow_none=True, metadata={"description": "GPUs that the last attempt used at some time."}
     )
-    gpu_utilization_ratio = fields.Float(allow_none=True)
-    allocated_gpu_seconds = fields.Float()
-    used_gpu_seconds = fields.Float()
-    idle_gpu_seconds = fields.Float()
     gpu_memory_peak_bytes = fields.Integer(
         allow_none=True, metadata={"description": "Of the GPU that used most."}
     )
@@ -128,6 +146,9 @@ class EfficiencySchema(Schema):
         BottleneckSchema, allow_none=True, metadata={"description": "What the GPUs wait for."}
     )
     advice = fields.String(metadata={"description": "What to change; may be empty."})
+    gang = fields.Nested(
+        GangUseSchema, allow_none=True, metadata={"description": "Of all members of its gang."}
+    )
 
 
 @job_output.operation(

@@ -40,7 +40,7 @@ from portal.forms.form import (
     TagsField,
 )
 from portal.time_zone import current_zone_name
-from protocol.job_spec import FailureClass, JobKind, JobRequest
+from protocol.job_spec import FailureClass, JobKind, JobRequest, OnMemberLoss
 from protocol.notation import (
     format_health_check,
     format_mount,
@@ -71,6 +71,11 @@ OVERLAP_CHOICES = [
     SelectChoice(Overlap.ALLOW.value, "Run both"),
     SelectChoice(Overlap.REPLACE.value, "Stop the previous one"),
 ]
+LOSS_CHOICES = [
+    SelectChoice(OnMemberLoss.STOP.value, "Stop the others"),
+    SelectChoice(OnMemberLoss.RESTART.value, "Restart all, as far as retries allow"),
+    SelectChoice(OnMemberLoss.CONTINUE.value, "Continue without it"),
+]
 MISSED_CHOICES = [
     SelectChoice(Missed.SKIP.value, "Skip them"),
     SelectChoice(Missed.RUN_ONCE.value, "Run once afterwards"),
@@ -91,6 +96,7 @@ OPTIONS = {
         "retry_on",
         "notify",
     ),
+    "gang": ("nodes", "on_member_loss"),
     "dependencies": ("array", "after_ok", "after_any"),
     "schedule": ("schedule", "time_zone", "overlap", "missed"),
 }
@@ -133,6 +139,8 @@ class JobForm(Form):
     idle_gpu_percent = IntegerField("Idle GPU utilization (%)", [Optional()], default=0)
     idle_gpu_time = DurationField("Stop when idle for", default=0)
     array = StringField("Array", default="")
+    nodes = IntegerField("Gang members", [Optional()], default=1)
+    on_member_loss = SelectField("When a member fails", choices=LOSS_CHOICES, default="stop")
     instances = IntegerField("Instances", [Optional()], default=1)
     health_check = NotationField(
         "Health check", parse=parse_health_check, format=format_health_check

@@ -10,6 +10,7 @@ import msgspec
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import unit_of
+from jobqueue.jobs.gangs import gang_members
 from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.queue.service import get_job
@@ -189,8 +190,8 @@ def efficiency_of(job_id: str) -> Efficiency:
     """
     with database() as session:
         job = get_job(session, current_scope(), job_id)
-        hardware = hardware_of(job)
-    return job_efficiency(portal().store, job, hardware=hardware, now=now())
+        hardware, members = hardware_of(job), gang_members(session, job)
+    return job_efficiency(portal().store, job, hardware=hardware, members=members, now=now())
 
 
 def _progress(index: int, current: int, is_reached: bool) -> Progress:  # noqa: FBT001 - one caller

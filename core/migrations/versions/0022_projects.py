@@ -81,7 +81,7 @@ def upgrade() -> None:
     op.create_index("ix_jobs_project_id_id", "jobs", ["project_id", "id"])
     op.add_column("usage_entries", sa.Column("project_id", sa.String(length=36), nullable=True))
     op.add_column("attempts", sa.Column("preemption", sa.JSON(), nullable=True))
-    is_notice_due = sa.Column(
+    is_notice_due: sa.Column[bool] = sa.Column(
         "is_notice_due", sa.Boolean(), server_default=sa.false(), nullable=False
     )
     op.add_column("attempts", is_notice_due)

@@ -58,7 +58,9 @@ def upgrade() -> None:
         "ix_start_forecasts_tenant_id_made_at", "start_forecasts", ["tenant_id", "made_at"]
     )
     op.add_column("tenant_queue_settings", sa.Column("ordering", sa.JSON(), nullable=True))
-    is_charged = sa.Column("is_charged", sa.Boolean(), server_default=sa.false(), nullable=False)
+    is_charged: sa.Column[bool] = sa.Column(
+        "is_charged", sa.Boolean(), server_default=sa.false(), nullable=False
+    )
     op.add_column("attempts", is_charged)
     op.create_index("ix_attempts_is_charged_finished_at", "attempts", ["is_charged", "finished_at"])
 

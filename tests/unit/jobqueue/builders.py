@@ -14,6 +14,7 @@ from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.logs.logs import MAX_LOG_BYTES, append_logs
 from jobqueue.models import Attempt, Job
+from jobqueue.placement.gangs import decide_all
 from jobqueue.placement.plan import Action, Decision, Planner, in_order
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.queue.service import submit_job
@@ -147,4 +148,4 @@ def append_log(
 def plan(snapshot: Snapshot) -> list[Decision]:
     """Decide for every waiting job in turn; what one is allocated is not free for the next."""
     planner = Planner(snapshot)
-    return [planner.decide(job) for job in in_order(snapshot.jobs)]
+    return [made for job in in_order(snapshot.jobs) for made in decide_all(planner, job)]

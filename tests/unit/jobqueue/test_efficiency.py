@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
+from jobqueue.jobs.gangs import gang_members
 from jobqueue.models import Job
 from jobqueue.usage.efficiency import Efficiency, hardware_of, job_efficiency
 from tests.cast import NOON, Cast
@@ -168,3 +169,27 @@ def test_gpus_that_wait_without_a_visible_cause_get_the_general_advice(
     slow = slowed(session, store, cast, {"container": {"io_pressure_percent": 1.0}})
     assert slow.bottleneck is None
     assert "Check whether loading data" in slow.advice
+
+
+def test_a_gang_has_the_gpu_time_of_its_members_and_their_sum(
+    session: Session, store: Store, cast: Cast
+) -> None:
+    attempt = start(session, cast, gpus=2, nodes=3)
+    members = gang_members(session, attempt.job)
+    points = []
+    for rank, percent in enumerate([100.0, 50.0, 0.0]):
+        job = members[rank]
+        for second in range(0, 600, 10):
+            for uuid in job.attempts[-1].gpu_uuids:
+                tags = {"gpu": "0", "uuid": uuid, "job": job.id}
+                at_ns = to_ns(NOON) + second * NS_PER_SECOND
+                points.append(Point("gpu", tags, {"utilization_percent": percent}, at_ns))
+    identity = {"tenant": attempt.tenant_id, "appliance": attempt.appliance_id}
+    assert not write(store, points, identity=identity)
+    now = NOON + timedelta(minutes=10)
+    hardware = hardware_of(attempt.job)
+    gang = job_efficiency(store, attempt.job, hardware=hardware, members=members, now=now).gang
+    assert gang is not None
+    assert [member.gpu_utilization_ratio for member in gang.members] == [1.0, 0.5, 0.0]
+    assert gang.gpu_utilization_ratio == pytest.approx(0.5)
+    assert (gang.allocated_gpu_seconds, gang.used_gpu_seconds) == (3600, 1800)

@@ -251,7 +251,7 @@ def test_the_form_offers_appliances_with_their_free_gpus_and_takes_their_names(
 def test_the_options_of_a_new_job_are_folded_until_they_are_used(bob: Browser) -> None:
     def opened(page: str) -> list[str]:
         groups = re.findall(r'vd-options" data-group="(\w+)"([^>]*)>', page)
-        assert len(groups) == 6
+        assert len(groups) == 7
         return [name for name, attributes in groups if attributes.endswith(" open")]
 
     assert opened(bob.get("/jobs/new").text) == []

@@ -99,7 +99,49 @@ def test_the_form_warns_of_an_appliance_that_can_not_run_the_job(bob: Browser) -
 
 
 def test_days_of_job_history_are_set(alice: Browser) -> None:
-    plan = {"placement_policy": "spread", "job_retention_days": "30"}
+    weights = dict.fromkeys(
+        ("priority_weight", "fair_share_weight", "age_weight", "size_weight"), "1"
+    )
+    plan = {
+        "placement_policy": "spread",
+        "policy": "fifo",
+        "half_life_days": "7",
+        "memory_usage_weight": "0",
+        "job_retention_days": "30",
+        **weights,
+    }
     assert alice.post("/jobs/settings", dict(plan)).status_code == 302
     assert 'value="30"' in alice.get("/jobs/settings").text
     assert alice.post("/jobs/settings", {**plan, "job_retention_days": "0"}).status_code == 422
+
+
+def test_the_form_submits_a_gang_whose_page_lists_its_members(
+    bob: Browser, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    gang = {
+        **FORM,
+        "nodes": "3",
+        "gpus": "0",
+        "gpu_memory": "",
+        "on_member_loss": "restart",
+        "max_retries": "1",
+    }
+    first = bob.post("/jobs/new", gang).headers["Location"]
+    place(sessions, clock)
+    page = bob.get(first).text
+    assert "3, this is member 0" in page
+    assert "all restart" in page
+    assert page.count(">dgx-01</a>") >= 3
+    assert "Stop gang" in page
+    assert "3 members" in bob.get("/jobs").text
+    report = bob.get(f"/api/v1{first}/efficiency").get_json()
+    assert [member["rank"] for member in report["gang"]["members"]] == [0, 1, 2]
+    assert report["gang"]["gpu_utilization_ratio"] is None
+    assert "All members" in bob.get(f"{first}/efficiency").text
+    assert (
+        "choose restart or continue"
+        in bob.post("/jobs/new", {**gang, "on_member_loss": "stop"}).text
+    )
+    bob.post(f"{first}/stop")
+    jobs = bob.get("/api/v1/jobs").get_json()["items"]
+    assert all(job["stop_requested_at"] for job in jobs)

@@ -1,0 +1,101 @@
+"""Members of a gang that end: the others stop, start anew with it, or go on.
+
+A gang that starts anew does so as a whole: the members that still run are stopped and queued again,
+and placement waits until all of them are.
+"""
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from jobqueue.jobs.transitions import move_all, move_attempt, record_events
+from jobqueue.models import Attempt, Job
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from protocol.job_spec import OnMemberLoss
+from tenants.fleet.appliances import bump_generations
+
+_WAITING = (JobState.SUBMITTED, JobState.QUEUED)
+_ENDED_BEFORE_START = "Another member of the gang ended before this one started."
+
+
+def stands_together(job: Job) -> bool:
+    """Return whether a job is a member of a gang that stops or starts as a whole."""
+    return job.nodes > 1 and job.on_member_loss != OnMemberLoss.CONTINUE
+
+
+def gang_members(session: Session, job: Job) -> Sequence[Job]:
+    """Return the members of a job's gang by their rank; none if it is in no gang."""
+    if job.nodes == 1:
+        return ()
+    members = select(Job).where(Job.tenant_id == job.tenant_id, Job.array_id == job.array_id)
+    return session.scalars(members.order_by(Job.array_index)).unique().all()
+
+
+def attempts_to_count(session: Session, job: Job) -> Collection[Attempt]:
+    """Return the attempts of a job; of a gang that stands together, those of all that failed."""
+    if not stands_together(job):
+        return job.attempts
+    of_gang = Job.id == Attempt.job_id, Job.array_id == job.array_id
+    failed = Attempt.state.in_((AttemptState.FAILED, AttemptState.LOST))
+    return session.scalars(select(Attempt).where(*of_gang, failed)).unique().all()
+
+
+def settle_members(session: Session, attempt: Attempt, *, may_restart: bool, now: datetime) -> bool:
+    """Let the other members of a gang follow one whose attempt has ended otherwise than well.
+
+    Args:
+        session: the session.
+        attempt: the attempt.
+        may_restart: whether its job would be queued again if it were alone.
+        now: the time.
+
+    Returns:
+        Whether its job is queued again.
+    """
+    job = attempt.job
+    others = session.scalars(
+        select(Job).where(Job.array_id == job.array_id, Job.id != job.id)
+    ).unique()
+    restarts = may_restart and not any(
+        other.state.is_final or other.stop_requested_at for other in others
+    )
+    reason = Reason.GANG_RESTARTED if restarts else Reason.MEMBER_ENDED
+    is_other = Job.array_id == job.array_id, Job.id != job.id
+    _stop_running(session, is_other, reason)
+    if not restarts:
+        _stop_waiting(session, is_other, now=now)
+    return restarts
+
+
+def _stop_running(
+    session: Session, is_other: Collection[ColumnElement[bool]], reason: Reason
+) -> None:
+    running = select(Attempt).where(
+        Attempt.job_id == Job.id,
+        Attempt.state.in_(ALLOCATED_STATES),
+        Attempt.stop_reason.is_(None),
+        *is_other,
+    )
+    stopping = [
+        other.appliance_id
+        for other in session.scalars(running.order_by(Attempt.id)).unique().all()
+        if move_attempt(session, other.id, other.state, expected={other.state}, stop_reason=reason)
+    ]
+    bump_generations(session, set(stopping))
+
+
+def _stop_waiting(
+    session: Session, is_other: Collection[ColumnElement[bool]], *, now: datetime
+) -> None:
+    waiting = select(Job.id, Job.tenant_id).where(Job.state.in_(_WAITING), *is_other)
+    rows = session.execute(waiting.with_for_update()).all()
+    ids = [row.id for row in rows]
+    values = {"reason": Reason.MEMBER_ENDED, "message": _ENDED_BEFORE_START}
+    move_all(session, Job, Job.id.in_(ids), JobState.STOPPED, finished_at=now, **values)
+    bound = Attempt.job_id.in_(ids) & (Attempt.state == AttemptState.BOUND)
+    move_all(session, Attempt, bound, AttemptState.STOPPED, finished_at=now, **values)
+    event = {"state": JobState.STOPPED, **values}
+    events = [{"job_id": row.id, "tenant_id": row.tenant_id, **event} for row in rows]
+    record_events(session, events, now=now)

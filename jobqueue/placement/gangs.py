@@ -1,0 +1,350 @@
+"""Gangs: jobs whose members start together or not at all, each on GPUs of one appliance.
+
+A waiting gang holds nothing, so no two gangs can wait for what the other holds. The first gangs of
+the queue are protected like single jobs: the appliances on which they fit first are reserved, and
+later jobs are backfilled around that. Members go to one appliance if they fit there, else to one
+NVLink domain, else to one site, else anywhere; each time to as few appliances as possible.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+
+import msgspec
+import numpy as np
+
+from jobqueue.placement.filters import FREE, apply_filters, most_relevant_first
+from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
+from jobqueue.placement.plan import Action, Decision, Planner, Rule, stopping_text
+from jobqueue.placement.preemption import may_stop, victims_at
+from jobqueue.placement.views import JobShape, JobView, RunningJob
+
+# Waiting gangs that are protected; those behind them wait for their turn.
+MAX_PROTECTED = 10
+# Appliances with jobs that could be stopped, which are examined for one gang.
+MAX_EXAMINED = 1000
+_UNBOUNDED = 2**31
+
+Places = Mapping[int, int]
+"""The number of members on each appliance, by its place in the ledger."""
+
+
+def decide_all(planner: Planner, job: JobView) -> list[Decision]:
+    """Decide for a job; for a gang, decide for each of its members in their order."""
+    if len(job.members) < 2:  # noqa: PLR2004 - one member is no gang
+        return [planner.decide(job)]
+    held = planner.held_reason(job)
+    if held:
+        return _for_members(job, Decision(job_id=job.id, action=Action.HELD, reason=held))
+    places = _free_places(planner, job)
+    if places is not None:
+        return _assign(planner, job, places)
+    return _for_members(job, _wait(planner, job))
+
+
+def scaled(job: JobView, count: int) -> JobView:
+    """Return a job that requires as much as so many members of a gang."""
+    return msgspec.structs.replace(
+        job,
+        gpus=job.gpus * count,
+        cpus=job.cpus * count,
+        memory_bytes=job.memory_bytes * count,
+        members=(),
+    )
+
+
+def fitting_members(
+    shape: JobShape, *, gpus: Mask, cpus: np.ndarray, memory_bytes: np.ndarray
+) -> Ints:
+    """Return how many members fit on each appliance.
+
+    Args:
+        shape: the requirements of a member.
+        gpus: the usable GPUs, by position and appliance.
+        cpus: free cores by appliance.
+        memory_bytes: free memory by appliance.
+    """
+    counts: Ints = np.full(cpus.size, _UNBOUNDED, np.int64)
+    if shape.gpus:
+        counts = np.count_nonzero(gpus, axis=0) // shape.gpus
+    if shape.cpus > 0:
+        counts = np.minimum(counts, np.floor((cpus + CPU_TOLERANCE) / shape.cpus).astype(np.int64))
+    if shape.memory_bytes > 0:
+        counts = np.minimum(counts, memory_bytes // shape.memory_bytes)
+    return np.maximum(counts, 0)
+
+
+def capacity(ledger: Ledger, shape: JobShape, places: Mask, *, is_usable: bool = False) -> int:
+    """Return how many members some appliances could run at once if they were idle.
+
+    With `is_usable`, failed GPUs don't count.
+    """
+    gpus = ledger.eligible(shape)
+    counts = fitting_members(
+        shape,
+        gpus=gpus & ledger.usable if is_usable else gpus,
+        cpus=ledger.cpus_total,
+        memory_bytes=ledger.memory_total,
+    )
+    return int(counts[places].sum())
+
+
+def choose_places(ledger: Ledger, counts: Ints, nodes: int) -> Places | None:
+    """Return the closest appliances for all members, or None if they don't fit.
+
+    Args:
+        ledger: has the sites and NVLink domains.
+        counts: how many members fit on each appliance.
+        nodes: the number of members.
+    """
+    for groups in (np.arange(ledger.size), ledger.nvlink_domains, ledger.sites, None):
+        places = _in_one_group(counts, nodes, groups)
+        if places is not None:
+            return places
+    return None
+
+
+def _in_one_group(counts: Ints, nodes: int, groups: Ints | None) -> Places | None:
+    """Return the places in the group that needs the fewest appliances, then the fullest one."""
+    able = np.flatnonzero(counts > 0)
+    if groups is None:
+        groups = np.zeros(counts.size, np.int64)
+    able = able[groups[able] >= 0]
+    if not able.size:
+        return None
+    totals = np.bincount(groups[able], weights=counts[able])
+    best: tuple[int, float, Places] | None = None
+    for group in np.flatnonzero(totals >= nodes).tolist():
+        places = _fewest(able[groups[able] == group], counts, nodes)
+        rank = (len(places), float(totals[group]))
+        if best is None or rank < best[:2]:
+            best = (*rank, places)
+    return best and best[2]
+
+
+def _fewest(able: np.ndarray, counts: Ints, nodes: int) -> Places:
+    """Return the fewest of some places that hold all members; the last one is the fullest."""
+    ordered = able[np.argsort(-counts[able], kind="stable")]
+    needed = int(np.searchsorted(np.cumsum(counts[ordered]), nodes)) + 1
+    places = {int(place): int(counts[place]) for place in ordered[: needed - 1]}
+    rest = nodes - sum(places.values())
+    enough = [place for place in ordered[needed - 1 :].tolist() if counts[place] >= rest]
+    places[min(enough, key=lambda place: counts[place])] = rest
+    return places
+
+
+def _free_places(planner: Planner, job: JobView) -> Places | None:
+    """Return where all members can start now without delaying a job that is protected."""
+    ledger = planner.ledger
+    feasible, _ = planner.feasible(job.shape)
+    candidates = feasible & ~ledger.on_trial
+    avoided = planner.failed_on(job)
+    for is_healthy, mask in ((True, candidates & ~avoided), (False, candidates)):
+        counts = np.where(mask, _free_members(ledger, job.shape, is_healthy=is_healthy), 0)
+        while (places := choose_places(ledger, counts, len(job.members))) is not None:
+            delaying = [place for place in places if _delays(planner, job, place, places[place])]
+            if not delaying:
+                return places
+            counts[delaying] = 0
+    return None
+
+
+def _free_members(ledger: Ledger, shape: JobShape, *, is_healthy: bool = False) -> Ints:
+    gpus = (ledger.gpu_free >= shape.gpu_milli) & ledger.eligible(shape)
+    if is_healthy and ledger.has_degraded:
+        gpus &= ~ledger.degraded
+    return fitting_members(shape, gpus=gpus, cpus=ledger.cpus_free, memory_bytes=ledger.memory_free)
+
+
+def _delays(planner: Planner, job: JobView, place: int, count: int) -> bool:
+    members = scaled(job, count)
+    gpus = planner.ledger.pick_gpus(place, members.shape)
+    return planner.reservations.would_delay(members, place, gpus, now=planner.now)
+
+
+def _assign(planner: Planner, job: JobView, places: Places) -> list[Decision]:
+    ledger, decisions = planner.ledger, []
+    ordered = [place for place in sorted(places) for _ in range(places[place])]
+    names = _names(ledger, places)
+    for member_id, place in zip(job.members, ordered, strict=True):
+        member = msgspec.structs.replace(job, id=member_id, members=())
+        gpus = ledger.pick_gpus(place, job.shape)
+        planner.occupy(member, place, gpus)
+        view = ledger.views[place]
+        decisions.append(
+            Decision(
+                job_id=member_id,
+                action=Action.ASSIGN,
+                reason=f"All {len(ordered)} members fit on {names}.",
+                appliance_id=view.id,
+                policy=Rule.GANG,
+                gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
+            )
+        )
+    return decisions
+
+
+def _wait(planner: Planner, job: JobView) -> Decision:
+    """Protect the gang where it fits first, and say what it waits for."""
+    ledger, nodes = planner.ledger, len(job.members)
+    feasible, rejections = planner.feasible(job.shape)
+    limit = capacity(ledger, job.shape, feasible, is_usable=True)
+    if limit < nodes:
+        reason = f"The appliances that accept jobs hold {limit} of the gang's {nodes} members."
+        return Decision(job_id=job.id, action=Action.UNPLACED, reason=reason, rejections=rejections)
+    _, busy = apply_filters(FREE, ledger, job.shape, feasible)
+    fitting = min(int(_free_members(ledger, job.shape)[feasible].sum()), nodes)
+    reason = f"{fitting} of {nodes} members fit now, and all start together."
+    places, victims = _protect(planner, job, feasible)
+    if places:
+        reason += f" The gang waits for {_names(ledger, places)}{stopping_text(victims)}."
+    return Decision(
+        job_id=job.id,
+        action=Action.WAIT,
+        reason=reason,
+        rejections=most_relevant_first([*rejections, *busy]),
+        victims=[victim.job_id for victim in victims],
+    )
+
+
+def _protect(planner: Planner, job: JobView, feasible: Mask) -> tuple[Places, Sequence[RunningJob]]:
+    """Reserve the appliances on which the gang fits first; return them, and the jobs to stop."""
+    reservations = planner.reservations
+    if reservations.gangs >= MAX_PROTECTED:
+        return {}, ()
+    open_places = feasible & ~planner.ledger.on_trial
+    open_places[list(reservations.jobs)] = False
+    at, places, victims = planner.now, None, list[RunningJob]()
+    if planner.may_preempt(job):
+        places, victims = _places_by_preemption(planner, job, open_places)
+    if places is None:
+        victims = []
+        start = _earliest(planner.ledger, job, open_places, now=planner.now)
+        if start is None:
+            return {}, ()
+        at, places = start
+    reservations.gangs += 1
+    for place, count in places.items():
+        reservations.add(place, scaled(job, count), not_before=at)
+    return places, victims
+
+
+def _earliest(
+    ledger: Ledger, job: JobView, open_places: Mask, *, now: datetime
+) -> tuple[datetime, Places] | None:
+    """Return when and where all members fit, once running jobs have reached their limits."""
+    ends = _Ends(ledger, job, open_places)
+    last = len(ends.times) - 1
+    first, beyond = 0, len(ends.times)
+    while first < beyond:
+        middle = (first + beyond) // 2
+        if choose_places(ledger, ends.members_at(middle), len(job.members)) is None:
+            first = middle + 1
+        else:
+            beyond = middle
+    if first > last:
+        return None
+    places = choose_places(ledger, ends.members_at(first), len(job.members))
+    return None if places is None else (max(ends.times[first], now), places)
+
+
+class _Ends:
+    """The ends of the running jobs on some appliances, and how many members fit after each."""
+
+    def __init__(self, ledger: Ledger, job: JobView, open_places: Mask) -> None:
+        self._ledger, self._shape, self._open = ledger, job.shape, open_places
+        allocated = [
+            (allocation, place)
+            for place in np.flatnonzero(open_places).tolist()
+            for allocation in ledger.allocations[place]
+        ]
+        allocated.sort(key=lambda pair: pair[0].ends_at)
+        self._allocated = allocated
+        self.times = sorted({allocation.ends_at for allocation, _ in allocated})
+
+    def members_at(self, index: int) -> Ints:
+        """Return how many members fit on each appliance from the time of that index on."""
+        ledger, shape, at = self._ledger, self._shape, self.times[index]
+        gpu_free = ledger.gpu_free.copy()
+        cpus, memory_bytes = ledger.cpus_free.copy(), ledger.memory_free.copy()
+        for allocation, place in self._allocated:
+            if allocation.ends_at > at:
+                break
+            gpu_free[list(allocation.gpus), place] += allocation.gpu_milli
+            cpus[place] += allocation.cpus
+            memory_bytes[place] += allocation.memory_bytes
+        gpus = (gpu_free >= shape.gpu_milli) & ledger.eligible(shape)
+        counts = fitting_members(shape, gpus=gpus, cpus=cpus, memory_bytes=memory_bytes)
+        return np.where(self._open, counts, 0)
+
+
+def _places_by_preemption(
+    planner: Planner, job: JobView, open_places: Mask
+) -> tuple[Places | None, list[RunningJob]]:
+    """Return where all members fit once other jobs have been stopped, and these jobs.
+
+    Appliances where stopping gains nothing are left alone, as far as the members then still fit.
+    """
+    ledger, nodes = planner.ledger, len(job.members)
+    counts: Ints = np.where(open_places, _free_members(ledger, job.shape), 0)
+    unstopped = counts.copy()
+    stoppable = [
+        place
+        for place in np.flatnonzero(open_places).tolist()
+        if any(may_stop(job, running) for running in ledger.views[place].running)
+    ]
+    for place in stoppable[:MAX_EXAMINED]:
+        counts[place] = _members_after_stops(planner, job, place)
+    places = choose_places(ledger, counts, nodes)
+    for place in sorted(places or (), key=lambda place: counts[place] - unstopped[place]):
+        fewer = counts.copy()
+        fewer[place] = unstopped[place]
+        others = choose_places(ledger, fewer, nodes)
+        if others is not None:
+            counts, places = fewer, others
+    victims: list[RunningJob] = []
+    for place, count in (places or {}).items():
+        stopped = victims_at(scaled(job, count), ledger, place, now=planner.now)
+        if stopped is None:
+            return None, []
+        victims += [running for running in stopped if not running.is_stopping]
+    return places, victims
+
+
+def _members_after_stops(planner: Planner, job: JobView, place: int) -> int:
+    ledger, shape = planner.ledger, job.shape
+    stoppable = {
+        running.job_id for running in ledger.views[place].running if may_stop(job, running)
+    }
+    gpu_free = ledger.gpu_free[:, place].copy()
+    cpus, memory_bytes = float(ledger.cpus_free[place]), int(ledger.memory_free[place])
+    for allocation in ledger.allocations[place]:
+        if allocation.job_id in stoppable:
+            gpu_free[list(allocation.gpus)] += allocation.gpu_milli
+            cpus, memory_bytes = cpus + allocation.cpus, memory_bytes + allocation.memory_bytes
+    able = np.array(ledger.eligible_at(place, shape), np.bool_)
+    counts = fitting_members(
+        shape,
+        gpus=((gpu_free >= shape.gpu_milli) & able)[:, None],
+        cpus=np.array([cpus]),
+        memory_bytes=np.array([memory_bytes]),
+    )
+    return int(counts[0])
+
+
+def _for_members(job: JobView, decision: Decision) -> list[Decision]:
+    return list(_copies(job, decision))
+
+
+def _copies(job: JobView, decision: Decision) -> Iterator[Decision]:
+    """Yield a decision for each member; the first stops the victims for all."""
+    for number, member_id in enumerate(job.members):
+        victims = decision.victims if number == 0 else ()
+        yield replace(decision, job_id=member_id, victims=victims)
+
+
+def _names(ledger: Ledger, places: Places) -> str:
+    names = [ledger.views[place].name for place in sorted(places)]
+    shown = names[:4]
+    rest = f" and {len(names) - len(shown)} more" if len(names) > len(shown) else ""
+    return ", ".join(shown) + rest

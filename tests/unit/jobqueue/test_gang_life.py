@@ -1,0 +1,210 @@
+"""Gangs in the database: submitted, started and ended as a whole, and members that are lost."""
+
+# ruff: noqa: ANN401 - builders pass any field on
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.errors import InvalidInputError
+from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
+from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.models import Attempt, Job
+from jobqueue.queue.pending import explain_job, try_job
+from jobqueue.queue.resubmission import retry_job, set_priority
+from jobqueue.queue.stopping import stop_job
+from jobqueue.states import JobState, Reason
+from protocol.attempts import ObservedState
+from protocol.job_spec import JobKind, JobRequest
+from tenants.fleet.appliance_service import drain_appliance
+from tenants.fleet.appliances import open_appliances
+from tenants.models import ApplianceState
+from tests.cast import BOX, NOON, Cast, scope_of
+from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
+
+LATER = NOON + timedelta(minutes=30)
+
+
+def members(session: Session, leader: Job) -> list[Job]:
+    """All members in the order of their rank."""
+    of_gang = select(Job).where(Job.array_id == leader.id).order_by(Job.array_index)
+    loaded = of_gang.execution_options(populate_existing=True)
+    return list(session.scalars(loaded).unique())
+
+
+def states(session: Session, leader: Job) -> list[str]:
+    return [member.state.value for member in members(session, leader)]
+
+
+def running(session: Session, cast: Cast, *, nodes: int = 2, **changes: Any) -> list[Attempt]:
+    """The attempts of a gang that runs on as many appliances."""
+    for number in range(nodes):
+        add_appliance(session, cast.acme, f"dgx-{number:02}")
+    leader = submit(session, cast.alice, nodes=nodes, gpus=8, **changes)
+    dispatch(session, now=NOON)
+    for attempt in latest(session, leader):
+        report(session, attempt, ObservedState.RUNNING)
+    return latest(session, leader)
+
+
+def latest(session: Session, leader: Job) -> list[Attempt]:
+    """The latest attempt of each member."""
+    return [member.attempts[-1] for member in members(session, leader)]
+
+
+def test_all_members_start_in_one_transaction_once_all_fit(session: Session, cast: Cast) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    other = add_appliance(session, cast.acme, "dgx-02")
+    blocking = submit(session, cast.alice, "blocking", gpus=1)
+    dispatch(session, now=NOON)
+    leader = submit(session, cast.bob, nodes=2, gpus=8)
+    dispatch(session, now=NOON)
+    waiting = members(session, leader)
+    assert [(member.state, member.reason) for member in waiting] == [
+        (JobState.QUEUED, Reason.WAITING_FOR_RESOURCES)
+    ] * 2
+    assert waiting[0].message.startswith("1 of 2 members fit now, and all start together.")
+    assert not any(member.attempts for member in waiting), "a waiting gang holds nothing"
+    for member in waiting:
+        explanation = explain_job(session, scope_of(cast.bob), member.id, now=NOON)
+        assert explanation is not None
+        assert (explanation.position, explanation.queue_length) == (1, 1)
+    session.refresh(blocking)
+    assert blocking.attempt is not None
+    report(session, blocking.attempt, ObservedState.SUCCEEDED)
+    dispatch(session, now=LATER)
+    assert states(session, leader) == ["starting", "starting"]
+    placed = {
+        member.attempt.appliance.name for member in members(session, leader) if member.attempt
+    }
+    assert placed == {"dgx-01", other.name}
+
+
+def test_a_gang_does_not_start_while_an_appliance_of_it_is_just_drained(
+    session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    drained = add_appliance(session, cast.acme, "dgx-02")
+    leader = submit(session, cast.alice, nodes=2, gpus=8)
+
+    def drain_and_read(*arguments: Any, **options: Any) -> Any:
+        drain_appliance(session, scope_of(cast.alice), drained.id, now=NOON)
+        session.flush()
+        return open_appliances(*arguments, **options)
+
+    monkeypatch.setattr("jobqueue.dispatch.dispatcher.open_appliances", drain_and_read)
+    dispatch(session, now=NOON)
+    assert not any(member.attempts for member in members(session, leader))
+
+
+def test_a_failed_member_stops_the_others(session: Session, cast: Cast) -> None:
+    first, second = running(session, cast)
+    report(session, first, ObservedState.FAILED, exit_code=1, reason="exit_code")
+    session.refresh(second)
+    assert second.stop_reason is Reason.MEMBER_ENDED
+    report(session, second, ObservedState.FAILED, exit_code=137, reason="signal")
+    ended = members(session, first.job)
+    assert [(member.state, member.reason) for member in ended] == [
+        (JobState.FAILED, Reason.EXIT_CODE),
+        (JobState.STOPPED, Reason.MEMBER_ENDED),
+    ]
+
+
+def test_a_gang_restarts_as_a_whole_as_often_as_retries_allow(session: Session, cast: Cast) -> None:
+    first, second = running(session, cast, on_member_loss="restart", max_retries=1)
+    report(session, second, ObservedState.FAILED, exit_code=1, reason="exit_code")
+    dispatch(session, now=LATER)
+    assert states(session, first.job) == ["running", "queued"], "it waits until all have stopped"
+    report(session, first, ObservedState.SUCCEEDED)
+    assert states(session, first.job) == ["queued", "queued"], "also one that ended well meanwhile"
+    dispatch(session, now=LATER)
+    assert states(session, first.job) == ["starting", "starting"]
+    first, second = latest(session, first.job)
+    report(session, first, ObservedState.FAILED, exit_code=1, reason="exit_code")
+    report(session, second, ObservedState.STOPPED)
+    assert states(session, first.job) == ["failed", "stopped"], "the retry of one counts for all"
+
+
+def test_a_gang_without_a_lost_member_goes_on_where_that_was_asked_for(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(
+        session, cast, on_member_loss="continue", max_retries=1, retry_on=["appliance"]
+    )
+    second.appliance.state = ApplianceState.LOST
+    session.flush()
+    sweep_attempts(session, now=LATER)
+    assert states(session, first.job) == ["running", "queued"]
+    add_appliance(session, cast.acme, "dgx-09")
+    dispatch(session, now=LATER)
+    dispatch(session, now=LATER + timedelta(minutes=5))
+    assert states(session, first.job) == ["running", "starting"], "the member is placed by itself"
+
+
+def test_a_lost_appliance_ends_the_gang_and_a_drained_one_moves_it(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(session, cast)
+    second.appliance.state = ApplianceState.LOST
+    session.flush()
+    sweep_attempts(session, now=LATER)
+    report(session, first, ObservedState.STOPPED)
+    assert states(session, first.job) == ["stopped", "lost"]
+
+
+def test_a_preempted_gang_stops_and_starts_again_as_a_whole(session: Session, cast: Cast) -> None:
+    set_settings(session, scope_of(cast.alice), cast.acme.id, QueueSettings(allows_preemption=True))
+    first, _ = running(session, cast, is_preemptible=True)
+    urgent = submit(session, cast.alice, "urgent", gpus=8)
+    dispatch(session, now=LATER)
+    stopping = latest(session, first.job)
+    assert [attempt.stop_reason for attempt in stopping] == [Reason.PREEMPTED] * 2
+    for attempt in stopping:
+        report(session, attempt, ObservedState.STOPPED)
+    dispatch(session, now=LATER)
+    session.refresh(urgent)
+    assert urgent.state is JobState.STARTING
+    assert states(session, first.job) == ["queued", "queued"]
+
+
+def test_one_stop_or_priority_is_for_all_members(session: Session, cast: Cast) -> None:
+    scope = scope_of(cast.alice)
+    add_appliance(session, cast.acme, "dgx-01")
+    add_appliance(session, cast.acme, "dgx-02", gpus=8)
+    submit(session, cast.alice, "blocking", gpus=8)
+    leader = submit(session, cast.alice, nodes=2, gpus=8)
+    dispatch(session, now=NOON)
+    last = members(session, leader)[-1]
+    set_priority(session, scope, last.id, 5, now=NOON)
+    assert {member.priority for member in members(session, leader)} == {5}
+    stop_job(session, scope, last.id, now=NOON)
+    assert states(session, leader) == ["stopped", "stopped"]
+    retried = retry_job(session, scope, last.id, box=BOX, now=NOON)
+    assert (retried.nodes, len(members(session, retried))) == (2, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "expected"),
+    [
+        ({"nodes": 5, "gpus": 4}, "nodes", "which hold 4. Enter at most 4 nodes"),
+        ({"nodes": 2, "array": "0-3"}, "nodes", "A gang can't be an array"),
+        ({"nodes": 2, "kind": JobKind.SERVICE}, "nodes", "set instances"),
+        ({"nodes": 2, "max_retries": 1}, "on_member_loss", "choose restart or continue"),
+        ({"nodes": 2, "on_member_loss": "panic"}, "on_member_loss", "is not one of: stop"),
+        ({"nodes": 0}, "nodes", "enter 1 to 256"),
+    ],
+)
+def test_a_gang_that_can_never_start_is_refused_with_what_would_work(
+    session: Session, cast: Cast, changes: dict[str, Any], field: str, expected: str
+) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    add_appliance(session, cast.acme, "dgx-02")
+    with pytest.raises(InvalidInputError) as refused:
+        submit(session, cast.alice, **changes)
+    assert expected in refused.value.errors[field][0]
+    request = JobRequest(name="train", image="python:3.13", nodes=4, gpus=4)
+    explanation = try_job(session, scope_of(cast.alice), request, now=NOON)
+    assert explanation.decision.reason == "All 4 members fit on dgx-01, dgx-02."
