@@ -30,6 +30,7 @@ COMMANDS = {
     "job": ("cli.job", "job", "Run, list, follow and stop jobs."),
     "queue": ("cli.queue", "queue", "Show who is next in the queue, and how it is ordered."),
     "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
+    "cluster": ("cli.cluster", "cluster", "Name groups of appliances for jobs."),
     "write-token": ("cli.write_token", "write_token", "Manage tokens of hosts without the agent."),
     "rules": ("cli.rules", "rules", "List alert rules, and keep them in a file."),
     "dashboards": (
@@ -66,6 +67,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "job",
         "queue",
         "appliance",
+        "cluster",
         "write-token",
         "rules",
         "dashboards",
