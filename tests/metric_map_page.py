@@ -7,10 +7,11 @@ from timeseries.metric_map import MetricMapping, Use, all_derived, all_mappings
 
 _HEAD = """# Metrics of other programs
 
-Hosts without our agent send the metrics of Telegraf, collectd, node_exporter, dcgm-exporter or
-AMD's exporter. Those in these tables are also stored as [ours](metrics.md), so that dashboards and
-rules work. Everything else, and the originals of Prometheus metrics, is stored under its own name.
-The file behind this page is `timeseries/metric_map.toml`.
+Hosts without our agent send the metrics of Telegraf, collectd, node_exporter, dcgm-exporter, AMD's
+exporter or OpenTelemetry's receiver `hostmetrics`. Those in these tables are also stored as
+[ours](metrics.md), so that dashboards and rules work. Everything else, and the originals of
+Prometheus metrics, is stored under its own name. The file behind this page is
+`timeseries/metric_map.toml`.
 
 A *rate* is that of a counter, per second, and starts with the second sample. An *age* is the time
 since an instant.

@@ -16,7 +16,12 @@ import msgspec
 
 Labels = Mapping[str, str]
 Sender = Literal[
-    "node_exporter", "dcgm-exporter", "amd-device-metrics-exporter", "telegraf", "collectd"
+    "node_exporter",
+    "dcgm-exporter",
+    "amd-device-metrics-exporter",
+    "telegraf",
+    "collectd",
+    "hostmetrics",
 ]
 
 
