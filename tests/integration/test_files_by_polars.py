@@ -1,9 +1,10 @@
-"""A tenant's history can be read by polars, with what docs/operating.md says about the files."""
+"""A tenant's history can be read by polars and DuckDB, as docs/operating.md says."""
 
 import random
 import re
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pytest
 
@@ -71,6 +72,26 @@ def test_the_documented_example_reads_every_sample(
     rows = power.select("tag_appliance", pl.col("time").to_physical(), "field_power_watts").rows()
     assert {(appliance, time_ns): value for appliance, time_ns, value in rows} == expected
     assert len(rows) == len(expected)
+
+
+def test_the_documented_sql_reads_every_sample(
+    written: tuple[Path, dict[tuple[str, int], float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, expected = written
+    monkeypatch.chdir(folder)
+    (folder / "export").mkdir()
+    text = DOCUMENT.read_text("utf-8")
+    query, copy = re.findall(r"```sql\n((?:SELECT|COPY) [^`]*read_parquet[^`]*)```", text)
+    with duckdb.connect() as database:
+        power = database.sql(query.replace("<tenant id>", FOLDER))
+        rows = power.project("tag_appliance, epoch_ns(sampled_at), power_watts").fetchall()
+        database.execute(copy.replace("<tenant id>", FOLDER))
+        copied = database.sql(
+            "SELECT tag_appliance, time, power_watts FROM 'export/gpu.parquet'"
+        ).fetchall()
+    assert {(appliance, time_ns): value for appliance, time_ns, value in rows} == expected
+    assert len(rows) == len(expected)
+    assert sorted(copied) == sorted(rows)
 
 
 def test_roll_ups_add_up_to_the_samples(
