@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
+from ipaddress import IPv6Address
 
 from sqlalchemy.orm import Session
 
@@ -135,12 +136,28 @@ def host_name(tags: Mapping[str, str], grant: WriteGrant) -> str:
     if is_single(grant.appliance_pattern):
         return grant.appliance_pattern
     name = next((tags[tag] for tag in HOST_TAGS if tags.get(tag)), "")
-    if "host" in tags:
-        return name
-    address = name.partition("://")[2] or name
+    return _as_name(name if "host" in tags else _without_port(name))
+
+
+def _without_port(instance: str) -> str:
+    """Return the host of a URL or of an address with a port."""
+    address = instance.partition("://")[2] or instance
     if address.startswith("["):
         return address[1:].partition("]")[0]
+    if address.count(":") > 1 and "/" not in address:
+        return address
     return address.partition("/")[0].rpartition(":")[0] or address if ":" in address else address
+
+
+def _as_name(host: str) -> str:
+    """Return a host as the name of an appliance: of IPv6 addresses, colons are hyphens."""
+    address = host.partition("%")[0]
+    try:
+        compressed = IPv6Address(address).compressed
+    except ValueError:
+        return host
+    first, last = ("0" if compressed[end] == ":" else "" for end in (0, -1))
+    return f"{first}{compressed}{last}".replace(":", "-")
 
 
 def _host_of(session: Session, *, token_id: str, name: str, program: str, now: datetime) -> Host:
