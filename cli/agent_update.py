@@ -6,6 +6,7 @@ packages. Another list of packages than the ordered one is refused.
 """
 
 import os
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -61,7 +62,10 @@ def _take_order(path: Path) -> UpdateOrder:
     except (OSError, msgspec.MsgspecError) as error:
         raise InvalidInputError(f"{path} is not an order of the portal: {error}.") from error
     finally:
-        if not path.is_dir():
+        # What stays there would start this service again and again, until systemd gives up.
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)  # follows no links
+        else:
             path.unlink(missing_ok=True)
 
 

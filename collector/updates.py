@@ -47,6 +47,10 @@ class Updates:
         """Start the update service with an order, unless it had this one already."""
         if order is None or order == self._order or not self.can_update:
             return
-        if save_json(self._data_dir / _PASSED_ON_NAME, order):
+        passed_on = self._data_dir / _PASSED_ON_NAME
+        if not save_json(passed_on, order):
+            return
+        if save_json(self._data_dir / ORDER_NAME, order):
             self._order = order
-            save_json(self._data_dir / ORDER_NAME, order)
+        else:  # the next heartbeat brings the order again
+            passed_on.unlink(missing_ok=True)

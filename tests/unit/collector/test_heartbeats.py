@@ -156,9 +156,13 @@ def test_an_order_to_update_starts_the_update_service_once(
 
     service = tmp_path / "service"
     service.mkdir()
+    taken = tmp_path / ORDER_NAME
+    taken.mkdir()  # in its way, until the service removes it
     hand_clock.advance(10)
     scene.beat()
-    taken = tmp_path / ORDER_NAME
+    taken.rmdir()
+    hand_clock.advance(10)
+    scene.beat()
     assert msgspec.json.decode(taken.read_bytes(), type=UpdateOrder) == order
     taken.unlink()
     restarted = Scene(tmp_path, portal, hand_clock)
@@ -172,4 +176,4 @@ def test_an_order_to_update_starts_the_update_service_once(
     hand_clock.advance(10)
     restarted.beat()
     assert portal.recording.heartbeats[-1].update == failed
-    assert [beat.can_update for beat in portal.recording.heartbeats] == [False, True, True, True]
+    assert [beat.can_update for beat in portal.recording.heartbeats] == [False, *[True] * 4]
