@@ -20,6 +20,10 @@ MAX_LIMIT = 1000
 LATEST_NS = 2**63 - 1 - 3600 * NS_PER_SECOND
 
 
+MAX_DELIVERED = 100_000
+"""Of lines at exactly the same time: a page reads those again that were delivered before it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cursor:
     """Where a page ends: a time, and how many lines of exactly that time were delivered."""
@@ -40,7 +44,10 @@ class Cursor:
             cursor = cls(int(at_ns), int(delivered))
         except (ValueError, binascii.Error):
             cursor = None
-        if cursor is None or abs(cursor.at_ns) >= 2**63 or not 0 <= cursor.delivered < 2**31:
+        is_plausible = cursor is not None and (
+            abs(cursor.at_ns) < 2**63 and 0 <= cursor.delivered <= MAX_DELIVERED
+        )
+        if cursor is None or not is_plausible:
             problem = "is not the `next` of a page. Start again without it"
             raise InvalidInputError(f"after: {problem}.", errors={"after": [problem]})
         return cursor

@@ -17,7 +17,7 @@ import pyarrow as pa
 from logs.blocks import Block
 from logs.files import DamagedFileError
 from logs.lines import SCHEMA, Source
-from logs.query import Cursor, LogQuery
+from logs.query import MAX_DELIVERED, Cursor, LogQuery
 from protocol.lines import LEVELS, LogLevel
 
 SEARCH_SECONDS = 8.0
@@ -220,6 +220,11 @@ def _page(query: LogQuery, lines: list[FoundLine], skipped: int, walk: _Walk) ->
         delivered = sum(line.at_ns == last_ns for line in page)
         is_same = query.cursor is not None and query.cursor.at_ns == last_ns
         following = Cursor(last_ns, delivered + (skipped if is_same else 0))
+        if following.delivered > MAX_DELIVERED:
+            following = Cursor(last_ns + (1 if query.is_oldest_first else -1), 0)
+            walk.problems.append(
+                f"More than {MAX_DELIVERED:,} lines have the same time; the others are left out."
+            )
     elif not walk.is_complete and walk.frontier is not None:
         at_ns = walk.frontier if query.is_oldest_first else -walk.frontier
         is_same = query.cursor is not None and query.cursor.at_ns == at_ns

@@ -12,6 +12,7 @@ from core.db import SessionFactory
 from core.errors import InvalidInputError, NotFoundError
 from jobqueue.logs.log_files import LogFiles, move_logs, sweep_files
 from jobqueue.models import Attempt
+from logs import search as log_search
 from logs.lines import Source
 from logs.packing import bound_files, index_job_logs, pack_lines, sweep_lines
 from logs.query import Cursor
@@ -141,6 +142,26 @@ def test_pages_have_every_line_once_in_both_directions(
         assert len({line_found.id for line_found in seen}) == len(texts)
         times = [line_found.at_ns for line_found in seen]
         assert times == sorted(times, reverse=not is_oldest_first)
+
+
+def test_a_cursor_of_many_delivered_lines_is_refused(
+    sessions: SessionFactory,
+    attempt: Attempt,
+    alice: Searcher,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InvalidInputError, match="is not the `next` of a page"):
+        Cursor.parse(str(Cursor(5, 2**30)))
+
+    monkeypatch.setattr(log_search, "MAX_DELIVERED", 3)
+    same = [line(f"same {number}", second=1) for number in range(6)]
+    send(sessions, attempt.appliance, *same, line("later", second=2), key=f"{1:016}")
+    query: dict[str, Any] = {"sources": frozenset({Source.APPLIANCE}), "is_oldest_first": True}
+    first = alice.page(limit=4, cursor=None, **query)
+    assert [found.text for found in first.lines] == [f"same {number}" for number in range(4)]
+    assert "the same time" in first.problems[0]
+    second = alice.page(limit=4, cursor=Cursor.parse(first.next or ""), **query)
+    assert [found.text for found in second.lines] == ["later"]
 
 
 def test_a_search_whose_time_is_up_continues_without_a_gap(
