@@ -66,7 +66,7 @@ def create_write_token(
         expires_at=now + lifetime,
     )
     session.add(token)
-    refresh_registry(session)
+    session.flush()
     return token, secret
 
 
