@@ -8,6 +8,7 @@ rates ones over longer spans.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from statistics import fmean
 
 from core.clock import NS_PER_SECOND
@@ -186,5 +187,6 @@ def _plausible(measurement: str, fields: Mapping[str, float]) -> Iterator[tuple[
             yield name, value
 
 
+@cache
 def _measurements() -> frozenset[str]:
     return frozenset(source.partition(".")[0] for source in mappings_by_source())

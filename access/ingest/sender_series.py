@@ -23,7 +23,7 @@ from timeseries.points import Block
 from timeseries.series_batch import LabeledSeries, SeriesTable
 from timeseries.store import IDENTITY_TAGS
 
-MAX_BYTES = 128 * 1024 * 1024
+MAX_BYTES = 192 * 1024 * 1024
 """Of all senders together; those that have not sent for the longest time are forgotten first."""
 Numbers = NDArray[np.int32]
 Sender = Agent | WriteGrant

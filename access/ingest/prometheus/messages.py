@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from access.ingest.prometheus.reel import SAMPLE_BYTES, TIME_AT, TIME_KEY_AT, Span
 from access.ingest.prometheus.series import (
     MAX_LABELS,
     Samples,
@@ -52,9 +53,9 @@ _SERIES_1, _SYMBOLS_2, _SERIES_2 = 1, 4, 5
 _KEY_1, _KEY_2 = _SERIES_1 << 3 | BYTES, _SERIES_2 << 3 | BYTES
 # A sample of 16 bytes: a double, and a varint of six bytes, as that of any time of this century.
 _SAMPLE = b"\x12\x10\x09"
-_SAMPLE_BYTES = 18
-_TIME_KEY_AT, _TIME_AT = 11, 12
-_TIME_BYTES = 6
+_TIME_BYTES = SAMPLE_BYTES - TIME_AT
+# So many messages are compared in about the time in which one is read.
+_LEAST_RUN, _MAX_WAIT = 16, 255
 _CONTINUES = 0x80
 # The key of the time, five bytes that continue, and one that does not.
 _TIME_MASK = int.from_bytes(b"\xff" + b"\x80" * _TIME_BYTES, "little")
@@ -127,7 +128,7 @@ def read_version_1(body: bytes, cache: SeriesCache) -> Samples:
         WireError: the body is none.
     """
     columns, labels_of = _Columns(), _Labels(cache)
-    add_series, add_tail = columns.series.append, columns.tails.append
+    runs = _Runs(body, columns, cache)
     by_labels = cache.by_labels
     at, stop, unusual = 0, len(body), 0
     try:
@@ -135,22 +136,62 @@ def read_version_1(body: bytes, cache: SeriesCache) -> Samples:
             if body[at] != _KEY_1:
                 at = columns.skip(body, at)
                 continue
+            begin = at
             size, start = body[at + 1], at + 2
             if size >= _CONTINUES:
                 size, start = read_varint(body, at + 1)
             at = start + size
-            tail = at - _SAMPLE_BYTES
+            tail = at - SAMPLE_BYTES
             series = by_labels.get(body[start:tail])
             if series is not None and at <= stop and _is_usual(body, tail):
-                add_series(series)
-                add_tail(tail)
+                columns.series.append(series)
+                columns.tails.append(tail)
+                at = runs.follow((begin, at, series.number))
             else:
                 unusual += 1
                 columns.check_size(unusual)
                 _read_series(body[start:at], columns, labels_of, _FIELDS_1, size=size)
     except IndexError as error:
         raise WireError("The protobuf message is truncated.") from error
+    runs.remember()
     return columns.samples(body)
+
+
+class _Runs:
+    """Adds the series that follow each other as they did before, all of them at once."""
+
+    def __init__(self, body: bytes, columns: _Columns, cache: SeriesCache) -> None:
+        self._octets = np.frombuffer(body, dtype=np.uint8)
+        self._columns = columns
+        self._cache = cache
+        self._reel = cache.reel
+        self._spans: list[Span] = []
+        self._wait = self._next_wait = 0
+
+    def follow(self, span: Span) -> int:
+        """Return where the messages end that follow one as they did before.
+
+        To look for them takes as long as to read some: where the order is another one, it is
+        tried ever more rarely.
+        """
+        self._spans.append(span)
+        if self._wait:
+            self._wait -= 1
+            return span[1]
+        ends, numbers = self._reel.follow(self._octets, span[1], span[2])
+        is_worth_it = len(numbers) >= _LEAST_RUN
+        self._next_wait = 0 if is_worth_it else min(2 * self._next_wait + 1, _MAX_WAIT)
+        self._wait = self._next_wait
+        if not numbers:
+            return span[1]
+        series = self._cache.series
+        self._columns.series += [series[number] for number in numbers]
+        self._columns.tails += (ends - SAMPLE_BYTES).tolist()
+        return int(ends[-1])
+
+    def remember(self) -> None:
+        """Remember the series that were read one by one, in this order."""
+        self._cache.extend_reel(self._octets, self._spans)
 
 
 def read_version_2(body: bytes, cache: SeriesCache) -> Samples:
@@ -296,19 +337,19 @@ def _is_usual(body: bytes, tail: int) -> bool:
     """Return whether the 18 bytes are a sample whose time has six bytes."""
     if not body.startswith(_SAMPLE, tail):
         return False
-    time = int.from_bytes(body[tail + _TIME_KEY_AT : tail + _SAMPLE_BYTES], "little")
+    time = int.from_bytes(body[tail + TIME_KEY_AT : tail + SAMPLE_BYTES], "little")
     return time & _TIME_MASK == _TIME_PATTERN
 
 
 def _read_tails(body: bytes, tails: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return values and times of usual samples; of those at negative positions anything."""
-    if len(body) < _SAMPLE_BYTES:
+    if len(body) < SAMPLE_BYTES:
         return np.zeros(len(tails)), np.zeros(len(tails), dtype=np.int64)
     octets = np.frombuffer(body, dtype=np.uint8)
     starts = np.maximum(np.array(tails, dtype=np.int64), 0)
-    rows = octets[starts[:, None] + np.arange(_SAMPLE_BYTES)]
-    values = np.ascontiguousarray(rows[:, len(_SAMPLE) : _TIME_KEY_AT]).view("<f8")[:, 0]
-    sevens = (rows[:, _TIME_AT:] & (_CONTINUES - 1)).astype(np.int64)
+    rows = octets[starts[:, None] + np.arange(SAMPLE_BYTES)]
+    values = np.ascontiguousarray(rows[:, len(_SAMPLE) : TIME_KEY_AT]).view("<f8")[:, 0]
+    sevens = (rows[:, TIME_AT:] & (_CONTINUES - 1)).astype(np.int64)
     return values.copy(), (sevens << np.arange(0, 7 * _TIME_BYTES, 7)).sum(axis=1)
 
 

@@ -14,13 +14,14 @@ from threading import Lock
 import numpy as np
 from numpy.typing import NDArray
 
+from access.ingest.prometheus.reel import Reel, Span
 from timeseries.points import Batch, Block
 from timeseries.series_batch import VALUE_FIELD, Shape
 
 NAME_LABEL = "__name__"
 MAX_LABELS = 64
 MAX_LABEL_BYTES = 4096
-MAX_REMEMBERED_BYTES = 32 * 1024 * 1024
+MAX_REMEMBERED_BYTES = 96 * 1024 * 1024
 # What a remembered series takes beside its bytes: objects of Python.
 _OVERHEAD_BYTES = 1000
 # Prometheus marks the end of a series by this NaN.
@@ -94,12 +95,14 @@ class SeriesCache:
     Attributes:
         by_labels: series that the labels alone identify.
         series: the series of each number.
+        reel: messages of series in the order in which they were sent.
         bytes: about what they take in memory.
     """
 
     def __init__(self, max_bytes: int = MAX_REMEMBERED_BYTES) -> None:
         self.by_labels: dict[bytes | tuple[str, ...], Series] = {}
         self.series: list[Series] = []
+        self.reel = Reel()
         self.bytes = 0
         self._by_metric: dict[Hashable, dict[bytes, Series]] = {}
         self._by_value: dict[Series, Series] = {}
@@ -131,6 +134,12 @@ class SeriesCache:
             self.bytes += len(attributes)
             self._by_metric.setdefault(metric, {})[attributes] = series
         return series
+
+    def extend_reel(self, body: NDArray[np.uint8], spans: Sequence[Span]) -> None:
+        """Remember messages in the order of a body."""
+        reel = self.reel.extended(body, spans)
+        self.bytes += 2 * (len(reel) - len(self.reel))
+        self.reel = reel
 
     def numbered(self, series: Series) -> Series:
         """Return the same series with a number; an invalid one gets none, nor one too many."""

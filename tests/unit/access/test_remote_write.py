@@ -15,8 +15,9 @@ from access.ingest.prometheus.messages import read_version_1, read_version_2
 from access.ingest.prometheus.series import Samples, SeriesCache, batch_of
 from access.ingest.prometheus.wire import WireError, varint
 from core.clock import to_ns
+from core.db import SessionFactory
 from core.settings import ServerSettings
-from tests.cast import FrozenClock
+from tests.cast import Cast, FrozenClock, make_appliance
 from tests.fixtures.remote_write import (
     STALE,
     VERSION_1,
@@ -26,7 +27,7 @@ from tests.fixtures.remote_write import (
     packed,
     request_of,
 )
-from tests.unit.access.conftest import MAX_BODY_BYTES, AgentAPI
+from tests.unit.access.conftest import MAX_BODY_BYTES, OTHER_SECRET, SECRET, AgentAPI
 from timeseries.points import Point
 from timeseries.store import HOUR_NS, ScanQuery, Store
 
@@ -264,3 +265,47 @@ def test_remembered_labels_are_bounded() -> None:
         body = request_of([series_of(NAME | {"number": str(number)}, 1.0, 1)])
         read_version_1(body, cache)
         assert 0 < len(cache.by_labels) <= 10
+
+
+@given(st.data())
+def test_series_are_found_again_in_any_order(data: st.DataObject) -> None:
+    labels = [NAME | {"number": str(number) * (1 + number % 3)} for number in range(60)]
+    cache = SeriesCache()
+    for post_number in range(4):
+        order = data.draw(st.sampled_from(["same", "from the middle", "without some", "reversed"]))
+        sent = {
+            "same": labels,
+            "from the middle": [*labels[30:], *labels[:30]],
+            "without some": [item for item in labels if len(item["number"]) != 2],
+            "reversed": labels[::-1],
+        }[order]
+        times = data.draw(st.lists(st.sampled_from([0, 1, -1, 1_800_000_000_000]), min_size=1))
+        series = [
+            series_of(item, post_number + row / 7, times[row % len(times)])
+            for row, item in enumerate(sent)
+        ]
+        samples = read_version_1(request_of(series), cache)
+        assert [item.labels["number"] for item in samples.series] == [
+            item["number"] for item in sent
+        ]
+        assert samples.values.tolist() == [item["samples"][0]["value"] for item in series]
+        assert (samples.times_ns // 1_000_000).tolist() == [
+            item["samples"][0]["timestamp"] for item in series
+        ]
+
+
+def test_senders_with_the_same_labels_have_series_of_their_own(
+    api: AgentAPI, store: Store, clock: FrozenClock, sessions: SessionFactory, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        make_appliance(session, cast.globex, "stranger")
+    at = now_ms(clock)
+    for time_ms in (at - 2000, at - 1000, at):
+        for secret in (SECRET, OTHER_SECRET):
+            body = packed(request_of([series_of(NAME, 0.25, time_ms)]))
+            sent = headers() | {"Authorization": f"Bearer {secret}"}
+            assert api.request("POST", PATH, data=body, headers=sent).status_code == 204
+    points = stored(store, "node_load1", clock)
+    owners = {(point.tags["tenant"], point.time_ns) for point in points}
+    assert len(owners) == len(points) == 6
+    assert {tenant for tenant, _ in owners} == {cast.acme.id, cast.globex.id}

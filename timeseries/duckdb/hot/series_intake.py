@@ -19,8 +19,8 @@ from timeseries.store import RejectedPoint
 from timeseries.validation import FieldType
 from timeseries.write_queue import Submission
 
-MAX_STAGED_SAMPLES = 500_000
-"""From this many staged samples on, all are moved into their tables, one table after another."""
+MAX_STAGED_SAMPLES = 2_000_000
+"""From this many on, all are moved into their tables, one after another; they take 40 MB."""
 
 
 class SeriesIntake:
