@@ -26,8 +26,10 @@ MAX_SHAPES = 64
 # How many usual jobs may come before free capacity counts as lost. On traces, the allocation grows
 # quickly up to 8 jobs, and slowly beyond 16.
 NEXT_JOBS = 16
-# Appliances that are computed at once, to bound the memory.
+# Appliances that are computed at once, states and shapes that are remembered: bound the memory.
 _CHUNK = 512
+_MAX_STATES = 100_000
+_MAX_INCREASES = 500
 
 
 @dataclass(slots=True)
@@ -92,6 +94,8 @@ class Fragmentation:
         ledger, size = self._ledger, self._ledger.size
         increases = self._increases.get(shape)
         if increases is None:
+            if len(self._increases) == _MAX_INCREASES:
+                self._increases.clear()
             increases = _Increases(
                 np.zeros(size), np.zeros(size, np.int64), np.full(size, -1, np.int64)
             )
@@ -117,6 +121,10 @@ class Fragmentation:
 
     def _refresh(self, places: np.ndarray) -> None:
         ledger = self._ledger
+        if len(self._state_ids) > _MAX_STATES:
+            self._state_ids.clear()
+            self._by_state.clear()
+            self._versions[:] = -1
         old = places[ledger.version[places] != self._versions[places]]
         fresh = []
         for place, *state in zip(
