@@ -19,6 +19,7 @@ import jobqueue.fairshare.models
 import jobqueue.images.models
 import jobqueue.models
 import jobqueue.projects.models
+import jobqueue.reservations.models
 import jobqueue.storage.models
 import jobqueue.usage.models
 import logs.models
@@ -44,6 +45,7 @@ TABLE_MODULES = (
     tenants.models,
     jobqueue.models,
     jobqueue.projects.models,
+    jobqueue.reservations.models,
     jobqueue.fairshare.models,
     jobqueue.usage.models,
     jobqueue.images.models,

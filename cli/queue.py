@@ -8,6 +8,7 @@ import click
 
 from cli.client import all_items, output_option, print_items, print_object
 from cli.job_common import Notation
+from cli.queue_reservations import reservation
 from vedette.client import Client
 
 
@@ -27,7 +28,10 @@ POLICIES = ("fifo", "fair_tree", "drf")
 
 @click.group()
 def queue() -> None:
-    """Show who is next in the queue, and change how it is ordered."""
+    """Show who is next in the queue, change how it is ordered, and reserve appliances."""
+
+
+queue.add_command(reservation)
 
 
 @queue.command()

@@ -29,6 +29,7 @@ from jobqueue.placement.views import (
     RunningJob,
     Snapshot,
 )
+from jobqueue.reservations.service import reservation_views
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from protocol.job_spec import JobKind, OnMemberLoss
@@ -74,6 +75,7 @@ def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapsho
         caps=Caps(gpus_per_user=settings.max_gpus_per_user, gpus=settings.max_gpus),
         allows_preemption=settings.allows_preemption,
         workload=_workload(session, tenant_id, models_of(views)) if has_workload else (),
+        reservations=reservation_views(session, tenant_id, now=now),
     )
 
 

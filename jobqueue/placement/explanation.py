@@ -118,6 +118,7 @@ def _expected_starts(
         for place, of in enumerate(planner.ledger.allocations)
         for allocation in of
     ]
+    ends += planner.reserved.ends(planner.now)
     heapq.heapify(ends)
     for _ in range(MAX_ENDS):
         if not ends or ends[0][0] > horizon or not pending - starts.keys():

@@ -328,4 +328,8 @@ FREE: Sequence[Filter] = (
     ),
 )
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
-_ORDER = {code: order for order, code in enumerate([*_CODES, "reserved_for_earlier_job"])}
+# Of the filter that `jobqueue.placement.reserved` makes for each job.
+RESERVED_CODE = "reserved"
+_ORDER = {
+    code: order for order, code in enumerate([*_CODES, RESERVED_CODE, "reserved_for_earlier_job"])
+}

@@ -13,7 +13,7 @@ from datetime import datetime
 import msgspec
 import numpy as np
 
-from jobqueue.placement.filters import FREE, apply_filters, most_relevant_first
+from jobqueue.placement.filters import apply_filters, most_relevant_first
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
 from jobqueue.placement.plan import Action, Decision, Planner, Rule, stopping_text
 from jobqueue.placement.preemption import may_stop, victims_at
@@ -137,7 +137,7 @@ def _free_places(planner: Planner, job: JobView) -> Places | None:
     """Return where all members can start now without delaying a job that is protected."""
     ledger = planner.ledger
     feasible, _ = planner.feasible(job.shape)
-    candidates = feasible & ~ledger.on_trial
+    candidates = feasible & ~ledger.on_trial & ~planner.kept_places(job)
     avoided = planner.failed_on(job)
     for is_healthy, mask in ((True, candidates & ~avoided), (False, candidates)):
         counts = np.where(mask, _free_members(ledger, job.shape, is_healthy=is_healthy), 0)
@@ -157,7 +157,10 @@ def _free_members(ledger: Ledger, shape: JobShape, *, is_healthy: bool = False) 
 
 
 def _delays(planner: Planner, job: JobView, place: int, count: int) -> bool:
+    """Return whether members would delay a protected job, or use what is reserved for others."""
     members = scaled(job, count)
+    if planner.kept_places(members)[place]:
+        return True
     gpus = planner.ledger.pick_gpus(place, members.shape)
     return planner.reservations.would_delay(members, place, gpus, now=planner.now)
 
@@ -192,8 +195,9 @@ def _wait(planner: Planner, job: JobView) -> Decision:
     if limit < nodes:
         reason = f"The appliances that accept jobs hold {limit} of the gang's {nodes} members."
         return Decision(job_id=job.id, action=Action.UNPLACED, reason=reason, rejections=rejections)
-    _, busy = apply_filters(FREE, ledger, job.shape, feasible)
-    fitting = min(int(_free_members(ledger, job.shape)[feasible].sum()), nodes)
+    _, busy = apply_filters(planner.free_filters(job), ledger, job.shape, feasible)
+    open_now = feasible & ~planner.kept_places(job)
+    fitting = min(int(_free_members(ledger, job.shape)[open_now].sum()), nodes)
     reason = f"{fitting} of {nodes} members fit now, and all start together."
     places, victims = _protect(planner, job, feasible)
     if places:
@@ -212,7 +216,7 @@ def _protect(planner: Planner, job: JobView, feasible: Mask) -> tuple[Places, Se
     reservations = planner.reservations
     if reservations.gangs >= MAX_PROTECTED:
         return {}, ()
-    open_places = feasible & ~planner.ledger.on_trial
+    open_places = feasible & ~planner.ledger.on_trial & ~planner.kept_places(job)
     open_places[list(reservations.jobs)] = False
     at, places, victims = planner.now, None, list[RunningJob]()
     if planner.may_preempt(job):

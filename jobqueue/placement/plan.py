@@ -30,6 +30,7 @@ from jobqueue.placement.filters import (
 from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import find_victims
+from jobqueue.placement.reserved import ReservedTimes
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
 
 
@@ -101,9 +102,12 @@ class Planner:
         self.now = snapshot.now
         self.ledger = Ledger(snapshot.appliances, now=snapshot.now)
         self.reservations = Reservations(self.ledger)
+        self.reserved = ReservedTimes(self.ledger, snapshot)
         self._policy = POLICIES[snapshot.policy](self.ledger, snapshot)
         self._feasible: dict[JobShape, tuple[Mask, list[Rejection]]] = {}
-        self._full: dict[tuple[JobShape, timedelta | None], tuple[int, list[Rejection]]] = {}
+        self._full: dict[
+            tuple[JobShape, timedelta | None, str | None], tuple[int, list[Rejection]]
+        ] = {}
         self._barred: dict[tuple[JobShape, timedelta | None], Mask] = {}
         self._gpus_by_user: Counter[str | None] = Counter()
         self._tasks_by_array: Counter[str] = Counter()
@@ -126,20 +130,34 @@ class Planner:
     def start(self, job: JobView) -> tuple[Decision | None, list[Rejection]]:
         """Assign a job to an appliance that is free; return None and the rejections if none is."""
         feasible, rejections = self.feasible(job.shape)
-        key = (job.shape, job.time_limit)
+        owner = job.project_id if self.reserved else None
+        key = (job.shape, job.time_limit, owner)
         full = self._full.get(key)
         if full is None or full[0] != self.ledger.changes:
             # Nothing is freed within a plan: what was too much for such a job still is.
             if full is None:
-                free, busy = apply_filters(FREE, self.ledger, job.shape, feasible, is_ranked=False)
+                filters = self.free_filters(job)
+                free, busy = apply_filters(
+                    filters, self.ledger, job.shape, feasible, is_ranked=False
+                )
                 choice = self._choose(job, free) if free.any() else None
                 if choice is not None:
                     return self._assign(job, *choice, [*rejections, *busy]), []
-            free, busy = apply_filters(FREE, self.ledger, job.shape, feasible)
+            free, busy = apply_filters(self.free_filters(job), self.ledger, job.shape, feasible)
             busy += self._reserved_rejection(job, free)
             merged = most_relevant_first([*rejections, *busy])
             full = self._full[key] = self.ledger.changes, merged
         return None, full[1]
+
+    def kept_places(self, job: JobView) -> Mask:
+        """Return the appliances that reservations keep from a job."""
+        if not self.reserved:
+            return np.zeros(self.ledger.size, np.bool_)
+        return self.reserved.filter_for(job, self.now).rejects(self.ledger, job.shape)
+
+    def free_filters(self, job: JobView) -> Sequence[Filter]:
+        """Return the filters for appliances that can run a job now."""
+        return [*FREE, self.reserved.filter_for(job, self.now)] if self.reserved else FREE
 
     def feasible(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
         """Return the feasible appliances for a shape, and the rejections of the others."""
@@ -166,6 +184,7 @@ class Planner:
     def occupy(self, job: JobView, place: int, gpus: Sequence[int]) -> None:
         """Give a job its resources on an appliance; they count towards caps."""
         self.ledger.allocate(place, job, gpus, now=self.now)
+        self.reserved.add(job)
         self._count(job.id, _Owner(job.user_id, job.gpus, job.array_id))
 
     def _count(self, job_id: str, owner: "_Owner", *, sign: int = 1) -> None:
@@ -332,6 +351,7 @@ class Planner:
             return None, ()
         reserved = self.reservations.jobs
         open_to_it = feasible & ~self.ledger.on_trial
+        open_to_it &= ~self.kept_places(job)
         open_to_it[[place for place in reserved if reserved[place].id != job.id]] = False
         return find_victims(job, self.ledger, open_to_it, now=self.now)
 

@@ -7,7 +7,7 @@ too; the queue requests whole GPUs.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 import msgspec
@@ -211,6 +211,36 @@ class Caps:
     gpus: int | None = None
 
 
+def period_text(begin: datetime, end: datetime) -> str:
+    """Return a period as texts show it, in UTC."""
+    begins, ends = begin.astimezone(UTC), end.astimezone(UTC)
+    last = f"{ends:%H:%M}" if begins.date() == ends.date() else f"{ends:%Y-%m-%d %H:%M}"
+    return f"{begins:%Y-%m-%d %H:%M} to {last} UTC"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationView:
+    """Appliances that are kept for a project at certain times.
+
+    Attributes:
+        project: its name; "" keeps all jobs off, for maintenance.
+        project_ids: it, and the projects below.
+        gpus: of each appliance; None is the whole appliance.
+        periods: the begin and the end of the next ones, the one that goes on included.
+    """
+
+    name: str
+    project: str
+    project_ids: frozenset[str]
+    appliance_ids: Sequence[str]
+    gpus: int | None
+    periods: Sequence[tuple[datetime, datetime]]
+
+    def period(self, now: datetime) -> tuple[datetime, datetime] | None:
+        """Return the period that goes on, or the next one; None if there is none."""
+        return next((period for period in self.periods if period[1] > now), None)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One tenant's appliances with what runs on them, its waiting jobs, and its rules.
@@ -226,3 +256,4 @@ class Snapshot:
     caps: Caps = field(default_factory=Caps)
     allows_preemption: bool = False
     workload: Sequence[tuple[JobShape, float]] = ()
+    reservations: Sequence[ReservationView] = ()

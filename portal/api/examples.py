@@ -134,6 +134,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},
+    "ReservationRequestSchema": {
+        "name": "Nightly training",
+        "project_id": "vision",
+        "appliance_ids": ["dgx-01", "dgx-02"],
+        "schedule": "0 22 * * 1-5",
+        "duration_seconds": "8h",
+        "time_zone": "Europe/Oslo",
+    },
     "RevocationSchema": {"reason": "The host was sold."},
     "RoleRequestSchema": {"role": "viewer"},
     "RuleFileSchema": {

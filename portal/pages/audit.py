@@ -40,6 +40,7 @@ KINDS = {
     "job_schedule": "Job schedules",
     "container_policies": "Container policies",
     "queue_settings": "Queue settings",
+    "reservation": "Reservations",
     "project": "Projects",
     "project_member": "Project members",
     "project_quota": "Project quotas",

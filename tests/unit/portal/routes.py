@@ -9,6 +9,7 @@ from portal.api.maintenance_windows import WindowRequestSchema
 from portal.api.notification_policy import NotificationPolicySchema
 from portal.api.platform_rules import PlatformRuleRequestSchema
 from portal.api.queue_settings import QueueSettingsSchema
+from portal.api.reservations import ReservationRequestSchema
 from portal.api.rule_schemas import RuleRequestSchema
 from portal.api.saved_reports import SavedReportRequestSchema
 from portal.api.saved_views import SavedViewRequestSchema
@@ -64,6 +65,12 @@ REPORT: dict[str, object] = {
 WINDOW: dict[str, object] = {
     "name": "x",
     "matchers": ["rule=x"],
+    "schedule": "0 2 * * *",
+    "duration_seconds": 3600,
+}
+RESERVATION: dict[str, object] = {
+    "name": "x",
+    "appliance_ids": ["x"],
     "schedule": "0 2 * * *",
     "duration_seconds": 3600,
 }
@@ -123,6 +130,8 @@ BODIES: dict[str, dict[str, object]] = {
     "Log forwards.create": FORWARD,
     "Log forwards.change": {"name": "x"},
     "Maintenance windows.replace": WINDOW,
+    "Reservations.create": RESERVATION,
+    "Reservations.replace": RESERVATION,
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
@@ -138,6 +147,7 @@ BODIES |= {
         "Notification policy.replace": NotificationPolicySchema,
         "Platform rules.replace": PlatformRuleRequestSchema,
         "Queue settings.replace": QueueSettingsSchema,
+        "Reservations.replace": ReservationRequestSchema,
         "Rules.replace": RuleRequestSchema,
         "Saved reports.replace": SavedReportRequestSchema,
         "Saved views.replace": SavedViewRequestSchema,
@@ -163,6 +173,8 @@ FORMS: dict[str, dict[str, object]] = {
     "log_forwards.edit": FORWARD | {"sources": "job", "minimum_level": "info"},
     "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "maintenance_windows.edit": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
+    "reservations.index": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
+    "reservations.edit": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "rules.edit": {
         "name": "x",
         "metric": "gpu.x_watts",

@@ -28,6 +28,8 @@ from jobqueue.models import Job
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
 from jobqueue.queue.service import submit_job
 from jobqueue.queue.templates import TemplateRequest, save_template
+from jobqueue.reservations.checks import ReservationRequest
+from jobqueue.reservations.service import create_reservation
 from logs.forwarding.service import ForwardRequest, create_forward
 from logs.models import ForwardKind
 from protocol.attempts import AttemptObservation, ObservedState
@@ -248,6 +250,17 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         ),
         now=now,
     )
+    reservation = create_reservation(
+        session,
+        scope,
+        ReservationRequest(
+            name="Weekly service",
+            appliance_ids=[appliance.id],
+            schedule="0 22 * * 0",
+            duration_seconds=3600,
+        ),
+        now=now,
+    )
     forward = create_forward(
         session,
         scope,
@@ -273,6 +286,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "alert_id": alert.id,
             "silence_id": silence.id,
             "window_id": window.id,
+            "reservation_id": reservation.id,
             "forward_id": forward.id,
             "rollout_id": rollout.id,
             "platform_rule_id": platform_rule.id,

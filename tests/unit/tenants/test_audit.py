@@ -31,6 +31,7 @@ from jobqueue.models import (
 )
 from jobqueue.projects.models import Project, ProjectMember, ProjectQuota, QuotaResource
 from jobqueue.queue.stopping import stop_job
+from jobqueue.reservations.models import Reservation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
@@ -211,6 +212,15 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             queue_at=NOON,
         ),
         project,
+        Reservation(
+            **tenant,
+            name="nightly",
+            appliance_ids=[],
+            schedule="0 22 * * *",
+            time_zone="UTC",
+            duration_seconds=3600,
+            created_at=NOON,
+        ),
         ProjectMember(**tenant, project_id=project.id, user_id=cast.bob.id),
         ProjectQuota(**tenant, project_id=project.id, resource=QuotaResource.GPUS, guaranteed=4),
         JobTemplate(

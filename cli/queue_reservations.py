@@ -1,0 +1,85 @@
+"""`vedette queue reservation`: keep appliances or GPUs for a project at certain times."""
+
+import click
+
+from cli.client import all_items, output_option, print_items
+from cli.job_common import DURATION
+from cli.local_time import local_minutes
+from core.quantities import format_duration
+from vedette.client import Client
+
+
+@click.group()
+def reservation() -> None:
+    """Keep appliances or GPUs for a project at certain times."""
+
+
+@reservation.command("add")
+@click.argument("name")
+@click.argument("appliances", metavar="APPLIANCE...", nargs=-1, required=True)
+@click.option("--project", help="Whose jobs may start there. Without: nobody's, for maintenance.")
+@click.option("--gpus", type=click.IntRange(1), help="Of each appliance. Defaults to all of it.")
+@click.option(
+    "--begin",
+    required=True,
+    help="A time such as 2026-12-01T22:00, or cron, such as '0 22 * * 1-5'.",
+)
+@click.option("--duration", type=DURATION, default="8h", show_default=True)
+@click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Oslo.")
+def add(
+    name: str,
+    appliances: tuple[str, ...],
+    *,
+    project: str | None,
+    gpus: int | None,
+    begin: str,
+    duration: int,
+    time_zone: str,
+) -> None:
+    """Reserve appliances, and print the ID.
+
+    \b
+    vedette queue reservation add Nightly dgx-01 dgx-02 --project vision --begin '0 22 * * *'
+    """
+    body = {
+        "name": name,
+        "project_id": project,
+        "appliance_ids": list(appliances),
+        "gpus": gpus,
+        "schedule": begin,
+        "duration_seconds": duration,
+        "time_zone": time_zone,
+    }
+    with Client() as client:
+        click.echo(client.post("/reservations", body)["id"])
+
+
+@reservation.command("ls")
+@output_option
+def list_reservations(output: str) -> None:
+    """List reservations."""
+    with Client() as client:
+        rows = list(all_items(client, "/reservations"))
+    if output == "table" and not rows:
+        click.echo("No reservations.", err=True)
+        return
+    begins = [row["periods"][0]["begins_at"] if row["periods"] else None for row in rows]
+    columns = {
+        "ID": [row["id"] for row in rows],
+        "NAME": [row["name"] for row in rows],
+        "APPLIANCES": [str(len(row["appliance_ids"])) for row in rows],
+        "GPUS": [str(row["gpus"] or "all") for row in rows],
+        "NEXT": [local_minutes(begin) if begin else "over" for begin in begins],
+        "DURATION": [format_duration(row["duration_seconds"]) for row in rows],
+    }
+    print_items(rows, output, columns=columns)
+
+
+@reservation.command("rm")
+@click.argument("reservation_ids", metavar="ID...", nargs=-1, required=True)
+def remove(reservation_ids: tuple[str, ...]) -> None:
+    """Delete reservations."""
+    with Client() as client:
+        for reservation_id in reservation_ids:
+            client.delete(f"/reservations/{reservation_id}")
+            click.echo(f"{reservation_id} deleted")

@@ -1,0 +1,231 @@
+"""Checks of a reservation before it is saved: names, appliances, times, and other reservations."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Any
+
+from sqlalchemy import or_, select
+from sqlalchemy.orm import Session
+
+from core.quantities import format_duration
+from core.schedule_times import check_schedule, check_time_zone
+from core.spec import About
+from jobqueue.placement.views import period_text
+from jobqueue.projects.models import Project
+from jobqueue.reservations.models import MAX_NAME_LENGTH, Reservation
+from jobqueue.reservations.periods import (
+    CHECKED_FOR,
+    Period,
+    TakenTimes,
+    overlaps_itself,
+    periods_until,
+)
+from tenants.fleet.states import in_service
+from tenants.models import Appliance
+from tenants.models.appliances import decode_inventory
+
+MAX_APPLIANCES = 1000
+MIN_DURATION = timedelta(minutes=5)
+MAX_DURATION = timedelta(days=90)
+MAX_AHEAD = timedelta(days=366)
+_SECOND = timedelta(seconds=1)
+Errors = dict[str, list[str]]
+Columns = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReservationRequest:
+    """A reservation as a user writes it."""
+
+    name: str
+    appliance_ids: Annotated[Sequence[str], About("Appliances, by ID or name.")]
+    schedule: Annotated[
+        str,
+        About("When it begins: a time such as 2026-12-01T22:00, cron, or an ISO 8601 interval."),
+    ]
+    duration_seconds: Annotated[int, About("How long it lasts, such as `8h`.")]
+    project_id: Annotated[
+        str | None,
+        About("Whose jobs may start there, by ID or name; null: nobody's, for maintenance."),
+    ] = None
+    gpus: Annotated[int | None, About("Of each appliance; null is the whole appliance.")] = None
+    time_zone: str = "UTC"
+
+
+def checked(
+    session: Session, reservation: Reservation, request: ReservationRequest, *, now: datetime
+) -> tuple[Columns, Errors]:
+    """Return the columns of a request for a new or stored reservation, and what is wrong with it.
+
+    An overlap with another reservation is only looked for when all else is right.
+    """
+    tenant_id = reservation.tenant_id
+    appliances, missing = _appliances(session, tenant_id, request.appliance_ids)
+    columns: Columns = {
+        "name": request.name.strip(),
+        "project_id": _project_id(session, tenant_id, request.project_id),
+        "appliance_ids": [appliance.id for appliance in appliances],
+        "gpus": request.gpus,
+        "schedule": _stored_schedule(request.schedule),
+        "time_zone": request.time_zone,
+        "duration_seconds": min(request.duration_seconds, 2 * MAX_DURATION // _SECOND),
+    }
+    errors = {
+        **_name_errors(session, reservation, columns["name"]),
+        **_project_errors(columns, request.project_id),
+        **({"appliance_ids": missing} if missing else {}),
+        **_gpu_errors(appliances, request.gpus),
+        **_schedule_errors(columns, now=now),
+    }
+    if not errors:
+        errors = _overlap_errors(session, reservation, columns, appliances, now=now)
+    return columns, errors
+
+
+def _name_errors(session: Session, reservation: Reservation, name: str) -> Errors:
+    if not 1 <= len(name) <= MAX_NAME_LENGTH:
+        return {"name": [f"The name must have 1 to {MAX_NAME_LENGTH} characters."]}
+    same = select(Reservation.id).where(
+        Reservation.tenant_id == reservation.tenant_id, Reservation.name == name
+    )
+    if session.scalar(same) not in {None, reservation.id}:
+        return {"name": [f"A reservation named {name!r} already exists."]}
+    return {}
+
+
+def _project_errors(columns: Columns, wanted: str | None) -> Errors:
+    if wanted and columns["project_id"] is None:
+        return {"project_id": [f"There is no project {wanted!r}."]}
+    return {}
+
+
+def _project_id(session: Session, tenant_id: str, wanted: str | None) -> str | None:
+    """Return the id of a project, given by id or name; None if there is none."""
+    listed = select(Project.id).where(
+        Project.tenant_id == tenant_id,
+        Project.archived_at.is_(None),
+        or_(Project.id == wanted, Project.name == wanted),
+    )
+    return session.scalar(listed) if wanted else None
+
+
+def _appliances(
+    session: Session, tenant_id: str, wanted: Sequence[str]
+) -> tuple[list[Appliance], list[str]]:
+    """Return appliances by id or name, and what is wrong with the list."""
+    if not 1 <= len(wanted) <= MAX_APPLIANCES:
+        return [], [f"Choose 1 to {MAX_APPLIANCES} appliances."]
+    listed = select(Appliance).where(
+        Appliance.tenant_id == tenant_id,
+        in_service(),
+        or_(Appliance.id.in_(wanted), Appliance.name.in_(wanted)),
+    )
+    appliances = list(session.scalars(listed.order_by(Appliance.name)).unique())
+    names = {text for appliance in appliances for text in (appliance.id, appliance.name)}
+    unknown = [text for text in wanted if text not in names]
+    return appliances, [f"There is no appliance {text!r}." for text in unknown[:5]]
+
+
+def _gpu_errors(appliances: Sequence[Appliance], gpus: int | None) -> Errors:
+    if gpus is None:
+        return {}
+    if gpus < 1:
+        return {"gpus": ["Enter 1 or more GPUs, or leave it empty for whole appliances."]}
+    small = [appliance for appliance in appliances if _gpu_count(appliance) < gpus]
+    if not small:
+        return {}
+    has = f"{small[0].name} has {_gpu_count(small[0])} GPUs"
+    return {"gpus": [f"{has}, {gpus} requested."]}
+
+
+def _gpu_count(appliance: Appliance) -> int:
+    return len(decode_inventory(appliance.inventory).gpus)
+
+
+def _stored_schedule(text: str) -> str:
+    """Return the schedule; of a single time such as `2026-12-01T22:00`, one that is due once."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return text.strip()
+    return f"R1/{at.isoformat()}/P1D"
+
+
+def _schedule_errors(columns: Columns, *, now: datetime) -> Errors:
+    errors = Errors()
+    for name, check in (("time_zone", check_time_zone), ("schedule", check_schedule)):
+        try:
+            check(columns[name])
+        except ValueError as error:
+            errors[name] = [str(error)]
+    if not MIN_DURATION <= timedelta(seconds=columns["duration_seconds"]) <= MAX_DURATION:
+        limits = f"{format_duration(MIN_DURATION.seconds)} to {MAX_DURATION.days} days"
+        errors["duration_seconds"] = [f"A reservation lasts {limits}."]
+    if errors:
+        return errors
+    until = now + CHECKED_FOR
+    periods = periods_until(Reservation(**columns), until, now=now)
+    if not periods:
+        return {"schedule": ["It has no time in the future."]}
+    if periods[0][0] > now + MAX_AHEAD:
+        return {"schedule": [f"It begins after {MAX_AHEAD.days} days; choose an earlier time."]}
+    if overlaps_itself(periods):
+        again = "It begins again before it ends"
+        return {"schedule": [f"{again}. Choose fewer times or a shorter duration."]}
+    return {}
+
+
+def _overlap_errors(
+    session: Session,
+    reservation: Reservation,
+    columns: Columns,
+    appliances: Sequence[Appliance],
+    *,
+    now: datetime,
+) -> Errors:
+    """Return which other reservation is in the way, and the nearest free time."""
+    periods = periods_until(Reservation(**columns), now + CHECKED_FOR, now=now)
+    until = max(now + CHECKED_FOR, periods[-1][1]) + MAX_DURATION
+    others = session.scalars(
+        select(Reservation).where(
+            Reservation.tenant_id == reservation.tenant_id, Reservation.id != reservation.id
+        )
+    )
+    listed = [(other, periods_until(other, until, now=now)) for other in others]
+    taken = TakenTimes(
+        busy
+        for appliance in appliances
+        for busy in _busy_periods(appliance, listed, columns["gpus"])
+    )
+    clash = taken.overlap(periods)
+    if clash is None:
+        return {}
+    (begin, end), name = clash
+    problem = f"{name!r} has it from {period_text(begin, end)}."
+    free = taken.nearest_free(periods, now=now, until=until)
+    if free is None:
+        return {"schedule": [f"{problem} No other time is free."]}
+    return {"schedule": [f"{problem} The nearest free time is from {period_text(*free)}."]}
+
+
+def _busy_periods(
+    appliance: Appliance, listed: Sequence[tuple[Reservation, list[Period]]], gpus: int | None
+) -> Iterator[tuple[Period, str]]:
+    """Yield when an appliance has too few GPUs left, with the reservation that took the last."""
+    total = max(1, _gpu_count(appliance))
+    left = total - (total if gpus is None else gpus)
+    changes = sorted(
+        (at, sign * (other.gpus or total), other.name)
+        for other, periods in listed
+        if appliance.id in other.appliance_ids
+        for period in periods
+        for at, sign in zip(period, (1, -1), strict=True)
+    )
+    reserved, since, name = 0, None, ""
+    for at, change, changed_by in changes:
+        before, reserved = reserved, reserved + change
+        if before <= left < reserved:
+            since, name = at, changed_by
+        elif since is not None and reserved <= left < before:
+            yield (since, at), name

@@ -1,0 +1,138 @@
+"""Reservations: list, create, change and delete them; and how placement sees them."""
+
+from datetime import datetime
+from typing import Unpack
+
+from sqlalchemy import func, select
+from sqlalchemy.orm import Session
+
+from core.db import begin_writing
+from core.errors import ConflictError, InvalidInputError
+from core.paging import Columns, Page, Paging, list_page
+from jobqueue.placement.views import ReservationView
+from jobqueue.projects.models import Project
+from jobqueue.reservations.checks import ReservationRequest, checked
+from jobqueue.reservations.models import Reservation
+from jobqueue.reservations.periods import periods_of
+from tenants.models import Tenant
+from tenants.permissions import Permission
+from tenants.scope import Scope
+
+MAX_RESERVATIONS = 200
+RESERVATION_SORTS: Columns = {
+    "name": Reservation.name,
+    "created_at": Reservation.created_at,
+}
+
+
+def list_reservations(
+    session: Session, scope: Scope, **paging: Unpack[Paging]
+) -> Page[Reservation]:
+    """Return the reservations of the scope, by name."""
+    scope.require(Permission.VIEW)
+    statement = scope.select(select(Reservation), Reservation)
+    ordered = statement.order_by(Reservation.name, Reservation.id)
+    return list_page(session, ordered, RESERVATION_SORTS, last=Reservation.id, **paging)
+
+
+def get_reservation(session: Session, scope: Scope, reservation_id: str) -> Reservation:
+    """Return a reservation of the scope."""
+    scope.require(Permission.VIEW)
+    return scope.get(session, Reservation, reservation_id, kind="reservation")
+
+
+def create_reservation(
+    session: Session, scope: Scope, request: ReservationRequest, *, now: datetime
+) -> Reservation:
+    """Add a reservation to the scope's tenant; it applies from the next placement.
+
+    Raises:
+        InvalidInputError: with the errors by field; an overlap has the nearest free time.
+        ConflictError: the tenant has `MAX_RESERVATIONS`.
+    """
+    scope.require(Permission.MANAGE_APPLIANCES)
+    tenant_id = scope.require_tenant()
+    count = select(func.count()).where(Reservation.tenant_id == tenant_id)
+    if (session.scalar(count) or 0) >= MAX_RESERVATIONS:
+        raise ConflictError(f"There are {MAX_RESERVATIONS} reservations. Delete one first.")
+    reservation = Reservation(tenant_id=tenant_id, created_by=scope.user_id, created_at=now)
+    return _save(session, reservation, request, now=now)
+
+
+def update_reservation(
+    session: Session,
+    scope: Scope,
+    reservation_id: str,
+    request: ReservationRequest,
+    *,
+    now: datetime,
+) -> Reservation:
+    """Change a reservation; it applies from the next placement.
+
+    Raises:
+        InvalidInputError: with the errors by field; an overlap has the nearest free time.
+    """
+    scope.require(Permission.MANAGE_APPLIANCES)
+    reservation = get_reservation(session, scope, reservation_id)
+    return _save(session, reservation, request, now=now)
+
+
+def delete_reservation(session: Session, scope: Scope, reservation_id: str) -> None:
+    """Delete a reservation."""
+    scope.require(Permission.MANAGE_APPLIANCES)
+    session.delete(get_reservation(session, scope, reservation_id))
+    session.flush()
+
+
+def reservation_views(session: Session, tenant_id: str, *, now: datetime) -> list[ReservationView]:
+    """Return the reservations of a tenant as placement sees them."""
+    reservations = session.scalars(
+        select(Reservation).where(Reservation.tenant_id == tenant_id)
+    ).all()
+    if not reservations:
+        return []
+    projects = session.execute(
+        select(Project.id, Project.parent_id, Project.name).where(Project.tenant_id == tenant_id)
+    ).all()
+    names = {project.id: project.name for project in projects}
+    parents = {project.id: project.parent_id for project in projects}
+    return [
+        ReservationView(
+            name=reservation.name,
+            project=names.get(reservation.project_id or "", ""),
+            project_ids=_with_descendants(reservation.project_id, parents),
+            appliance_ids=reservation.appliance_ids,
+            gpus=reservation.gpus,
+            periods=periods_of(reservation, now=now),
+        )
+        for reservation in reservations
+    ]
+
+
+def _with_descendants(project_id: str | None, parents: dict[str, str | None]) -> frozenset[str]:
+    if project_id is None:
+        return frozenset()
+    inside = {project_id}
+    size = 0
+    while len(inside) > size:
+        size = len(inside)
+        inside |= {ident for ident, parent in parents.items() if parent in inside}
+    return frozenset(inside)
+
+
+def _save(
+    session: Session, reservation: Reservation, request: ReservationRequest, *, now: datetime
+) -> Reservation:
+    # Of two that overlap and are saved at the same time, the second is refused.
+    begin_writing(session)
+    session.execute(select(Tenant.id).where(Tenant.id == reservation.tenant_id).with_for_update())
+    with session.no_autoflush:
+        columns, errors = checked(session, reservation, request, now=now)
+    if errors:
+        details = " ".join(message for messages in errors.values() for message in messages)
+        raise InvalidInputError(f"The reservation was not saved. {details}", errors=errors)
+    for name, value in columns.items():
+        setattr(reservation, name, value)
+    session.add(reservation)
+    session.flush()
+    return reservation

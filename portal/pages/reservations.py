@@ -1,0 +1,91 @@
+"""`/jobs/reservations`: appliances that are kept for a project at certain times."""
+
+from flask import Blueprint, flash, redirect, render_template, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+from wtforms.fields import SelectChoice
+
+from jobqueue.fairshare.accounts import read_projects
+from jobqueue.reservations.models import Reservation
+from jobqueue.reservations.periods import periods_of
+from jobqueue.reservations.service import (
+    create_reservation,
+    delete_reservation,
+    get_reservation,
+    list_reservations,
+    update_reservation,
+)
+from portal.context import current_scope, database, now
+from portal.forms.reservations import MAINTENANCE, ReservationForm
+from portal.pages.common import changing
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.fleet.appliances import appliance_names
+
+pages = Blueprint("reservations", __name__, url_prefix="/jobs/reservations")
+
+
+@pages.get("")
+@pages.post("")
+def index() -> ResponseReturnValue:
+    """List reservations; add one."""
+    return _save(ReservationForm(), None)
+
+
+@pages.get("/<reservation_id>")
+@pages.post("/<reservation_id>")
+def edit(reservation_id: str) -> ResponseReturnValue:
+    """Change a reservation."""
+    scope = current_scope()
+    with database() as session:
+        reservation = get_reservation(session, scope, reservation_id)
+        names = appliance_names(session, scope.tenants)
+    form = ReservationForm(obj=reservation)
+    if not form.is_submitted():
+        form.appliance_ids.data = [names.get(ident, ident) for ident in reservation.appliance_ids]
+    return _save(form, reservation)
+
+
+@pages.post("/<reservation_id>/delete")
+@changing(back="reservations.index")
+def remove(session: Session, reservation_id: str) -> str:
+    """Delete a reservation."""
+    delete_reservation(session, current_scope(), reservation_id)
+    return "Reservation deleted"
+
+
+def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseReturnValue:
+    scope = current_scope()
+    tenant_id = scope.require_tenant()
+    with database() as session:
+        projects = read_projects(session, tenant_id).rows
+    names = {ident: project.name for ident, project in projects.items()}
+    form.project_id.choices = [
+        *(
+            SelectChoice(ident, name)
+            for ident, name in sorted(names.items(), key=lambda row: row[1])
+        ),
+        SelectChoice("", MAINTENANCE),
+    ]
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                if reservation is None:
+                    create_reservation(session, scope, form.request(), now=now())
+                else:
+                    update_reservation(session, scope, reservation.id, form.request(), now=now())
+            flash("Reservation saved", "success")
+            return redirect(url_for(".index"))
+    with database() as session:
+        page = list_reservations(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        appliances = appliance_names(session, scope.tenants)
+    text = render_template(
+        "jobs/reservations.html",
+        page=page,
+        reservation=reservation,
+        form=form,
+        projects=names,
+        appliances=appliances,
+        current_time=now(),
+        next_periods={row.id: periods_of(row, now=now(), max_count=1) for row in page.items},
+    )
+    return text, form.status

@@ -1,0 +1,64 @@
+"""The page and the command of reservations: add, change and delete one; what is refused."""
+
+import pytest
+
+from core.db import SessionFactory
+from jobqueue.projects.models import Project
+from tests.cast import NOON, Cast
+from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.portal.conftest import Browser
+
+FORM = {
+    "name": "Nightly",
+    "appliance_ids": "dgx-01\ndgx-02",
+    "gpus": "",
+    "schedule": "0 22 * * *",
+    "time_zone": "Europe/Oslo",
+    "duration_seconds": "8h",
+}
+
+
+@pytest.fixture
+def project_id(sessions: SessionFactory, cast: Cast) -> str:
+    with sessions.begin() as session:
+        for name in ("dgx-01", "dgx-02"):
+            add_appliance(session, cast.acme, name)
+        project = Project(tenant_id=cast.acme.id, name="vision", created_at=NOON)
+        session.add(project)
+    return project.id
+
+
+def test_a_reservation_is_added_changed_and_deleted(
+    project_id: str, alice: Browser, bob: Browser
+) -> None:
+    assert "No reservations" in alice.get("/jobs/reservations").text
+    assert alice.post("/jobs/reservations", FORM | {"project_id": project_id}).status_code == 302
+    [listed] = bob.get("/api/v1/reservations").get_json()["items"]
+    assert (listed["name"], listed["project_id"], listed["gpus"]) == ("Nightly", project_id, None)
+    # Ten in the evening in Oslo, in March.
+    assert listed["periods"][0] == {
+        "begins_at": "2026-03-02T21:00:00+00:00",
+        "ends_at": "2026-03-03T05:00:00+00:00",
+    }
+    page = bob.get("/jobs/reservations").text
+    assert "vision" in page
+    assert "Add reservation" not in page
+    path = f"/jobs/reservations/{listed['id']}"
+    assert "dgx-01\ndgx-02" in alice.get(path).text
+    assert alice.post(path, FORM | {"gpus": "4", "project_id": ""}).status_code == 302
+    shown = alice.get(f"/api/v1/reservations/{listed['id']}").get_json()
+    assert (shown["gpus"], shown["project_id"]) == (4, None)
+    assert alice.post(f"{path}/delete").status_code == 302
+    assert alice.get("/api/v1/reservations").get_json()["total"] == 0
+
+
+def test_what_is_wrong_stands_at_its_field(project_id: str, alice: Browser) -> None:
+    alice.post("/jobs/reservations", FORM | {"project_id": project_id})
+    refused = alice.post(
+        "/jobs/reservations",
+        FORM | {"project_id": project_id, "name": "Other", "schedule": "2026-03-03T05:00"},
+    )
+    assert refused.status_code == 422
+    assert "The nearest free time is from" in refused.text
+    unknown = alice.post("/jobs/reservations", FORM | {"project_id": "", "appliance_ids": "dgx-99"})
+    assert "There is no appliance" in unknown.text
