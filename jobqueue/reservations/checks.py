@@ -171,8 +171,8 @@ def _schedule_errors(columns: Columns, *, now: datetime) -> Errors:
     if periods[0][0] > now + MAX_AHEAD:
         return {"schedule": [f"It begins after {MAX_AHEAD.days} days; choose an earlier time."]}
     if overlaps_itself(periods):
-        again = "It begins again before it ends"
-        return {"schedule": [f"{again}. Choose fewer times or a shorter duration."]}
+        problem = "It begins again before it ends"
+        return {"schedule": [f"{problem}. Choose fewer times or a shorter duration."]}
     return {}
 
 

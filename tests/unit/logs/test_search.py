@@ -158,10 +158,10 @@ def test_a_cursor_of_many_delivered_lines_is_refused(
     send(sessions, attempt.appliance, *same, line("later", second=2), key=f"{1:016}")
     query: dict[str, Any] = {"sources": frozenset({Source.APPLIANCE}), "is_oldest_first": True}
     first = alice.page(limit=4, cursor=None, **query)
-    assert [found.text for found in first.lines] == [f"same {number}" for number in range(4)]
+    assert [matching.text for matching in first.lines] == [f"same {number}" for number in range(4)]
     assert "the same time" in first.problems[0]
     second = alice.page(limit=4, cursor=Cursor.parse(first.next or ""), **query)
-    assert [found.text for found in second.lines] == ["later"]
+    assert [matching.text for matching in second.lines] == ["later"]
 
 
 def test_a_search_whose_time_is_up_continues_without_a_gap(
