@@ -41,6 +41,10 @@ MAX_BUFFERED_BYTES = 2 * 1024 * 1024
 MAX_UNREAD_BYTES = 32 * 1024 * 1024
 # In the ASGI scope of a request: how long its thread has computed.
 CPU_SECONDS = "vedette.cpu_seconds"
+# Clients that send many queries at a time, such as a dashboard of Grafana, are refused after a wait
+# for their other ones: they know when to send them again, and give up after a minute by themselves.
+QUERY_PATHS = ("/api/v1/prometheus/", "/api/v1/influxdb/", "/api/v1/query")
+QUERY_WAIT_SECONDS = 5.0
 # The deadline for reading applies to each part.
 PART_BYTES = 32 * 1024
 
@@ -76,13 +80,13 @@ class PortalRequests:
                     stack.enter_context(self._large_body(limit))
                 body = await _read(scope, receive, limit=limit)
                 scope = _with_length(scope, len(body))
+                turns = stack.enter_context(ExitStack())
+                has_waited = await self._enter(scope, network, turns)
             except VedetteError as error:
                 await _refusal(scope, error)(scope, receive, send)
                 return
             except ConnectionResetError:
                 return  # the client is gone
-            turns = stack.enter_context(ExitStack())
-            has_waited = await self._shares.enter(scope, network, turns)
             if has_waited and await _is_gone(scope, receive):
                 return
 
@@ -94,6 +98,17 @@ class PortalRequests:
             await self._respond(scope, _received(body, receive), send, network, leave)
             leave()
             self._shares.remember(scope)
+
+    async def _enter(self, scope: Scope, network: str, turns: ExitStack) -> bool:
+        """Wait for the turns of a request; return whether it did."""
+        is_query = scope["path"].startswith(QUERY_PATHS)
+        try:
+            async with asyncio.timeout(QUERY_WAIT_SECONDS if is_query else None):
+                return await self._shares.enter(scope, network, turns)
+        except TimeoutError:
+            raise OverloadedError(
+                "You run as many queries as you may, and they take long. Send fewer at a time."
+            ) from None
 
     def _check_unread(self, network: str) -> None:
         if self._unread_bytes[network] > MAX_UNREAD_BYTES:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import requests
 from starlette.types import Message, Scope
 
+from serving import portal_requests
 from serving.portal_requests import MAX_BUFFERED_BYTES, PortalRequests, PortalThreads
 from tests.fixtures.serving import Serving
 from timeseries.store import StoreUnavailableError
@@ -77,3 +79,28 @@ def test_a_download_that_fails_midway_is_an_error_for_its_client() -> None:
     portal = PortalRequests(PortalThreads(app, workers=1), is_signed_in=lambda _: True, threads=1)
     with Serving(portal) as url, pytest.raises(requests.exceptions.ChunkedEncodingError):
         requests.get(url, timeout=60)
+
+
+def test_a_query_that_waits_long_for_others_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other requests wait on."""
+    monkeypatch.setattr(portal_requests, "QUERY_WAIT_SECONDS", 0.0)
+    may_answer, is_running = Event(), Event()
+
+    def app(environ: Any, start_response: Any) -> Iterable[bytes]:  # noqa: ANN401 - WSGI's
+        if environ["PATH_INFO"] == "/slow":
+            is_running.set()
+            may_answer.wait(60)
+        start_response("200 OK", [("Content-Length", "0")])
+        return [b""]
+
+    portal = PortalRequests(PortalThreads(app, workers=2), is_signed_in=lambda _: True, threads=1)
+    with Serving(portal) as url, ThreadPoolExecutor() as pool:
+        slow = pool.submit(requests.get, f"{url}/slow", timeout=60)
+        assert is_running.wait(60)
+        for path in ("/api/v1/prometheus/api/v1/query", "/api/v1/query?measurement=gpu"):
+            refused = requests.get(f"{url}{path}", timeout=60)
+            assert (refused.status_code, refused.json()["code"]) == (429, "overloaded")
+            assert "Retry-After" in refused.headers
+        page = pool.submit(requests.get, f"{url}/jobs", timeout=60)
+        may_answer.set()
+        assert (slow.result().status_code, page.result().status_code) == (200, 200)
