@@ -40,7 +40,9 @@ class Catalog:
     def measurements(self, *, tenants: Tenants) -> list[str]:
         """Return the names of the measurements with samples of these tenants, sorted."""
         names = self.writer.measurements(tenants).union(self.manifest.measurements)
-        return [name for name in sorted(names) if self._has_any(name, tenants)]
+        # What is staged need not be moved into tables to know that it is there.
+        staged = self.writer.staged_measurements(tenants)
+        return [name for name in sorted(names) if name in staged or self._has_any(name, tenants)]
 
     def fields(self, measurement: str, *, tenants: Tenants) -> dict[str, str]:
         """Return name to type of the fields with values of these tenants, sorted."""

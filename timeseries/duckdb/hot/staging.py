@@ -70,6 +70,11 @@ class StagingTable:
         """Those that have others than samples of numbered series."""
         return list(self._rows)
 
+    @property
+    def keys_to_flush(self) -> list[Key]:
+        """Those that are not flushed later with samples of numbered series: first ones are rows."""
+        return [key for key in self._rows if key not in self.series.pending]
+
     def has(self, key: Key) -> bool:
         """Return whether a table has staged points."""
         return key in self._rows or key in self.series.pending

@@ -167,6 +167,15 @@ class DuckDBWriter:
             if tenants is None or not key.owner or key.owner in tenants
         }
 
+    def staged_measurements(self, tenants: Sequence[str] | None) -> set[str]:
+        """Return the measurements that have staged samples in tables of these tenants."""
+        return {
+            key.measurement
+            for key in self._staging.keys
+            if key not in self._flush_errors
+            and (tenants is None or (key.owner and key.owner in tenants))
+        }
+
     @property
     def staged_points(self) -> int:
         """The number of points that are durable but not in their tables yet."""
@@ -344,7 +353,7 @@ class DuckDBWriter:
             self._due = list(self._staging.series.pending)
         elif not self._due and (is_full or self._seconds_to_flush() == 0):
             self._flush_at = time.monotonic() + FLUSH_INTERVAL_SECONDS
-            self._due = self._staging.keys_of_rows
+            self._due = self._staging.keys_of_rows if is_full else self._staging.keys_to_flush
             if len(self._due) <= MAX_TABLES and self._staging.points < MIN_DIRECT_POINTS:
                 # A quiet server would spend most of its time on a commit for each.
                 self._try_flush(self._due)
