@@ -34,6 +34,31 @@ def queue() -> None:
 queue.add_command(reservation)
 
 
+@queue.command("ls")
+@output_option
+def list_queue(output: str) -> None:
+    """List the jobs that wait for an appliance, the next one first."""
+    with Client() as client:
+        rows = list(all_items(client, "/queue/jobs"))
+    if output == "table" and not rows:
+        click.echo("No job waits for an appliance.", err=True)
+        return
+    columns = {
+        "POS": [str(row["position"]) for row in rows],
+        "ID": [row["job_id"][-8:] for row in rows],
+        "NAME": [row["name"] for row in rows],
+        "USER": [row["user_email"] or "-" for row in rows],
+        "PROJECT": [row["project"] or "-" for row in rows],
+        "GPUS": [str(row["gpus"]) for row in rows],
+        "POINTS": [f"{row['points']:.1f}" if row["parts"] else "-" for row in rows],
+    }
+    names = rows[0]["parts"] if rows else []
+    for place, part in enumerate(names):
+        title = part["name"].upper().replace("_", " ")
+        columns[title] = [f"{row['parts'][place]['points']:.1f}" for row in rows]
+    print_items(rows, output, columns=columns)
+
+
 @queue.command()
 @output_option
 def shares(output: str) -> None:

@@ -1,4 +1,4 @@
-"""`/queue/shares`: the tree of fair shares of the tenant."""
+"""`/queue`: the waiting jobs in their order, and the tree of fair shares of the tenant."""
 
 from typing import Any
 
@@ -6,8 +6,10 @@ from marshmallow import Schema, fields, validate
 
 from jobqueue.fairshare.settings import OrderPolicy
 from jobqueue.queue.shares import PROJECT, TENANT, USER, list_shares
+from jobqueue.queue.waiting import list_waiting
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import PageQuery, envelope, page_of
+from portal.api.job_placement import PartSchema
+from portal.api.schemas import PageQuery, envelope, instant, page_of
 from portal.context import current_scope, database, now
 
 queue = APIBlueprint("Queue", "/queue", "Who has had how much of the fleet, and who is next.")
@@ -41,6 +43,35 @@ class SharePageSchema(page_of(ShareSchema)):  # type: ignore[misc] # made at run
     policy = fields.Enum(OrderPolicy, by_value=True)
     half_life_days = fields.Float()
     unit = fields.String(metadata={"description": "Of usage, such as `GPU-hours`."})
+
+
+class QueuedJobSchema(Schema):
+    """A waiting job at its position in the queue."""
+
+    position = fields.Integer(metadata={"description": "From 1."})
+    job_id = fields.String(attribute="job.id")
+    name = fields.String(attribute="job.title")
+    user_email = fields.Function(
+        lambda queued: queued.job.user.email if queued.job.user else None,
+        metadata={"type": ["string", "null"]},
+    )
+    project = fields.String(metadata={"description": "Its name; empty without one."})
+    gpus = fields.Integer(attribute="job.gpus")
+    priority = fields.Integer(attribute="job.priority")
+    submitted_at = instant(attribute="job.submitted_at")
+    message = fields.String(attribute="job.message", metadata={"description": "Why it waits."})
+    points = fields.Float(metadata={"description": "The sum of the parts."})
+    parts = fields.List(fields.Nested(PartSchema))
+
+
+@queue.operation("GET", "/jobs", query=PageQuery, answer=page_of(QueuedJobSchema))
+def jobs(query: dict[str, Any]) -> dict[str, Any]:
+    """List the jobs that wait for an appliance, the next one first.
+
+    Jobs that wait for other jobs, or for a retry, are not in the queue.
+    """
+    with database() as session:
+        return envelope(list_waiting(session, current_scope(), now=now(), **query))
 
 
 @queue.operation("GET", "/shares", query=PageQuery, answer=SharePageSchema)

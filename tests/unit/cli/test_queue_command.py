@@ -74,6 +74,16 @@ def test_why_a_job_waits_has_the_parts_of_its_points(environ: dict[str, str]) ->
     assert "Rank of the user in the fair share tree: 1 of 2\n" in printed
 
 
+def test_the_queue_is_listed_in_its_order(environ: dict[str, str]) -> None:
+    plain = run_vedette("queue", "ls", environ=environ).stdout.splitlines()
+    assert plain[0].split() == ["POS", "ID", "NAME", "USER", "PROJECT", "GPUS", "POINTS"]
+    assert plain[1].split()[2:] == ["next", "bob@acme.example", "-", "1", "-"]
+    run_vedette("queue", "order", "--policy", "fair_tree", environ=environ)
+    [_, row] = run_vedette("queue", "ls", environ=environ).stdout.splitlines()
+    expected = "next bob@acme.example - 1 1008.3 0.0 1000.0 8.3 0.0"
+    assert " ".join(row.split()[2:]) == expected
+
+
 def test_a_wrong_order_is_refused_with_every_reason(environ: dict[str, str]) -> None:
     refused = run_vedette(
         *("queue", "order", "--policy", "fair_tree", "--half-life-days", "0"),

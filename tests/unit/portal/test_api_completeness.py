@@ -221,6 +221,7 @@ SHOWN: dict[str, set[str]] = {
     "jobs.index": {"Jobs.list_all"},
     "job_settings.policies": {"Container policies.show"},
     "job_settings.settings": {"Queue settings.show"},
+    "queue.index": {"Queue.jobs"},
     "shares.index": {"Queue.shares"},
     "job_schedules.index": {"Job schedules.list_all"},
     "job_schedules.show": {"Job schedules.show", "Job schedules.runs"},

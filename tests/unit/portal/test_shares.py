@@ -49,6 +49,18 @@ def test_a_page_of_the_tree_is_asked_for_by_number(waiting: Job, alice: Browser)
     assert waiting.id
 
 
+def test_the_queue_has_the_jobs_of_the_own_tenant_with_their_points(
+    waiting: Job, alice: Browser, charlie: Browser
+) -> None:
+    page = alice.get("/jobs/queue").text
+    assert f"/jobs/{waiting.id}" in page
+    assert "1,008.3" in page
+    [row] = alice.get("/api/v1/queue/jobs").get_json()["items"]
+    assert (row["position"], row["job_id"], row["project"]) == (1, waiting.id, "")
+    assert "No job waits" in charlie.get("/jobs/queue").text
+    assert charlie.get("/api/v1/queue/jobs").get_json()["total"] == 0
+
+
 def test_a_jobs_page_adds_its_points_up(waiting: Job, alice: Browser) -> None:
     page = alice.get(f"/jobs/{waiting.id}").text
     assert "rank 1 of 2" in page
