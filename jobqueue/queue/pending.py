@@ -3,6 +3,7 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,6 +20,7 @@ from jobqueue.dispatch.snapshot import (
     tenant_views,
 )
 from jobqueue.executors.abilities import needs_of
+from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.arrays import parse_array
 from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
@@ -61,9 +63,7 @@ def explain_job(
         explanation,
         position=place + 1,
         queue_length=len(order.ids),
-        parts=order.parts(place),
-        rank=order.ranks[place] if order.ranks else None,
-        user_count=order.user_count,
+        **_points(order, waiting_id),
         past_errors=forecast_errors(session, job.tenant_id, now=now),
     )
 
@@ -91,6 +91,7 @@ def explain_new(
             queue_length=len(ids) + len(new),
             assumption=_assumption(new[view.id]),
             past_errors=errors,
+            **_points(order, view.id),
         )
         for view in views
     }
@@ -101,6 +102,15 @@ def _new_view(job: Job, models: Collection[str], points: float) -> JobView:
     view = job_view(job, models, points=points)
     members = [job.id, *(f"{job.id}/{number}" for number in range(1, view.nodes))]
     return msgspec.structs.replace(view, members=members)
+
+
+def _points(order: QueueOrder, job_id: str) -> dict[str, Any]:
+    """Return the fields of an explanation about the points of a job."""
+    if not order.points:
+        return {}
+    place = order.ids.index(job_id)
+    rank = order.ranks[place] if order.ranks else None
+    return {"parts": order.parts(place), "rank": rank, "user_count": order.user_count}
 
 
 def try_job(session: Session, scope: Scope, request: JobRequest, *, now: datetime) -> Explanation:
