@@ -1,4 +1,4 @@
-"""`vedette simulate`: try the placement policies on a trace of a real cluster."""
+"""`vedette simulate`: try the placement policies on recorded jobs, or on a trace of a cluster."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from cli.simulate_jobs import simulate_jobs
+from core.errors import InvalidInputError
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.trace import (
     Outcome,
@@ -22,28 +24,47 @@ from jobqueue.placement.trace import (
     simulate as simulate_once,
 )
 from jobqueue.placement.views import ApplianceView, JobShape
+from jobqueue.simulation.order import ORDER_NAMES
+from jobqueue.simulation.public_trace import read_trace
+from jobqueue.simulation.recording import read_recording
+from jobqueue.simulation.scenarios import Changes
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
 @click.command()
-@click.option("--nodes", required=True, type=FILE, help="Node list of the trace (CSV).")
-@click.option("--pods", required=True, type=FILE, help="Pod list of the trace (CSV).")
+@click.option("--jobs", type=FILE, help="Recorded jobs, of `vedette job export`.")
+@click.option("--nodes", type=FILE, help="Node list of a trace (CSV).")
+@click.option("--pods", type=FILE, help="Pod list of a trace (CSV).")
+@click.option("--replay", is_flag=True, help="Replay the times of the trace; draw no jobs.")
 @click.option(
     "--policy",
     "policies",
     multiple=True,
     type=click.Choice([*POLICY_NAMES, "all"]),
-    default=("all",),
-    show_default=True,
-    help="Placement policy; repeatable.",
+    help="Placement policy; repeatable. [default: today's; for a trace all]",
+)
+@click.option(
+    "--order",
+    "orders",
+    multiple=True,
+    type=click.Choice(ORDER_NAMES),
+    help="Order of the queue; repeatable. [default: today's]",
+)
+@click.option("--add", "added", multiple=True, help="Appliances to add, such as 2xdgx-01.")
+@click.option("--preemption/--no-preemption", default=None, help="Whether jobs may be displaced.")
+@click.option(
+    "--picture",
+    "picture_path",
+    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    help="Write a picture of the scenarios (SVG).",
 )
 @click.option(
     "--seeds",
     default=10,
     show_default=True,
     type=click.IntRange(1, 1000),
-    help="Number of random sequences of jobs.",
+    help="Number of random sequences of jobs, for a trace.",
 )
 @click.option(
     "--demand",
@@ -51,7 +72,7 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     default=130.0,
     show_default=True,
     type=click.FloatRange(0, 1000, min_open=True),
-    help="Requested GPUs in percent of the cluster's.",
+    help="Requested GPUs in percent of the cluster's, for a trace.",
 )
 @click.option(
     "-o",
@@ -61,24 +82,54 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     default="table",
     show_default=True,
 )
+@click.option("--json", "form", flag_value="json", help="Like -o json.")
 def simulate(
     *,
-    nodes: Path,
-    pods: Path,
+    jobs: Path | None,
+    nodes: Path | None,
+    pods: Path | None,
+    replay: bool,
     policies: tuple[str, ...],
+    orders: tuple[str, ...],
+    added: tuple[str, ...],
+    preemption: bool | None,
+    picture_path: Path | None,
     seeds: int,
     demand_percent: float,
     form: str,
 ) -> None:
-    """Show how much of a cluster's GPUs each placement policy can allocate.
+    """Try placement policies, orders of the queue, and hardware.
 
-    The files have the format of Alibaba's cluster-trace-gpu-v2023. Jobs are drawn from the pods at
-    random, with replacement, until they have requested the demand; they arrive one by one, none
-    ends, and one that fits nowhere is refused. The code is that of the job queue.
+    With --jobs, recorded jobs are replayed as they were submitted: first under the rules that the
+    queue has today, then under each other policy and order, and with the appliances that you add.
+
+    With --nodes and --pods, files in the format of Alibaba's cluster-trace-gpu-v2023, jobs are
+    drawn from the pods at random, with replacement, until they have requested the demand; they
+    arrive one by one, none ends, and one that fits nowhere is refused. With --replay, the pods are
+    replayed like recorded jobs.
+
+    \b
+    vedette job export > jobs.jsonl
+    vedette simulate --jobs jobs.jsonl --policy best_fit --add 2xdgx-01 --picture wait.svg
     """
+    names = POLICY_NAMES if "all" in policies else tuple(dict.fromkeys(policies))
+    if jobs is None and (nodes is None or pods is None):
+        raise InvalidInputError("Choose recorded jobs by --jobs, or a trace by --nodes and --pods.")
+    if jobs is None and nodes is not None and pods is not None and not replay:
+        _try_trace(nodes, pods, names or POLICY_NAMES, (seeds, demand_percent), form=form)
+        return
+    recording = read_trace(nodes, pods) if nodes and pods else read_recording(jobs or Path())
+    changes = Changes(policies=names, orders=orders, added=added, allows_preemption=preemption)
+    simulate_jobs(recording, changes, form=form, picture_path=picture_path)
+
+
+def _try_trace(
+    nodes: Path, pods: Path, names: Sequence[str], size: tuple[int, float], *, form: str
+) -> None:
+    """Show how much of a cluster's GPUs each policy allocates; `size`: seeds, demand in percent."""
+    seeds, demand_percent = size
     appliances, shapes = read_nodes(nodes), read_pods(pods)
     check_trace(appliances, shapes)
-    names = POLICY_NAMES if "all" in policies else tuple(dict.fromkeys(policies))
     runs = [(name, seed, demand_percent / 100) for name in names for seed in range(seeds)]
     with click.progressbar(
         _outcomes(appliances, shapes, runs),

@@ -22,6 +22,7 @@ from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import WHOLE_GPU, ApplianceView, GPUView, JobShape, JobView, Snapshot
 
 MIB = 1024**2
+POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
 MAX_GPUS = 1024
 MAX_ERRORS = 20
 # Any time will do: nothing ends.
@@ -47,12 +48,12 @@ def read_nodes(path: Path) -> list[ApplianceView]:
     Raises:
         InvalidInputError: lists what is wrong, with line numbers.
     """
-    return _read(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model"), _node)
+    return read_rows(path, ("sn", "cpu_milli", "memory_mib", "gpu", "model"), _node)
 
 
 def read_pods(path: Path) -> list[JobShape]:
     """Return what the pods of a trace require, as `read_nodes` does."""
-    return _read(path, ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"), _pod)
+    return read_rows(path, POD_COLUMNS, pod_shape)
 
 
 def simulate(
@@ -106,27 +107,29 @@ def _node(row: dict[str, str]) -> ApplianceView:
         id=row["sn"],
         name=row["sn"],
         executors=("trace",),
-        cpus=_number(row, "cpu_milli") / 1000,
-        memory_bytes=_number(row, "memory_mib") * MIB,
+        cpus=number_of(row, "cpu_milli") / 1000,
+        memory_bytes=number_of(row, "memory_mib") * MIB,
         gpus=[
             GPUView(f"{row['sn']}-{slot}", 0, model=row["model"] or "")
-            for slot in range(_number(row, "gpu", maximum=MAX_GPUS))
+            for slot in range(number_of(row, "gpu", maximum=MAX_GPUS))
         ],
     )
 
 
-def _pod(row: dict[str, str]) -> JobShape:
-    gpus = _number(row, "num_gpu", maximum=MAX_GPUS)
+def pod_shape(row: dict[str, str]) -> JobShape:
+    """Return what a pod requires; raise `ValueError` for a wrong figure."""
+    gpus = number_of(row, "num_gpu", maximum=MAX_GPUS)
     return JobShape(
         gpus=gpus,
-        gpu_milli=_number(row, "gpu_milli", maximum=WHOLE_GPU) if gpus == 1 else WHOLE_GPU,
+        gpu_milli=number_of(row, "gpu_milli", maximum=WHOLE_GPU) if gpus == 1 else WHOLE_GPU,
         gpu_models=frozenset(filter(None, (row.get("gpu_spec") or "").split("|"))),
-        cpus=_number(row, "cpu_milli") / 1000,
-        memory_bytes=_number(row, "memory_mib") * MIB,
+        cpus=number_of(row, "cpu_milli") / 1000,
+        memory_bytes=number_of(row, "memory_mib") * MIB,
     )
 
 
-def _number(row: dict[str, str], name: str, *, maximum: int = 2**40) -> int:
+def number_of(row: dict[str, str], name: str, *, maximum: int = 2**40) -> int:
+    """Return a whole number of a row; raise `ValueError` if it is none."""
     try:
         value = int(row[name])
     except (TypeError, ValueError):
@@ -136,7 +139,12 @@ def _number(row: dict[str, str], name: str, *, maximum: int = 2**40) -> int:
     return value
 
 
-def _read(path: Path, columns: Sequence[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
+def read_rows(path: Path, columns: Sequence[str], parse: Callable[[dict[str, str]], T]) -> list[T]:
+    """Return the parsed rows of a CSV file with these columns.
+
+    Raises:
+        InvalidInputError: lists what is wrong, with line numbers.
+    """
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             reader = csv.DictReader(lines)

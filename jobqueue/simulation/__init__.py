@@ -1,0 +1,1 @@
+"""Replay of recorded jobs under other policies, orders and hardware."""

@@ -1,0 +1,142 @@
+"""Protection of earlier jobs from backfill, as arrays that follow the events of a replay.
+
+In the queue, each plan adds the reservations anew, in the order of the queue, so a job sees only
+those of jobs before it. A replay is one long plan: here each appliance has all the jobs that are
+bound to it, and a job is delayed only by the first of them, and only if that one comes before it.
+"""
+
+import heapq
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+import numpy as np
+
+from jobqueue.placement.backfill import Reservations, earliest_start
+from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger, Mask
+from jobqueue.placement.views import JobView
+
+Key = tuple[float, float, int]
+# Instants are compared as floats here, which are coarser than a microsecond.
+_TOLERANCE = 1e-3
+
+
+class Protection(Reservations):
+    """The jobs bound to each appliance; the first in the order is protected.
+
+    Args:
+        ledger: the resources.
+        key: returns the place of a waiting job in the whole queue; None if it doesn't wait.
+
+    Attributes:
+        opened: the appliances where another job is protected than before, so that jobs may pass
+            which could not.
+    """
+
+    def __init__(self, ledger: Ledger, key: Callable[[str], Key | None]) -> None:
+        super().__init__(ledger)
+        self.opened: set[int] = set()
+        self._key = key
+        self._bound: dict[int, list[tuple[Key, str, JobView]]] = {}
+        # When the protected job can start by time limits, and what it leaves over from then on.
+        self._starts_at = np.full(ledger.size, np.inf)
+        self._spare_milli = np.zeros(ledger.size, np.int64)
+        self._spare_cpus = np.zeros(ledger.size)
+        self._spare_memory = np.zeros(ledger.size, np.int64)
+        self._stale: set[int] = set()
+
+    def add(self, place: int, job: JobView) -> None:
+        """Bind a waiting job to an appliance."""
+        key = self._key(job.id)
+        if key is not None:
+            heapq.heappush(self._bound.setdefault(place, []), (key, job.id, job))
+            self.settle(place)
+
+    def settle(self, place: int) -> None:
+        """Protect the first job that still waits for an appliance."""
+        bound = self._bound.get(place)
+        if bound is None:
+            return
+        while bound and self._key(bound[0][1]) is None:
+            heapq.heappop(bound)
+        before = self.jobs.pop(place, None)
+        if bound:
+            self.jobs[place] = bound[0][2]
+        else:
+            del self._bound[place]
+            self._starts_at[place] = np.inf
+        if before is not self.jobs.get(place):
+            self._starts.pop(place, None)
+            self.touch(place)
+            if before is not None:
+                self.opened.add(place)
+
+    def touch(self, place: int) -> None:
+        """Note that resources of an appliance were allocated or freed, or who is protected."""
+        if place in self.jobs:
+            self._stale.add(place)
+        else:
+            self._stale.discard(place)
+
+    def would_delay(self, job: JobView, place: int, gpus: Sequence[int], *, now: datetime) -> bool:
+        """Return whether a job that starts now would delay an earlier one that is protected."""
+        earlier = self.jobs.get(place)
+        if earlier is None or self._is_before(job.id, earlier.id):
+            return False
+        return super().would_delay(job, place, gpus, now=now)
+
+    def admitted(self, job: JobView, free: Mask, *, now: datetime) -> Mask:
+        """Return the free appliances where a job may pass; `would_delay` is exact about these."""
+        for place in [at for at in self._stale if free[at]]:
+            self._refresh(place, now)
+        limit = job.time_limit.total_seconds() if job.time_limit else np.inf
+        passes: Mask = now.timestamp() + limit <= self._starts_at + _TOLERANCE
+        passes |= (
+            (job.gpus * job.gpu_milli <= self._spare_milli)
+            & (job.cpus <= self._spare_cpus + CPU_TOLERANCE)
+            & (job.memory_bytes <= self._spare_memory)
+        )
+        for place in np.flatnonzero(free & ~passes).tolist():
+            passes[place] = self.is_before(job.id, place)
+        return free & passes
+
+    def spare(self, place: int, now: datetime) -> tuple[float, int, float, int] | None:
+        """Return when the protected job can start, and what it leaves over: GPU thousandths, cores
+        and bytes; None if no job is protected there."""
+        if place not in self.jobs:
+            return None
+        if place in self._stale:
+            self._refresh(place, now)
+        return (
+            float(self._starts_at[place]),
+            int(self._spare_milli[place]),
+            float(self._spare_cpus[place]),
+            int(self._spare_memory[place]),
+        )
+
+    def is_before(self, job_id: str, place: int) -> bool:
+        """Return whether a job comes before the one protected there, or is that one."""
+        earlier = self.jobs[place].id
+        return job_id == earlier or self._is_before(job_id, earlier)
+
+    def _is_before(self, job_id: str, other_id: str) -> bool:
+        key, other = self._key(job_id), self._key(other_id)
+        return key is not None and other is not None and key < other
+
+    def _refresh(self, place: int, now: datetime) -> None:
+        ledger, earlier = self._ledger, self.jobs[place]
+        running = ledger.allocations[place]
+        start = earliest_start(ledger, place, earlier.shape, running, now=now)
+        over = [allocation for allocation in running if allocation.ends_at <= start]
+        milli = int(ledger.gpu_free[:, place].sum())
+        milli += sum(len(ended.gpus) * ended.gpu_milli for ended in over)
+        self._starts_at[place] = start.timestamp()
+        self._spare_milli[place] = milli - earlier.gpus * earlier.gpu_milli
+        self._spare_cpus[place] = (
+            ledger.cpus_free[place] + sum(ended.cpus for ended in over) - earlier.cpus
+        )
+        self._spare_memory[place] = (
+            ledger.memory_free[place]
+            + sum(ended.memory_bytes for ended in over)
+            - earlier.memory_bytes
+        )
+        self._stale.discard(place)

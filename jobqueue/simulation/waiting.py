@@ -1,0 +1,133 @@
+"""The waiting jobs of a replay, by what they require: one look finds all that fit somewhere.
+
+Jobs of one *group* have the same shape, time limit and lane. Only the first of a group is tried:
+where it doesn't fit, none of its group does.
+"""
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Mask
+from jobqueue.placement.views import WHOLE_GPU, JobShape
+
+
+class Group(NamedTuple):
+    """What jobs of a group have in common; a limit of 0 is none."""
+
+    shape: JobShape
+    limit_seconds: float
+    lane: int
+
+
+class Free(NamedTuple):
+    """The free resources of an appliance."""
+
+    whole_gpus: int
+    largest_milli: int
+    cpus: float
+    memory_bytes: int
+
+
+class Spare(NamedTuple):
+    """When the protected job of an appliance can start, and what it leaves over."""
+
+    starts_at: float
+    milli: int
+    cpus: float
+    memory_bytes: int
+
+
+class WaitingJobs:
+    """Heaps of jobs by group, with the requirements of the groups as arrays."""
+
+    def __init__(self, appliances: int) -> None:
+        self._slots: dict[Group, int] = {}
+        self._unused: list[int] = []
+        self.groups: list[Group | None] = []
+        self.heaps: list[list[tuple[float, int]]] = []
+        self._appliances = appliances
+        self._size = 0
+        self._gpus: Ints = np.zeros(0, np.int64)
+        self._milli: Ints = np.zeros(0, np.int64)
+        self._memory: Ints = np.zeros(0, np.int64)
+        self._cpus = np.zeros(0)
+        self._limits = np.zeros(0)
+        self._feasible: Mask = np.zeros((0, appliances), np.bool_)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.heaps))
+
+    def push(self, group: Group, place: float, number: int, feasible: Mask) -> None:
+        """Add a job by its place in the lane and its number."""
+        slot = self._slots.get(group)
+        if slot is None:
+            slot = self._new_slot()
+            self._slots[group], self.groups[slot] = slot, group
+            shape = group.shape
+            self._gpus[slot], self._milli[slot] = shape.gpus, shape.gpu_milli
+            self._cpus[slot], self._memory[slot] = shape.cpus, shape.memory_bytes
+            self._limits[slot] = group.limit_seconds or np.inf
+            self._feasible[slot] = feasible
+        heapq.heappush(self.heaps[slot], (place, number))
+
+    def pop(self, slot: int) -> tuple[float, int]:
+        """Remove the first job of a group."""
+        first = heapq.heappop(self.heaps[slot])
+        group = self.groups[slot]
+        if not self.heaps[slot] and group is not None:
+            self.groups[slot] = None
+            self._feasible[slot] = False
+            del self._slots[group]
+            self._unused.append(slot)
+        return first
+
+    def fitting(
+        self, at: int, free: Free, spare: Spare | None, now: float
+    ) -> tuple[list[int], list[int]]:
+        """Return the groups that fit on an appliance, and those that fit but may not pass there.
+
+        Args:
+            at: its place in the ledger.
+            free: what is free there.
+            spare: what its protected job leaves over; None if there is none.
+            now: the time, as `spare.starts_at`.
+        """
+        gpus, milli = self._gpus, self._milli
+        fits = self._feasible[:, at] & (self._cpus <= free.cpus + CPU_TOLERANCE)
+        fits &= self._memory <= free.memory_bytes
+        fits &= np.where(
+            milli == WHOLE_GPU,
+            gpus <= free.whole_gpus,
+            milli <= free.largest_milli,
+        )
+        if spare is None:
+            return np.flatnonzero(fits).tolist(), []
+        passes = now + self._limits <= spare.starts_at + CPU_TOLERANCE
+        passes |= (
+            (gpus * milli <= spare.milli)
+            & (self._cpus <= spare.cpus + CPU_TOLERANCE)
+            & (self._memory <= spare.memory_bytes)
+        )
+        return np.flatnonzero(fits & passes).tolist(), np.flatnonzero(fits & ~passes).tolist()
+
+    def _new_slot(self) -> int:
+        if self._unused:
+            return self._unused.pop()
+        if self._size == len(self._gpus):
+            self._grow(max(64, 2 * self._size))
+        self._size += 1
+        self.groups.append(None)
+        self.heaps.append([])
+        return self._size - 1
+
+    def _grow(self, size: int) -> None:
+        for name in ("_gpus", "_milli", "_memory", "_cpus", "_limits"):
+            column = getattr(self, name)
+            grown = np.zeros(size, column.dtype)
+            grown[: len(column)] = column
+            setattr(self, name, grown)
+        feasible = np.zeros((size, self._appliances), np.bool_)
+        feasible[: len(self._feasible)] = self._feasible
+        self._feasible = feasible

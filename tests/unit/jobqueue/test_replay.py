@@ -1,0 +1,155 @@
+"""The replay of recorded jobs does what the queue's planner would do at each event."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+from msgspec import structs
+
+from jobqueue.placement.plan import Action, Planner, in_order
+from jobqueue.placement.policies import POLICY_NAMES
+from jobqueue.placement.views import JobView, RunningJob, Snapshot
+from jobqueue.simulation.recording import (
+    QueueRules,
+    RecordedAppliance,
+    RecordedGPU,
+    RecordedJob,
+    Recording,
+)
+from jobqueue.simulation.replay import Replay, Timeline
+
+GIB = 1024**3
+START = datetime(2000, 1, 1, tzinfo=UTC)
+
+
+def an_appliance(name: str, *, gpus: int, cpus: float = 16) -> RecordedAppliance:
+    return RecordedAppliance(
+        name=name, cpus=cpus, memory_bytes=64 * GIB, gpus=(RecordedGPU(model="H100"),) * gpus
+    )
+
+
+def replayed(recording: Recording) -> Timeline:
+    return Replay(recording, lambda _part: None).run()
+
+
+def random_recording(seed: int, policy: str) -> Recording:
+    """More jobs than the appliances can run at once, in a few sizes and with a few limits."""
+    drawn = random.Random(seed)  # noqa: S311 - an experiment
+    jobs, at = [], 0
+    for _ in range(60):
+        at += drawn.choice([0, 1, 3, 9])
+        run = drawn.randint(1, 60)
+        gpus = drawn.choice([0, 1, 1, 2, 4])
+        jobs.append(
+            RecordedJob(
+                submitted_seconds=at,
+                run_seconds=run,
+                time_limit_seconds=drawn.choice([0, 60, 90]),
+                gpus=gpus,
+                gpu_milli=drawn.choice([300, 700, 1000]) if gpus == 1 else 1000,
+                cpus=drawn.choice([1, 4, 10]),
+                memory_bytes=drawn.choice([1, 30]) * GIB,
+                priority=drawn.choice([0, 0, 1]),
+            )
+        )
+    fleet = [an_appliance("a", gpus=4), an_appliance("b", gpus=2), an_appliance("c", gpus=4)]
+    return Recording(appliances=fleet, jobs=jobs, rules=QueueRules(policy=policy))
+
+
+class PlannedAnew:
+    """The same jobs through a new plan of the whole queue at each event, as dispatch does."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.views = {appliance.name: appliance.view() for appliance in recording.appliances}
+        self.waiting: dict[int, JobView] = {}
+        self.ends: dict[int, tuple[float, str]] = {}
+        self.starts = np.full(len(recording.jobs), np.nan)
+        self.uses = 0
+
+    def run(self) -> Sequence[float]:
+        for number, job in enumerate(self.recording.jobs):
+            self.end_until(job.submitted_seconds)
+            self.waiting[number] = self.view(number)
+            self.plan(job.submitted_seconds)
+        self.end_until(math.inf)
+        return self.starts.tolist()
+
+    def end_until(self, until: float) -> None:
+        while self.ends and min(self.ends.values())[0] <= until:
+            now = min(self.ends.values())[0]
+            for number in [ended for ended, (at, _) in self.ends.items() if at == now]:
+                name = self.ends.pop(number)[1]
+                running = [job for job in self.views[name].running if job.job_id != f"{number:03}"]
+                self.views[name] = replace(self.views[name], running=running)
+            self.plan(now)
+
+    def plan(self, now: float) -> None:
+        planner = Planner(
+            Snapshot(
+                now=START + timedelta(seconds=now),
+                appliances=list(self.views.values()),
+                jobs=(),
+                policy=self.recording.rules.policy,
+                workload=Replay(self.recording, lambda _part: None).usual,
+            )
+        )
+        for view in in_order(list(self.waiting.values())):
+            decision, number = planner.decide(view), int(view.id)
+            if decision.action is Action.BIND:
+                self.waiting[number] = structs.replace(view, bound_to=decision.appliance_id)
+            if decision.action is Action.ASSIGN:
+                self.start(number, decision.appliance_id or "", decision.gpu_uuids, now)
+            if decision.action in {Action.ASSIGN, Action.BIND}:
+                self.use(decision.appliance_id or "")
+
+    def start(self, number: int, name: str, gpu_uuids: Sequence[str], now: float) -> None:
+        job, view = self.recording.jobs[number], self.waiting.pop(number)
+        run = min(job.run_seconds, job.time_limit_seconds or math.inf)
+        self.starts[number] = now
+        self.ends[number] = now + run, name
+        at = START + timedelta(seconds=now)
+        running = RunningJob(
+            job_id=view.id,
+            gpu_uuids=gpu_uuids,
+            gpu_milli=view.gpu_milli,
+            cpus=view.cpus,
+            memory_bytes=view.memory_bytes,
+            ends_at=at + view.time_limit if view.time_limit else None,
+        )
+        old = self.views[name]
+        self.views[name] = replace(old, running=[*old.running, running])
+
+    def use(self, name: str) -> None:
+        self.uses += 1
+        used_at = START + timedelta(microseconds=self.uses)
+        self.views[name] = replace(self.views[name], last_used_at=used_at)
+
+    def view(self, number: int) -> JobView:
+        job = self.recording.jobs[number]
+        submitted_at = START + timedelta(seconds=job.submitted_seconds)
+        limit = timedelta(seconds=job.time_limit_seconds) if job.time_limit_seconds else None
+        return JobView(
+            id=f"{number:03}",
+            name="",
+            submitted_at=submitted_at,
+            gpus=job.gpus,
+            gpu_milli=job.gpu_milli,
+            cpus=job.cpus,
+            memory_bytes=job.memory_bytes,
+            priority=job.priority,
+            time_limit=limit,
+        )
+
+
+@pytest.mark.parametrize("policy", POLICY_NAMES)
+@pytest.mark.parametrize("seed", range(4))
+def test_every_job_starts_when_the_planner_of_the_queue_would_start_it(
+    seed: int, policy: str
+) -> None:
+    recording = random_recording(seed, policy)
+    assert replayed(recording).starts.tolist() == PlannedAnew(recording).run()
