@@ -15,6 +15,7 @@ import msgspec
 from cli.client import output_option, print_items, print_object
 from cli.job_common import DURATION, print_pending, secret
 from cli.job_copy import copy
+from cli.job_export import export
 from cli.job_files import apply, schema
 from cli.job_output import attach, logs
 from cli.job_run import clone, run, update
@@ -175,7 +176,7 @@ def delete(names: tuple[str, ...]) -> None:
 job.add_command(stop, "cancel")
 for _command in (
     *(run, clone, update, logs, attach, exec_command, shell, copy),
-    *(apply, schema, template, schedule),
+    *(apply, schema, template, schedule, export),
 ):
     job.add_command(_command)
 
