@@ -11,6 +11,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from sqlalchemy import Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
-from jobqueue.dispatch.queue_order import queue_order
+from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queue_order
 from jobqueue.dispatch.snapshot import (
     WAITING,
     WaitingJob,
@@ -29,6 +30,7 @@ from jobqueue.dispatch.snapshot import (
 )
 from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.dependencies import resolve_dependencies
+from jobqueue.jobs.preemptions import preemption_of, why_text
 from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.gangs import decide_all
@@ -121,6 +123,7 @@ class Dispatcher:
         with self._transactions() as session:
             planner = Planner(read_snapshot(session, tenant_id, now=now))
             order = queue_order(session, tenant_id, planner.snapshot)
+            order = replace(order, ids=guaranteed_first(session, tenant_id, planner, order))
         seconds = max(PASS_SECONDS, PASS_PER_SNAPSHOT * (self._timer() - began))
         return _Pass(tenant_id, planner, order, generation=generation, seconds=seconds)
 
@@ -208,7 +211,7 @@ class _Pass:
         jobs = read_waiting(
             session, self.tenant_id, ids, self._models, now=now, points=self._points
         )
-        self._page.extend(jobs)
+        self._page.extend(in_given_order(ids, jobs))
 
     def _is_written(self, job: WaitingJob, decision: Decision) -> bool:
         """Return whether a decision changes the job, or may change the message of a front one."""
@@ -390,6 +393,11 @@ class _Writer:
             Attempt.job_id.in_(select(Job.id).where(or_(is_victim, Job.array_id.in_(gangs)))),
             Attempt.state.in_(ALLOCATED_STATES),
         )
+        preemption = preemption_of(
+            self._session.get_one(Job, job.id),
+            is_reclaim=decision.policy == Rule.RECLAIM,
+            guarantor=decision.guarantor,
+        )
         for attempt in self._session.scalars(stopping).unique().all():
             if move_attempt(
                 self._session,
@@ -397,9 +405,11 @@ class _Writer:
                 attempt.state,
                 expected={attempt.state},
                 stop_reason=Reason.PREEMPTED,
+                preemption=preemption,
+                is_notice_due=bool(attempt.job.notify),
             ):
                 self._changed_appliances.add(attempt.appliance_id)
-                message = f"Stopping for another job, {job.name!r}."
+                message = f"Stopping {why_text(preemption)}."
                 record_event(self._session, attempt.job, message=message, now=self._now)
 
     def _last_numbers(self, job_ids: Sequence[str]) -> dict[str, int]:

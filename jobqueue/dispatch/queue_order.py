@@ -7,7 +7,9 @@ from dataclasses import replace
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from core.db import chunked
 from jobqueue.dispatch.snapshot import (
+    WaitingJob,
     hidden_members,
     is_ready,
     models_of,
@@ -21,7 +23,11 @@ from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.fairshare.usage import Account, read_usage
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import ApplianceView, Snapshot
+
+# Waiting jobs that are examined for guarantees of their projects in one pass.
+MAX_GUARANTEED = 5000
 
 
 def queue_order(
@@ -62,6 +68,37 @@ def read_shares(
         running=_running(projects, snapshot.appliances),
         fleet=fleet,
     )
+
+
+def guaranteed_first(
+    session: Session, tenant_id: str, planner: Planner, order: QueueOrder
+) -> list[str]:
+    """Return the jobs of a queue in their order, but those that guarantees cover first.
+
+    So a job that borrows doesn't take what a guaranteed one is about to reclaim.
+    """
+    if not planner.quotas.has_guarantees:
+        return list(order.ids)
+    now, models = planner.snapshot.now, models_of(planner.snapshot.appliances)
+    of_projects = select(Job.id).where(*is_ready(tenant_id, now=now), Job.project_id.is_not(None))
+    candidates = set(session.scalars(of_projects))
+    examined = [ident for ident in order.ids if ident in candidates][:MAX_GUARANTEED]
+    views = (
+        job.view
+        for chunk in chunked(examined)
+        for job in in_given_order(
+            chunk, read_waiting(session, tenant_id, chunk, models, now=now, points=order.points)
+        )
+    )
+    covered = [job.id for job in planner.quotas.guaranteed_first(views)]
+    is_covered = set(covered)
+    return [*covered, *(ident for ident in order.ids if ident not in is_covered)]
+
+
+def in_given_order(ids: Sequence[str], jobs: Iterable[WaitingJob]) -> list[WaitingJob]:
+    """Return jobs in the order of some ids, which guarantees may have changed."""
+    places = {ident: place for place, ident in enumerate(ids)}
+    return sorted(jobs, key=lambda job: places[job.id])
 
 
 def with_jobs(

@@ -4,7 +4,7 @@ Read as plain columns: a fleet of 10,000 appliances and its jobs is read in each
 of any length page by page. An appliance's report is read and parsed again only when it has changed.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -26,10 +26,15 @@ from jobqueue.placement.views import (
     GPUView,
     JobShape,
     JobView,
+    ProjectView,
+    QuotaView,
     RunningJob,
     Snapshot,
 )
 from jobqueue.reservations.service import reservation_views
+from jobqueue.projects.guarantees import QuotaKey
+from jobqueue.projects.models import Project, ProjectQuota
+from jobqueue.projects.quotas import LIMITS
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from protocol.job_spec import JobKind, OnMemberLoss
@@ -76,7 +81,31 @@ def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapsho
         allows_preemption=settings.allows_preemption,
         workload=_workload(session, tenant_id, models_of(views)) if has_workload else (),
         reservations=reservation_views(session, tenant_id, now=now),
+        projects=_projects(session, tenant_id),
     )
+
+
+def _projects(session: Session, tenant_id: str) -> list[ProjectView]:
+    """Return the projects of a tenant in which any has quotas; otherwise none."""
+    quotas: dict[str, list[QuotaView]] = defaultdict(list)
+    rows = select(ProjectQuota).where(ProjectQuota.tenant_id == tenant_id)
+    for row in session.scalars(rows).unique():
+        limits = {name: getattr(row, name) for name in LIMITS}
+        view = QuotaView(key=QuotaKey(row.resource, row.gpu_model), **limits)
+        quotas[row.project_id].append(view)
+    if not quotas:
+        return []
+    projects = select(Project).where(Project.tenant_id == tenant_id)
+    return [
+        ProjectView(
+            id=project.id,
+            name=project.name,
+            parent_id=project.parent_id,
+            shares=project.shares,
+            quotas=quotas[project.id],
+        )
+        for project in session.scalars(projects)
+    ]
 
 
 def models_of(views: Iterable[ApplianceView]) -> set[str]:

@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 
 from jobqueue.fairshare.settings import OrderPolicy
 from jobqueue.jobs.gangs import attempts_to_count, settle_members, stands_together
+from jobqueue.jobs.preemptions import end_text
 from jobqueue.jobs.quarantine import is_start_fault
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.jobs.transitions import move_job, record_event, shorten
@@ -88,9 +89,10 @@ def end_job(
         record_event(session, job, message=values["message"], now=now)
         return
     message, pause = retry
+    preempted = end_text(session, attempt, now=now) if reason is Reason.PREEMPTED else ""
     waits: dict[str, Any] = {
         "reason": reason if reason in _QUEUED_AGAIN else Reason.WAITING_FOR_RETRY,
-        "message": shorten(f"{message} {values['message']}".rstrip()),
+        "message": shorten(preempted or f"{message} {values['message']}".rstrip()),
         "started_at": None,
         "retry_at": now + pause,
     }

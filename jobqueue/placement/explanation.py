@@ -76,6 +76,9 @@ def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Expl
     """Explain waiting jobs of the snapshot, by id."""
     jobs, remaining = in_order(snapshot.jobs), set(job_ids)
     planner, waiting = Planner(snapshot), []
+    covered = planner.quotas.guaranteed_first(jobs)
+    is_covered = {job.id for job in covered}
+    jobs = [*covered, *(job for job in jobs if job.id not in is_covered)]
     explanations: dict[str, Explanation] = {}
     for place, job in enumerate(jobs):
         if not remaining:

@@ -16,7 +16,8 @@ import numpy as np
 from jobqueue.placement.filters import apply_filters, most_relevant_first
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
 from jobqueue.placement.plan import Action, Decision, Planner, Rule, stopping_text
-from jobqueue.placement.preemption import may_stop, victims_at
+from jobqueue.placement.preemption import Rules, stoppable_jobs, victims_at
+from jobqueue.placement.quotas import Verdict
 from jobqueue.placement.views import JobShape, JobView, RunningJob
 
 # Waiting gangs that are protected; those behind them wait for their turn.
@@ -33,24 +34,15 @@ def decide_all(planner: Planner, job: JobView) -> list[Decision]:
     """Decide for a job; for a gang, decide for each of its members in their order."""
     if len(job.members) < 2:  # noqa: PLR2004 - one member is no gang
         return [planner.decide(job)]
-    held = planner.held_reason(job)
+    verdict = planner.quotas.check(job.whole)
+    held = planner.cap_reason(job) or verdict.refusal
     if held:
         return _for_members(job, Decision(job_id=job.id, action=Action.HELD, reason=held))
-    places = _free_places(planner, job)
+    allowed = msgspec.structs.replace(job, gpu_models=verdict.job.gpu_models)
+    places = _free_places(planner, allowed)
     if places is not None:
-        return _assign(planner, job, places)
-    return _for_members(job, _wait(planner, job))
-
-
-def scaled(job: JobView, count: int) -> JobView:
-    """Return a job that requires as much as so many members of a gang."""
-    return msgspec.structs.replace(
-        job,
-        gpus=job.gpus * count,
-        cpus=job.cpus * count,
-        memory_bytes=job.memory_bytes * count,
-        members=(),
-    )
+        return _assign(planner, allowed, places)
+    return _for_members(job, _wait(planner, allowed, verdict))
 
 
 def fitting_members(
@@ -158,7 +150,7 @@ def _free_members(ledger: Ledger, shape: JobShape, *, is_healthy: bool = False) 
 
 def _delays(planner: Planner, job: JobView, place: int, count: int) -> bool:
     """Return whether members would delay a protected job, or use what is reserved for others."""
-    members = scaled(job, count)
+    members = job.scaled(count)
     if planner.kept_places(members)[place]:
         return True
     gpus = planner.ledger.pick_gpus(place, members.shape)
@@ -187,7 +179,7 @@ def _assign(planner: Planner, job: JobView, places: Places) -> list[Decision]:
     return decisions
 
 
-def _wait(planner: Planner, job: JobView) -> Decision:
+def _wait(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
     """Protect the gang where it fits first, and say what it waits for."""
     ledger, nodes = planner.ledger, len(job.members)
     feasible, rejections = planner.feasible(job.shape)
@@ -199,9 +191,12 @@ def _wait(planner: Planner, job: JobView) -> Decision:
     open_now = feasible & ~planner.kept_places(job)
     fitting = min(int(_free_members(ledger, job.shape)[open_now].sum()), nodes)
     reason = f"{fitting} of {nodes} members fit now, and all start together."
-    places, victims = _protect(planner, job, feasible)
+    places, victims = _protect(planner, job, feasible, verdict)
     if places:
         reason += f" The gang waits for {_names(ledger, places)}{stopping_text(victims)}."
+    guarantor = planner.quotas.name_of(verdict.guarantor) if victims else ""
+    if guarantor:
+        reason += f" The guarantee of {guarantor!r} covers it."
     return Decision(
         job_id=job.id,
         action=Action.WAIT,
@@ -211,7 +206,9 @@ def _wait(planner: Planner, job: JobView) -> Decision:
     )
 
 
-def _protect(planner: Planner, job: JobView, feasible: Mask) -> tuple[Places, Sequence[RunningJob]]:
+def _protect(
+    planner: Planner, job: JobView, feasible: Mask, verdict: Verdict
+) -> tuple[Places, Sequence[RunningJob]]:
     """Reserve the appliances on which the gang fits first; return them, and the jobs to stop."""
     reservations = planner.reservations
     if reservations.gangs >= MAX_PROTECTED:
@@ -219,8 +216,10 @@ def _protect(planner: Planner, job: JobView, feasible: Mask) -> tuple[Places, Se
     open_places = feasible & ~planner.ledger.on_trial & ~planner.kept_places(job)
     open_places[list(reservations.jobs)] = False
     at, places, victims = planner.now, None, list[RunningJob]()
-    if planner.may_preempt(job):
-        places, victims = _places_by_preemption(planner, job, open_places)
+    reclaim = verdict if verdict.guaranteed is not None else None
+    if reclaim is not None or planner.may_preempt(job):
+        rules = planner.rules(reclaim)
+        places, victims = _places_by_preemption(planner, job, open_places, rules)
     if places is None:
         victims = []
         start = _earliest(planner.ledger, job, open_places, now=planner.now)
@@ -229,7 +228,7 @@ def _protect(planner: Planner, job: JobView, feasible: Mask) -> tuple[Places, Se
         at, places = start
     reservations.gangs += 1
     for place, count in places.items():
-        reservations.add(place, scaled(job, count), not_before=at)
+        reservations.add(place, job.scaled(count), not_before=at)
     return places, victims
 
 
@@ -283,7 +282,7 @@ class _Ends:
 
 
 def _places_by_preemption(
-    planner: Planner, job: JobView, open_places: Mask
+    planner: Planner, job: JobView, open_places: Mask, rules: Rules
 ) -> tuple[Places | None, list[RunningJob]]:
     """Return where all members fit once other jobs have been stopped, and these jobs.
 
@@ -295,10 +294,10 @@ def _places_by_preemption(
     stoppable = [
         place
         for place in np.flatnonzero(open_places).tolist()
-        if any(may_stop(job, running) for running in ledger.views[place].running)
+        if any(rules.is_candidate(job, running) for running in ledger.views[place].running)
     ]
     for place in stoppable[:MAX_EXAMINED]:
-        counts[place] = _members_after_stops(planner, job, place)
+        counts[place] = _members_after_stops(planner, job, place, rules)
     places = choose_places(ledger, counts, nodes)
     for place in sorted(places or (), key=lambda place: counts[place] - unstopped[place]):
         fewer = counts.copy()
@@ -308,18 +307,17 @@ def _places_by_preemption(
             counts, places = fewer, others
     victims: list[RunningJob] = []
     for place, count in (places or {}).items():
-        stopped = victims_at(scaled(job, count), ledger, place, now=planner.now)
+        stopped = victims_at(job.scaled(count), ledger, place, rules, now=planner.now)
         if stopped is None:
             return None, []
-        victims += [running for running in stopped if not running.is_stopping]
-    return places, victims
+        victims += [running for running in stopped if not rules.is_stopping(running)]
+    # What may stop on each appliance may be too much for a guarantee in sum.
+    return (places, victims) if rules.may_stop(job, victims) else (None, [])
 
 
-def _members_after_stops(planner: Planner, job: JobView, place: int) -> int:
+def _members_after_stops(planner: Planner, job: JobView, place: int, rules: Rules) -> int:
     ledger, shape = planner.ledger, job.shape
-    stoppable = {
-        running.job_id for running in ledger.views[place].running if may_stop(job, running)
-    }
+    stoppable = {running.job_id for running in stoppable_jobs(job, ledger, place, rules)}
     gpu_free = ledger.gpu_free[:, place].copy()
     cpus, memory_bytes = float(ledger.cpus_free[place]), int(ledger.memory_free[place])
     for allocation in ledger.allocations[place]:

@@ -4,7 +4,7 @@ One placement looks at all appliances at once, so its time hardly grows with the
 only shrink within a plan; `release` is for forecasts, which play what comes later.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import cached_property
 from typing import NamedTuple
@@ -128,6 +128,16 @@ class Ledger:
             self._eligible[key] = gpus
         return self._eligible[key]
 
+    @property
+    def models(self) -> Sequence[str]:
+        """The models of the GPUs."""
+        return list(self._models)
+
+    def free_gpus(self, models: Collection[str], places: Mask) -> int:
+        """Return how many GPUs of some models are free on some appliances."""
+        free = (self.gpu_free >= WHOLE_GPU) & places
+        return sum(int(np.count_nonzero(free & self._models[model])) for model in models)
+
     def use(self, place: int) -> None:
         """Make an appliance the most recently used one."""
         self.last_used[place] = self._uses
@@ -160,6 +170,13 @@ class Ledger:
             Allocation(job.id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes),
         )
         self.use(place)
+
+    def end(self, place: int, job_id: str, *, at: datetime) -> None:
+        """Let a job end at another time than by its limit."""
+        self.allocations[place] = [
+            allocation._replace(ends_at=at) if allocation.job_id == job_id else allocation
+            for allocation in self.allocations[place]
+        ]
 
     def release(self, place: int, allocation: Allocation) -> None:
         """Take a job's resources back."""

@@ -10,10 +10,9 @@ one and waits there. `jobqueue/README.md` draws the flow.
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +26,10 @@ from jobqueue.placement.filters import (
     most_relevant_first,
     rejection,
 )
-from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.ledger import Allocation, Ledger, Mask
 from jobqueue.placement.policies import POLICIES
-from jobqueue.placement.preemption import find_victims
+from jobqueue.placement.preemption import Owner, Rules, find_victims, picked_gpus
+from jobqueue.placement.quotas import Quotas, Verdict
 from jobqueue.placement.reserved import ReservedTimes
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
 
@@ -41,12 +41,14 @@ class Rule(StrEnum):
     REQUESTED = "requested"
     TRIAL = "trial"
     GANG = "gang"
+    RECLAIM = "reclaim"
 
 
 class Action(StrEnum):
     """The action for a waiting job.
 
-    A held one would exceed a cap; WAIT is for gangs, which wait without a place of their own.
+    A held one would exceed a cap or a quota; WAIT is for gangs, which wait without a place of
+    their own.
     """
 
     ASSIGN = "assign"
@@ -68,6 +70,7 @@ class Decision:
         rejections: the most relevant first.
         victims: the running jobs that must stop for it, by id.
         is_trial: whether its start shows if the appliance can leave its quarantine.
+        guarantor: the project for whose guarantee the victims stop; "" if not for one.
     """
 
     job_id: str
@@ -79,19 +82,12 @@ class Decision:
     rejections: Sequence[Rejection] = ()
     victims: Sequence[str] = ()
     is_trial: bool = False
+    guarantor: str = ""
 
 
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:
     """Return jobs in the order of the queue."""
     return sorted(jobs, key=lambda job: job.order)
-
-
-class _Owner(NamedTuple):
-    """The user and the GPUs of a running job, which count towards caps."""
-
-    user_id: str | None = None
-    gpus: int = 0
-    array_id: str | None = None
 
 
 class Planner:
@@ -111,21 +107,45 @@ class Planner:
         self._barred: dict[tuple[JobShape, timedelta | None], Mask] = {}
         self._gpus_by_user: Counter[str | None] = Counter()
         self._tasks_by_array: Counter[str] = Counter()
-        self._owners: dict[str, _Owner] = {}
+        self._owners: dict[str, Owner] = {}
+        self.quotas = Quotas(snapshot, self.ledger.models)
+        self._claims: dict[str, tuple[int, Allocation]] = {}
         for view in snapshot.appliances:
             for running in view.running:
                 self._count(
                     running.job_id,
-                    _Owner(running.user_id, len(running.gpu_uuids), running.array_id),
+                    Owner(
+                        running.user_id,
+                        len(running.gpu_uuids),
+                        running.array_id,
+                        self.quotas.use_of(running, view.models_of(running.gpu_uuids)),
+                        running.is_stopping,
+                    ),
                 )
+        self.quotas.measure_idle(self.ledger)
 
     def decide(self, job: JobView) -> Decision:
         """Decide for the next job in the order of the queue."""
-        held = self.held_reason(job)
+        self._drop_claim(job)
+        verdict = self.quotas.check(job)
+        held = self.cap_reason(job) or verdict.refusal
         if held:
             return Decision(job_id=job.id, action=Action.HELD, reason=held)
-        started, rejections = self.start(job)
-        return started or self._wait(job, self.feasible(job.shape)[0], rejections)
+        started, rejections = self.start(verdict.job)
+        if started is not None:
+            return started
+        feasible, _ = self.feasible(verdict.job.shape)
+        if verdict.guaranteed is None:
+            return self._wait(verdict.job, feasible, rejections)
+        reclaimed = self._reclaim(verdict, verdict.guaranteed, rejections)
+        if reclaimed is not None:
+            return reclaimed
+        waiting = self._wait(verdict.job, feasible, rejections)
+        borrowers = self.quotas.borrowers(verdict)
+        if not borrowers:
+            return waiting
+        why = f"{borrowers}, but no preemptible job of theirs makes enough room."
+        return replace(waiting, reason=f"{waiting.reason} {why}")
 
     def start(self, job: JobView) -> tuple[Decision | None, list[Rejection]]:
         """Assign a job to an appliance that is free; return None and the rejections if none is."""
@@ -176,28 +196,56 @@ class Planner:
                 if allocation.ends_at <= at
             ]:
                 self.ledger.release(place, ended)
-                self._count(ended.job_id, self._owners.get(ended.job_id, _Owner()), sign=-1)
+                self._claims.pop(ended.job_id, None)
+                self._count(ended.job_id, self._owners.get(ended.job_id, Owner()), sign=-1)
         self._full.clear()
         self._barred.clear()
         self.reservations = Reservations(self.ledger)
 
     def occupy(self, job: JobView, place: int, gpus: Sequence[int]) -> None:
-        """Give a job its resources on an appliance; they count towards caps."""
+        """Give a job its resources on an appliance; they count towards caps and quotas."""
         self.ledger.allocate(place, job, gpus, now=self.now)
         self.reserved.add(job)
-        self._count(job.id, _Owner(job.user_id, job.gpus, job.array_id))
+        models = [self.ledger.views[place].gpus[slot].model for slot in gpus]
+        use = self.quotas.use_of(job, models)
+        self._count(job.id, Owner(job.user_id, job.gpus, job.array_id, use))
 
-    def _count(self, job_id: str, owner: "_Owner", *, sign: int = 1) -> None:
+    def _claim(self, job: JobView, place: int, victims: Sequence[RunningJob]) -> None:
+        """Give a job what others on an appliance have until they stop for it.
+
+        So neither a job that borrows nor another one that a guarantee covers takes it meanwhile.
+        """
+        for victim in victims:
+            owner = self._owners[victim.job_id]._replace(is_stopping=True)
+            self.quotas.stop(owner.use)
+            self._owners[victim.job_id] = owner
+            self.ledger.end(place, victim.job_id, at=self.now)
+        freed = [
+            allocation
+            for allocation in self.ledger.allocations[place]
+            if self._owners[allocation.job_id].is_stopping
+        ]
+        self.occupy(job, place, picked_gpus(job, self.ledger, place, freed))
+        self._claims[job.id] = place, self.ledger.allocations[place][-1]
+
+    def _drop_claim(self, job: JobView) -> None:
+        place, allocation = self._claims.pop(job.id, (0, None))
+        if allocation is not None:
+            self.ledger.release(place, allocation)
+            self._count(job.id, self._owners[job.id], sign=-1)
+
+    def _count(self, job_id: str, owner: Owner, *, sign: int = 1) -> None:
         self._owners[job_id] = owner
+        self.quotas.count(owner.use, sign=sign, is_stopping=owner.is_stopping)
         self._gpus_by_user[owner.user_id] += sign * owner.gpus
         if owner.array_id:
             self._tasks_by_array[owner.array_id] += sign
 
-    def held_reason(self, job: JobView) -> str:
+    def cap_reason(self, job: JobView) -> str:
         """Return which cap a job would exceed; "" if it may start."""
         if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
             return f"{job.array_limit} tasks of the array are running, which is its limit."
-        caps, gpus = self.snapshot.caps, job.gpus * max(1, len(job.members))
+        caps, gpus = self.snapshot.caps, job.whole.gpus
         if not gpus:
             return ""
         if caps.gpus_per_user is not None:
@@ -353,7 +401,37 @@ class Planner:
         open_to_it = feasible & ~self.ledger.on_trial
         open_to_it &= ~self.kept_places(job)
         open_to_it[[place for place in reserved if reserved[place].id != job.id]] = False
-        return find_victims(job, self.ledger, open_to_it, now=self.now)
+        return find_victims(job, self.ledger, open_to_it, self.rules(), now=self.now)
+
+    def _reclaim(
+        self, verdict: Verdict, job: JobView, rejections: Sequence[Rejection]
+    ) -> Decision | None:
+        """Let jobs of projects that borrow stop for one that a guarantee covers."""
+        feasible = self.feasible(job.shape)[0] & ~self.ledger.on_trial & ~self.kept_places(job)
+        place, victims = find_victims(job, self.ledger, feasible, self.rules(verdict), now=self.now)
+        if place is None:
+            return None
+        self._claim(job, place, victims)
+        view = self.ledger.views[place]
+        guarantor = self.quotas.name_of(verdict.guarantor)
+        is_bound = job.bound_to == view.id
+        return Decision(
+            job_id=job.id,
+            action=Action.STAY if is_bound else Action.BIND,
+            reason=(
+                f"The job waits for {view.name}{stopping_text(victims)}. The guarantee of "
+                f"{guarantor!r} covers it."
+            ),
+            appliance_id=view.id,
+            policy=Rule.RECLAIM,
+            rejections=rejections,
+            victims=[victim.job_id for victim in victims],
+            guarantor=guarantor,
+        )
+
+    def rules(self, reclaim: Verdict | None = None) -> Rules:
+        """Return which running jobs may stop for a waiting one."""
+        return Rules(self.quotas, self._owners, reclaim)
 
     def _may_stay(
         self, job: JobView, bound: int, feasible: Mask, rejections: Sequence[Rejection]

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 from jobqueue.executors.abilities import Need
+from jobqueue.projects.guarantees import QuotaKey
 from protocol.health import HealthState
 from tenants.models import ApplianceState
 
@@ -99,6 +100,11 @@ class ApplianceView:
     site: str = ""
     nvlink_domain: str = ""
 
+    def models_of(self, gpu_uuids: Sequence[str]) -> list[str]:
+        """Return the models of some of its GPUs."""
+        models = {gpu.uuid: gpu.model for gpu in self.gpus} if gpu_uuids else {}
+        return [models[uuid] for uuid in gpu_uuids if uuid in models]
+
 
 class JobShape(NamedTuple):
     """The requirements of a job; jobs of one shape fit on the same appliances."""
@@ -174,6 +180,21 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             self.needs,
         )
 
+    def scaled(self, count: int) -> "JobView":
+        """Return a job that requires as much as so many members of its gang."""
+        return msgspec.structs.replace(
+            self,
+            gpus=self.gpus * count,
+            cpus=self.cpus * count,
+            memory_bytes=self.memory_bytes * count,
+            members=(),
+        )
+
+    @property
+    def whole(self) -> "JobView":
+        """Return a job that requires as much as all members of its gang; itself without one."""
+        return self.scaled(len(self.members)) if len(self.members) > 1 else self
+
     @property
     def order(self) -> tuple[float, datetime, str]:
         """Return the sort key of the queue."""
@@ -242,11 +263,34 @@ class ReservationView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class QuotaView:
+    """What a project may use of one resource; see `jobqueue.projects.models.ProjectQuota`."""
+
+    key: QuotaKey
+    guaranteed: int = 0
+    maximum: int | None = None
+    lending_limit: int | None = None
+    borrowing_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectView:
+    """A project as placement sees it; without a parent it is directly below the tenant."""
+
+    id: str
+    name: str
+    parent_id: str | None = None
+    shares: int = 1
+    quotas: Sequence[QuotaView] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """One tenant's appliances with what runs on them, its waiting jobs, and its rules.
 
     Attributes:
         workload: shapes of usual jobs and how frequent they are, for `least_fragmentation`.
+        projects: of the tenant, if any has quotas.
     """
 
     now: datetime
@@ -257,3 +301,4 @@ class Snapshot:
     allows_preemption: bool = False
     workload: Sequence[tuple[JobShape, float]] = ()
     reservations: Sequence[ReservationView] = ()
+    projects: Sequence[ProjectView] = ()

@@ -18,6 +18,10 @@ class QuotaKey(NamedTuple):
     resource: QuotaResource
     gpu_model: str = ""
 
+    def covers(self, model: str) -> bool:
+        """Return whether it counts GPUs of a model."""
+        return self.resource is QuotaResource.GPUS and self.gpu_model.lower() in model.lower()
+
     def amount(self, value: float) -> str:
         """Return an amount with its unit, such as `4 H100 GPUs`."""
         if self.resource is QuotaResource.MEMORY_BYTES:

@@ -44,7 +44,13 @@ class Protection(Reservations):
         self._spare_memory = np.zeros(ledger.size, np.int64)
         self._stale: set[int] = set()
 
-    def add(self, place: int, job: JobView) -> None:
+    def add(
+        self,
+        place: int,
+        job: JobView,
+        *,
+        not_before: datetime | None = None,  # noqa: ARG002 - for gangs, which no recording has
+    ) -> None:
         """Bind a waiting job to an appliance."""
         key = self._key(job.id)
         if key is not None:

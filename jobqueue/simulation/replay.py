@@ -94,7 +94,7 @@ class ReplayPlanner(Planner):
 
     def over_cap(self, job: JobView) -> bool:
         """Return whether a cap holds the job."""
-        return bool(self._over_cap(job))
+        return bool(self.cap_reason(job))
 
     def end(self, place: int, job_id: str) -> Allocation:
         """Take the resources of a job back."""

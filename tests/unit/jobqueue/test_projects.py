@@ -1,5 +1,7 @@
 """Projects: a tree in each tenant, its members, its guarantees, and the project of a job."""
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -22,11 +24,14 @@ from jobqueue.projects.service import (
 )
 from jobqueue.projects.tree import MAX_DEPTH
 from jobqueue.queue.resubmission import retry_job
+from jobqueue.queue.service import job_events
 from jobqueue.queue.stopping import stop_job
+from jobqueue.states import JobState
+from protocol.attempts import ObservedState
 from tenants.auditing.recording import acting
 from tenants.models import AuditEntry, Tenant
 from tests.cast import BOX, NOON, Cast, FrozenClock, scope_of
-from tests.unit.jobqueue.builders import GIB, add_appliance, submit
+from tests.unit.jobqueue.builders import GIB, add_appliance, dispatch, report, start, submit
 from tests.unit.tenants.test_audit import ALICE
 
 
@@ -275,3 +280,32 @@ def test_replaced_quotas_are_in_the_audit_log(
         ("project.archived", "vision"),
     ]
     assert (entries[1].before, entries[1].after) == ({"guaranteed": 0}, {"guaranteed": 2})
+
+
+def test_a_guarantee_is_reclaimed_and_the_victim_is_told(session: Session, cast: Cast) -> None:
+    add(session, cast, "vision")
+    add(session, cast, "audio")
+    borrower = start(session, cast, gpus=8, project="audio", is_preemptible=True, notify=["email"])
+    guarantee(session, cast, "vision", 4)
+    wanted = submit(session, cast.alice, "train", gpus=4, project="vision")
+    dispatch(session, now=NOON)
+    session.refresh(borrower)
+    assert borrower.preemption == {
+        "rule": "reclaim",
+        "job_id": wanted.id,
+        "job_name": "train",
+        "project": "vision",
+        "guarantor": "vision",
+    }
+    # A job that borrows is submitted earlier, but what is reclaimed is not for it.
+    thief = submit(session, cast.alice, "thief", gpus=8, project="audio", priority=100)
+    dispatch(session, now=NOON)
+    report(session, borrower, ObservedState.STOPPED)
+    dispatch(session, now=NOON + timedelta(minutes=2))
+    for job in (wanted, thief):
+        session.refresh(job)
+    assert (wanted.state, thief.state) == (JobState.STARTING, JobState.QUEUED)
+    history = job_events(session, scope_of(cast.bob), borrower.job_id)
+    [message] = [event.message for event in history if "Lost since" in event.message]
+    assert "for job 'train' of project 'vision', which the guarantee of 'vision' covers" in message
+    assert "1m of run time, 0.1 GPU-hours" in message

@@ -108,8 +108,11 @@ def test_a_preempted_job_makes_room_and_is_queued_behind(
     session.refresh(urgent)
     session.refresh(victim)
     assert (urgent.state, victim.state) == (JobState.STARTING, JobState.QUEUED)
-    told = [event.message for event in job_events(session, scope, victim.id)]
-    assert "Stopping for another job, 'urgent'." in told
+    messages = [event.message for event in job_events(session, scope, victim.id)]
+    assert "Stopping for job 'urgent', as it is preemptible and of no higher priority." in messages
+    [end] = [message for message in messages if "Lost since its start" in message]
+    assert "1m of run time, 0.1 GPU-hours" in end
+    assert "position 2" in end
 
 
 def test_a_cap_of_the_tenant_holds_jobs_back_and_says_so(session: Session, cast: Cast) -> None:
