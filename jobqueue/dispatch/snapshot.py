@@ -31,10 +31,10 @@ from jobqueue.placement.views import (
     RunningJob,
     Snapshot,
 )
-from jobqueue.reservations.service import reservation_views
 from jobqueue.projects.guarantees import QuotaKey
 from jobqueue.projects.models import Project, ProjectQuota
 from jobqueue.projects.quotas import LIMITS
+from jobqueue.reservations.service import reservation_views
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from protocol.job_spec import JobKind, OnMemberLoss
