@@ -35,6 +35,20 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ],
         "is_dry_run": True,
     },
+    "ProjectRequestSchema": {
+        "name": "vision",
+        "description": "Models for cameras",
+        "shares": 3,
+        "budget_label": "CC-4711",
+    },
+    "ProjectChangeSchema": {"shares": 2, "budget_label": "CC-4712"},
+    "ProjectMemberRequestSchema": {"user": "dana@example.com", "shares": 1, "is_default": True},
+    "QuotaListSchema": {
+        "quotas": [
+            {"resource": "gpus", "gpu_model": "H100", "guaranteed": 8, "borrowing_limit": 8},
+            {"resource": "cpus", "maximum": 256},
+        ]
+    },
     "ForwardChangeSchema": {"is_enabled": False},
     "ForwardRequestSchema": {
         "name": "Loki",

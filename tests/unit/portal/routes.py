@@ -8,6 +8,7 @@ from portal.api.job_templates import TemplateRequestSchema
 from portal.api.maintenance_windows import WindowRequestSchema
 from portal.api.notification_policy import NotificationPolicySchema
 from portal.api.platform_rules import PlatformRuleRequestSchema
+from portal.api.projects import QuotaListSchema
 from portal.api.queue_settings import QueueSettingsSchema
 from portal.api.reservations import ReservationRequestSchema
 from portal.api.rule_schemas import RuleRequestSchema
@@ -74,6 +75,8 @@ RESERVATION: dict[str, object] = {
     "schedule": "0 2 * * *",
     "duration_seconds": 3600,
 }
+PROJECT: dict[str, object] = {"name": "x"}
+MEMBER: dict[str, object] = {"user": "bob@acme.example"}
 FORWARD: dict[str, object] = {"name": "x", "kind": "loki", "url": "https://loki.example"}
 DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
 VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
@@ -127,6 +130,10 @@ BODIES: dict[str, dict[str, object]] = {
         "endsAt": "2126-01-02T00:00:00Z",
     },
     "Maintenance windows.create": WINDOW,
+    "Projects.create": PROJECT,
+    "Projects.change": {"shares": 2},
+    "Projects.save_member": MEMBER,
+    "Projects.set_quotas": {"quotas": [{"resource": "gpus"}]},
     "Log forwards.create": FORWARD,
     "Log forwards.change": {"name": "x"},
     "Maintenance windows.replace": WINDOW,
@@ -146,6 +153,7 @@ BODIES |= {
         "Maintenance windows.replace": WindowRequestSchema,
         "Notification policy.replace": NotificationPolicySchema,
         "Platform rules.replace": PlatformRuleRequestSchema,
+        "Projects.set_quotas": QuotaListSchema,
         "Queue settings.replace": QueueSettingsSchema,
         "Reservations.replace": ReservationRequestSchema,
         "Rules.replace": RuleRequestSchema,

@@ -135,6 +135,8 @@ SHORT = {
     "/api/v1/agent-rollouts/versions",
     "/api/v1/jobs/{job_id}/events",
     "/api/v1/metrics",
+    "/api/v1/projects",
+    "/api/v1/projects/{project_id}/members",
     "/api/v1/dashboards/apply",
     "/api/v1/saved-reports/apply",
     "/api/v1/saved-views",

@@ -88,6 +88,8 @@ UNSORTED = {
     "/api/v1/jobs/apply": "jobs, in the order of the file",
     "/api/v1/jobs/{job_id}/events": "a history, short and whole",
     "/api/v1/queue/jobs": "a queue, in its order",
+    "/api/v1/projects": "a tree, depth first",
+    "/api/v1/projects/{project_id}/members": "short and whole, by email address",
     "/api/v1/queue/shares": "a tree, depth first",
     "/api/v1/metric-fields": "what a search finds, best first",
     "/api/v1/metrics": "names, in their order",

@@ -25,6 +25,8 @@ from dash_app.reports.saved import SavedReportRequest, create_saved
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
 from jobqueue.models import Job
+from jobqueue.projects.members import set_member
+from jobqueue.projects.service import ProjectRequest, create_project
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
 from jobqueue.queue.service import submit_job
 from jobqueue.queue.templates import TemplateRequest, save_template
@@ -268,6 +270,8 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         box=BOX,
         now=now,
     )
+    project = create_project(session, scope, ProjectRequest(name="vision"), now=now)
+    set_member(session, scope, project.id, cast.bob.id, is_default=False)
     rollout = start_rollout(
         session, scope, RolloutRequest(), packages=AgentPackages("9.0.0", "0" * 64), now=now
     )
@@ -288,6 +292,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "window_id": window.id,
             "reservation_id": reservation.id,
             "forward_id": forward.id,
+            "project_id": project.id,
             "rollout_id": rollout.id,
             "platform_rule_id": platform_rule.id,
             "template_id": template.id,
