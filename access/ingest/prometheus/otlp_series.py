@@ -7,13 +7,14 @@ added to a total without remembering every series. Of exponential histograms the
 sum.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate
 from struct import Struct
 
 import numpy as np
+from numpy.typing import NDArray
 
 from access.ingest.prometheus.otlp_names import label_name, metric_name
 from access.ingest.prometheus.series import (
@@ -122,6 +123,18 @@ class SampleColumns:
         """Add a data point with one sample."""
         self._add(series, value, time_ns)
         self.point_count += 1
+
+    def add_points(
+        self, series: Sequence[Series], values: NDArray[np.float64], times_ns: NDArray[np.int64]
+    ) -> None:
+        """Add data points with one sample each."""
+        if len(self.series) + len(series) > MAX_SAMPLES:
+            raise TooManySamplesError
+        self.series += series
+        self.values += values.tolist()
+        self.times_ns += times_ns.tolist()
+        self.points += range(self.point_count, self.point_count + len(series))
+        self.point_count += len(series)
 
     def add_distribution(
         self, metric: Metric, attributes: Mapping[str, str], point: Distribution, *, time_ns: int

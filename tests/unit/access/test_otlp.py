@@ -213,6 +213,35 @@ def test_no_bytes_break_the_reader(body: bytes) -> None:
         OTLPReader(SeriesCache()).read(body)
 
 
+@pytest.mark.parametrize("unusual", ["none", "integers", "mixed", "without start", "new series"])
+def test_many_points_of_remembered_series_are_read_as_the_first_ones(unusual: str) -> None:
+    def body(post: int) -> bytes:
+        request = ExportMetricsServiceRequest()
+        metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="load")
+        for number in range(40):
+            point = metric.gauge.data_points.add(time_unix_nano=1_000 + post)
+            if not (unusual == "without start" and number % 2):
+                point.start_time_unix_nano = 1
+            if unusual == "integers" or (unusual == "mixed" and number % 2):
+                point.as_int = -number - post
+            else:
+                point.as_double = number + post / 7
+            if number:  # the first one has no attributes
+                tag = f"{number}-{post if unusual == 'new series' else 0}"
+                point.attributes.add(key="tag").value.string_value = tag
+        return request.SerializeToString()
+
+    cache = SeriesCache()
+    for post in range(3):
+        columns, expected = (
+            OTLPReader(of_sender).read(body(post)) for of_sender in (cache, SeriesCache())
+        )
+        assert columns.series == expected.series
+        assert columns.values == expected.values
+        assert (columns.times_ns, columns.points) == (expected.times_ns, expected.points)
+        assert columns.times_ns == [1_000 + post] * 40
+
+
 @pytest.mark.parametrize(
     ("name", "unit", "flags", "expected"),
     [
