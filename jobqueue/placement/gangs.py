@@ -201,8 +201,10 @@ def _wait(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
         job_id=job.id,
         action=Action.WAIT,
         reason=reason,
+        policy=Rule.RECLAIM if guarantor else Rule.GANG,
         rejections=most_relevant_first([*rejections, *busy]),
         victims=[victim.job_id for victim in victims],
+        guarantor=guarantor,
     )
 
 

@@ -11,8 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobqueue.placement.plan import Action, Decision
-from jobqueue.placement.views import ApplianceView, Caps, JobView, RunningJob, Snapshot
+from jobqueue.placement.plan import Action, Decision, Rule
+from jobqueue.placement.views import (
+    ApplianceView,
+    Caps,
+    JobView,
+    ProjectView,
+    QuotaView,
+    RunningJob,
+    Snapshot,
+)
+from jobqueue.projects.guarantees import ALL_GPUS
 from tests.cast import NOON
 from tests.unit.jobqueue.builders import appliance, busy, gpu_uuid, job, plan
 
@@ -224,3 +233,23 @@ def test_no_gang_of_a_random_stream_is_stranded(steps: int) -> None:
     while stream.waiting:
         assert stream.now < NOON + timedelta(days=10), "the rest starts, too"
         stream.step()
+
+
+def test_a_gang_within_a_guarantee_reclaims_as_a_whole_and_above_a_maximum_is_held() -> None:
+    quotas = [QuotaView(key=ALL_GPUS, guaranteed=16, maximum=24)]
+    projects = [ProjectView(id="p", name="vision", quotas=quotas)]
+    borrowed = {"is_preemptible": True, "project_id": None}
+    fleet = [
+        appliance("a", running=[until("a", 9, **borrowed)]),
+        appliance("b", running=[until("b", 9, **borrowed)]),
+        appliance("c", running=[until("c", 9, **borrowed)]),
+        appliance("d"),
+    ]
+    covered, beyond = gang("covered", 2, project_id="p"), gang("beyond", 4, project_id="p")
+    decisions = plan(Snapshot(now=NOON, appliances=fleet, jobs=[covered], projects=projects))
+    assert [made.policy for made in decisions] == [Rule.RECLAIM] * 2
+    assert len(decisions[0].victims) == 1, "the other member fits on d"
+    assert "The guarantee of 'vision' covers it." in decisions[0].reason
+    (held, *_) = plan(Snapshot(now=NOON, appliances=fleet, jobs=[beyond], projects=projects))
+    assert held.action is Action.HELD
+    assert "this job requests 32" in held.reason
