@@ -20,6 +20,7 @@ from portal.forms.reservations import MAINTENANCE, ReservationForm
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.fleet.appliances import appliance_names
+from tenants.permissions import Permission
 
 pages = Blueprint("reservations", __name__, url_prefix="/jobs/reservations")
 
@@ -56,6 +57,8 @@ def remove(session: Session, reservation_id: str) -> str:
 def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseReturnValue:
     scope = current_scope()
     tenant_id = scope.require_tenant()
+    if form.is_submitted():
+        scope.require(Permission.MANAGE_APPLIANCES)
     with database() as session:
         projects = read_projects(session, tenant_id).rows
     names = {ident: project.name for ident, project in projects.items()}
