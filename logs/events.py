@@ -13,6 +13,7 @@ from alerting.rules.service import alert_conditions
 from alerting.states import AlertState, Severity
 from core.clock import from_ns, to_ns
 from core.db import SessionFactory, transaction
+from jobqueue.jobs.gangs import with_gang
 from jobqueue.models import JobEvent
 from jobqueue.states import JobState
 from logs.blocks import Block, block_of_lines
@@ -173,7 +174,9 @@ def _of_appliance(query: LogQuery) -> list[ColumnElement[bool]]:
 
 def _of_job(query: LogQuery) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [false()] if query.appliance_id else []
-    return [*conditions, JobEvent.job_id == query.job_id] if query.job_id else conditions
+    if query.job_id:
+        conditions.append(JobEvent.job_id.in_(with_gang(query.job_id)))
+    return conditions
 
 
 def _of_alert(query: LogQuery) -> list[ColumnElement[bool]]:

@@ -68,7 +68,7 @@ class LogQuery:
         sources: where they come from.
         minimum_level: the least level.
         appliance_id: of their appliance; empty for any.
-        job_id: of their job; empty for any.
+        job_id: of their job, and of all members if it is the first of a gang; empty for any.
         unit: of the program, or the stream, that wrote them; empty for any.
         is_oldest_first: whether the first line is the oldest.
         limit: number of lines of a page.

@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from core.clock import from_ns, to_ns
 from core.db import SessionFactory, transaction
+from jobqueue.jobs.gangs import with_gang
 from jobqueue.logs.log_files import LogFiles
 from jobqueue.logs.logs import LogPage, file_name, read_chunks
 from jobqueue.models import Attempt, Job
@@ -101,7 +102,7 @@ class LogSources:
             .where((Attempt.finished_at >= start_at) | Attempt.finished_at.is_(None))
         )
         if query.job_id:
-            statement = statement.where(Attempt.job_id == query.job_id)
+            statement = statement.where(Attempt.job_id.in_(with_gang(query.job_id)))
         if query.appliance_id:
             statement = statement.where(Attempt.appliance_id == query.appliance_id)
         newest = self._scope.select(statement, Attempt).order_by(Attempt.assigned_at.desc())

@@ -7,7 +7,7 @@ and placement waits until all of them are.
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, and_, or_, select
 from sqlalchemy.orm import Session
 
 from jobqueue.jobs.transitions import move_all, move_attempt, record_events
@@ -31,6 +31,12 @@ def gang_members(session: Session, job: Job) -> Sequence[Job]:
         return ()
     members = select(Job).where(Job.tenant_id == job.tenant_id, Job.array_id == job.array_id)
     return session.scalars(members.order_by(Job.array_index)).unique().all()
+
+
+def with_gang(job_id: str) -> Select[str]:
+    """Return the ids of a job and, of the first member of a gang, of the other members."""
+    is_member = and_(Job.array_id == job_id, Job.nodes > 1)
+    return select(Job.id).where(or_(Job.id == job_id, is_member))
 
 
 def attempts_to_count(session: Session, job: Job) -> Collection[Attempt]:

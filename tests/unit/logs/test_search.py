@@ -10,6 +10,7 @@ import pytest
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.errors import InvalidInputError, NotFoundError
+from jobqueue.jobs.gangs import gang_members
 from jobqueue.logs.log_files import LogFiles, move_logs, sweep_files
 from jobqueue.models import Attempt
 from logs import search as log_search
@@ -296,3 +297,18 @@ def test_a_log_that_is_missing_does_not_keep_others_from_being_indexed(
     path.write_bytes(content)
     assert index_job_logs(sessions, files, now=NOON + DAY) == 1
     assert alice.texts("memory", sources=frozenset({Source.JOB})) == ["ERROR: CUDA out of memory"]
+
+
+def test_the_first_member_of_a_gang_stands_for_the_gang(
+    sessions: SessionFactory, cast: Cast, alice: Searcher
+) -> None:
+    with sessions.begin() as session:
+        first = start(session, cast, nodes=2).job
+        members = gang_members(session, first)
+        for member in members:
+            text = record(f"loss of rank {member.array_index}", second=1)
+            append_log(session, member.attempts[-1], text)
+        ids = [member.id for member in members]
+    jobs = frozenset({Source.JOB})
+    assert len(alice.texts("loss", sources=jobs, job_id=ids[0])) == 2
+    assert len(alice.texts("loss", sources=jobs, job_id=ids[1])) == 1
