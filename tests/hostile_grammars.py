@@ -78,3 +78,9 @@ PROMQL = joined(
     | words('avg ( ) [5m] _by_ _ > {a="b"} ,')
     | st.sampled_from(["avg_over_time(", "gpu_temperature_celsius"])
 )
+INFLUXQL = joined(
+    HUGE
+    | words("SELECT mean ( x ) , * FROM gpu WHERE time > now() - 1h AND OR host = 'a' =~ /a/ != ;")
+    | words("GROUP BY time(1m) fill(previous) LIMIT 1 SHOW TAG VALUES WITH KEY IN 9e9 9d /")
+    | st.sampled_from(["SELECT mean(x) FROM gpu WHERE ", " GROUP BY time(1m), *", "difference("])
+)

@@ -17,6 +17,7 @@ from alerting.language.annotations import annotation_errors, render_annotation
 from alerting.language.checks import rule_errors
 from alerting.language.matchers import parse_matcher
 from alerting.language.text import parse_expression
+from core.clock import to_ns
 from core.errors import VedetteError
 from core.quantities import parse_duration, parse_size, parse_value
 from core.schedule_times import check_schedule, times_between
@@ -29,6 +30,10 @@ from jobqueue.jobs.arrays import parse_array
 from tests import hostile_grammars as grammars
 from tests.costs import check_cost
 from tests.unit.portal.conftest import Browser
+from timeseries.influxql.columns import check_columns
+from timeseries.influxql.conditions import divided
+from timeseries.influxql.parser import parse as parse_influxql
+from timeseries.influxql.syntax import Select
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -69,6 +74,13 @@ def _prometheus(text: str) -> None:
     convert_rules([{"rules": [{"alert": "a", "expr": text}]}], metrics)
 
 
+def _influxql(text: str) -> None:
+    for statement in parse_influxql(text):
+        divided(statement.condition, now_ns=to_ns(NOW))
+        if isinstance(statement, Select):
+            check_columns(statement)
+
+
 def refusing(parse: Parse) -> Parse:
     """Return a parser whose own errors are right answers; Python's limit of digits is not."""
 
@@ -92,6 +104,7 @@ GRAMMARS: dict[str, tuple[grammars.Texts, Parse]] = {
     "quantity": (grammars.QUANTITIES, _quantities),
     "address": (grammars.ADDRESSES, _address),
     "Prometheus rule": (grammars.PROMQL, _prometheus),
+    "InfluxQL": (grammars.INFLUXQL, _influxql),
 }
 
 
