@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from access.ingest.prometheus.reel import SAMPLE_BYTES, TIME_AT, TIME_KEY_AT, Span
@@ -347,7 +348,7 @@ def _read_tails(body: bytes, tails: Sequence[int]) -> tuple[NDArray[np.float64],
         return np.zeros(len(tails)), np.zeros(len(tails), dtype=np.int64)
     octets = np.frombuffer(body, dtype=np.uint8)
     starts = np.maximum(np.array(tails, dtype=np.int64), 0)
-    rows = octets[starts[:, None] + np.arange(SAMPLE_BYTES)]
+    rows = sliding_window_view(octets, SAMPLE_BYTES)[starts]
     values = np.ascontiguousarray(rows[:, len(_SAMPLE) : TIME_KEY_AT]).view("<f8")[:, 0]
     sevens = (rows[:, TIME_AT:] & (_CONTINUES - 1)).astype(np.int64)
     return values.copy(), (sevens << np.arange(0, 7 * _TIME_BYTES, 7)).sum(axis=1)

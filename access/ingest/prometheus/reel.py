@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -17,6 +18,7 @@ MAX_BYTES = 8 * 1024 * 1024
 SAMPLE_BYTES = 18
 VALUE_AT, TIME_KEY_AT, TIME_AT = 3, 11, 12
 """Where the value, the key of the time and the time begin in a sample."""
+_TIME_BYTES = SAMPLE_BYTES - TIME_AT
 _CONTINUES = 0x80
 _FIRST_BYTES = 4096
 _LEAST_MESSAGES = 8
@@ -65,7 +67,7 @@ class Reel:
         stop = self._stop(body, at, start)
         last = int(np.searchsorted(self.ends, stop, side="right"))
         ends = self.ends[place + 1 : last] + shift
-        times = body[ends[:, None] + np.arange(TIME_AT - SAMPLE_BYTES, 0)]
+        times = sliding_window_view(body, _TIME_BYTES)[ends - _TIME_BYTES]
         is_usual = (times[:, :-1] >= _CONTINUES).all(axis=1) & (times[:, -1] < _CONTINUES)
         if not is_usual.all():
             ends = ends[: int(np.argmin(is_usual))]

@@ -23,6 +23,7 @@ _FACTS = np.dtype(
         ("shape", np.int32),
         ("tag_set", np.int32),
         ("appliance", np.int32),
+        ("place", np.int32),
         ("newest_ns", np.int64),
         ("is_usable", np.bool_),
     ]
@@ -87,7 +88,7 @@ class NumberedSeries:
         for column, text in zip(columns, series.tag_values, strict=True):
             column.append(text)
         table.ids.append(series_id)
-        self._facts[series_id] = (number, shape_number, tag_set, appliance, newest_ns, True)
+        self._facts[series_id] = (number, shape_number, tag_set, appliance, 0, newest_ns, True)
         self._ids[series] = series_id
         self._series.append(series)
         return series_id
@@ -111,7 +112,7 @@ class NumberedSeries:
     def is_new(self, ids: Ids, times_ns: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which samples overwrite none: newer than all of their series, and alone there."""
         is_new: NDArray[np.bool_] = times_ns > self._facts["newest_ns"][ids]
-        if len(np.unique(ids)) < len(ids):
+        if not self._are_distinct(ids):
             order = np.lexsort((times_ns, ids))
             own, times = ids[order], times_ns[order]
             repeated = own[1:][(own[1:] == own[:-1]) & (times[1:] == times[:-1])]
@@ -121,7 +122,16 @@ class NumberedSeries:
     def note_times(self, ids: Ids, times_ns: NDArray[np.int64]) -> None:
         """Note the times of samples that are written."""
         newest_ns = self._facts["newest_ns"]
-        np.maximum.at(newest_ns, ids, times_ns)
+        if self._are_distinct(ids):  # as nearly always; the other way takes five times as long
+            newest_ns[ids] = np.maximum(newest_ns[ids], times_ns)
+        else:
+            np.maximum.at(newest_ns, ids, times_ns)
+
+    def _are_distinct(self, ids: Ids) -> bool:
+        """Return whether no ID is there twice, which no sort is needed for."""
+        places = np.arange(len(ids), dtype=np.int32)
+        self._facts["place"][ids] = places
+        return bool((self._facts["place"][ids] == places).all())
 
     def note_newest(self, key: Key, time_ns: int) -> None:
         """Note that any series of a table may have samples up to a time."""
