@@ -5,7 +5,8 @@
     scraped    20 node exporters every 10 s by the agent and by Prometheus in agent mode, which send
                to a VictoriaMetrics each
 
-What a server still does shortly after the last answer counts as its CPU time.
+What a server still does shortly after the last answer counts as its CPU time, as does what it does
+for new series at the first post.
 """
 
 import sys
@@ -44,7 +45,7 @@ _OTLP_HEADERS = {"Content-Type": "application/x-protobuf"}
 class Plan:
     """The amount to send, and how long to scrape."""
 
-    posts: int = 100
+    posts: int = 200
     settle_seconds: float = 12.0
     exporters: int = 20
     warm_up_seconds: float = 30.0
