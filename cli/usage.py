@@ -5,7 +5,7 @@ import click
 from cli.client import output_option, print_items
 from vedette.client import Client
 
-GROUPS = ("user", "job", "gpu_model", "appliance", "day", "tenant")
+GROUPS = ("user", "project", "budget_label", "job", "gpu_model", "appliance", "day", "tenant")
 
 
 @click.command()

@@ -18,6 +18,8 @@ _PLACES = (ReportBy.APPLIANCE, ReportBy.SITE)
 GROUPINGS: Mapping[ReportKind, tuple[ReportBy, ...]] = {
     ReportKind.GPU_TIME: (
         ReportBy.USER,
+        ReportBy.PROJECT,
+        ReportBy.BUDGET_LABEL,
         ReportBy.JOB,
         *_PLACES,
         ReportBy.GPU_MODEL,

@@ -44,6 +44,8 @@ class ReportBy(StrEnum):
 
     TENANT = "tenant"
     USER = "user"
+    PROJECT = "project"
+    BUDGET_LABEL = "budget_label"
     JOB = "job"
     APPLIANCE = "appliance"
     GPU_MODEL = "gpu_model"

@@ -61,6 +61,7 @@ class LedgerAttempt(NamedTuple):
     finished_at: datetime | None
     user_id: str | None
     job_name: str
+    project_id: str | None
 
 
 class EntryKey(NamedTuple):
@@ -300,6 +301,7 @@ _ATTEMPTS = (
         Attempt.finished_at,
         Job.user_id,
         Job.name,
+        Job.project_id,
     )
     .join(Job, Job.id == Attempt.job_id)
     .where(Job.gpus > 0, Attempt.assigned_at.is_not(None))
@@ -345,6 +347,7 @@ def _row(
     yield {
         "tenant_id": attempt.tenant_id,
         "user_id": attempt.user_id,
+        "project_id": attempt.project_id,
         "job_id": attempt.job_id,
         "job_name": attempt.job_name,
         "attempt_id": attempt.id,

@@ -8,7 +8,7 @@ This is the only source of GPU-hours: the whole hours of a period are those of t
 is `live`.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from operator import itemgetter
@@ -30,6 +30,7 @@ from core.paging import (
     sorted_by,
 )
 from jobqueue.models import Attempt, Job
+from jobqueue.projects.models import Project
 from jobqueue.states import ALLOCATED_STATES
 from jobqueue.usage.ledger import floor_hour
 from jobqueue.usage.live import Live
@@ -60,6 +61,8 @@ class UsageBy(StrEnum):
 
     TENANT = "tenant"
     USER = "user"
+    PROJECT = "project"
+    BUDGET_LABEL = "budget_label"
     JOB = "job"
     APPLIANCE = "appliance"
     GPU_MODEL = "gpu_model"
@@ -108,6 +111,8 @@ _SUMS = (
 _KEYS: dict[UsageBy, Column] = {
     UsageBy.TENANT: UsageEntry.tenant_id,
     UsageBy.USER: func.coalesce(UsageEntry.user_id, ""),
+    UsageBy.PROJECT: func.coalesce(UsageEntry.project_id, ""),
+    UsageBy.BUDGET_LABEL: func.coalesce(Project.budget_label, ""),
     UsageBy.JOB: UsageEntry.job_id,
     UsageBy.APPLIANCE: UsageEntry.appliance_id,
     UsageBy.GPU_MODEL: UsageEntry.gpu_model,
@@ -116,6 +121,7 @@ _KEYS: dict[UsageBy, Column] = {
 _NAMES: dict[UsageBy, Any] = {
     UsageBy.TENANT: (Tenant.id, Tenant.name),
     UsageBy.USER: (User.id, User.email),
+    UsageBy.PROJECT: (Project.id, Project.name),
     UsageBy.APPLIANCE: (Appliance.id, Appliance.name),
 }
 
@@ -178,7 +184,9 @@ class _Groups:
     """
 
     def __init__(self, session: Session, statement: Select[Any], by: UsageBy, live: Live) -> None:
-        added = _live_by_key(live, by)
+        is_label = by is UsageBy.BUDGET_LABEL and live.uses
+        labels = _budget_labels(session) if is_label else {}
+        added = _live_by_key(live, by, labels)
         is_live = _KEYS[by].in_(added)
         rows = session.execute(statement.where(is_live)).all() if added else []
         recorded = {row[0]: Use(*map(int, row[2:])) for row in rows}
@@ -211,13 +219,23 @@ class _Groups:
         return rows[start - offset : start - offset + count]
 
 
-def _live_by_key(live: Live, by: UsageBy) -> dict[str, tuple[str, Use]]:
+def _budget_labels(session: Session) -> dict[str | None, str]:
+    """Return the budget labels of projects by id."""
+    labeled = select(Project.id, Project.budget_label).where(Project.budget_label != "")
+    return {row[0]: row[1] for row in session.execute(labeled)}
+
+
+def _live_by_key(
+    live: Live, by: UsageBy, labels: Mapping[str | None, str]
+) -> dict[str, tuple[str, Use]]:
     """Return the name of its job and the live use of each group."""
     sums: dict[str, tuple[str, Use]] = {}
     for row in live.uses:
         key = {
             UsageBy.TENANT: row.attempt.tenant_id,
             UsageBy.USER: row.attempt.user_id or "",
+            UsageBy.PROJECT: row.attempt.project_id or "",
+            UsageBy.BUDGET_LABEL: labels.get(row.attempt.project_id, ""),
             UsageBy.JOB: row.attempt.job_id,
             UsageBy.APPLIANCE: row.attempt.appliance_id,
             UsageBy.GPU_MODEL: row.gpu_model,
@@ -233,7 +251,9 @@ def _grouped(
     scope.require(Permission.VIEW)
     key = _KEYS[by]
     job_name = func.max(UsageEntry.job_name)
-    statement = select(key, job_name, *_SUMS).group_by(key)
+    statement = select(key, job_name, *_SUMS).select_from(UsageEntry).group_by(key)
+    if by is UsageBy.BUDGET_LABEL:
+        statement = statement.outerjoin(Project, Project.id == UsageEntry.project_id)
     return _within(statement, scope, period, appliances, live)
 
 
@@ -341,10 +361,15 @@ def _within(
 def _names(session: Session, by: UsageBy, keys: Sequence[str]) -> dict[str, str]:
     if by in {UsageBy.GPU_MODEL, UsageBy.DAY}:
         return {key: key for key in keys}
+    if by is UsageBy.BUDGET_LABEL:
+        return {key: key or "No budget label" for key in keys}
     if by is UsageBy.JOB:
         return {}
     ident, name = _NAMES[by]
-    return {row[0]: row[1] for row in session.execute(select(ident, name).where(ident.in_(keys)))}
+    none = {"": "No project"} if by is UsageBy.PROJECT else {}
+    return none | {
+        row[0]: row[1] for row in session.execute(select(ident, name).where(ident.in_(keys)))
+    }
 
 
 def _total(key: str, name: str, sums: Sequence[Any]) -> UsageTotal:

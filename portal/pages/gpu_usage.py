@@ -24,6 +24,8 @@ pages = Blueprint("gpu_usage", __name__)
 
 TITLES = {
     UsageBy.USER: "User",
+    UsageBy.PROJECT: "Project",
+    UsageBy.BUDGET_LABEL: "Budget label",
     UsageBy.JOB: "Job",
     UsageBy.GPU_MODEL: "GPU model",
     UsageBy.APPLIANCE: "Appliance",

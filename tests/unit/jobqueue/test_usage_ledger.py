@@ -9,8 +9,9 @@ from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.models import Attempt, Job
+from jobqueue.projects.models import Project
 from jobqueue.usage.ledger import SETTLE, recompute, record_usage, recorded_until
-from jobqueue.usage.live import Live
+from jobqueue.usage.live import Live, live_use
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.models import UsageEntry
 from jobqueue.usage.totals import UsageBy, UsageTotal, usage_csv, usage_sum, usage_totals
@@ -206,6 +207,39 @@ def test_sums_are_grouped_within_the_scope(
         assert usage_totals(session, scope_of(cast.charlie), DAY, by=by, live=Live()).total == 0
         empty = Period(NOON + HOUR, DAY.until)
         assert usage_totals(session, scope_of(cast.alice), empty, by=by, live=Live()).total == 0
+
+
+def test_sums_are_grouped_by_project_and_budget_label(
+    sessions: SessionFactory, store: Store, cast: Cast, attempt: Attempt
+) -> None:
+    with sessions.begin() as session:
+        project = Project(
+            tenant_id=cast.acme.id, name="vision", budget_label="CC-1", created_at=NOON
+        )
+        session.add(project)
+        session.flush()
+        session.get_one(Job, attempt.job_id).project_id = project.id
+    add_samples(store, attempt, 0, percent=50.0, minutes=range(60))
+
+    def grouped(live: Live) -> dict[UsageBy, list[tuple[str, float]]]:
+        with sessions() as session:
+            return {
+                by: [
+                    (group.name, group.allocated_gpu_hours)
+                    for group in usage_totals(
+                        session, scope_of(cast.alice), DAY, by=by, live=live
+                    ).items
+                ]
+                for by in (UsageBy.PROJECT, UsageBy.BUDGET_LABEL)
+            }
+
+    expected = {UsageBy.PROJECT: [("vision", 2.0)], UsageBy.BUDGET_LABEL: [("CC-1", 2.0)]}
+    with sessions() as session:
+        live = live_use(session, store, scope_of(cast.alice), DAY, now=NOON + HOUR)
+    assert grouped(live) == expected
+    end(sessions, attempt, after=HOUR)
+    record_usage(sessions, store, now=NOON + HOUR + SETTLE)
+    assert grouped(Live()) == expected
 
 
 def test_csv_has_every_group_and_no_formulas(
