@@ -32,6 +32,7 @@ from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
+from jobqueue.projects.models import Project
 from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.states import ALLOCATED_STATES, JobState, Reason
 from protocol.job_spec import JobRequest
@@ -214,8 +215,8 @@ class JobFilters(TypedDict, total=False):
 
     `search` is a text in the name, image or id. `user` is an email address, an id, or `me`;
     `appliance_id` one on which an attempt was placed; `label` reads `project` or `project=vision`.
-    `since` and `until` limit the time of submission; `array_id` selects the tasks of an array, and
-    `is_collapsed` only the first of each.
+    `project` is a name or an id. `since` and `until` limit the time of submission; `array_id`
+    selects the tasks of an array, and `is_collapsed` only the first of each.
     """
 
     state: JobState | None
@@ -226,6 +227,7 @@ class JobFilters(TypedDict, total=False):
     since: datetime | None
     until: datetime | None
     array_id: str
+    project: str
     is_collapsed: bool
 
 
@@ -268,10 +270,17 @@ def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[boo
         # Other characters are not in labels, and quotes would end the path in the document.
         label_value = Job.labels[key.replace('"', "").replace("\\", "")].as_string()
         yield label_value == value if equals else label_value.is_not(None)
+    if project := filters.get("project"):
+        of_name = select(Project.id).where(Project.name == project)
+        yield or_(Job.project_id == project, Job.project_id.in_(of_name))
     if array_id := filters.get("array_id"):
         yield Job.array_id == array_id
     if filters.get("is_collapsed"):
         yield or_(Job.array_id.is_(None), Job.array_id == Job.id)
+    yield from _time_conditions(filters)
+
+
+def _time_conditions(filters: JobFilters) -> Iterator[ColumnElement[bool]]:
     if (since := filters.get("since")) is not None:
         yield Job.submitted_at >= since
     if (until := filters.get("until")) is not None:

@@ -57,6 +57,7 @@ class JobQuery(KeysetQuery):
     until = fields.AwareDateTime(
         load_default=None, metadata={"description": "Submitted before this time."}
     )
+    project = fields.String(load_default="", metadata={"description": "Name or id."})
     array_id = fields.String(load_default="", metadata={"description": "Tasks of this array."})
     is_collapsed = fields.Boolean(
         load_default=False, metadata={"description": "Only the first task of each array."}

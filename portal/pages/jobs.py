@@ -14,6 +14,7 @@ from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stands_together
 from jobqueue.jobs.job_secrets import make_secret
+from jobqueue.projects.service import list_projects
 from jobqueue.queue.pending import explain_job
 from jobqueue.queue.resubmission import request_like, retry_job, set_priority
 from jobqueue.queue.retention import delete_job
@@ -41,7 +42,10 @@ from timeseries.store import StoreUnavailableError
 pages = Blueprint("jobs", __name__)
 MAX_NUMBER_LENGTH = 4
 # The filters in the address of the list.
-FILTERS = ("state", "search", "user", "appliance_id", "label", "array_id", "since", "until")
+FILTERS = (
+    *("state", "search", "user", "appliance_id", "label", "array_id", "project"),
+    *("since", "until"),
+)
 
 
 @pages.get("/jobs")
@@ -64,12 +68,14 @@ def index() -> ResponseReturnValue:
             since=day("since"),
             until=day("until", days=1),
             array_id=request.args.get("array_id", ""),
+            project=request.args.get("project", ""),
             is_collapsed=_is_collapsed(),
         )
         items = listed(session, scope, page.items) if _is_collapsed() else page.items
         counts = job_counts(session, scope)
         names = appliance_names(session, scope.tenants)
         tenants = tenant_names(session, (job.tenant_id for job in page.items))
+        projects = list_projects(session, scope) if scope.tenant_id else []
     filters = {name: request.args[name] for name in FILTERS if request.args.get(name)}
     return render_template(
         "jobs/index.html",
@@ -77,6 +83,7 @@ def index() -> ResponseReturnValue:
         counts=counts,
         states=JobState,
         tenants=tenants,
+        projects=projects,
         filters=filters,
         sort=_sort(),
         appliance_name=names.get(filters.get("appliance_id", "")),
@@ -101,7 +108,7 @@ def _sort() -> str:
 def _live_query() -> str:
     """Return the same list's query for the API."""
     query: dict[str, object] = {"page_size": PAGE_SIZE, "sort": _sort()}
-    names = ("after", "before", *FILTERS[:6])
+    names = ("after", "before", *FILTERS[:7])
     query |= {name: request.args[name] for name in names if request.args.get(name)}
     for name, days in (("since", 0), ("until", 1)):
         at = day(name, days=days)
