@@ -238,11 +238,10 @@ def test_no_gang_of_a_random_stream_is_stranded(steps: int) -> None:
 def test_a_gang_within_a_guarantee_reclaims_as_a_whole_and_above_a_maximum_is_held() -> None:
     quotas = [QuotaView(key=ALL_GPUS, guaranteed=16, maximum=24)]
     projects = [ProjectView(id="p", name="vision", quotas=quotas)]
-    borrowed = {"is_preemptible": True, "project_id": None}
     fleet = [
-        appliance("a", running=[until("a", 9, **borrowed)]),
-        appliance("b", running=[until("b", 9, **borrowed)]),
-        appliance("c", running=[until("c", 9, **borrowed)]),
+        appliance("a", running=[until("a", 9, is_preemptible=True)]),
+        appliance("b", running=[until("b", 9, is_preemptible=True)]),
+        appliance("c", running=[until("c", 9, is_preemptible=True)]),
         appliance("d"),
     ]
     covered, beyond = gang("covered", 2, project_id="p"), gang("beyond", 4, project_id="p")
