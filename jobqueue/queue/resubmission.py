@@ -4,12 +4,12 @@ from datetime import datetime
 
 import msgspec
 from msgspec import structs
-from sqlalchemy import update
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from core.secretbox import SecretBox
 from jobqueue.dispatch.snapshot import WAITING
+from jobqueue.jobs.gangs import gang_members
 from jobqueue.jobs.transitions import move_job, record_event
 from jobqueue.models import Job
 from jobqueue.placement.views import PRIORITY_POINT
@@ -71,10 +71,11 @@ def set_priority(
         scope.require(Permission.STOP_ANY_JOB)
     before = job.priority
     queue_at = job.queue_at - (priority - before) * PRIORITY_POINT
-    if job.nodes > 1:
-        # A gang waits at the place of its first member.
-        members = update(Job).where(Job.array_id == job.array_id, Job.state.in_(WAITING))
-        session.execute(members.values(priority=priority, queue_at=queue_at))
+    # A gang waits at the place of its first member.
+    for member in gang_members(session, job):
+        if member.id != job.id and member.state in WAITING:
+            values = {"priority": priority, "queue_at": queue_at}
+            move_job(session, member.id, member.state, expected={member.state}, **values)
     # Its state changes when the queue starts it at the same time.
     if job.state not in WAITING or not move_job(
         session, job.id, job.state, expected={job.state}, priority=priority, queue_at=queue_at

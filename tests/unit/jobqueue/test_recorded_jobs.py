@@ -40,9 +40,9 @@ def test_jobs_are_recorded_with_the_time_of_all_their_attempts(
         attempt = start(session, cast, gpus=2)
         ended = {"started_at": NOON, "finished_at": NOON + timedelta(minutes=5)}
         session.execute(update(Attempt).where(Attempt.id == attempt.id).values(**ended))
-        again = {"started_at": NOON + timedelta(minutes=20), "bound_at": NOON, "number": 2}
+        second = {"started_at": NOON + timedelta(minutes=20), "bound_at": NOON, "number": 2}
         values = {name: getattr(attempt, name) for name in ("job_id", "tenant_id", "appliance_id")}
-        session.add(Attempt(id=new_id(), state=attempt.state, **values, **again))
+        session.add(Attempt(id=new_id(), state=attempt.state, **values, **second))
         session.execute(update(Job).values(project_id=None))
     recording = recorded(sessions, cast)
     [job] = recording.jobs

@@ -73,7 +73,7 @@ def test_only_the_transitions_module_updates_jobs_and_attempts() -> None:
         for path in files
         if "update(Job)" in (text := path.read_text("utf-8")) or "update(Attempt)" in text
     }
-    # These count the stored bytes of a log, lock a job, change a priority, or note that its end was
+    # These count the stored bytes of a log, lock a job, or note that its end was
     # reported, that its usage was charged, or that it should stop: they leave the state alone.
     assert writers == {
         "jobqueue/fairshare/usage.py",
@@ -82,6 +82,5 @@ def test_only_the_transitions_module_updates_jobs_and_attempts() -> None:
         "jobqueue/jobs/restored.py",
         "jobqueue/logs/log_files.py",
         "jobqueue/logs/logs.py",
-        "jobqueue/queue/resubmission.py",
         "jobqueue/queue/stopping.py",
     }
