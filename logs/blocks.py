@@ -4,7 +4,8 @@ A *block* is either lines, or it is opened first: a file becomes the blocks that
 is in no file of lines yet is read from its end, a part at a time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from jobqueue.logs.log_files import LogFiles
-from logs.files import LinesFile
+from logs.files import DamagedFileError, LinesFile
 from logs.lines import SCHEMA, lines_of_log
 from logs.query import LogQuery
 
@@ -55,16 +56,44 @@ class PlainLog:
     constants: Mapping[str, Any]
 
 
-def block_of_file(files: LogFiles, name: str, query: LogQuery, span: tuple[int, int]) -> Block:
-    """Return the block that a file of lines is; `span` has the times of its first and last line."""
+def block_of_file(
+    files: LogFiles,
+    name: str,
+    query: LogQuery,
+    span: tuple[int, int],
+    *,
+    on_damage: Callable[[], None] = lambda: None,
+) -> Block:
+    """Return the block that a file of lines is.
+
+    Args:
+        files: of logs.
+        name: of the file.
+        query: what to find.
+        span: the times of its first and last line.
+        on_damage: is called if it can't be read, before the error is raised.
+    """
+
+    @contextmanager
+    def noting_damage() -> Iterator[None]:
+        try:
+            yield
+        except DamagedFileError:
+            on_damage()
+            raise
+
+    def read(opened: LinesFile, number: int, columns: Sequence[str]) -> pa.Table:
+        with noting_damage():
+            return opened.read(number, columns)
 
     def load(_columns: Sequence[str]) -> Sequence[Block]:
         try:
-            opened = LinesFile(files, name)
+            with noting_damage():
+                opened = LinesFile(files, name)
         except FileNotFoundError:  # its job was deleted meanwhile
             return []
         return [
-            Block(part.first_ns, part.last_ns, partial(opened.read, number))
+            Block(part.first_ns, part.last_ns, partial(read, opened, number))
             for number, part in enumerate(opened.index)
             if part.last_ns >= query.start_ns
             and part.first_ns < query.end_ns

@@ -102,11 +102,12 @@ class LinesFile:
 
     def __init__(self, files: LogFiles, name: str) -> None:
         self._name = name
+        opened = files.open(name)
         try:
-            self._file = arrow.pq.ParquetFile(files.open(name), page_checksum_verification=True)
+            self._file = arrow.pq.ParquetFile(opened, page_checksum_verification=True)
             metadata: dict[bytes, bytes] = self._file.metadata.metadata or {}
             self.index = msgspec.json.decode(metadata[_INDEX], type=list[BlockIndex])
-        except (pa.ArrowException, KeyError, msgspec.MsgspecError) as error:
+        except (pa.ArrowException, OSError, KeyError, msgspec.MsgspecError) as error:
             raise self._damage(error) from error
 
     def read(self, number: int, columns: Sequence[str]) -> pa.Table:

@@ -5,7 +5,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
-from sqlalchemy import Row, Select, select
+from sqlalchemy import Row, Select, delete, select
 from sqlalchemy.orm import Session
 
 from core.clock import from_ns, to_ns
@@ -112,7 +112,15 @@ class LogSources:
             if row.name is None or row.log_state is LogState.LIVE:
                 yield block_of_log(self._plain_log(row))
             elif row.last_ns >= query.start_ns and row.first_ns < query.end_ns:
-                yield block_of_file(self._files, row.name, query, (row.first_ns, row.last_ns))
+                span = (row.first_ns, row.last_ns)
+                yield block_of_file(
+                    self._files, row.name, query, span, on_damage=partial(self._forget, row.id)
+                )
+
+    def _forget(self, attempt_id: str) -> None:
+        """Forget a damaged file of lines: it is written again from the log itself."""
+        with transaction(self._sessions) as session:
+            session.execute(delete(LogFile).where(LogFile.attempt_id == attempt_id))
 
     def _plain_log(self, row: Row[Any]) -> PlainLog:
         read = self._read_database if row.log_state is LogState.LIVE else self._read_file

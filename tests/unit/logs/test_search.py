@@ -277,6 +277,26 @@ def test_a_damaged_file_is_named_and_the_others_are_read(
     assert [path.name in problem for problem in page.problems] == [True]
 
 
+def test_a_damaged_file_of_a_job_is_written_again_from_its_log(
+    sessions: SessionFactory, files: LogFiles, attempt: Attempt, alice: Searcher, tmp_path: Path
+) -> None:
+    finish(sessions, attempt)
+    move_logs(sessions, files, now=NOON + DAY)
+    query: dict[str, Any] = {"sources": frozenset({Source.JOB})}
+    for at in (20, -20):  # a block, and the index at the end
+        index_job_logs(sessions, files, now=NOON + DAY)
+        [path] = (tmp_path / "logs").rglob("1.parquet")
+        content = bytearray(path.read_bytes())
+        content[at] ^= 0xFF
+        path.write_bytes(content)
+        assert "can't be read" in alice.page(**query).problems[0]
+        # Until it is, the search reads the log.
+        page = alice.page(**query)
+        assert (len(page.lines), page.problems) == (3, ())
+    assert index_job_logs(sessions, files, now=NOON + DAY) == 1
+    assert len(alice.page(**query).lines) == 3
+
+
 @pytest.mark.usefixtures("attempt")
 def test_too_many_logs_are_reported(alice: Searcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logs.sources.MAX_FILES", 1)
