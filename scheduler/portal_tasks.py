@@ -15,7 +15,7 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.settings import ServerSettings
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import move_overdue
-from jobqueue.jobs.end_notices import take_end_notices
+from jobqueue.jobs.end_notices import take_end_notices, take_preemption_notices
 from jobqueue.jobs.quarantine import order_probes
 from jobqueue.logs.log_files import LogFiles
 from scheduler.event_webhooks import prune_events, queue_events
@@ -122,10 +122,10 @@ class PortalTasks:
             order_probes(session, now=self._context.clock())
 
     def notify_ends(self) -> None:
-        """Add the notices of jobs that have ended to the outbox."""
+        """Add the notices of jobs that have ended, or were preempted, to the outbox."""
         now, url = self._context.clock(), self._settings.resolved_public_url
         with transaction(self._context.sessions) as session:
-            for notice in take_end_notices(session):
+            for notice in (*take_end_notices(session), *take_preemption_notices(session, now=now)):
                 payload = {"subject": notice.subject, "text": notice.text}
                 payload |= {"link": f"{url}{notice.path}", "link_name": "Job"}
                 if not add_notice(

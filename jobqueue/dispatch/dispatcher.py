@@ -406,7 +406,7 @@ class _Writer:
                 expected={attempt.state},
                 stop_reason=Reason.PREEMPTED,
                 preemption=preemption,
-                is_notice_due=bool(attempt.job.notify),
+                is_notice_due=bool(attempt.job.notify) and attempt.job.array_id is None,
             ):
                 self._changed_appliances.add(attempt.appliance_id)
                 message = f"Stopping {why_text(preemption)}."

@@ -14,8 +14,9 @@ from sqlalchemy.orm import Session, aliased
 
 from core.guarded_update import changed_one
 from core.quantities import format_duration
-from jobqueue.models import Job
-from jobqueue.states import JobState
+from jobqueue.jobs.preemptions import lost_text, why_text
+from jobqueue.models import Attempt, Job
+from jobqueue.states import JobState, Reason
 from protocol.job_spec import JobKind
 
 EMAIL = "email"
@@ -73,6 +74,26 @@ def take_end_notices(session: Session) -> list[EndNotice]:
         )
         if changed_one(session, taken, synchronize_session=False):
             notices += _notices(job, *(_array_text(session, job) if job.array_id else _text(job)))
+    return notices
+
+
+def take_preemption_notices(session: Session, *, now: datetime) -> list[EndNotice]:
+    """Return the notices of jobs that were preempted, each only once; tasks of arrays have none."""
+    ended = select(Attempt).where(Attempt.is_notice_due.is_(True), Attempt.finished_at.is_not(None))
+    notices: list[EndNotice] = []
+    for attempt in session.scalars(ended.order_by(Attempt.id).limit(BATCH)).unique().all():
+        taken = (
+            update(Attempt)
+            .where(Attempt.id == attempt.id, Attempt.is_notice_due.is_(True))
+            .values(is_notice_due=False)
+        )
+        is_taken = changed_one(session, taken, synchronize_session=False)
+        if is_taken and attempt.preemption and attempt.reason is Reason.PREEMPTED:
+            subject = f"Job {attempt.job.name} was preempted"
+            lost = f"Lost since its start: {lost_text(attempt, now=now)}."
+            why = f"Attempt {attempt.number} stopped {why_text(attempt.preemption)}."
+            text = _joined(f"{subject}.", why, lost, "The job is queued again.")
+            notices += _notices(attempt.job, subject, text)
     return notices
 
 

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from jobqueue.jobs.end_notices import take_preemption_notices
 from jobqueue.models import Job
 from jobqueue.projects.members import list_members, remove_member, set_member, usable_projects
 from jobqueue.projects.models import Project, QuotaResource
@@ -309,3 +310,7 @@ def test_a_guarantee_is_reclaimed_and_the_victim_is_told(session: Session, cast:
     [message] = [event.message for event in history if "Lost since" in event.message]
     assert "for job 'train' of project 'vision', which the guarantee of 'vision' covers" in message
     assert "1m of run time, 0.1 GPU-hours" in message
+    [notice] = take_preemption_notices(session, now=NOON + timedelta(minutes=2))
+    assert (notice.address, notice.subject) == ("alice@acme.example", "Job train was preempted")
+    assert "0.1 GPU-hours" in notice.text
+    assert take_preemption_notices(session, now=NOON + timedelta(minutes=2)) == []
