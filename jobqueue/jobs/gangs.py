@@ -40,12 +40,17 @@ def with_gang(job_id: str) -> Select[str]:
 
 
 def attempts_to_count(session: Session, job: Job) -> Collection[Attempt]:
-    """Return the attempts of a job; of a gang that stands together, those of all that failed."""
+    """Return the attempts of a job; of a gang that stands together, those of all that failed.
+
+    Members that were lost while they stopped with the others don't count: one lost appliance, or
+    one failure that spreads, is one failure of the gang.
+    """
     if not stands_together(job):
         return job.attempts
     of_gang = Job.id == Attempt.job_id, Job.array_id == job.array_id
     failed = Attempt.state.in_((AttemptState.FAILED, AttemptState.LOST))
-    return session.scalars(select(Attempt).where(*of_gang, failed)).unique().all()
+    is_first = Attempt.stop_reason.is_distinct_from(Reason.GANG_RESTARTED)
+    return session.scalars(select(Attempt).where(*of_gang, failed, is_first)).unique().all()
 
 
 def settle_members(session: Session, attempt: Attempt, *, may_restart: bool, now: datetime) -> bool:

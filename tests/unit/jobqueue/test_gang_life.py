@@ -208,3 +208,29 @@ def test_a_gang_that_can_never_start_is_refused_with_what_would_work(
     request = JobRequest(name="train", image="python:3.13", nodes=4, gpus=4)
     explanation = try_job(session, scope_of(cast.alice), request, now=NOON)
     assert explanation.decision.reason == "All 4 members fit on dgx-01, dgx-02."
+
+
+def test_an_appliance_that_is_lost_with_several_members_counts_as_one_retry(
+    session: Session, cast: Cast
+) -> None:
+    for number in range(3):
+        add_appliance(session, cast.acme, f"dgx-{number:02}")
+    leader = submit(
+        session,
+        cast.alice,
+        nodes=2,
+        gpus=4,
+        on_member_loss="restart",
+        max_retries=2,
+        retry_on=["appliance"],
+    )
+    now = NOON
+    for _ in range(2):
+        dispatch(session, now=now)
+        first, second = latest(session, leader)
+        assert first.appliance_id == second.appliance_id
+        first.appliance.state = ApplianceState.LOST
+        session.flush()
+        sweep_attempts(session, now=now)
+        assert states(session, leader) == ["queued", "queued"]
+        now += timedelta(hours=1)
