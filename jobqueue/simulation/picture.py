@@ -1,7 +1,7 @@
 """A picture of scenarios as SVG: allocated GPUs and waiting jobs over time."""
 
 from collections.abc import Sequence
-from xml.sax.saxutils import escape
+from html import escape
 
 from jobqueue.simulation.results import Results
 
