@@ -9,8 +9,9 @@ fragments. The expectation is over the shapes of usual jobs, weighted by their f
 
 The paper asks what the next job can't use. Here it is what the best suited of the next
 `NEXT_JOBS` can't use: capacity that a quarter of all jobs can use will be used, and is worth nearly
-as much as capacity that any job can use. Without that, appliances with few cores are filled with
-whatever comes, and more large appliances are left whole than there will be large jobs.
+as much as capacity that any job can use. With one job, appliances with few cores are filled with
+whatever comes, and more large appliances are left whole than there will be large jobs; with many,
+cores are spent until only the jobs that need the fewest fit.
 """
 
 from collections.abc import Sequence
@@ -23,9 +24,8 @@ from jobqueue.placement.views import WHOLE_GPU, JobShape
 
 # The most frequent shapes; rarer ones hardly change the expectation.
 MAX_SHAPES = 64
-# How many usual jobs may come before free capacity counts as lost. On traces, the allocation grows
-# quickly up to 8 jobs, and slowly beyond 16.
-NEXT_JOBS = 16
+# How many usual jobs may come before free capacity counts as lost.
+NEXT_JOBS = 5
 # Appliances that are computed at once, states and shapes that are remembered: bound the memory.
 _CHUNK = 512
 _MAX_STATES = 100_000
@@ -201,11 +201,12 @@ class Fragmentation:
         return fragments
 
     def _best_use(self, usable: np.ndarray) -> np.ndarray:
-        """Return the expected maximum over the next jobs of what each shape can use, by column."""
+        """Return how much the best suited of the next jobs is expected to use, by column."""
         order = np.argsort(-usable, axis=0)
+        ordered = np.take_along_axis(usable, order, axis=0)
+        # The chance that one of the next jobs has one of the shapes up to this one.
         share = np.cumsum(self._weights[order], axis=0) / self._total_weight
-        # The chance that none of the next jobs has one of the shapes up to this one.
-        unused = np.maximum(1 - share, 0) ** NEXT_JOBS
-        chance = -np.diff(unused, axis=0, prepend=1.0)
-        best: np.ndarray = (np.take_along_axis(usable, order, axis=0) * chance).sum(axis=0)
+        chance = 1 - np.maximum(1 - share, 0) ** NEXT_JOBS
+        best: np.ndarray = (ordered * chance).sum(axis=0)
+        best -= (ordered[1:] * chance[:-1]).sum(axis=0)
         return best
