@@ -28,6 +28,8 @@ from tenants.models.appliances import decode_inventory
 MAX_APPLIANCES = 1000
 MIN_DURATION = timedelta(minutes=5)
 MAX_DURATION = timedelta(days=90)
+# How often one may begin in the time in which overlaps are looked for.
+MAX_BEGINS = 1000
 MAX_AHEAD = timedelta(days=366)
 _SECOND = timedelta(seconds=1)
 Errors = dict[str, list[str]]
@@ -69,7 +71,7 @@ def checked(
         "gpus": request.gpus,
         "schedule": _stored_schedule(request.schedule),
         "time_zone": request.time_zone,
-        "duration_seconds": min(request.duration_seconds, 2 * MAX_DURATION // _SECOND),
+        "duration_seconds": max(0, min(request.duration_seconds, 2 * MAX_DURATION // _SECOND)),
     }
     errors = {
         **_name_errors(session, reservation, columns["name"]),
@@ -165,7 +167,7 @@ def _schedule_errors(columns: Columns, *, now: datetime) -> Errors:
     if errors:
         return errors
     until = now + CHECKED_FOR
-    periods = periods_until(Reservation(**columns), until, now=now)
+    periods = periods_until(Reservation(**columns), until, now=now, max_count=MAX_BEGINS + 1)
     if not periods:
         return {"schedule": ["It has no time in the future."]}
     if periods[0][0] > now + MAX_AHEAD:
@@ -173,6 +175,9 @@ def _schedule_errors(columns: Columns, *, now: datetime) -> Errors:
     if overlaps_itself(periods):
         problem = "It begins again before it ends"
         return {"schedule": [f"{problem}. Choose fewer times or a shorter duration."]}
+    if len(periods) > MAX_BEGINS:
+        often = f"It begins more than {MAX_BEGINS} times in {CHECKED_FOR.days} days"
+        return {"schedule": [f"{often}. Choose fewer times, each for longer."]}
     return {}
 
 
@@ -192,11 +197,18 @@ def _overlap_errors(
             Reservation.tenant_id == reservation.tenant_id, Reservation.id != reservation.id
         )
     )
-    listed = [(other, periods_until(other, until, now=now)) for other in others]
+    ids = set(columns["appliance_ids"])
+    listed = [
+        (other, periods_until(other, until, now=now))
+        for other in others
+        if not ids.isdisjoint(other.appliance_ids)
+    ]
     taken = TakenTimes(
-        busy
-        for appliance in appliances
-        for busy in _busy_periods(appliance, listed, columns["gpus"])
+        {
+            busy
+            for appliance in appliances
+            for busy in _busy_periods(appliance, listed, columns["gpus"])
+        }
     )
     clash = taken.overlap(periods)
     if clash is None:

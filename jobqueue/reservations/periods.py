@@ -19,7 +19,8 @@ CHECKED_FOR = timedelta(days=90)
 # Free times that are tried, the nearest first.
 MAX_TRIED = 500
 _MAX_PERIODS = 5000
-_NEVER = datetime.max.replace(tzinfo=UTC)
+# Nothing begins later: its end, and times to look for beyond it, must be dates, too.
+_NEVER = datetime.max.replace(tzinfo=UTC) - timedelta(days=2 * 366)
 
 
 def periods_of(
@@ -37,10 +38,12 @@ def _next_periods(
     return _periods((schedule, time_zone, duration_seconds), now, max_count, _NEVER)
 
 
-def periods_until(reservation: Reservation, until: datetime, *, now: datetime) -> list[Period]:
+def periods_until(
+    reservation: Reservation, until: datetime, *, now: datetime, max_count: int = _MAX_PERIODS
+) -> list[Period]:
     """Return the periods of a reservation that begin before an instant, but at least the next."""
     key = (reservation.schedule, reservation.time_zone, reservation.duration_seconds)
-    return list(_periods(key, now, _MAX_PERIODS, until))
+    return list(_periods(key, now, max_count, until))
 
 
 def _periods(
@@ -49,7 +52,7 @@ def _periods(
     schedule, time_zone, duration_seconds = key
     duration = timedelta(seconds=duration_seconds)
     first = next_time(schedule, time_zone, after=now - duration)
-    if first is None:
+    if first is None or first > _NEVER:
         return ()
     begins = times_between(
         schedule, time_zone, first=first, until=max(first, until), max_count=max_count
@@ -89,8 +92,8 @@ class TakenTimes:
         All periods move by the same time. None: there is no such time before an instant.
         """
         begins, ends = _seconds(periods)
-        later = (self._ends[:, None] - begins[None, :]).ravel()
-        earlier = (self._begins[:, None] - ends[None, :]).ravel()
+        later = _nearest_shifts(np.sort(self._ends), begins)
+        earlier = _nearest_shifts(self._begins, ends)
         shifts = np.unique(np.concatenate([later, earlier]))
         is_in_time = begins[0] + shifts >= now.timestamp()
         shifts = shifts[is_in_time & (ends[-1] + shifts <= until.timestamp())]
@@ -107,6 +110,19 @@ class TakenTimes:
         latest = np.concatenate([[-np.inf], self._latest_ends])
         taken: npt.NDArray[np.bool_] = latest[before] > begins
         return taken
+
+
+def _nearest_shifts(
+    targets: npt.NDArray[np.float64], times: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return by how much each time moves to sorted targets, of which the nearest are enough.
+
+    All pairs would not fit in memory where both repeat often.
+    """
+    places = np.searchsorted(targets, times)[:, None] + np.arange(-MAX_TRIED, MAX_TRIED)
+    is_there = (places >= 0) & (places < targets.size)
+    shifts = targets[np.clip(places, 0, targets.size - 1)] - times[:, None]
+    return np.unique(shifts[is_there])
 
 
 def _seconds(

@@ -2,6 +2,7 @@
 
 # ruff: noqa: ANN401 - builders pass any field on
 
+import tracemalloc
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +18,7 @@ from jobqueue.projects.models import Project
 from jobqueue.queue.pending import explain_job
 from jobqueue.reservations.checks import ReservationRequest
 from jobqueue.reservations.models import Reservation
+from jobqueue.reservations.periods import TakenTimes
 from jobqueue.reservations.service import (
     create_reservation,
     delete_reservation,
@@ -217,3 +219,33 @@ def test_a_member_may_not_reserve_nor_another_tenant(session: Session, cast: Cas
     with pytest.raises(InvalidInputError) as caught:
         create_reservation(session, scope_of(cast.charlie), wanted(), now=NOON)
     assert set(caught.value.errors) == {"project_id", "appliance_ids"}
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"duration_seconds": -(10**30)}, "duration_seconds"),
+        ({"schedule": "9999-12-31T23:00"}, "schedule"),
+        ({"schedule": "R/9999-12-31T00:00/P1D"}, "schedule"),
+        # 90 days have 12,960 times of ten minutes.
+        ({"schedule": "*/10 * * * *", "duration_seconds": 300}, "schedule"),
+    ],
+)
+def test_a_reservation_out_of_any_range_is_refused(
+    session: Session, cast: Cast, changes: dict[str, Any], field: str
+) -> None:
+    assert set(errors_of(session, cast, **changes)) == {field}
+
+
+def test_the_nearest_free_time_among_many_is_found_in_little_memory() -> None:
+    # Every three hours for a year, an hour each; the other one wants the same hours.
+    taken = [(NOON + 3 * number * HOUR, NOON + (3 * number + 1) * HOUR) for number in range(3000)]
+    wanted_periods = taken[:1000]
+    tracemalloc.start()
+    times = TakenTimes((period, "often") for period in taken)
+    free = times.nearest_free(wanted_periods, now=NOON, until=NOON + 10_000 * HOUR)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert free == (NOON + HOUR, NOON + 2 * HOUR)
+    assert peak_bytes < 64 * 2**20
