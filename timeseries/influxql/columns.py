@@ -25,6 +25,7 @@ from timeseries.influxql.windows import REDUCERS, Reduced, Segments, percentile
 OPERATORS = frozenset({"+", "-", "*", "/", "%"})
 SELECTORS = frozenset({"first", "last", "min", "max", "percentile"})
 _MAX_AVERAGED = 10_000
+_MAX_PERCENT = 100
 _COUNTS = {"percentile": (2, 2)} | dict.fromkeys(REDUCERS, (1, 1))
 
 
@@ -141,8 +142,10 @@ def _check_call(call: Call, *, has_windows: bool) -> None:
         _check_transformation(call, has_windows=has_windows)
     elif not isinstance(first, Name | Wildcard | Regex):
         raise StatementError(f"expected field argument in {function}()")
-    if function == "percentile" and not isinstance(call.arguments[1], Number):
-        raise StatementError("expected float argument in percentile()")
+    if function == "percentile":
+        percent = call.arguments[1]
+        if not isinstance(percent, Number) or percent.value > _MAX_PERCENT:
+            raise StatementError("expected float argument from 0 to 100 in percentile()")
 
 
 def _check_transformation(call: Call, *, has_windows: bool) -> None:

@@ -35,6 +35,8 @@ _SHOWN = (
 )
 _MAX_ROWS = 2**31
 _MAX_DIGITS = 40
+# Times are 64-bit numbers.
+_MAX_WINDOW_NS = 2**61
 
 
 def parse(text: str) -> list[Statement]:
@@ -228,6 +230,8 @@ def _window(call: Call) -> tuple[int, int]:
     durations = [_signed_ns(argument) for argument in call.arguments]
     if len(durations) not in {1, 2} or None in durations or (durations[0] or 0) <= 0:
         raise InfluxQLError("time() takes a duration above 0, and an offset: time(10m, 2m).")
+    if any(abs(duration or 0) > _MAX_WINDOW_NS for duration in durations):
+        raise InfluxQLError("time() takes durations of at most 73 years.")
     return durations[0] or 0, (durations[1] or 0) if len(durations) > 1 else 0
 
 

@@ -19,6 +19,7 @@ DURATION_NS = {
     "w": 604_800_000_000_000,
 }
 _DURATION = re.compile(r"(\d+)(ns|ms|u|µ|s|m|h|d|w)")
+# A comment without an end is an error at once: many would each be looked through to the end.
 _TOKEN = re.compile(
     r"""(?P<space>\s+|--[^\n]*|/\*.*?\*/)
     |(?P<duration>(?:\d{1,15}(?:ns|ms|u|µ|s|m|h|d|w))+(?![A-Za-z0-9_]))
@@ -26,7 +27,7 @@ _TOKEN = re.compile(
     |(?P<word>[A-Za-z_][A-Za-z0-9_]*)
     |"(?P<quoted>(?:[^"\\\n]|\\.)*)"
     |'(?P<text>(?:[^'\\\n]|\\.)*)'
-    |(?P<sign>::|!=|<>|!~|=~|<=|>=|[-+*/%=<>(),.;])""",
+    |(?P<sign>::|!=|<>|!~|=~|<=|>=|/(?!\*)|[-+*%=<>(),.;])""",
     re.VERBOSE | re.DOTALL,
 )
 _REGEX = re.compile(r"/((?:[^/\\\n]|\\.)+)/")

@@ -8,6 +8,7 @@ import pytest
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.influxql import results
 from timeseries.influxql.queries import answers
+from timeseries.influxql.syntax import InfluxQLError
 from timeseries.points import Point
 from timeseries.promql.selection import QueryTimeoutError, Source
 from timeseries.store import Store, write
@@ -57,6 +58,7 @@ def values(store: Store, text: str, **settings: Any) -> list[list[Any]]:  # noqa
         ("SELECT power_watts FROM gpu WHERE now()", "compares a tag"),
         ("SELECT holt_winters(power_watts) FROM gpu", "holt_winters() is not supported"),
         ("SELECT percentile(power_watts) FROM gpu", "invalid number of arguments"),
+        ("SELECT percentile(power_watts, 99999999999999999999) FROM gpu", "from 0 to 100"),
         ("SELECT mean(power_watts, 2) FROM gpu", "invalid number of arguments"),
         ("SELECT mean(max(power_watts)) FROM gpu", "expected field argument in mean()"),
         ("SELECT difference(mean(power_watts)) FROM gpu", "requires a GROUP BY interval"),
@@ -73,6 +75,19 @@ def values(store: Store, text: str, **settings: Any) -> list[list[Any]]:  # noqa
 )
 def test_what_is_not_there_is_refused_by_name(store: Store, text: str, message: str) -> None:
     assert message in answer(store, text)["error"]
+
+
+@pytest.mark.parametrize("window", ["999999999999999w", "1m, 999999999999999w"])
+def test_windows_of_more_than_64_bits_are_refused(store: Store, window: str) -> None:
+    with pytest.raises(InfluxQLError, match="at most 73 years"):
+        answer(store, f"SELECT mean(power_watts) FROM gpu GROUP BY time({window})")
+
+
+def test_a_comment_without_an_end_is_refused_at_once(store: Store) -> None:
+    assert answer(store, "SELECT power_watts /* in W */ FROM gpu")["series"]
+    # Looking through the rest of the text for the end of each took a minute.
+    with pytest.raises(InfluxQLError, match=r"Unexpected '/\*"):
+        answer(store, "SELECT " + "/* " * 33_000)
 
 
 def test_a_tenant_sees_neither_others_nor_its_own_tag(store: Store) -> None:
