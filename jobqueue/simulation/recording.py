@@ -5,6 +5,7 @@ each other line has a job. Users and projects are numbers; 0 is no project.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import count, islice
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from jobqueue.placement.views import WHOLE_GPU, ApplianceView, GPUView
 FORMAT = "vedette-recording/1"
 MAX_ADDED = 10_000
 _MAX_ERRORS = 20
+# Texts that are no UTF-8, and values nested too deep, are errors of Python.
+_DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
@@ -196,16 +199,16 @@ def add_appliances(recording: Recording, wanted: str) -> list[RecordedAppliance]
             f"There is no appliance {name!r}. Choose one of {', '.join(sorted(names)[:10])}."
         )
     like = names[name]
-    added = [
-        msgspec.structs.replace(like, name=f"{name}+{copy}") for copy in range(1, int(number) + 1)
-    ]
+    # There may be some already, such as those of a second 2xdgx-01.
+    free_names = (f"{name}+{copy}" for copy in count(1) if f"{name}+{copy}" not in names)
+    added = [msgspec.structs.replace(like, name=free) for free in islice(free_names, int(number))]
     return [*recording.appliances, *added]
 
 
 def _header(path: Path, line: bytes) -> _Header:
     try:
         header = msgspec.json.decode(line, type=_Header)
-    except msgspec.MsgspecError as error:
+    except _DECODE_ERRORS as error:
         raise InvalidInputError(
             f"{path} is no recording ({error}). Write one with `vedette job export`."
         ) from error
@@ -223,7 +226,7 @@ def _jobs(path: Path, lines: Iterable[bytes]) -> list[RecordedJob]:
     for number, line in enumerate(lines, 2):
         try:
             jobs.append(decode(line))
-        except msgspec.MsgspecError as error:
+        except _DECODE_ERRORS as error:
             errors.append(f"line {number}: {error}")
             if len(errors) == _MAX_ERRORS:
                 break

@@ -8,6 +8,7 @@ from itertools import product
 import msgspec
 
 from core.errors import InvalidInputError
+from jobqueue.simulation.order import ORDER_NAMES
 from jobqueue.simulation.recording import Recording, add_appliances, check_recording
 from jobqueue.simulation.replay import Replay
 from jobqueue.simulation.results import Results, figures
@@ -47,6 +48,11 @@ def scenarios(recording: Recording, changes: Changes) -> list[Scenario]:
     """
     check_recording(recording)
     today = recording.rules
+    unknown = sorted({today.order, *changes.orders} - set(ORDER_NAMES))
+    if unknown:
+        raise InvalidInputError(
+            f"Unknown order {unknown[0]!r}. Choose one of {', '.join(ORDER_NAMES)}."
+        )
     wider = msgspec.structs.replace(recording)
     for wanted in changes.added:
         wider.appliances = add_appliances(wider, wanted)

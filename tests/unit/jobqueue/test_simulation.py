@@ -16,6 +16,7 @@ from jobqueue.simulation.recording import (
     RecordedGPU,
     RecordedJob,
     Recording,
+    add_appliances,
     read_recording,
     write_recording,
 )
@@ -175,3 +176,31 @@ def test_the_times_of_a_public_trace_are_replayed(tmp_path: Path) -> None:
     [today] = document["scenarios"]
     # The first runs 50 s; the second, to the end of the trace, waits for it.
     assert (today["jobs"], today["seconds"]) == (2, 80.0)
+
+
+@pytest.mark.parametrize(
+    "header", [b'{"format":"\xff"}', b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"]
+)
+def test_a_file_that_is_no_recording_is_refused(tmp_path: Path, header: bytes) -> None:
+    path = tmp_path / "jobs.jsonl"
+    path.write_bytes(header)
+    with pytest.raises(InvalidInputError, match="is no recording"):
+        read_recording(path)
+
+
+def test_a_recording_with_an_unknown_order_is_refused() -> None:
+    appliance = RecordedAppliance(name="dgx-01", cpus=8, memory_bytes=2**30)
+    recording = Recording(
+        appliances=[appliance],
+        rules=QueueRules(order="lottery"),
+        jobs=[RecordedJob(submitted_seconds=0, run_seconds=1)],
+    )
+    with pytest.raises(InvalidInputError, match="Unknown order 'lottery'"):
+        scenarios(recording, Changes())
+
+
+def test_appliances_that_are_added_twice_have_names_of_their_own() -> None:
+    recording = Recording(appliances=[RecordedAppliance(name="a", cpus=8, memory_bytes=2**30)])
+    recording.appliances = add_appliances(recording, "2xa")
+    listed = add_appliances(recording, "1xa")
+    assert [appliance.name for appliance in listed] == ["a", "a+1", "a+2", "a+3"]
