@@ -29,7 +29,7 @@ NEEDS |= {
 # Operations that every token allows: those that show the user.
 ANYBODYS = {"Me.show_me"}
 # Reads whose service asks for more than to look, of some who ask.
-ASKING_MORE = {"Users.show"}
+ASKING_MORE = {"Users.show", "Queue.jobs", "Queue.shares"}
 
 Headers = dict[str, dict[str, dict[str, str]]]
 
