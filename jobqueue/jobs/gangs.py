@@ -67,7 +67,9 @@ def settle_members(session: Session, attempt: Attempt, *, may_restart: bool, now
     """
     job = attempt.job
     others = session.scalars(
-        select(Job).where(Job.array_id == job.array_id, Job.id != job.id)
+        select(Job)
+        .where(Job.array_id == job.array_id, Job.id != job.id)
+        .execution_options(populate_existing=True)
     ).unique()
     restarts = may_restart and not any(
         other.state.is_final or other.stop_requested_at for other in others

@@ -25,7 +25,7 @@ from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.jobs.transitions import move_job, record_event, shorten
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import queue_time
-from jobqueue.states import JobState, Reason
+from jobqueue.states import AttemptState, JobState, Reason
 from protocol.job_spec import FailureClass, JobKind
 
 FIRST_PAUSE = timedelta(seconds=10)
@@ -77,13 +77,17 @@ def end_job(
         now: the time.
     """
     job, reason = attempt.job, values["reason"]
-    # A user may request a stop at the same moment: from here on that waits.
-    session.execute(select(Job.id).where(Job.id == job.id).with_for_update())
+    # A user may request a stop at the same moment, and other members of its gang may end: from here
+    # on that waits.
+    locked = Job.array_id == job.array_id if stands_together(job) else Job.id == job.id
+    session.execute(select(Job.id).where(locked).order_by(Job.id).with_for_update())
     session.refresh(job)
     state = JobState(job.state)
+    if to is JobState.SUCCEEDED and _gang_moves(attempt):
+        reason = attempt.stop_reason
     retry = _next_try(session, job, attempt, reason, now=now)
     if stands_together(job):
-        retry = _with_members(session, attempt, to, retry, now=now)
+        retry = _with_members(session, attempt, reason, retry, now=now)
     if not retry:
         move_job(session, job.id, to, **values)
         record_event(session, job, message=values["message"], now=now)
@@ -105,10 +109,20 @@ def end_job(
         record_event(session, job, now=now)
 
 
+def _gang_moves(attempt: Attempt) -> bool:
+    """Return whether the queue stopped a member of a gang that is to start again as a whole.
+
+    A member may store a checkpoint then and exit with 0: it has not succeeded while others stop,
+    which would wait for it forever.
+    """
+    is_moving = attempt.stop_reason in {Reason.PREEMPTED, Reason.APPLIANCE_DRAINED}
+    return is_moving and stands_together(attempt.job)
+
+
 def _with_members(
     session: Session,
     attempt: Attempt,
-    to: JobState,
+    reason: Reason,
     retry: tuple[str, timedelta] | None,
     *,
     now: datetime,
@@ -116,7 +130,10 @@ def _with_members(
     """Return how a member of a gang goes on, which starts anew as a whole or ends as a whole."""
     if attempt.stop_reason is Reason.GANG_RESTARTED and attempt.job.stop_requested_at is None:
         return f"Attempt {attempt.number} stopped with the other members; queued again.", _NO_PAUSE
-    if attempt.stop_reason is Reason.MEMBER_ENDED or to is JobState.SUCCEEDED:
+    has_succeeded = attempt.state is AttemptState.SUCCEEDED
+    if attempt.stop_reason is Reason.MEMBER_ENDED or (
+        has_succeeded and (retry is None or reason not in _QUEUED_AGAIN)
+    ):
         return None
     restarts = settle_members(session, attempt, may_restart=retry is not None, now=now)
     return retry if restarts else None

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
+from jobqueue.dispatch.drains import drain, move_overdue
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.pending import explain_job, try_job
@@ -234,3 +235,54 @@ def test_an_appliance_that_is_lost_with_several_members_counts_as_one_retry(
         sweep_attempts(session, now=now)
         assert states(session, leader) == ["queued", "queued"]
         now += timedelta(hours=1)
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_member_that_exits_with_0_when_it_is_preempted_starts_again_with_the_others(
+    session: Session, cast: Cast, *, is_first: bool
+) -> None:
+    set_settings(session, scope_of(cast.alice), cast.acme.id, QueueSettings(allows_preemption=True))
+    first, second = running(session, cast, is_preemptible=True)
+    urgent = submit(session, cast.alice, "urgent", gpus=8)
+    dispatch(session, now=LATER)
+    session.refresh(first)
+    session.refresh(second)
+    ends = [(first, ObservedState.SUCCEEDED), (second, ObservedState.STOPPED)]
+    for attempt, end in ends if is_first else reversed(ends):
+        report(session, attempt, end)
+    assert states(session, first.job) == ["queued", "queued"]
+    dispatch(session, now=LATER)
+    session.refresh(urgent)
+    assert urgent.state is JobState.STARTING
+    assert urgent.attempt is not None
+    report(session, urgent.attempt, ObservedState.SUCCEEDED)
+    dispatch(session, now=LATER + timedelta(hours=1))
+    assert states(session, first.job) == ["starting", "starting"]
+
+
+def test_members_that_exit_with_0_when_they_are_drained_move(session: Session, cast: Cast) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    leader = submit(session, cast.alice, nodes=2, gpus=4)
+    dispatch(session, now=NOON)
+    first, second = latest(session, leader)
+    drain(session, scope_of(cast.alice), first.appliance_id, wait=timedelta(0), now=NOON)
+    session.flush()
+    move_overdue(session, now=NOON)
+    session.expire_all()
+    report(session, first, ObservedState.STOPPED)
+    report(session, second, ObservedState.SUCCEEDED)
+    assert states(session, leader) == ["queued", "queued"]
+
+
+def test_a_preempted_member_that_exits_with_0_ends_when_a_user_stopped_the_gang(
+    session: Session, cast: Cast
+) -> None:
+    set_settings(session, scope_of(cast.alice), cast.acme.id, QueueSettings(allows_preemption=True))
+    first, second = running(session, cast, is_preemptible=True)
+    submit(session, cast.alice, "urgent", gpus=8)
+    dispatch(session, now=LATER)
+    stop_job(session, scope_of(cast.alice), first.job_id, now=LATER)
+    session.expire_all()
+    report(session, first, ObservedState.SUCCEEDED)
+    report(session, second, ObservedState.STOPPED)
+    assert states(session, first.job) == ["succeeded", "stopped"]
