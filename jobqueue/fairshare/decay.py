@@ -8,10 +8,14 @@ one factor. The instants may lie in any order: a clock that was set back changes
 import math
 from datetime import datetime, timedelta
 
+# A clock that was years ahead leaves times in the future: usage grows towards them, but stays a
+# number that can be compared and multiplied.
+_MAX_DOUBLINGS = 300.0
+
 
 def decay_factor(elapsed: timedelta, half_life: timedelta) -> float:
     """Return what is left of usage after some time: 0.5 after one half-life."""
-    return math.exp2(-(elapsed / half_life))
+    return math.exp2(min(-(elapsed / half_life), _MAX_DOUBLINGS))
 
 
 def decayed_seconds(

@@ -1,5 +1,6 @@
 """Decayed usage in the database is exact: nothing counts twice, and nothing is lost."""
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 
@@ -9,7 +10,7 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, transaction
 from jobqueue.fairshare import usage as charging
 from jobqueue.fairshare.accounts import billed
-from jobqueue.fairshare.decay import decayed_seconds
+from jobqueue.fairshare.decay import decay_factor, decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.settings import OrderSettings
 from jobqueue.fairshare.usage import Account, charge_ended, read_usage, tenants_to_charge
@@ -88,6 +89,12 @@ def test_ends_in_any_order_and_a_clock_that_was_set_back_change_nothing(
     charge(session, cast, now=NOON - timedelta(days=3))
     expected = exact(NOON - HOUR, NOON, at=NOON) + exact(late - HOUR, late, at=NOON)
     assert gpu_seconds(session, cast, now=NOON) == pytest.approx(expected)
+
+
+def test_a_clock_that_was_years_ahead_leaves_usage_a_number() -> None:
+    assert decay_factor(-HOUR, HOUR) == 2
+    # The shortest half-life, and usage that was charged two months ahead.
+    assert math.isfinite(decay_factor(timedelta(days=-60), HOUR) * 10**24 * 10**12)
 
 
 def test_an_end_before_the_start_uses_nothing(
