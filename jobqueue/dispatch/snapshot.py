@@ -166,7 +166,8 @@ def read_waiting(
 ) -> list[WaitingJob]:
     """Return the jobs of these that wait for an appliance, in the order of the queue.
 
-    The first member of a gang comes with the others, as long as all of them wait.
+    The first member of a gang comes with the others, as long as all of them wait; otherwise, of a
+    gang that starts as a whole, it is left out.
 
     Args:
         session: the session.
@@ -184,7 +185,12 @@ def read_waiting(
     of_gang: dict[str, list[WaitingJob]] = {}
     for member in members:
         of_gang.setdefault(member.view.array_id or "", []).append(member)
-    return [_with_members(job, of_gang.get(job.id, ())) for job in waiting]
+    whole = [_with_members(job, of_gang.get(job.id, ())) for job in waiting]
+    # While a long queue is placed, some members may have been stopped.
+    parts = [job.id for job in whole if job.view.nodes > 1 and not job.members]
+    stuck = select(Job.id).where(Job.id.in_(parts), Job.on_member_loss != OnMemberLoss.CONTINUE)
+    left_out = set(session.scalars(stuck)) if parts else set[str]()
+    return [job for job in whole if job.id not in left_out]
 
 
 def _with_members(job: WaitingJob, members: Sequence[WaitingJob]) -> WaitingJob:

@@ -12,7 +12,9 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import drain, move_overdue
+from jobqueue.dispatch.snapshot import read_waiting
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.transitions import move_job
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.pending import explain_job, try_job
 from jobqueue.queue.resubmission import retry_job, set_priority
@@ -286,3 +288,15 @@ def test_a_preempted_member_that_exits_with_0_ends_when_a_user_stopped_the_gang(
     report(session, first, ObservedState.SUCCEEDED)
     report(session, second, ObservedState.STOPPED)
     assert states(session, first.job) == ["succeeded", "stopped"]
+
+
+def test_a_gang_of_which_a_part_was_just_stopped_is_not_placed_as_a_single_job(
+    session: Session, cast: Cast
+) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    leader = submit(session, cast.alice, nodes=2, gpus=4)
+    [whole] = read_waiting(session, cast.acme.id, [leader.id], (), now=NOON)
+    assert len(whole.members) == 2
+    # Stopping an array does that in parts, the last tasks first.
+    move_job(session, members(session, leader)[1].id, JobState.STOPPED)
+    assert not read_waiting(session, cast.acme.id, [leader.id], (), now=NOON)
