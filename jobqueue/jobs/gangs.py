@@ -71,9 +71,9 @@ def settle_members(session: Session, attempt: Attempt, *, may_restart: bool, now
         .where(Job.array_id == job.array_id, Job.id != job.id)
         .execution_options(populate_existing=True)
     ).unique()
-    restarts = may_restart and not any(
-        other.state.is_final or other.stop_requested_at for other in others
-    )
+    able = [other for other in others if not other.state.is_final and not other.stop_requested_at]
+    # One that has ended may have been deleted since.
+    restarts = may_restart and len(able) == job.nodes - 1
     reason = Reason.GANG_RESTARTED if restarts else Reason.MEMBER_ENDED
     is_other = Job.array_id == job.array_id, Job.id != job.id
     _stop_running(session, is_other, reason)

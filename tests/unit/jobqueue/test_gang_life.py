@@ -18,6 +18,7 @@ from jobqueue.jobs.transitions import move_job
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.pending import explain_job, try_job
 from jobqueue.queue.resubmission import retry_job, set_priority
+from jobqueue.queue.retention import delete_job
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState, Reason
 from protocol.attempts import ObservedState
@@ -300,3 +301,14 @@ def test_a_gang_of_which_a_part_was_just_stopped_is_not_placed_as_a_single_job(
     # Stopping an array does that in parts, the last tasks first.
     move_job(session, members(session, leader)[1].id, JobState.STOPPED)
     assert not read_waiting(session, cast.acme.id, [leader.id], (), now=NOON)
+
+
+def test_a_gang_does_not_restart_without_a_member_that_was_deleted(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(session, cast, on_member_loss="restart", max_retries=1)
+    report(session, second, ObservedState.SUCCEEDED)
+    delete_job(session, scope_of(cast.alice), second.job_id, now=LATER)
+    session.expire_all()
+    report(session, first, ObservedState.FAILED, exit_code=1, reason="exit_code")
+    assert states(session, first.job) == ["failed"], "it would wait forever to be complete"
