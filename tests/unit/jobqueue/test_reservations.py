@@ -95,6 +95,23 @@ def test_others_may_use_the_gpus_that_are_not_reserved(gpus: int, action: Action
     assert decide(job, some_gpus, appliances=views).action is action
 
 
+@pytest.mark.parametrize(("gpus", "action"), [(2, Action.ASSIGN), (3, Action.BIND)])
+def test_what_several_projects_reserved_at_once_adds_up(gpus: int, action: Action) -> None:
+    # Of eight GPUs, vision has three and speech three, of which it uses one: two are left.
+    fields = {name: getattr(RESERVED, name) for name in RESERVED.__dataclass_fields__}
+    speech = {"project": "speech", "project_ids": frozenset({"speech"}), "gpus": 3}
+    vision = ReservationView(**fields | {"gpus": 3})
+    running = RunningJob(job_id="s", gpu_uuids=[gpu_uuid("dgx-01", 0)], project_id="speech")
+    snapshot = Snapshot(
+        now=NOON,
+        jobs=[waiting_job("a", gpus=gpus)],
+        appliances=[appliance("dgx-01", running=[running])],
+        reservations=[vision, ReservationView(**fields | speech)],
+    )
+    [decision] = plan(snapshot)
+    assert decision.action is action
+
+
 def test_the_expected_start_is_the_end_of_the_reservation() -> None:
     job = waiting_job("a", gpus=1, time_limit=3 * HOUR)
     snapshot = Snapshot(
