@@ -68,10 +68,13 @@ def replace_quotas(
         key, sentence = problem
         places = [place for place, request in enumerate(requests) if request.key == key]
         _refuse({f"quotas.{places[0]}.guaranteed" if places else "quotas": [sentence]})
-    present = {QuotaKey(row.resource, row.gpu_model): row for row in quotas_of(session, project.id)}
+    present = {
+        _folded(QuotaKey(row.resource, row.gpu_model)): row
+        for row in quotas_of(session, project.id)
+    }
     for request in requests:
         values = asdict(request) | {"gpu_model": request.key.gpu_model}
-        row = present.pop(request.key, None)
+        row = present.pop(_folded(request.key), None)
         if row is None:
             row = ProjectQuota(tenant_id=project.tenant_id, project_id=project.id)
             session.add(row)
@@ -126,7 +129,7 @@ def _errors(requests: Sequence[QuotaRequest]) -> dict[str, list[str]]:
     errors: dict[str, list[str]] = {}
     if len(requests) > MAX_QUOTAS:
         errors["quotas"] = [f"There are {len(requests)} quotas; use at most {MAX_QUOTAS}."]
-    keys = [request.key for request in requests]
+    keys = [_folded(request.key) for request in requests]
     for place, request in enumerate(requests):
         field = f"quotas.{place}"
         word = request.key.gpu_model
@@ -134,7 +137,7 @@ def _errors(requests: Sequence[QuotaRequest]) -> dict[str, list[str]]:
             errors[f"{field}.gpu_model"] = [f"{word[:30]!r} is not a GPU model, such as 'H100'."]
         elif word and request.resource is not QuotaResource.GPUS:
             errors[f"{field}.gpu_model"] = [f"Only gpus are by model; remove {word!r}."]
-        elif keys.index(request.key) < place:
+        elif keys.index(keys[place]) < place:
             errors[field] = [f"There are two quotas of {request.key.amount(2)[2:]}; remove one."]
         for name in LIMITS:
             value = getattr(request, name)
@@ -145,6 +148,11 @@ def _errors(requests: Sequence[QuotaRequest]) -> dict[str, list[str]]:
             shown = f"less than the {guaranteed} that are guaranteed; enter at least that"
             errors.setdefault(f"{field}.maximum", []).append(f"maximum is {maximum}, {shown}.")
     return errors
+
+
+def _folded(key: QuotaKey) -> QuotaKey:
+    """Return a key by which H100 and h100 are the same, as they are in MySQL."""
+    return key._replace(gpu_model=key.gpu_model.casefold())
 
 
 def _refuse(errors: Mapping[str, Sequence[str]]) -> None:

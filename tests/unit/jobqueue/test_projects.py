@@ -126,6 +126,20 @@ def test_a_change_voids_plans_of_placement(session: Session, cast: Cast) -> None
     assert session.scalars(generation).one() == before + 1
 
 
+def test_words_of_gpu_models_differ_by_more_than_their_case(session: Session, cast: Cast) -> None:
+    # In MySQL, two such rows would have the same key.
+    add_appliance(session, cast.acme, "dgx-01")
+    add(session, cast, "vision")
+    guarantee(session, cast, "vision", 0, gpu_model="H100")
+    [before] = quotas_of(session, get_project(session, scope_of(cast.alice), "vision").id)
+    guarantee(session, cast, "vision", 0, gpu_model="h100")
+    [after] = quotas_of(session, before.project_id)
+    assert (after.id, after.gpu_model) == (before.id, "h100")
+    twice = [QuotaRequest(resource=QuotaResource.GPUS, gpu_model=word) for word in ("H100", "h100")]
+    with pytest.raises(InvalidInputError, match="There are two quotas of h100 GPUs"):
+        set_quotas(session, scope_of(cast.alice), "vision", twice)
+
+
 def test_a_project_with_jobs_or_projects_below_is_not_archived(
     session: Session, cast: Cast
 ) -> None:
