@@ -85,15 +85,21 @@ def delete_reservation(session: Session, scope: Scope, reservation_id: str) -> N
 
 
 def reservation_views(session: Session, tenant_id: str, *, now: datetime) -> list[ReservationView]:
-    """Return the reservations of a tenant as placement sees them."""
+    """Return the reservations of a tenant as placement sees them.
+
+    Those for an archived project keep nothing: nobody can submit jobs to it.
+    """
     reservations = session.scalars(
         select(Reservation).where(Reservation.tenant_id == tenant_id)
     ).all()
     if not reservations:
         return []
     projects = session.execute(
-        select(Project.id, Project.parent_id, Project.name).where(Project.tenant_id == tenant_id)
+        select(Project.id, Project.parent_id, Project.name, Project.archived_at).where(
+            Project.tenant_id == tenant_id
+        )
     ).all()
+    archived = {project.id for project in projects if project.archived_at is not None}
     names = {project.id: project.name for project in projects}
     parents = {project.id: project.parent_id for project in projects}
     return [
@@ -106,6 +112,7 @@ def reservation_views(session: Session, tenant_id: str, *, now: datetime) -> lis
             periods=periods_of(reservation, now=now),
         )
         for reservation in reservations
+        if reservation.project_id not in archived
     ]
 
 

@@ -15,6 +15,7 @@ from jobqueue.placement.explanation import explain_jobs
 from jobqueue.placement.plan import Action, Decision
 from jobqueue.placement.views import JobView, ReservationView, RunningJob, Snapshot
 from jobqueue.projects.models import Project
+from jobqueue.projects.service import archive_project, restore_project
 from jobqueue.queue.pending import explain_job
 from jobqueue.reservations.checks import ReservationRequest
 from jobqueue.reservations.models import Reservation
@@ -169,6 +170,16 @@ def test_placement_follows_a_reservation_until_it_is_deleted(
     delete_reservation(session, scope_of(cast.alice), reservation.id)
     dispatch(session, now=NOON)
     assert session.get_one(Job, job.id).state is JobState.STARTING
+
+
+def test_a_reservation_of_an_archived_project_keeps_nothing(
+    session: Session, cast: Cast, project: Project
+) -> None:
+    create(session, cast)
+    archive_project(session, scope_of(cast.alice), "vision", now=NOON)
+    assert not reservation_views(session, cast.acme.id, now=NOON)
+    restore_project(session, scope_of(cast.alice), project.id)
+    assert len(reservation_views(session, cast.acme.id, now=NOON)) == 1
 
 
 @pytest.mark.usefixtures("project")
