@@ -7,7 +7,7 @@ and placement waits until all of them are.
 from collections.abc import Collection, Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, Select, and_, or_, select
+from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
 from jobqueue.jobs.transitions import move_all, move_attempt, record_events
@@ -23,6 +23,12 @@ _ENDED_BEFORE_START = "Another member of the gang ended before this one started.
 def stands_together(job: Job) -> bool:
     """Return whether a job is a member of a gang that stops or starts as a whole."""
     return job.nodes > 1 and job.on_member_loss != OnMemberLoss.CONTINUE
+
+
+def stops_together(session: Session, job: Job) -> bool:
+    """Return whether a stop of a job is one of its gang, as it is before the gang has started."""
+    has_started = exists().where(Attempt.job_id == Job.id, Job.array_id == job.array_id)
+    return stands_together(job) or (job.nodes > 1 and not session.scalar(select(has_started)))
 
 
 def gang_members(session: Session, job: Job) -> Sequence[Job]:

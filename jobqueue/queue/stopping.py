@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError
 from jobqueue.dispatch.snapshot import WAITING
-from jobqueue.jobs.gangs import stands_together
+from jobqueue.jobs.gangs import stops_together
 from jobqueue.jobs.transitions import (
     move_all,
     move_attempt,
@@ -40,8 +40,8 @@ _BEFORE_START = "Stopped before it started."
 def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> Job:
     """Stop a job: a waiting one at once, a running one through its appliance's desired state.
 
-    A member of a gang stops with the others, unless the gang goes on without lost members. A second
-    request while it stops changes nothing.
+    A member of a gang stops with the others, unless the gang has started and goes on without lost
+    members. A second request while it stops changes nothing.
 
     Raises:
         ForbiddenError: it is another user's job, and the role may not stop those.
@@ -50,12 +50,13 @@ def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> J
     scope.require(Permission.SUBMIT_JOBS)
     job = get_job(session, scope, job_id)
     _require_may_stop(scope, job)
+    is_whole_gang = stops_together(session, job)
     was_requested = job.stop_requested_at is not None
     # Dispatch and reports of appliances move it meanwhile, to and fro if it is tried again.
     while not (_stop_waiting(session, job, now=now) or _request_stop(session, job, scope, now=now)):
         pass
     session.refresh(job)
-    if stands_together(job):
+    if is_whole_gang:
         others = (Job.array_id == job.array_id, Job.state.not_in(_FINAL))
         while stop_all(session, scope, others, now=now):
             pass

@@ -12,7 +12,7 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, Unavai
 from core.spec import listed_facts
 from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.arrays import array_states
-from jobqueue.jobs.gangs import gang_members, stands_together
+from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.job_secrets import make_secret
 from jobqueue.projects.service import list_projects
 from jobqueue.queue.pending import explain_job
@@ -134,7 +134,7 @@ def show(job_id: str) -> ResponseReturnValue:
         troubles = [] if job.state.is_final else gpu_findings(job.attempt)
         is_service = job.kind is JobKind.SERVICE
         instances = service_instances(session, job) if is_service else []
-        members = gang_members(session, job)
+        members, stops_gang = gang_members(session, job), stops_together(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
@@ -147,7 +147,7 @@ def show(job_id: str) -> ResponseReturnValue:
         pending=pending,
         instances=instances,
         members=members,
-        stops_gang=stands_together(job),
+        stops_gang=stops_gang,
         update=update,
         facts=listed_facts(request_like(job)),
         health_check=check_text(job),

@@ -146,6 +146,20 @@ def test_a_gang_without_a_lost_member_goes_on_where_that_was_asked_for(
     dispatch(session, now=LATER)
     dispatch(session, now=LATER + timedelta(minutes=5))
     assert states(session, first.job) == ["running", "starting"], "the member is placed by itself"
+    stop_job(session, scope_of(cast.alice), second.job_id, now=LATER)
+    assert first.job.stop_requested_at is None
+
+
+def test_a_gang_that_has_not_started_never_starts_without_a_member(
+    session: Session, cast: Cast
+) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    add_appliance(session, cast.acme, "dgx-02")
+    submit(session, cast.alice, "blocking", gpus=8)
+    leader = submit(session, cast.alice, nodes=2, gpus=8, on_member_loss="continue")
+    dispatch(session, now=NOON)
+    stop_job(session, scope_of(cast.alice), members(session, leader)[1].id, now=NOON)
+    assert states(session, leader) == ["stopped", "stopped"]
 
 
 def test_a_lost_appliance_ends_the_gang_and_a_drained_one_moves_it(
