@@ -30,6 +30,8 @@ MIN_DURATION = timedelta(minutes=5)
 MAX_DURATION = timedelta(days=90)
 # How often one may begin in the time in which overlaps are looked for.
 MAX_BEGINS = 1000
+# How often all may begin that have an appliance in common; comparing a thousand takes a second.
+MAX_COMPARED = 5000
 MAX_AHEAD = timedelta(days=366)
 _SECOND = timedelta(seconds=1)
 Errors = dict[str, list[str]]
@@ -198,11 +200,15 @@ def _overlap_errors(
         )
     )
     ids = set(columns["appliance_ids"])
-    listed = [
-        (other, periods_until(other, until, now=now))
-        for other in others
-        if not ids.isdisjoint(other.appliance_ids)
-    ]
+    listed: list[tuple[Reservation, list[Period]]] = []
+    remaining = MAX_COMPARED
+    for other in others:
+        if not ids.isdisjoint(other.appliance_ids):
+            listed.append((other, periods_until(other, until, now=now, max_count=remaining + 1)))
+            remaining -= len(listed[-1][1])
+        if remaining < 0:
+            often = f"The reservations of these appliances begin more than {MAX_COMPARED:,} times"
+            return {"schedule": [f"{often}. Choose fewer times, each for longer."]}
     taken = TakenTimes(
         {
             busy

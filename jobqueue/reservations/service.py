@@ -48,7 +48,7 @@ def create_reservation(
 
     Raises:
         InvalidInputError: with the errors by field; an overlap has the nearest free time.
-        ConflictError: the tenant has `MAX_RESERVATIONS`.
+        ConflictError: the tenant has `MAX_RESERVATIONS`, or others were changed at the same time.
     """
     scope.require(Permission.MANAGE_APPLIANCES)
     tenant_id = scope.require_tenant()
@@ -130,16 +130,31 @@ def _with_descendants(project_id: str | None, parents: dict[str, str | None]) ->
 def _save(
     session: Session, reservation: Reservation, request: ReservationRequest, *, now: datetime
 ) -> Reservation:
-    # Of two that overlap and are saved at the same time, the second is refused.
-    begin_writing(session)
-    session.execute(select(Tenant.id).where(Tenant.id == reservation.tenant_id).with_for_update())
+    tenant_id = reservation.tenant_id
+    # Many times take a while to compare, so nobody waits for that.
     with session.no_autoflush:
+        compared = _times(session, tenant_id)
         columns, errors = checked(session, reservation, request, now=now)
     if errors:
         details = " ".join(message for messages in errors.values() for message in messages)
         raise InvalidInputError(f"The reservation was not saved. {details}", errors=errors)
+    begin_writing(session)
+    session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update())
+    with session.no_autoflush:
+        if _times(session, tenant_id) != compared:
+            raise ConflictError("Another reservation was saved at the same time. Try again.")
     for name, value in columns.items():
         setattr(reservation, name, value)
     session.add(reservation)
     session.flush()
     return reservation
+
+
+def _times(session: Session, tenant_id: str) -> list[tuple[object, ...]]:
+    """Return what a tenant's reservations keep, and when."""
+    columns = (
+        *(Reservation.id, Reservation.appliance_ids, Reservation.gpus, Reservation.schedule),
+        *(Reservation.time_zone, Reservation.duration_seconds),
+    )
+    statement = select(*columns).where(Reservation.tenant_id == tenant_id)
+    return [tuple(row) for row in session.execute(statement.order_by(Reservation.id))]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy.orm import Session
 
-from core.errors import ForbiddenError, InvalidInputError
+from core.errors import ConflictError, ForbiddenError, InvalidInputError
 from jobqueue.models import Job
 from jobqueue.placement.explanation import explain_jobs
 from jobqueue.placement.plan import Action, Decision
@@ -17,7 +17,7 @@ from jobqueue.placement.views import JobView, ReservationView, RunningJob, Snaps
 from jobqueue.projects.models import Project
 from jobqueue.projects.service import archive_project, restore_project
 from jobqueue.queue.pending import explain_job
-from jobqueue.reservations.checks import ReservationRequest
+from jobqueue.reservations.checks import ReservationRequest, checked
 from jobqueue.reservations.models import Reservation
 from jobqueue.reservations.periods import TakenTimes
 from jobqueue.reservations.service import (
@@ -277,3 +277,44 @@ def test_the_nearest_free_time_among_many_is_found_in_little_memory() -> None:
     tracemalloc.stop()
     assert free == (NOON + HOUR, NOON + 2 * HOUR)
     assert peak_bytes < 64 * 2**20
+
+
+def test_comparing_many_times_is_bounded_and_blocks_nobody(
+    session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    scope = scope_of(cast.alice)
+    fields: dict[str, Any] = {"project_id": None, "duration_seconds": 600}
+    hourly = wanted(name="Hourly", schedule="0 * * * *", **fields)
+    with monkeypatch.context() as context:
+        context.setattr("jobqueue.reservations.checks.MAX_BEGINS", 9000)
+        create_reservation(session, scope, hourly, now=NOON)
+        context.setattr("jobqueue.reservations.checks.MAX_COMPARED", 100)
+        later = wanted(name="Later", schedule="30 2 * * *", **fields)
+        with pytest.raises(InvalidInputError, match="begin more than 100 times"):
+            create_reservation(session, scope, later, now=NOON)
+
+    def save_another(*arguments: Any, **options: Any) -> Any:
+        columns, errors = checked(*arguments, **options)
+        add_reservation(session, cast, "Meanwhile")
+        return columns, errors
+
+    monkeypatch.setattr("jobqueue.reservations.service.checked", save_another)
+    with pytest.raises(ConflictError, match="at the same time"):
+        create_reservation(session, scope, later, now=NOON)
+
+
+def add_reservation(session: Session, cast: Cast, name: str) -> None:
+    """Add a reservation as another process would, without checks."""
+    session.add(
+        Reservation(
+            tenant_id=cast.acme.id,
+            name=name,
+            appliance_ids=["x"],
+            schedule="0 5 * * *",
+            time_zone="UTC",
+            duration_seconds=600,
+            created_at=NOON,
+        )
+    )
+    session.flush()
