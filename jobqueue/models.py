@@ -75,7 +75,9 @@ class Job(Base):
         select(_PROJECTS.c.name)
         .where(_PROJECTS.c.id == project_id)
         .correlate_except(_PROJECTS)
-        .scalar_subquery()
+        .scalar_subquery(),
+        # A change of a job doesn't change it, and it is shown after the session has ended.
+        expire_on_flush=False,
     )
     name: Mapped[str] = mapped_column(String(100))
     kind: Mapped[JobKind] = mapped_column(enum_column(JobKind))
