@@ -149,5 +149,7 @@ UPDATE_TRANSITIONS: dict[UpdateState, frozenset[UpdateState]] = {
     _U.FAILED: frozenset(),
 }
 
+# States of a job that has not started, or waits to be tried again.
+WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 # States in which GPUs, cores and memory are allocated to an attempt.
 ALLOCATED_STATES = (AttemptState.STARTING, AttemptState.RUNNING)

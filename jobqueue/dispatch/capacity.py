@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from sqlalchemy.orm import Session
 
 from core.paging import DEFAULT_PAGE_SIZE, Page
-from jobqueue.dispatch.snapshot import tenant_views
+from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.placement.views import ApplianceView
 from tenants.fleet.appliances import ApplianceFilter, list_appliances
 from tenants.models import ApplianceState

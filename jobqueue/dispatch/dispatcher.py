@@ -20,14 +20,10 @@ from sqlalchemy import Table, delete, exists, func, insert, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
+from jobqueue.dispatch.appliance_views import models_of
 from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queue_order
-from jobqueue.dispatch.snapshot import (
-    WAITING,
-    WaitingJob,
-    models_of,
-    read_snapshot,
-    read_waiting,
-)
+from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
 from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.preemptions import preemption_of, why_text
@@ -35,7 +31,7 @@ from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, reco
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.gangs import decide_all
 from jobqueue.placement.plan import Action, Decision, Planner, Rule
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
 from protocol.job_spec import OnMemberLoss
 from tenants.fleet.appliances import bump_generations, mark_placed, open_appliances
 from tenants.models import Tenant

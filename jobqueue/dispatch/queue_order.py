@@ -8,11 +8,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
-from jobqueue.dispatch.snapshot import (
+from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.waiting_jobs import (
     WaitingJob,
     hidden_members,
     is_ready,
-    models_of,
     read_waiting,
     waiting_ids,
 )

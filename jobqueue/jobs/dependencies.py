@@ -15,12 +15,11 @@ from sqlalchemy.orm import Session, aliased
 from core.db import chunked
 from jobqueue.jobs.transitions import move_all, record_events, shorten
 from jobqueue.models import Job, JobDependency
-from jobqueue.states import DependencyCondition, JobState, Reason
+from jobqueue.states import WAITING, DependencyCondition, JobState, Reason
 from tenants.scope import Scope
 
 # Dependencies that one placement cycle resolves for a tenant; the next one goes on.
 MAX_RESOLVED = 100
-_WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 _FINAL = [state for state in JobState if state.is_final]
 _FIELDS = {"after_ok": DependencyCondition.OK, "after_any": DependencyCondition.ANY}
 
@@ -125,7 +124,7 @@ def _decided(session: Session, tenant_id: str) -> Iterator[tuple[Any, Job, bool]
 def _stop(session: Session, job_id: str, on: Job, *, now: datetime) -> None:
     message = f"{on.name!r} did not succeed ({_outcome(on)}), so this job can't start."
     is_task = or_(Job.id == job_id, Job.array_id == job_id)
-    waiting = select(Job.id, Job.tenant_id).where(is_task, Job.state.in_(_WAITING))
+    waiting = select(Job.id, Job.tenant_id).where(is_task, Job.state.in_(WAITING))
     jobs = session.execute(waiting.with_for_update()).all()
     values = {"reason": Reason.DEPENDENCY_FAILED, "message": shorten(message)}
     for chunk in chunked(jobs):

@@ -12,11 +12,10 @@ from sqlalchemy.orm import Session
 
 from jobqueue.jobs.transitions import move_all, move_attempt, record_events
 from jobqueue.models import Attempt, Job
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
 from protocol.job_spec import OnMemberLoss
 from tenants.fleet.appliances import bump_generations
 
-_WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 _ENDED_BEFORE_START = "Another member of the gang ended before this one started."
 
 
@@ -108,7 +107,7 @@ def _stop_running(
 def _stop_waiting(
     session: Session, is_other: Collection[ColumnElement[bool]], *, now: datetime
 ) -> None:
-    waiting = select(Job.id, Job.tenant_id).where(Job.state.in_(_WAITING), *is_other)
+    waiting = select(Job.id, Job.tenant_id).where(Job.state.in_(WAITING), *is_other)
     rows = session.execute(waiting.with_for_update()).all()
     ids = [row.id for row in rows]
     values = {"reason": Reason.MEMBER_ENDED, "message": _ENDED_BEFORE_START}

@@ -13,10 +13,9 @@ from sqlalchemy.orm import Session
 from core.quantities import format_duration
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import queue_time
-from jobqueue.states import JobState
+from jobqueue.states import WAITING
 
 RECLAIM, PRIORITY = "reclaim", "priority"
-_WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 
 def preemption_of(job: Job, *, is_reclaim: bool, guarantor: str) -> dict[str, Any]:
@@ -59,7 +58,7 @@ def end_text(session: Session, attempt: Attempt, *, now: datetime) -> str:
     job = attempt.job
     ahead = select(func.count()).where(
         Job.tenant_id == job.tenant_id,
-        Job.state.in_(_WAITING),
+        Job.state.in_(WAITING),
         Job.queue_at < queue_time(now, job.priority),
         Job.id != job.id,
     )

@@ -20,14 +20,13 @@ from core.schedule_times import next_time
 from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_all, move_attempt, record_events
 from jobqueue.models import Attempt, Job, JobSchedule
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
 from protocol.attempts import AttemptObservation
 from protocol.job_spec import JobKind
 from tenants.models import Appliance
 
 # No agent has seen so many changes of its desired state since a backup.
 _GENERATIONS = 1_000_000
-_WAITING = (JobState.SUBMITTED, JobState.QUEUED)
 
 
 def settle_restored(session: Session, *, data_at: datetime, now: datetime) -> int:
@@ -43,7 +42,7 @@ def settle_restored(session: Session, *, data_at: datetime, now: datetime) -> in
     )
     allocated = Attempt.state.in_(ALLOCATED_STATES)
     session.execute(update(Attempt).where(allocated).values(awaits_report=True))
-    waiting = (Job.state.in_(_WAITING), Job.kind != JobKind.SERVICE)
+    waiting = (Job.state.in_(WAITING), Job.kind != JobKind.SERVICE)
     jobs = session.execute(select(Job.id, Job.tenant_id).where(*waiting)).all()
     message = (
         f"The portal was restored from a backup of {data_at:%Y-%m-%d %H:%M} UTC, in which this job "

@@ -14,10 +14,11 @@ from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_rows
 from jobqueue.dispatch.queue_order import queue_order, with_jobs
-from jobqueue.dispatch.snapshot import WAITING, read_snapshot
+from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.fairshare.models import StartForecast
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.explanation import ForecastErrors, explain_jobs
+from jobqueue.states import WAITING
 
 # Of a queue, so many jobs at its front get forecasts: at most one in each interval.
 MAX_FRONT = 100

@@ -10,15 +10,10 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
+from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
 from jobqueue.dispatch.queue_order import queue_order, with_jobs
-from jobqueue.dispatch.snapshot import (
-    WAITING,
-    job_view,
-    matching_models,
-    models_of,
-    read_snapshot,
-    tenant_views,
-)
+from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.executors.abilities import needs_of
 from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.arrays import parse_array
@@ -29,7 +24,7 @@ from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import JobShape, JobView
 from jobqueue.queue.forecasts import forecast_errors
 from jobqueue.queue.service import checked_job, get_job
-from jobqueue.states import DependencyCondition
+from jobqueue.states import WAITING, DependencyCondition
 from protocol.job_spec import JobKind, JobRequest
 from tenants.permissions import Permission
 from tenants.scope import Scope

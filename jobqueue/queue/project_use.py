@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.snapshot import WAITING, tenant_views
+from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.models import Job
 from jobqueue.placement.views import ApplianceView
 from jobqueue.projects.guarantees import ALL_GPUS, QuotaKey
 from jobqueue.projects.models import Project, ProjectQuota, QuotaResource
 from jobqueue.projects.tree import ProjectTree
-from jobqueue.states import JobState
+from jobqueue.states import WAITING, JobState
 
 _RUNNING = (JobState.STARTING, JobState.RUNNING)
 

@@ -8,12 +8,12 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
 from core.secretbox import SecretBox
-from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.gangs import gang_members
 from jobqueue.jobs.transitions import move_job, record_event
 from jobqueue.models import Job
 from jobqueue.placement.views import PRIORITY_POINT
 from jobqueue.queue.service import get_job, submit_job
+from jobqueue.states import WAITING
 from protocol.job_spec import MAX_PRIORITY, JobKind, JobRequest, JobSpec
 from tenants.auditing.recording import record
 from tenants.models import User

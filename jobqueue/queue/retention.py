@@ -12,12 +12,11 @@ from sqlalchemy.orm import Session, aliased
 
 from core.errors import ConflictError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
-from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.fairshare.usage import charge_jobs
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job, JobDependency, TenantQueueSettings
 from jobqueue.queue.service import get_job
-from jobqueue.states import JobState
+from jobqueue.states import WAITING, JobState
 from tenants.auditing.recording import record
 from tenants.permissions import Permission
 from tenants.scope import Scope

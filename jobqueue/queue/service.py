@@ -15,7 +15,8 @@ from core.ids import new_id
 from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
-from jobqueue.dispatch.snapshot import WAITING, job_view, tenant_views
+from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.jobs.dependencies import (
     Dependencies,
@@ -34,7 +35,7 @@ from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
 from jobqueue.queue.container_policies import policy_for_job
-from jobqueue.states import ALLOCATED_STATES, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, WAITING, JobState, Reason
 from protocol.job_spec import JobRequest
 from tenants.models import User
 from tenants.permissions import Permission

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Page
 from jobqueue.dispatch.queue_order import read_shares
-from jobqueue.dispatch.snapshot import WAITING, read_snapshot
+from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.fairshare.accounts import NO_PROJECT, filling_tree, share_tree
 from jobqueue.fairshare.drf import Filling
 from jobqueue.fairshare.points import Shares
@@ -19,6 +19,7 @@ from jobqueue.fairshare.tree import ShareNode, rank_tree
 from jobqueue.fairshare.usage import Account
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
+from jobqueue.states import WAITING
 from tenants.models import User
 from tenants.permissions import Permission
 from tenants.scope import Scope

@@ -10,7 +10,6 @@ from sqlalchemy import ColumnElement, Row, exists, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError
-from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.gangs import stops_together
 from jobqueue.jobs.transitions import (
     move_all,
@@ -21,7 +20,7 @@ from jobqueue.jobs.transitions import (
 )
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.service import get_job
-from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
 from tenants.auditing.drafts import actor_of
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import bump_generation, bump_generations

@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from core.secretbox import SecretBox
-from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.job_secrets import decrypt_secrets, encrypt_secrets
 from jobqueue.jobs.quarantine import is_start_fault
 from jobqueue.jobs.requests import request_from
@@ -29,7 +28,7 @@ from jobqueue.models import OPTIONS, Attempt, Job, ServiceUpdate
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.services.scaling import changeable_service, columns_of, service_id, service_instances
-from jobqueue.states import JobState, Reason, UpdateState
+from jobqueue.states import WAITING, JobState, Reason, UpdateState
 from protocol.attempts import Health
 from protocol.job_spec import JobRequest
 from tenants.auditing.recording import record

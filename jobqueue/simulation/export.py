@@ -9,7 +9,7 @@ from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch.snapshot import matching_models, models_of, tenant_views
+from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import ApplianceView

@@ -5,12 +5,12 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from jobqueue.dispatch.capacity import list_capacities
-from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
 from jobqueue.queue.applying import apply_jobs, rehearse_jobs
 from jobqueue.queue.pending import explain_job, explain_new, try_job
 from jobqueue.queue.service import get_job
+from jobqueue.states import WAITING
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import ApplicationSchema, JobRequestSchema, job_request
 from portal.api.schemas import PageQuery, envelope, page_of, whole_list

@@ -4,7 +4,7 @@ from flask import Blueprint, flash, jsonify, redirect, render_template, request,
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.snapshot import tenant_views
+from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.projects.members import default_project, usable_projects

@@ -10,7 +10,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
 from core.spec import listed_facts
-from jobqueue.dispatch.snapshot import WAITING
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.job_secrets import make_secret
@@ -23,7 +22,7 @@ from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.services.rolling_updates import latest_update, roll_back
 from jobqueue.services.scaling import changeable_service, scale_service, service_instances
 from jobqueue.services.web_ui import Proof, origin_of, port_of
-from jobqueue.states import JobState
+from jobqueue.states import WAITING, JobState
 from portal.context import current_principal, current_scope, database, now, portal
 from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings

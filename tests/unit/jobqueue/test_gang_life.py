@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import drain, move_overdue
-from jobqueue.dispatch.snapshot import read_waiting
+from jobqueue.dispatch.waiting_jobs import read_waiting
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.jobs.transitions import move_job
 from jobqueue.models import Attempt, Job

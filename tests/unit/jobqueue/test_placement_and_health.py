@@ -12,7 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
-from jobqueue.dispatch.snapshot import tenant_views
+from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.placement.plan import Action, Decision
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.states import JobState, Reason

@@ -1,0 +1,277 @@
+"""A tenant's appliances as placement sees them, with what runs there, from the database.
+
+Read as plain columns: a fleet of 10,000 appliances and its jobs is read in each cycle. An
+appliance's report is read and parsed again only when it has changed.
+"""
+
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
+from sqlalchemy.orm import Session
+
+from jobqueue.models import Attempt, Job
+from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
+from jobqueue.states import ALLOCATED_STATES
+from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
+from tenants.fleet.reports import MAX_REPORTS, ReportCache
+from tenants.fleet.states import in_service
+from tenants.models import Appliance
+
+# Appliances with the same value are joined by NVLink.
+NVLINK_DOMAIN_LABEL = "nvlink-domain"
+
+
+def tenant_views(
+    session: Session,
+    tenant_id: str,
+    *,
+    only: Collection[str] | None = None,
+    now: datetime | None = None,
+) -> list[ApplianceView]:
+    """Return the tenant's appliances in service, or only those with some ids or names.
+
+    Fenced ones are left out: they get no updates. Without `now`, no trial is due on quarantined
+    ones.
+    """
+    wanted = [Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None)]
+    if only is not None:
+        wanted.append(or_(Appliance.id.in_(only), Appliance.name.in_(only)))
+    on_them = Attempt.appliance_id.in_(select(Appliance.id).where(*wanted))
+    running = _running_jobs(session, tenant_id, () if only is None else (on_them,))
+    statement = select(
+        Appliance.id,
+        Appliance.name,
+        Appliance.state,
+        Appliance.drained_at,
+        Appliance.last_placed_at,
+        Appliance.quarantined_at,
+        Appliance.quarantine_reason,
+        Appliance.probe_at,
+        Appliance.report_id,
+        Appliance.site,
+        type_coerce(Appliance.labels, Text).label("labels"),
+    ).where(*wanted)
+    rows = session.execute(statement).all()
+    reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
+    views = []
+    for row in rows:
+        report = reports.get(row.id)
+        if report is None:
+            continue  # deleted a moment ago
+        views.append(
+            ApplianceView(
+                id=row.id,
+                name=row.name,
+                state=row.state,
+                is_drained=row.drained_at is not None,
+                executors=report.executors,
+                cpus=report.cpus,
+                memory_bytes=report.memory_bytes,
+                gpus=report.gpus,
+                failure=report.failure,
+                quarantine=row.quarantine_reason if row.quarantined_at else "",
+                is_trial_due=_is_trial_due(row, report, running.get(row.id, ()), now=now),
+                labels=label_pairs(row.labels),
+                running=running.get(row.id, ()),
+                last_used_at=row.last_placed_at,
+                site=row.site,
+                nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
+            )
+        )
+    return views
+
+
+def models_of(views: Iterable[ApplianceView]) -> set[str]:
+    """Return the models of the GPUs of appliances."""
+    return {gpu.model for view in views for gpu in view.gpus}
+
+
+def matching_models(words: Sequence[str], models: Iterable[str]) -> frozenset[str]:
+    """Return the models that contain one of the words; the words where there is none."""
+    lowered = [word.strip().lower() for word in words]
+    matching = {model for model in models if any(word in model.lower() for word in lowered)}
+    return frozenset(matching or lowered)
+
+
+@lru_cache(MAX_REPORTS)
+def label_pairs(stored: str) -> frozenset[tuple[str, str]]:
+    """Return stored labels."""
+    return frozenset(msgspec.json.decode(stored, type=dict[str, str]).items())
+
+
+class _Report(NamedTuple):
+    """The part of an appliance's report that placement needs."""
+
+    executors: tuple[str, ...]
+    cpus: float
+    memory_bytes: int
+    gpus: tuple[GPUView, ...]
+    failure: str
+    can_probe: bool
+
+
+class _GPU(msgspec.Struct):
+    """A GPU of the inventory, without what placement doesn't need: that is most of it."""
+
+    uuid: str
+    memory_bytes: int
+    model: str = ""
+
+
+class _Hardware(msgspec.Struct):
+    """An inventory, likewise."""
+
+    cpu_count: int = 1
+    memory_bytes: int = 0
+    gpus: list[_GPU] = []
+    executors: list[str] = []
+    can_probe: bool = False
+
+
+def _parse(inventory: str, health: str | None) -> _Report:
+    """Return a stored report; an invalid inventory has no executors, so it gets no jobs."""
+    try:
+        hardware = msgspec.json.decode(inventory, type=_Hardware)
+    except msgspec.ValidationError:
+        hardware = _Hardware()
+    try:
+        state = msgspec.json.decode(health, type=ApplianceHealth) if health else None
+    except msgspec.ValidationError:
+        state = None
+    return _report(hardware, state)
+
+
+def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
+    has_failed = health is not None and health.state is HealthState.FAILED
+    return _Report(
+        executors=tuple(inventory.executors),
+        cpus=float(inventory.cpu_count),
+        memory_bytes=inventory.memory_bytes,
+        gpus=_gpu_views(inventory, health),
+        failure=(_cause(health) or "failed") if has_failed else "",
+        can_probe=inventory.can_probe,
+    )
+
+
+def _is_trial_due(
+    row: Row[*tuple[Any, ...]],
+    report: _Report,
+    running: Sequence[RunningJob],
+    *,
+    now: datetime | None,
+) -> bool:
+    """Return whether a job may try a quarantined appliance, whose agent can't run probes."""
+    if row.quarantined_at is None or report.can_probe or now is None:
+        return False
+    is_due = row.probe_at is None or row.probe_at <= now
+    return is_due and all((job.assigned_at or now) <= row.quarantined_at for job in running)
+
+
+_REPORTS = ReportCache(_parse)
+
+
+def _gpu_views(inventory: _Hardware, health: ApplianceHealth | None) -> tuple[GPUView, ...]:
+    """Return the GPUs of the inventory, and missing ones as failed.
+
+    A missing GPU comes back after a repair, so it counts towards the appliance's totals, with the
+    memory of the largest GPU that is left.
+    """
+    reported = {gpu.uuid: gpu for gpu in health.gpus} if health else {}
+    listed = {gpu.uuid: (gpu.memory_bytes, gpu.model) for gpu in inventory.gpus}
+    largest = max(listed.values(), default=(0, ""))
+    missing = [
+        uuid
+        for uuid, gpu in reported.items()
+        if uuid not in listed and gpu.state is HealthState.FAILED
+    ]
+    views = []
+    for uuid, (memory_bytes, model) in (listed | dict.fromkeys(missing, largest)).items():
+        gpu_health = reported.get(uuid)
+        state = gpu_health.state if gpu_health else HealthState.HEALTHY
+        view = GPUView(
+            uuid,
+            memory_bytes,
+            state,
+            _cause(gpu_health),
+            model=model,
+            is_used_outside=_outside(gpu_health),
+        )
+        views.append(view)
+    return tuple(views)
+
+
+def _outside(health: GPUHealth | None) -> bool:
+    """Return whether the agent sees programs on the GPU that belong to no job."""
+    findings = health.findings if health else []
+    return any(finding.reason == HealthReason.EXTERNAL_PROCESS for finding in findings)
+
+
+def _cause(health: ApplianceHealth | GPUHealth | None) -> str:
+    """Return the name of the first finding that explains the state, if any."""
+    findings = health.findings if health else []
+    return next(
+        (
+            advice_for(finding.reason).name
+            for finding in findings
+            if health and finding.state is health.state
+        ),
+        "",
+    )
+
+
+def _running_jobs(
+    session: Session, tenant_id: str, conditions: Iterable[ColumnElement[bool]]
+) -> dict[str, list[RunningJob]]:
+    statement = (
+        select(
+            Attempt.appliance_id,
+            Attempt.gpu_uuids,
+            Job.id,
+            Job.name,
+            Job.user_id,
+            Job.project_id,
+            Job.cpus,
+            Job.memory_bytes,
+            Job.stop_requested_at,
+            Job.priority,
+            Job.is_preemptible,
+            Job.time_limit_seconds,
+            Job.array_id,
+            Attempt.stop_reason,
+            Attempt.assigned_at,
+            Attempt.started_at,
+        )
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES), *conditions)
+        .order_by(Attempt.assigned_at, Attempt.id)
+    )
+    jobs: dict[str, list[RunningJob]] = {}
+    for row in session.execute(statement):
+        jobs.setdefault(row.appliance_id, []).append(
+            RunningJob(
+                job_id=row.id,
+                name=row.name,
+                user_id=row.user_id,
+                project_id=row.project_id,
+                gpu_uuids=row.gpu_uuids,
+                cpus=row.cpus,
+                memory_bytes=row.memory_bytes,
+                priority=row.priority,
+                is_preemptible=row.is_preemptible,
+                is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
+                array_id=row.array_id,
+                assigned_at=row.assigned_at,
+                ends_at=_end(row.started_at or row.assigned_at, row.time_limit_seconds),
+            )
+        )
+    return jobs
+
+
+def _end(start_at: datetime | None, limit_seconds: int) -> datetime | None:
+    if start_at is None or not limit_seconds:
+        return None
+    return start_at + timedelta(seconds=limit_seconds)
