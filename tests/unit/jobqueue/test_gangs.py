@@ -221,7 +221,9 @@ class Stream:
             assert len(uuids) == len(set(uuids)), "no GPU is allocated twice"
 
 
-@pytest.mark.parametrize("steps", [300, pytest.param(10_000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "steps", [300, pytest.param(10_000, marks=[pytest.mark.nightly, pytest.mark.timeout(1800)])]
+)
 def test_no_gang_of_a_random_stream_is_stranded(steps: int) -> None:
     stream = Stream(seed=7)
     for _ in range(steps):
