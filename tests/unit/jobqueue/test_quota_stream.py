@@ -169,8 +169,10 @@ class Cluster:
     def used(self, *, is_staying: bool = False) -> Counter[tuple[str, QuotaKey]]:
         used: Counter[tuple[str, QuotaKey]] = Counter()
         for _, running_job, _ in self.running.values():
+            # What starts in a pass after a job was decided lets others be stopped in the next.
+            is_new = running_job.assigned_at == self.now
             for node in path(running_job.project_id):
-                if not (is_staying and running_job.is_stopping):
+                if not (is_staying and (running_job.is_stopping or is_new)):
                     used[node, ALL_GPUS] += len(running_job.gpu_uuids)
                     used[node, CPUS] += int(running_job.cpus)
         return used
