@@ -56,7 +56,11 @@ class QueuedJobSchema(Schema):
         metadata={"type": ["string", "null"]},
     )
     project = fields.String(metadata={"description": "Its name; empty without one."})
-    gpus = fields.Integer(attribute="job.gpus")
+    gpus = fields.Function(
+        lambda queued: queued.job.gpus * queued.job.nodes,
+        metadata={"type": "integer", "description": "Of all members, if it is a gang."},
+    )
+    nodes = fields.Integer(attribute="job.nodes", metadata={"description": "Members of its gang."})
     priority = fields.Integer(attribute="job.priority")
     submitted_at = instant(attribute="job.submitted_at")
     message = fields.String(attribute="job.message", metadata={"description": "Why it waits."})
