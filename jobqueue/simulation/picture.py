@@ -14,7 +14,7 @@ _DAY, _HOUR = 86_400.0, 3600.0
 def picture(results: Sequence[tuple[str, Results]]) -> str:
     """Return the picture, today's scenario in gray."""
     longest = max(outcome.seconds for _, outcome in results)
-    most_waiting = max(max(outcome.waiting_over_time) for _, outcome in results)
+    most_waiting = max(1.0, *(max(outcome.waiting_over_time) for _, outcome in results))
     allocated_at, waiting_at = _TOP, _TOP + _PANEL + _GAP
     legend_at = waiting_at + _PANEL + 50
     height = legend_at + 22 * len(results) + 10
@@ -36,7 +36,7 @@ def picture(results: Sequence[tuple[str, Results]]) -> str:
         width = (_WIDTH - _LEFT - 20) * outcome.seconds / longest
         parts += [
             _line(outcome.allocated_over_time, 1.0, allocated_at, width, color),
-            _line(outcome.waiting_over_time, max(most_waiting, 1.0), waiting_at, width, color),
+            _line(outcome.waiting_over_time, most_waiting, waiting_at, width, color),
             (
                 f'<rect x="{_LEFT}" y="{legend_at + 22 * number}" width="22" height="4" '
                 f'fill="{color}"/>'
