@@ -1,4 +1,4 @@
-"""What a preempted job is told: for which job it stops and why, what it lost, and when it goes on.
+"""Texts about a preempted job: for which job it stops and why, what it lost, and when it goes on.
 
 An attempt that must stop records it as JSON; its job's history and page, webhooks and notices show
 it. `rule` is `reclaim` for the guarantee of a project, else `priority`.

@@ -6,7 +6,7 @@ later jobs are backfilled around that. Members go to one appliance if they fit t
 NVLink domain, else to one site, else anywhere; each time to as few appliances as possible.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -337,14 +337,10 @@ def _members_after_stops(planner: Planner, job: JobView, place: int, rules: Rule
 
 
 def _for_members(job: JobView, decision: Decision) -> list[Decision]:
-    return list(_copies(job, decision))
-
-
-def _copies(job: JobView, decision: Decision) -> Iterator[Decision]:
-    """Yield a decision for each member; the first stops the victims for all."""
-    for number, member_id in enumerate(job.members):
-        victims = decision.victims if number == 0 else ()
-        yield replace(decision, job_id=member_id, victims=victims)
+    """Return the decision for each member; the first stops the victims for all."""
+    first, *others = job.members
+    decisions = [replace(decision, job_id=member_id, victims=()) for member_id in others]
+    return [replace(decision, job_id=first), *decisions]
 
 
 def _names(ledger: Ledger, places: Places) -> str:

@@ -328,5 +328,5 @@ def _first_key(use: Use) -> QuotaKey:
 
 
 def _figure(key: QuotaKey, amount: float) -> str:
-    """Return an amount whose unit is told beside it."""
+    """Return an amount for a sentence that names its unit elsewhere."""
     return key.amount(amount) if key == _MEMORY else f"{amount:g}"

@@ -112,7 +112,7 @@ class SeriesCache:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more series are remembered: begin a new one."""
+        """Return whether it is full, so that a new one must begin."""
         return self.bytes >= self._max_bytes
 
     def of_metric(self, metric: Hashable) -> Mapping[bytes, Series]:
