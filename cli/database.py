@@ -18,6 +18,7 @@ import dash_app.reports.models
 import jobqueue.fairshare.models
 import jobqueue.images.models
 import jobqueue.models
+import jobqueue.partitions.models
 import jobqueue.projects.models
 import jobqueue.reservations.models
 import jobqueue.storage.models
@@ -44,6 +45,7 @@ TABLE_MODULES = (
     core.leases,
     tenants.models,
     jobqueue.models,
+    jobqueue.partitions.models,
     jobqueue.projects.models,
     jobqueue.reservations.models,
     jobqueue.fairshare.models,

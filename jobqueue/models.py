@@ -36,6 +36,7 @@ from jobqueue.states import (
     UpdateState,
 )
 from protocol.attempts import Health
+from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 from tenants.models import Appliance, User, enum_column
 from tenants.models.audit import Audited
@@ -89,6 +90,9 @@ class Job(Base):
     """Secret variables, encrypted; see `jobqueue.jobs.job_secrets`."""
     gpus: Mapped[int] = mapped_column(default=0)
     gpu_memory_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    gpu_slice: Mapped[str] = mapped_column(String(32), default="", server_default="")
+    """A MIG profile; with it or without `gpus`, it gets a part of a GPU."""
+    gpu_compute: Mapped[float] = mapped_column(default=0.0, server_default=text("0"))
     cpus: Mapped[float] = mapped_column(default=1.0)
     memory_bytes: Mapped[int] = mapped_column(BigInteger)
     container_policy: Mapped[ContainerPolicy] = mapped_column(
@@ -351,6 +355,8 @@ class TenantQueueSettings(Base):
             "data_roots",
             "job_retention_days",
             "ordering",
+            "isolation_between_users",
+            "isolation_between_projects",
         ),
         created="changed",
     )
@@ -364,6 +370,13 @@ class TenantQueueSettings(Base):
     job_retention_days: Mapped[int | None]
     ordering: Mapped[dict[str, Any] | None]
     """The fields of `jobqueue.fairshare.settings.OrderSettings`; None is the default."""
+    isolation_between_users: Mapped[PartitionMode | None] = mapped_column(
+        enum_column(PartitionMode)
+    )
+    """The weakest mode in which jobs of different users share a GPU; see `jobqueue.partitions`."""
+    isolation_between_projects: Mapped[PartitionMode | None] = mapped_column(
+        enum_column(PartitionMode)
+    )
 
 
 class Attempt(Base):
@@ -385,6 +398,8 @@ class Attempt(Base):
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
     gpu_uuids: Mapped[list[str]] = mapped_column(default=list)
+    gpu_slice: Mapped[dict[str, Any] | None]
+    """The part that it has of its GPU, as `protocol.gpu_slices.GPUSlice`; None for whole GPUs."""
     placement: Mapped[dict[str, Any]] = mapped_column(default=dict)
     stop_reason: Mapped[Reason | None] = mapped_column(enum_column(Reason))
     """Why the queue stops it, apart from a user's request."""

@@ -123,6 +123,8 @@ class Reason(StrEnum):
     RESTORED = "restored"
     MEMBER_ENDED = "member_ended"
     GANG_RESTARTED = "gang_restarted"
+    GPU_SLICE_FAILED = "gpu_slice_failed"
+    GPU_FAULT_OF_NEIGHBOR = "gpu_fault_of_neighbor"
 
 
 _J = JobState

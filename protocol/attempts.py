@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from protocol.gpu_slices import GPUPartition, GPUSlice
 from protocol.job_spec import ContainerPolicy, ContainerSpec
 
 
@@ -45,7 +46,8 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
 
     Attributes:
         secrets: further environment variables, which are never logged.
-        gpu_uuids: the physical GPUs or MIG instances allocated to it; none for a CPU job.
+        gpu_uuids: the GPUs allocated to it; none for a CPU job.
+        gpu_slice: the part that it gets of its only GPU; None for whole GPUs.
         is_service: restarted when it exits; a batch attempt ends with its exit code.
         container_policy: one of `ContainerPolicy`; an agent rejects one that it does not know.
     """
@@ -54,6 +56,7 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     job_id: str
     secrets: dict[str, str] = {}
     gpu_uuids: list[str] = []
+    gpu_slice: GPUSlice | None = None
     is_service: bool = False
     container_policy: str = ContainerPolicy.RESTRICTED.value
 
@@ -65,11 +68,14 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
         exit_code: of the container's main process, once it has ended.
         reason: a stable code if something went wrong, such as `image_not_found`,
             `image_pull_failed`, `start_failed` (any job could fail so here), `invalid_job` (only
-            this one), `out_of_memory`, `exit_code`, `signal`, `time_limit`, `stopped_by_user`.
+            this one), `gpu_slice_failed` (it can't be made), `gpu_fault_of_neighbor` (another job
+            on the same GPU ended it), `out_of_memory`, `exit_code`, `signal`, `time_limit`,
+            `stopped_by_user`.
         message: shown on the job's page; while it starts, the progress.
         endpoints: where its ports listen, by the port's name or number: `127.0.0.1:49153`.
         health: of a service.
         restarts: how often a service was started again, as far as the executor knows.
+        gpu_slice_uuid: of its MIG instance.
         started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
     """
 
@@ -83,6 +89,7 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: dict[str, str] = {}
     health: Health = Health.UNKNOWN
     restarts: int = 0
+    gpu_slice_uuid: str = ""
 
 
 class StopReason(StrEnum):
@@ -132,7 +139,8 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     list. `registry` is there if an attempt's image is in the portal's registry.
     While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`. When
     `storage_generation` changes, it reports its container storage (`protocol.storage`). `probe` is
-    there while the appliance is quarantined.
+    there while the appliance is quarantined. `gpu_partitions` has the GPUs of which the tenant's
+    policy says how they are shared.
     """
 
     generation: int
@@ -142,6 +150,7 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     wants_tunnel: bool = False
     storage_generation: int = 0
     probe: ProbeOrder | None = None
+    gpu_partitions: list[GPUPartition] = []
 
 
 class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import msgspec
 
+from protocol.gpu_slices import MAX_INSTANCES, MAX_PROFILES, MIGInstance, MIGProfile
+
 MAX_GPUS = 128
 MAX_GPU_PATHS = MAX_GPUS * (MAX_GPUS - 1) // 2
 MAX_NVLINKS = 64
@@ -30,7 +32,8 @@ class NVLinkInfo(msgspec.Struct, frozen=True, kw_only=True):
 class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU, as its driver reports it; unknown values are empty or 0.
 
-    With `has_unified_memory`, `memory_bytes` is the host's memory, which the GPU shares.
+    With `has_unified_memory`, `memory_bytes` is the host's memory, which the GPU shares. MIG's
+    profiles are known once its mode was on; `is_mig_pending` is the mode after the next reset.
     """
 
     index: int
@@ -53,6 +56,10 @@ class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
     serial: Text = ""
     vbios_version: Text = ""
     is_mig_enabled: bool = False
+    is_mig_pending: bool = False
+    is_mig_capable: bool = False
+    mig_profiles: Annotated[list[MIGProfile], msgspec.Meta(max_length=MAX_PROFILES)] = []
+    mig_instances: Annotated[list[MIGInstance], msgspec.Meta(max_length=MAX_INSTANCES)] = []
     nvlinks: Annotated[list[NVLinkInfo], msgspec.Meta(max_length=MAX_NVLINKS)] = []
 
 
@@ -89,7 +96,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """The inventory; without `executors` the appliance only sends telemetry and runs no jobs.
 
     `cpu_count` counts hardware threads, `cpu_core_count` cores. `boot_id` changes at each
-    boot. `can_probe`: the agent runs `protocol.attempts.ProbeOrder`.
+    boot. `can_probe`: the agent runs `protocol.attempts.ProbeOrder`. `partition_modes`: how it can
+    share GPUs, apart from whole ones; none for an agent that knows no slices.
     """
 
     hostname: Text
@@ -112,3 +120,4 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     nics: Annotated[list[NICInfo], msgspec.Meta(max_length=MAX_NICS)] = []
     executors: Annotated[list[Text], msgspec.Meta(max_length=MAX_EXECUTORS)] = []
     can_probe: bool = False
+    partition_modes: Annotated[list[Text], msgspec.Meta(max_length=MAX_EXECUTORS)] = []

@@ -149,9 +149,30 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
     """A job as the portal stores it."""
 
     gpus: Annotated[int, About("Whole GPUs, all of one appliance.", maximum=MAX_GPUS)] = 0
+    gpu_slice: Annotated[
+        str,
+        About(
+            "MIG profile of the part of a GPU that it needs, such as `1g.10gb`; leave gpus at 0.",
+            "GPU slice",
+            is_listed=True,
+        ),
+    ] = ""
     gpu_memory_bytes: Annotated[
-        int, About("The least memory of each GPU; 0 for any.", maximum=MAX_INTEGER)
+        int,
+        About(
+            "The least memory of each GPU; with gpus at 0, of the part of a GPU that it gets.",
+            maximum=MAX_INTEGER,
+        ),
     ] = 0
+    gpu_compute: Annotated[
+        float,
+        About(
+            "The least share of a GPU's multiprocessors, such as 0.25, of the part that it gets.",
+            "GPU compute share",
+            maximum=1,
+            is_listed=True,
+        ),
+    ] = 0.0
     gpu_models: Annotated[
         list[str],
         About("Words of which one must be in the GPUs' model, such as H100.", is_listed=True),

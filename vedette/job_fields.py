@@ -20,7 +20,9 @@ class JobFields(TypedDict, total=False):
     stop_grace_seconds: int
     health_check: Mapping[str, object] | None
     gpus: int
+    gpu_slice: str
     gpu_memory_bytes: int
+    gpu_compute: float
     gpu_models: Sequence[str]
     required_labels: Mapping[str, str]
     labels: Mapping[str, str]

@@ -25,6 +25,7 @@ from jobqueue.jobs.restored import settle_unreported
 from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
 from jobqueue.models import Attempt, JobEvent
+from jobqueue.partitions.orders import ordered_partitions
 from jobqueue.states import ALLOCATED_STATES, ATTEMPT_TRANSITIONS, AttemptState, JobState, Reason
 from jobqueue.storage.service import storage_generation
 from protocol.attempts import (
@@ -36,6 +37,7 @@ from protocol.attempts import (
     ProbeResult,
     RegistryToken,
 )
+from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerSpec, JobKind
 from tenants.fleet.appliances import bump_generation
 from tenants.models import Appliance
@@ -51,6 +53,8 @@ _FAILURE_REASONS = frozenset(
         Reason.IMAGE_PULL_FAILED,
         Reason.INVALID_JOB,
         Reason.START_FAILED,
+        Reason.GPU_SLICE_FAILED,
+        Reason.GPU_FAULT_OF_NEIGHBOR,
         Reason.EXECUTOR_ERROR,
         Reason.SIGNAL,
         Reason.TIME_LIMIT,
@@ -111,6 +115,7 @@ def desired_state(
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
+        gpu_partitions=ordered_partitions(session, appliance_id),
     )
 
 
@@ -227,6 +232,7 @@ def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
         job_id=job.id,
         secrets=decrypt_secrets(box, job.secret_env),
         gpu_uuids=attempt.gpu_uuids,
+        gpu_slice=attempt.gpu_slice and msgspec.convert(attempt.gpu_slice, GPUSlice),
         is_service=job.kind is JobKind.SERVICE,
         container_policy=job.container_policy.value,
         **fields,
@@ -264,7 +270,11 @@ def _move(
     code = observation.exit_code
     if outcome.state.is_final:
         values["exit_code"] = code if code is not None and abs(code) <= _MAX_EXIT_CODE else None
-    if not move_attempt(session, attempt.id, outcome.state, expected={attempt.state}, **values):
+    own: dict[str, Any] = {}
+    if attempt.gpu_slice and observation.gpu_slice_uuid:
+        own["gpu_slice"] = {**attempt.gpu_slice, "uuid": observation.gpu_slice_uuid}
+    expected = {attempt.state}
+    if not move_attempt(session, attempt.id, outcome.state, expected=expected, **values, **own):
         return False
     session.refresh(attempt)
     if outcome.state.is_final:

@@ -47,6 +47,8 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.SIGNAL: FailureClass.EXIT,
     Reason.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
     Reason.START_FAILED: FailureClass.START,
+    Reason.GPU_SLICE_FAILED: FailureClass.START,
+    Reason.GPU_FAULT_OF_NEIGHBOR: FailureClass.EXIT,
     Reason.INVALID_JOB: FailureClass.START,
     Reason.IMAGE_NOT_FOUND: FailureClass.START,
     Reason.IMAGE_PULL_FAILED: FailureClass.START,

@@ -1,0 +1,1 @@
+"""Slices of this appliance's GPUs: MIG instances, MPS servers, and turns."""

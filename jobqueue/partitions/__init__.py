@@ -1,0 +1,1 @@
+"""How the GPUs of a tenant are shared: its partition policies, and the isolation that it wants."""

@@ -1,0 +1,103 @@
+"""The orders of a tenant's partition policies for the GPUs of an appliance."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+import msgspec
+from sqlalchemy import Text, select, type_coerce
+from sqlalchemy.orm import Session
+
+from jobqueue.partitions.models import GPUPartitionPolicy
+from jobqueue.placement.mig import place_layout
+from protocol.gpu_slices import GPUPartition, MIGPlacement, MIGProfile, PartitionMode
+from tenants.models import Appliance
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition policy; see `GPUPartitionPolicy`."""
+
+    mode: PartitionMode
+    gpu_model: str = ""
+    labels: frozenset[tuple[str, str]] = frozenset()
+    layout: tuple[str, ...] = ()
+    may_change_layout: bool = False
+    shares: int = 1
+
+
+WHOLE = Policy(mode=PartitionMode.WHOLE)
+
+
+class _GPU(msgspec.Struct):
+    """A GPU of the inventory, without what orders don't need."""
+
+    uuid: str
+    model: str = ""
+    mig_profiles: list[MIGProfile] = []
+
+
+class _Hardware(msgspec.Struct):
+    gpus: list[_GPU] = []
+
+
+def policies_of(session: Session, tenant_id: str) -> list[Policy]:
+    """Return the partition policies of a tenant, in their order."""
+    statement = (
+        select(GPUPartitionPolicy)
+        .where(GPUPartitionPolicy.tenant_id == tenant_id)
+        .order_by(GPUPartitionPolicy.position, GPUPartitionPolicy.id)
+    )
+    return [policy_from(row) for row in session.scalars(statement)]
+
+
+def policy_from(row: GPUPartitionPolicy) -> Policy:
+    """Return a policy as placement and agents need it."""
+    return Policy(
+        mode=row.mode,
+        gpu_model=row.gpu_model,
+        labels=frozenset(row.labels.items()),
+        layout=tuple(row.layout),
+        may_change_layout=row.may_change_layout,
+        shares=row.shares,
+    )
+
+
+def policy_for(
+    policies: Iterable[Policy], model: str, labels: frozenset[tuple[str, str]]
+) -> Policy:
+    """Return the first policy that covers a GPU of a model; whole GPUs if none does."""
+    return next(
+        (
+            policy
+            for policy in policies
+            if policy.gpu_model.lower() in model.lower() and policy.labels <= labels
+        ),
+        WHOLE,
+    )
+
+
+def ordered_partitions(session: Session, appliance_id: str) -> list[GPUPartition]:
+    """Return how the GPUs of an appliance are to be shared; none where no policy says so."""
+    statement = select(
+        Appliance.tenant_id, Appliance.labels, type_coerce(Appliance.inventory, Text)
+    ).where(Appliance.id == appliance_id)
+    row = session.execute(statement).one_or_none()
+    policies = policies_of(session, row.tenant_id) if row else []
+    if row is None or not policies:
+        return []
+    return [
+        GPUPartition(gpu_uuid=gpu.uuid, mode=policy.mode, layout=_layout(policy, gpu.mig_profiles))
+        for gpu in _gpus(row[2])
+        for policy in [policy_for(policies, gpu.model, frozenset(row.labels.items()))]
+    ]
+
+
+def _layout(policy: Policy, profiles: Sequence[MIGProfile]) -> list[MIGPlacement]:
+    return place_layout(profiles, policy.layout) or [] if policy.mode is PartitionMode.MIG else []
+
+
+@lru_cache(1000)
+def _gpus(inventory: str) -> Sequence[_GPU]:
+    try:
+        return msgspec.json.decode(inventory, type=_Hardware).gpus
+    except msgspec.ValidationError:
+        return ()
