@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+WHOLE_GPU = 1000
+"""A GPU, in the thousandths that slices of it are counted in."""
 MAX_PROFILES = 64
 MAX_INSTANCES = 16
 MAX_SLOTS = 16
@@ -84,6 +86,7 @@ class GPUSlice(msgspec.Struct, frozen=True, kw_only=True):
         profile: under MIG, of the instance.
         start: under MIG, its first slot.
         slots: under MIG, how many it covers.
+        shares: under MPS and time slicing, how many of those of the GPU.
         uuid: under MIG, of the instance, once the agent has reported it.
     """
 
@@ -94,4 +97,5 @@ class GPUSlice(msgspec.Struct, frozen=True, kw_only=True):
     profile: str = ""
     start: int = 0
     slots: int = 0
+    shares: int = 0
     uuid: str = ""

@@ -4,7 +4,8 @@ Read as plain columns: a fleet of 10,000 appliances and its jobs is read in each
 appliance's report is read and parsed again only when it has changed.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -14,8 +15,11 @@ from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
+from jobqueue.placement.slices import GPUKind
 from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
 from jobqueue.states import ALLOCATED_STATES
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
@@ -57,6 +61,7 @@ def tenant_views(
     ).where(*wanted)
     rows = session.execute(statement).all()
     reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
+    policies = policies_of(session, tenant_id)
     views = []
     for row in rows:
         report = reports.get(row.id)
@@ -71,7 +76,7 @@ def tenant_views(
                 executors=report.executors,
                 cpus=report.cpus,
                 memory_bytes=report.memory_bytes,
-                gpus=report.gpus,
+                gpus=_partitioned(report, policies, label_pairs(row.labels)),
                 failure=report.failure,
                 quarantine=row.quarantine_reason if row.quarantined_at else "",
                 is_trial_due=_is_trial_due(row, report, running.get(row.id, ()), now=now),
@@ -112,6 +117,8 @@ class _Report(NamedTuple):
     gpus: tuple[GPUView, ...]
     failure: str
     can_probe: bool
+    partition_modes: frozenset[str]
+    hardware: "Mapping[str, _GPU]"
 
 
 class _GPU(msgspec.Struct):
@@ -120,6 +127,9 @@ class _GPU(msgspec.Struct):
     uuid: str
     memory_bytes: int
     model: str = ""
+    is_mig_enabled: bool = False
+    is_mig_capable: bool = False
+    mig_profiles: list[MIGProfile] = []
 
 
 class _Hardware(msgspec.Struct):
@@ -130,6 +140,7 @@ class _Hardware(msgspec.Struct):
     gpus: list[_GPU] = []
     executors: list[str] = []
     can_probe: bool = False
+    partition_modes: list[str] = []
 
 
 def _parse(inventory: str, health: str | None) -> _Report:
@@ -154,6 +165,8 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         gpus=_gpu_views(inventory, health),
         failure=(_cause(health) or "failed") if has_failed else "",
         can_probe=inventory.can_probe,
+        partition_modes=frozenset(inventory.partition_modes),
+        hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
     )
 
 
@@ -204,6 +217,44 @@ def _gpu_views(inventory: _Hardware, health: ApplianceHealth | None) -> tuple[GP
     return tuple(views)
 
 
+def _partitioned(
+    report: _Report, policies: Sequence[Policy], labels: frozenset[tuple[str, str]]
+) -> Sequence[GPUView]:
+    """Return the GPUs of an appliance as the tenant's policies share them."""
+    has_mig = any(gpu.is_mig_enabled for gpu in report.hardware.values())
+    if not (policies or has_mig):
+        return report.gpus
+    views = []
+    for gpu in report.gpus:
+        hardware = report.hardware.get(gpu.uuid)
+        policy = policy_for(policies, gpu.model, labels)
+        views.append(gpu if hardware is None else _shared(gpu, hardware, policy, report))
+    return views
+
+
+def _shared(gpu: GPUView, hardware: _GPU, policy: Policy, report: _Report) -> GPUView:
+    is_mig = policy.mode is PartitionMode.MIG
+    can = policy.mode in report.partition_modes and (hardware.is_mig_capable or not is_mig)
+    kind = _kind(policy, gpu.memory_bytes, tuple(hardware.mig_profiles)) if can else None
+    is_switching = hardware.is_mig_enabled != (can and is_mig)
+    return replace(gpu, kind=kind, is_switching=is_switching)
+
+
+@lru_cache(1000)
+def _kind(policy: Policy, memory_bytes: int, profiles: tuple[MIGProfile, ...]) -> GPUKind | None:
+    if policy.mode is PartitionMode.WHOLE:
+        return None
+    if policy.mode is not PartitionMode.MIG:
+        return GPUKind(mode=policy.mode, memory_bytes=memory_bytes, shares=policy.shares)
+    return GPUKind(
+        mode=policy.mode,
+        memory_bytes=memory_bytes,
+        profiles=profiles,
+        layout=placed_layout(policy, profiles),
+        may_change_layout=policy.may_change_layout,
+    )
+
+
 def _outside(health: GPUHealth | None) -> bool:
     """Return whether the agent sees programs on the GPU that belong to no job."""
     findings = health.findings if health else []
@@ -230,6 +281,7 @@ def _running_jobs(
         select(
             Attempt.appliance_id,
             Attempt.gpu_uuids,
+            Attempt.gpu_slice,
             Job.id,
             Job.name,
             Job.user_id,
@@ -258,6 +310,8 @@ def _running_jobs(
                 user_id=row.user_id,
                 project_id=row.project_id,
                 gpu_uuids=row.gpu_uuids,
+                gpu_milli=row.gpu_slice["share_milli"] if row.gpu_slice else WHOLE_GPU,
+                gpu_slice=msgspec.convert(row.gpu_slice, GPUSlice | None),
                 cpus=row.cpus,
                 memory_bytes=row.memory_bytes,
                 priority=row.priority,

@@ -232,7 +232,7 @@ def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
         job_id=job.id,
         secrets=decrypt_secrets(box, job.secret_env),
         gpu_uuids=attempt.gpu_uuids,
-        gpu_slice=attempt.gpu_slice and msgspec.convert(attempt.gpu_slice, GPUSlice),
+        gpu_slice=msgspec.convert(attempt.gpu_slice, GPUSlice | None),
         is_service=job.kind is JobKind.SERVICE,
         container_policy=job.container_policy.value,
         **fields,

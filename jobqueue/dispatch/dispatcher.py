@@ -339,6 +339,7 @@ class _Writer:
             "appliance_id": decision.appliance_id,
             "state": state,
             "gpu_uuids": list(decision.gpu_uuids),
+            "gpu_slice": decision.gpu_slice and msgspec.to_builtins(decision.gpu_slice),
             "placement": {
                 "policy": str(decision.policy),
                 "reason": decision.reason,

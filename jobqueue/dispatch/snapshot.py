@@ -11,9 +11,11 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
+from jobqueue.dispatch.waiting_jobs import SLICE_COLUMNS, slice_need
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.policies import LEAST_FRAGMENTATION
+from jobqueue.placement.slices import SliceRequest
 from jobqueue.placement.views import Caps, JobShape, ProjectView, QuotaView, Snapshot
 from jobqueue.projects.guarantees import QuotaKey
 from jobqueue.projects.models import Project, ProjectQuota
@@ -39,6 +41,7 @@ def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapsho
         workload=_workload(session, tenant_id, models_of(views)) if has_workload else (),
         reservations=reservation_views(session, tenant_id, now=now),
         projects=_projects(session, tenant_id),
+        isolation=settings.isolation,
     )
 
 
@@ -70,19 +73,21 @@ def _workload(
 ) -> list[tuple[JobShape, float]]:
     """Return the shapes of the tenant's latest jobs with their numbers."""
     latest = (
-        select(Job.gpus, Job.gpu_memory_bytes, Job.gpu_models, Job.cpus, Job.memory_bytes)
+        select(*SLICE_COLUMNS, Job.gpu_models, Job.cpus, Job.memory_bytes)
         .where(Job.tenant_id == tenant_id)
         .order_by(Job.id.desc())
         .limit(WORKLOAD_JOBS)
     )
-    shapes = Counter(
-        JobShape(
-            gpus=gpus,
-            gpu_memory_bytes=gpu_memory_bytes,
-            gpu_models=matching_models(words, models),
-            cpus=cpus,
-            memory_bytes=memory_bytes,
+    shapes: Counter[JobShape] = Counter()
+    for row in session.execute(latest):
+        need = slice_need(row)
+        shape = JobShape(
+            gpus=1 if need else row.gpus,
+            slice=need and SliceRequest(need),
+            gpu_memory_bytes=0 if need else row.gpu_memory_bytes,
+            gpu_models=matching_models(row.gpu_models, models),
+            cpus=row.cpus,
+            memory_bytes=row.memory_bytes,
         )
-        for gpus, gpu_memory_bytes, words, cpus, memory_bytes in session.execute(latest)
-    )
+        shapes[shape] += 1
     return [(shape, float(count)) for shape, count in shapes.items()]

@@ -17,9 +17,10 @@ from jobqueue.dispatch.appliance_views import label_pairs, matching_models
 from jobqueue.executors.abilities import needs_of
 from jobqueue.jobs.dependencies import is_blocked
 from jobqueue.models import Attempt, Job
+from jobqueue.placement.slices import SliceNeed
 from jobqueue.placement.views import JobView
 from jobqueue.states import WAITING, AttemptState, JobState, Reason
-from protocol.job_spec import JobKind, OnMemberLoss
+from protocol.job_spec import JobKind, JobRequest, OnMemberLoss
 
 # A job goes elsewhere first than where it has failed within this time.
 FAILED_WITHIN = timedelta(hours=1)
@@ -199,13 +200,15 @@ def job_view(
 
     `models` are those of the tenant's GPUs.
     """
+    need = slice_need(job)
     return JobView(
         id=job.id,
         name=job.name,
         submitted_at=job.submitted_at,
         user_id=job.user_id,
-        gpus=job.gpus,
-        gpu_memory_bytes=job.gpu_memory_bytes,
+        gpus=1 if need else job.gpus,
+        slice_need=need,
+        gpu_memory_bytes=0 if need else job.gpu_memory_bytes,
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
         requested=job.appliance_id,
@@ -228,10 +231,18 @@ def job_view(
     )
 
 
+def slice_need(job: Job | Row[*tuple[Any, ...]] | JobRequest) -> SliceNeed | None:
+    """Return the part of a GPU that a job needs; None for whole GPUs, or none."""
+    if job.gpus or not (job.gpu_slice or job.gpu_memory_bytes or job.gpu_compute):
+        return None
+    return SliceNeed(job.gpu_slice, job.gpu_memory_bytes, job.gpu_compute)
+
+
 # A command may be long, and placement needs to know only whether there is one.
 _EMPTY_LIST = "[]"
 
 
+SLICE_COLUMNS = (Job.gpus, Job.gpu_slice, Job.gpu_memory_bytes, Job.gpu_compute)
 _JOB_COLUMNS = (
     Job.id,
     Job.name,
@@ -242,8 +253,7 @@ _JOB_COLUMNS = (
     Job.queue_at,
     Job.user_id,
     Job.project_id,
-    Job.gpus,
-    Job.gpu_memory_bytes,
+    *SLICE_COLUMNS,
     Job.gpu_models,
     Job.cpus,
     Job.memory_bytes,

@@ -15,7 +15,9 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from jobqueue.fairshare.settings import OrderSettings
 from jobqueue.models import TenantQueueSettings
+from jobqueue.partitions.isolation import IsolationRules
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
+from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import Mount
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -45,6 +47,9 @@ class QueueSettings:
         job_retention_days: after which ended jobs are deleted; the portal's setting is the most,
             and applies for None.
         ordering: which job is next.
+        isolation_between_users: the weakest mode in which jobs of different users share a GPU;
+            None is the default of `jobqueue.partitions.isolation`.
+        isolation_between_projects: likewise, of different projects.
     """
 
     placement_policy: str = DEFAULT_POLICY
@@ -54,6 +59,16 @@ class QueueSettings:
     data_roots: Sequence[DataRoot] = field(default_factory=tuple)
     job_retention_days: int | None = None
     ordering: OrderSettings = field(default_factory=OrderSettings)
+    isolation_between_users: PartitionMode | None = None
+    isolation_between_projects: PartitionMode | None = None
+
+    @property
+    def isolation(self) -> IsolationRules:
+        """Return which jobs may share a GPU."""
+        return IsolationRules(
+            between_users=self.isolation_between_users,
+            between_projects=self.isolation_between_projects,
+        )
 
 
 def read_settings(session: Session, scope: Scope, tenant_id: str) -> QueueSettings:
@@ -74,6 +89,8 @@ def settings_of(session: Session, tenant_id: str) -> QueueSettings:
         data_roots=[DataRoot(**root) for root in row.data_roots],
         job_retention_days=row.job_retention_days,
         ordering=msgspec.convert(row.ordering or {}, OrderSettings),
+        isolation_between_users=row.isolation_between_users,
+        isolation_between_projects=row.isolation_between_projects,
     )
 
 

@@ -59,6 +59,13 @@ ISOLATION: Mapping[PartitionMode, Isolation] = {
     ),
 }
 
+MODE_NAMES: Mapping[PartitionMode, str] = {
+    PartitionMode.WHOLE: "whole GPUs",
+    PartitionMode.MIG: "MIG",
+    PartitionMode.MPS: "MPS",
+    PartitionMode.TIME_SLICING: "time slicing",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationRules:

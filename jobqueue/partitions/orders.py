@@ -85,14 +85,22 @@ def ordered_partitions(session: Session, appliance_id: str) -> list[GPUPartition
     if row is None or not policies:
         return []
     return [
-        GPUPartition(gpu_uuid=gpu.uuid, mode=policy.mode, layout=_layout(policy, gpu.mig_profiles))
+        GPUPartition(
+            gpu_uuid=gpu.uuid,
+            mode=policy.mode,
+            layout=list(placed_layout(policy, tuple(gpu.mig_profiles))),
+        )
         for gpu in _gpus(row[2])
         for policy in [policy_for(policies, gpu.model, frozenset(row.labels.items()))]
     ]
 
 
-def _layout(policy: Policy, profiles: Sequence[MIGProfile]) -> list[MIGPlacement]:
-    return place_layout(profiles, policy.layout) or [] if policy.mode is PartitionMode.MIG else []
+@lru_cache(1000)
+def placed_layout(policy: Policy, profiles: tuple[MIGProfile, ...]) -> tuple[MIGPlacement, ...]:
+    """Return where the instances of a policy's layout are; none if it has none that fits."""
+    if policy.mode is not PartitionMode.MIG:
+        return ()
+    return tuple(place_layout(profiles, policy.layout) or ())
 
 
 @lru_cache(1000)

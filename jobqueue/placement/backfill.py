@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from jobqueue.placement.ledger import CPU_TOLERANCE, Allocation, Ledger
+from jobqueue.placement.room import Room
 from jobqueue.placement.views import UNLIMITED, JobShape, JobView
 
 
@@ -53,7 +54,7 @@ class Reservations:
             self._starts[place] = cached = (version, start)
         # Without a limit it ends after everything that runs.
         ends_at = now + (job.time_limit or 2 * UNLIMITED)
-        new = Allocation(job.id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes)
+        new = ledger.allocation(place, job, gpus, ends_at)
         return earliest_start(ledger, place, earlier.shape, running, new, now=now) > cached[1]
 
 
@@ -75,28 +76,20 @@ def earliest_start(
         starting: further ones, which start now.
         now: the time of the plan.
     """
-    free = ledger.gpu_free[:, place].tolist()
-    able = ledger.eligible_at(place, shape)
+    room = Room(ledger, place, shape)
     cpus, memory_bytes = float(ledger.cpus_free[place]), int(ledger.memory_free[place])
     for allocation in starting:
         cpus, memory_bytes = cpus - allocation.cpus, memory_bytes - allocation.memory_bytes
-        for slot in allocation.gpus:
-            free[slot] -= allocation.gpu_milli
+        room.take(allocation)
     ends = sorted([*running, *starting], key=lambda allocation: allocation.ends_at)
     at = now
     for ended in [None, *ends]:
         if ended is not None:
             at = max(ended.ends_at, now)
             cpus, memory_bytes = cpus + ended.cpus, memory_bytes + ended.memory_bytes
-            for slot in ended.gpus:
-                free[slot] += ended.gpu_milli
-        enough = sum(
-            1
-            for left, is_able in zip(free, able, strict=True)
-            if is_able and left >= shape.gpu_milli
-        )
+            room.free(ended)
         if (
-            enough >= shape.gpus
+            len(room.fitting()) >= shape.gpus
             and cpus >= shape.cpus - CPU_TOLERANCE
             and memory_bytes >= shape.memory_bytes
         ):

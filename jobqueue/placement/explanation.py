@@ -17,7 +17,8 @@ from jobqueue.placement.filters import Rejection, count_free
 from jobqueue.placement.gangs import decide_all
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
 from jobqueue.placement.plan import Action, Decision, Planner, in_order
-from jobqueue.placement.views import UNLIMITED, WHOLE_GPU, JobView, Part, Snapshot
+from jobqueue.placement.views import UNLIMITED, JobView, Part, Snapshot
+from protocol.gpu_slices import WHOLE_GPU
 
 # The expected start is unknown with more jobs ahead, or after so many ends of jobs.
 MAX_AHEAD = 500

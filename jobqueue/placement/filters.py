@@ -13,8 +13,10 @@ import numpy as np
 
 from core.quantities import format_size
 from jobqueue.executors.abilities import limit_of
+from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
-from jobqueue.placement.views import WHOLE_GPU, JobShape
+from jobqueue.placement.views import JobShape
+from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
 
 MAX_EXAMPLES = 3
@@ -116,28 +118,30 @@ def most_relevant_first(rejections: Sequence[Rejection]) -> list[Rejection]:
 
 def count_free(ledger: Ledger, shape: JobShape) -> Ints:
     """Return for each appliance the number of GPUs with the capacity that the job needs."""
-    enough = ledger.gpu_free >= shape.gpu_milli
-    if shape.gpu_memory_bytes or shape.gpu_models:
-        # Positions without a GPU have no capacity in any case.
-        enough &= ledger.eligible(shape)
-    counts: Ints = np.count_nonzero(enough, axis=0)
+    counts: Ints = np.count_nonzero(ledger.with_room(shape), axis=0)
     return counts
 
 
 def gpus_free_text(ledger: Ledger, shape: JobShape, place: int) -> str:
     """Return what is free on an appliance, such as `3 of 8 GPUs free`."""
-    enough = ledger.gpu_free[:, place] >= shape.gpu_milli
-    if shape.gpu_memory_bytes or shape.gpu_models:
-        enough = enough & ledger.eligible(shape)[:, place]
-    facts = [f"{np.count_nonzero(enough)} of {ledger.gpus_total[place]} GPUs free"]
+    count = np.count_nonzero(ledger.with_room(shape)[:, place])
+    free = "free" if shape.slice is None else "with room"
+    facts = [f"{count} of {ledger.gpus_total[place]} GPUs {free}"]
     failed, outside = ledger.gpus_failed[place], ledger.gpus_outside[place]
-    notes = [(failed, "failed"), (outside, "used outside of jobs")]
+    switching = sum(gpu.is_switching for gpu in ledger.views[place].gpus)
+    notes = [
+        (failed, "failed"),
+        (outside, "used outside of jobs"),
+        (switching, "to be partitioned anew once idle"),
+    ]
     facts += [f"{number} {note}" for number, note in notes if number]
     return ", ".join(facts)
 
 
 def requested_text(shape: JobShape) -> str:
     """Return the requested GPUs, such as `4 requested` or `1 with 40 GiB requested`."""
+    if shape.slice is not None:
+        return f"{shape.slice.need} requested"
     share = f"{shape.gpu_milli / WHOLE_GPU:g} of " if shape.gpu_milli < WHOLE_GPU else ""
     models = f" {' or '.join(sorted(shape.gpu_models))}" if shape.gpu_models else ""
     memory = f" with {format_size(shape.gpu_memory_bytes)}" if shape.gpu_memory_bytes else ""
@@ -213,6 +217,46 @@ def _used_outside(ledger: Ledger, shape: JobShape) -> Mask:
     return is_blocked
 
 
+def _partitioned(ledger: Ledger, shape: JobShape) -> Mask:
+    """Reject appliances where only the partition of the GPUs keeps the job from them."""
+    if ledger.slices is None and shape.slice is None:
+        return np.zeros(ledger.size, np.bool_)
+    able = np.count_nonzero(ledger.eligible(shape), axis=0)
+    large = np.count_nonzero(ledger.large_enough(shape), axis=0)
+    is_partitioned: Mask = (shape.gpus > able) & (shape.gpus <= large)
+    return is_partitioned
+
+
+def _partitioned_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    if shape.slice is None:
+        count = np.count_nonzero(ledger.eligible(shape)[:, place])
+        total = _count(int(ledger.gpus_total[place]), "GPU")
+        return f"has {count} whole of {total}, the others are cut by MIG; {requested_text(shape)}"
+    kinds = [gpu.kind for gpu in ledger.views[place].gpus if gpu.kind is not None]
+    offered = sorted({profile.name for kind in kinds for profile in kind.profiles})
+    modes = sorted({MODE_NAMES[kind.mode] for kind in kinds})
+    has = f"has {', '.join(offered)}" if offered else "has whole GPUs only"
+    has = f"has shares by {' and '.join(modes)}" if modes and not offered else has
+    return f"{has}, {requested_text(shape)}"
+
+
+def _not_isolated(ledger: Ledger, shape: JobShape) -> Mask:
+    """Reject appliances where only jobs that the job must not share a GPU with are in its way."""
+    if shape.slice is None or ledger.slices is None:
+        return np.zeros(ledger.size, np.bool_)
+    room = np.count_nonzero(ledger.with_room(shape, is_isolated=False), axis=0)
+    is_blocked: Mask = (room > 0) & (count_free(ledger, shape) == 0)
+    return is_blocked
+
+
+def _not_isolated_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    count = np.count_nonzero(ledger.with_room(shape, is_isolated=False)[:, place])
+    return (
+        f"{_count(int(count), 'GPU')} with room, but jobs of others use the rest of it, from which "
+        f"the tenant wants more isolation; {requested_text(shape)}"
+    )
+
+
 def _memory_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     free, total = max(int(ledger.memory_free[place]), 0), int(ledger.memory_total[place])
     wanted = format_size(shape.memory_bytes)
@@ -235,6 +279,10 @@ _STATE_FACTS: dict[ApplianceState, str] = {
     ApplianceState.REPORTING: "has no agent",
     ApplianceState.SILENT: "has no agent",
 }
+CHOSEN: Sequence[Filter] = (
+    Filter("not_requested", _not_requested, lambda *_: "the job requests another appliance"),
+    Filter("label_missing", _missing_labels, _labels_fact),
+)
 TOTALS: Sequence[Filter] = (
     Filter(
         "too_few_gpus",
@@ -247,12 +295,13 @@ TOTALS: Sequence[Filter] = (
         "gpu_model_missing",
         lambda ledger, shape: (
             shape.gpus
-            > np.count_nonzero(ledger.eligible(shape._replace(gpu_memory_bytes=0)), axis=0)
+            > np.count_nonzero(ledger.large_enough(shape._replace(gpu_memory_bytes=0)), axis=0)
             if shape.gpu_models
             else np.zeros(ledger.size, np.bool_)
         ),
         _eligible_fact,
     ),
+    Filter("gpus_partitioned", _partitioned, _partitioned_fact),
     Filter(
         "gpu_memory_too_small",
         lambda ledger, shape: shape.gpus > np.count_nonzero(ledger.eligible(shape), axis=0),
@@ -275,14 +324,14 @@ TOTALS: Sequence[Filter] = (
     ),
 )
 FEASIBLE: Sequence[Filter] = (
-    Filter("not_requested", _not_requested, lambda *_: "the job requests another appliance"),
+    CHOSEN[0],
     Filter(
         "no_executor",
         lambda ledger, _: ~ledger.executes,
         lambda *_: "has no executor",
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
-    Filter("label_missing", _missing_labels, _labels_fact),
+    CHOSEN[1],
     *TOTALS,
     Filter(
         "not_online",
@@ -317,6 +366,7 @@ FREE: Sequence[Filter] = (
         _used_outside,
         lambda ledger, shape, at: f"{gpus_free_text(ledger, shape, at)}, {requested_text(shape)}",
     ),
+    Filter("gpus_not_isolated", _not_isolated, _not_isolated_fact),
     Filter(
         "gpus_busy",
         lambda ledger, shape: shape.gpus > count_free(ledger, shape),

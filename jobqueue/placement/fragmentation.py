@@ -16,11 +16,14 @@ cores are spent until only the jobs that need the fewest fit.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 
 import numpy as np
 
 from jobqueue.placement.ledger import Ledger, Mask
-from jobqueue.placement.views import WHOLE_GPU, JobShape
+from jobqueue.placement.slices import SliceRequest
+from jobqueue.placement.views import JobShape
+from protocol.gpu_slices import WHOLE_GPU
 
 # The most frequent shapes; rarer ones hardly change the expectation.
 MAX_SHAPES = 64
@@ -41,6 +44,17 @@ class _Increases:
     versions: np.ndarray = field(repr=False)
 
 
+def _need_of_a_gpu(shape: JobShape) -> JobShape:
+    """Return what a shape needs of each of its GPUs."""
+    return JobShape(
+        gpus=1,
+        gpu_milli=shape.gpu_milli,
+        gpu_memory_bytes=shape.gpu_memory_bytes,
+        gpu_models=shape.gpu_models,
+        slice=shape.slice and SliceRequest(shape.slice.need),
+    )
+
+
 class Fragmentation:
     """The fragmentation of each appliance, computed again only where something changed."""
 
@@ -53,22 +67,13 @@ class Fragmentation:
         # Jobs without GPUs count: to them, every free GPU is a fragment.
         self._total_weight = self._weights.sum() + sum(w for s, w in usual if not s.gpus)
         # Shapes that need the same of a GPU share its computation.
-        kinds = sorted(
-            {(s.gpu_milli, s.gpu_memory_bytes, tuple(sorted(s.gpu_models))) for s in shapes}
+        kinds = list(dict.fromkeys(map(_need_of_a_gpu, shapes)))
+        self._milli = np.array([kind.gpu_milli for kind in kinds], np.int64)[:, None, None]
+        self._eligible = np.array([ledger.eligible(kind) for kind in kinds], np.bool_).reshape(
+            len(kinds), ledger.slots, ledger.size
         )
-        self._milli = np.array([kind[0] for kind in kinds], np.int64)[:, None, None]
-        self._eligible = np.array(
-            [ledger.eligible(JobShape(1, kind[0], kind[1], frozenset(kind[2]))) for kind in kinds],
-            np.bool_,
-        ).reshape(len(kinds), ledger.slots, ledger.size)
         place_of = {kind: place for place, kind in enumerate(kinds)}
-        self._kind_of = np.array(
-            [
-                place_of[s.gpu_milli, s.gpu_memory_bytes, tuple(sorted(s.gpu_models))]
-                for s in shapes
-            ],
-            np.int64,
-        )
+        self._kind_of = np.array([place_of[_need_of_a_gpu(s)] for s in shapes], np.int64)
         self._gpus = np.array([s.gpus for s in shapes], np.int64)[:, None]
         self._cpus = np.array([max(s.cpus, 1e-9) for s in shapes], np.float64)[:, None]
         self._memory = np.array([max(s.memory_bytes, 1) for s in shapes], np.int64)[:, None]
@@ -78,7 +83,7 @@ class Fragmentation:
         self._increases: dict[JobShape, _Increases] = {}
         # Appliances with the same GPUs, and the states that they have been in, by number.
         self._kinds = [
-            (*((gpu.memory_bytes, gpu.model) for gpu in view.gpus), view.failure)
+            (*((gpu.memory_bytes, gpu.model, gpu.kind) for gpu in view.gpus), view.failure)
             for view in ledger.views
         ]
         self._states = np.zeros(ledger.size, np.int64)
@@ -132,6 +137,7 @@ class Fragmentation:
             (column.tobytes() for column in ledger.gpu_free.T[old]),
             ledger.cpus_free[old].tolist(),
             ledger.memory_free[old].tolist(),
+            ledger.slices.states(old) if ledger.slices else repeat(b"", old.size),
             strict=True,
         ):
             key = (self._kinds[place], *state)
@@ -166,7 +172,7 @@ class Fragmentation:
         """Try each GPU of the appliances; GPUs with the same capacity left are tried once."""
         ledger = self._ledger
         free = ledger.gpu_free[:, places]
-        fits = (free >= shape.gpu_milli) & ledger.eligible(shape)[:, places]
+        fits = ledger.with_room(shape)[:, places]
         cpus = ledger.cpus_free[places] - shape.cpus
         memory = ledger.memory_free[places] - shape.memory_bytes
         increases.increase[places] = np.inf

@@ -12,14 +12,16 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jobqueue.partitions.isolation import IsolationRules
+from jobqueue.placement.slices import FleetSlices, Part
 from jobqueue.placement.views import (
     UNLIMITED,
-    WHOLE_GPU,
     ApplianceView,
     JobShape,
     JobView,
     RunningJob,
 )
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice
 from protocol.health import HealthState
 
 Mask = NDArray[np.bool_]
@@ -29,7 +31,10 @@ CPU_TOLERANCE = 1e-6
 
 
 class Allocation(NamedTuple):
-    """The resources of one job on one appliance; GPUs by their position on it."""
+    """The resources of one job on one appliance; GPUs by their position on it.
+
+    `part` is what it has of its only GPU; None for whole GPUs.
+    """
 
     job_id: str
     ends_at: datetime
@@ -37,12 +42,19 @@ class Allocation(NamedTuple):
     gpu_milli: int
     cpus: float
     memory_bytes: int
+    part: Part | None = None
 
 
 class Ledger:
     """Total and free resources. GPU arrays have a row for each position, a column per appliance."""
 
-    def __init__(self, appliances: Sequence[ApplianceView], *, now: datetime) -> None:
+    def __init__(
+        self,
+        appliances: Sequence[ApplianceView],
+        *,
+        now: datetime,
+        isolation: IsolationRules | None = None,
+    ) -> None:
         self.views = sorted(appliances, key=lambda view: (view.name, view.id))
         self.index = {view.id: place for place, view in enumerate(self.views)}
         self.size = len(self.views)
@@ -66,7 +78,14 @@ class Ledger:
         self.changes = 0
         self.allocations: list[list[Allocation]] = [[] for _ in self.views]
         self._models: dict[str, Mask] = {}
-        self._eligible: dict[tuple[int, frozenset[str]], Mask] = {}
+        self._eligible: dict[tuple[object, ...], Mask] = {}
+        # Which GPUs have room for slices, as of the last change.
+        self._room: dict[tuple[JobShape, bool], Mask] = {}
+        self._room_at = 0
+        self.slices: FleetSlices | None = None
+        if any(gpu.kind for view in self.views for gpu in view.gpus):
+            kinds = [[gpu.kind for gpu in view.gpus] for view in self.views]
+            self.slices = FleetSlices(kinds, self.slots, isolation or IsolationRules())
         for place, view in enumerate(self.views):
             self._add(place, view, now)
         self.has_degraded = bool(self.degraded.any())
@@ -87,7 +106,8 @@ class Ledger:
             if not gpu.is_failed and not view.failure:
                 self.usable[slot, place] = True
                 self.used_outside[slot, place] = gpu.is_used_outside
-                self.gpu_free[slot, place] = 0 if gpu.is_used_outside else WHOLE_GPU
+                is_open = not (gpu.is_used_outside or gpu.is_switching)
+                self.gpu_free[slot, place] = WHOLE_GPU if is_open else 0
         # The others have no capacity that an end could free.
         slots = {
             gpu.uuid: slot
@@ -117,26 +137,58 @@ class Ledger:
         return _numbered([view.nvlink_domain for view in self.views])
 
     def eligible(self, shape: JobShape) -> Mask:
-        """Return the GPUs whose memory and model suffice, whatever their state."""
-        key = (shape.gpu_memory_bytes, shape.gpu_models)
+        """Return the GPUs whose memory, model and slices suffice, whatever their state."""
+        need = shape.slice and shape.slice.need
+        key = (shape.gpu_memory_bytes, shape.gpu_models, need)
         if key not in self._eligible:
-            gpus: Mask = self.gpu_memory >= shape.gpu_memory_bytes
-            if shape.gpu_models:
-                nothing = np.zeros_like(gpus)
-                of_model = [self._models.get(model, nothing) for model in shape.gpu_models]
-                gpus &= np.logical_or.reduce(of_model)
+            gpus = self.large_enough(shape)
+            if need is not None:
+                gpus &= self.slices.offering(need) if self.slices else False
+            elif self.slices:
+                gpus &= ~self.slices.is_mig
             self._eligible[key] = gpus
         return self._eligible[key]
+
+    def large_enough(self, shape: JobShape) -> Mask:
+        """Return the GPUs whose memory and model suffice, however they are shared."""
+        gpus: Mask = self.gpu_memory >= shape.gpu_memory_bytes
+        if shape.gpu_models:
+            nothing = np.zeros_like(gpus)
+            of_model = [self._models.get(model, nothing) for model in shape.gpu_models]
+            gpus &= np.logical_or.reduce(of_model)
+        return gpus
+
+    def with_room(self, shape: JobShape, *, is_isolated: bool = True) -> Mask:
+        """Return the GPUs that a job could have now, as far as it needs only one of them.
+
+        Without `is_isolated`, jobs that must not share a GPU with it are no obstacle.
+        """
+        if shape.slice is None:
+            room: Mask = self.gpu_free >= shape.gpu_milli
+            if not (shape.gpu_memory_bytes or shape.gpu_models or self.slices):
+                # Positions without a GPU have no capacity in any case.
+                return room
+            return room & self.eligible(shape)
+        if self.slices is None:
+            return np.zeros_like(self.usable)
+        key = (shape, is_isolated)
+        if self._room_at != self.changes:
+            self._room_at = self.changes
+            self._room.clear()
+        if key not in self._room:
+            room = self.slices.with_room(shape.slice, is_isolated=is_isolated)
+            self._room[key] = room & (self.gpu_free > 0) & self.eligible(shape)
+        return self._room[key]
 
     @property
     def models(self) -> Sequence[str]:
         """The models of the GPUs."""
         return list(self._models)
 
-    def free_gpus(self, models: Collection[str], places: Mask) -> int:
-        """Return how many GPUs of some models are free on some appliances."""
-        free = (self.gpu_free >= WHOLE_GPU) & places
-        return sum(int(np.count_nonzero(free & self._models[model])) for model in models)
+    def free_gpus(self, models: Collection[str], places: Mask) -> float:
+        """Return how many GPUs of some models are free on some appliances, with parts of GPUs."""
+        free = np.maximum(self.gpu_free, 0) * places
+        return sum(int(free[self._models[model]].sum()) for model in models) / WHOLE_GPU
 
     def use(self, place: int) -> None:
         """Make an appliance the most recently used one."""
@@ -151,25 +203,73 @@ class Ledger:
         if not shape.gpus:
             return ()
         free, memory = self.gpu_free[:, place].tolist(), self.gpu_memory[:, place].tolist()
-        bad, able = self.degraded[:, place].tolist(), self.eligible_at(place, shape)
-        slots = [slot for slot in range(self.slots) if able[slot] and free[slot] >= shape.gpu_milli]
-        sign = -1 if most_free else 1
-        slots.sort(key=lambda slot: (slot != first, bad[slot], memory[slot], sign * free[slot]))
-        return tuple(slots[: shape.gpus])
+        bad, sign = self.degraded[:, place].tolist(), -1 if most_free else 1
+        if shape.slice is None:
+            able = self.eligible_at(place, shape)
+            slots = [at for at in range(self.slots) if able[at] and free[at] >= shape.gpu_milli]
+            slots.sort(key=lambda slot: (slot != first, bad[slot], memory[slot], sign * free[slot]))
+            return tuple(slots[: shape.gpus])
+        parts = {slot: self._part(place, slot, shape) for slot in range(self.slots)}
+        fitting = {slot: part.milli for slot, part in parts.items() if part is not None}
+        order = sorted(
+            fitting,
+            key=lambda slot: (slot != first, bad[slot], fitting[slot], sign * free[slot]),
+        )
+        return tuple(order[:1])
+
+    def _part(self, place: int, slot: int, shape: JobShape) -> Part | None:
+        """Return the part of a GPU that a job would get now; None if it doesn't fit."""
+        if self.slices is None or shape.slice is None or self.gpu_free[slot, place] <= 0:
+            return None
+        if not self.eligible(shape)[slot, place]:
+            return None
+        return self.slices.part_for(place, slot, shape.slice)
+
+    def slice_of(self, place: int, allocation: Allocation) -> GPUSlice | None:
+        """Return what an allocation has of its only GPU; None for whole GPUs."""
+        if self.slices is None or allocation.part is None:
+            return None
+        slot = allocation.gpus[0]
+        kind = self.slices.kind_at(place, slot)
+        if kind is None:
+            return None
+        return allocation.part.slice_of(self.views[place].gpus[slot].uuid, kind)
 
     def eligible_at(self, place: int, shape: JobShape) -> Sequence[bool]:
         """Return which GPUs of one appliance suffice in memory and model."""
         gpus: Sequence[bool] = self.eligible(shape)[:, place].tolist()
         return gpus
 
-    def allocate(self, place: int, job: JobView, gpus: Sequence[int], *, now: datetime) -> None:
-        """Give a job its resources."""
+    def allocate(
+        self,
+        place: int,
+        job: JobView,
+        gpus: Sequence[int],
+        *,
+        now: datetime,
+        part: Part | None = None,
+    ) -> Allocation:
+        """Give a job its resources; with `part`, of a GPU on which it doesn't fit yet."""
         ends_at = now + (job.time_limit or UNLIMITED)
-        self._put(
-            place,
-            Allocation(job.id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes),
-        )
+        allocation = self.allocation(place, job, gpus, ends_at, part=part)
+        self._put(place, allocation)
         self.use(place)
+        return allocation
+
+    def allocation(
+        self,
+        place: int,
+        job: JobView,
+        gpus: Sequence[int],
+        ends_at: datetime,
+        *,
+        part: Part | None = None,
+    ) -> Allocation:
+        """Return what a job would get on an appliance, with these GPUs."""
+        if job.slice_need is not None and gpus and part is None:
+            part = self._part(place, gpus[0], job.shape)
+        milli = part.milli if part else job.gpu_milli
+        return Allocation(job.id, ends_at, gpus, milli, job.cpus, job.memory_bytes, part)
 
     def end(self, place: int, job_id: str, *, at: datetime) -> None:
         """Let a job end at another time than by its limit."""
@@ -190,6 +290,8 @@ class Ledger:
     def _change(self, place: int, allocation: Allocation, *, sign: int) -> None:
         for slot in allocation.gpus:
             self.gpu_free[slot, place] += sign * allocation.gpu_milli
+            if allocation.part is not None and self.slices is not None:
+                (self.slices.drop if sign > 0 else self.slices.put)(place, slot, allocation.part)
         self.cpus_free[place] += sign * allocation.cpus
         self.memory_free[place] += sign * allocation.memory_bytes
         self.version[place] += 1
@@ -207,4 +309,7 @@ def _allocation(job: RunningJob, slots: dict[str, int], now: datetime) -> Alloca
     if job.is_stopping:
         ends_at = now
     gpus = [slots[uuid] for uuid in job.gpu_uuids if uuid in slots]
-    return Allocation(job.job_id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes)
+    held, part = job.gpu_slice, None
+    if held is not None:
+        part = Part.of(held, job.user_id, job.project_id)
+    return Allocation(job.job_id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes, part)

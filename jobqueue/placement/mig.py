@@ -4,7 +4,7 @@ A GPU's slots in use are a bit mask. All facts come from the profiles that its d
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import lru_cache
 
 from protocol.gpu_slices import MIGPlacement, MIGProfile
 
@@ -58,7 +58,7 @@ def _starts(wanted: Sequence[MIGProfile], taken: int, tries: Iterator[int]) -> l
     return None
 
 
-@cache
+@lru_cache(10_000)
 def best_start(profiles: Profiles, profile: MIGProfile, taken: int) -> int | None:
     """Return where an instance goes so that the others lose the fewest places; None if nowhere."""
     free = [at for at in profile.starts if not taken & bits(at, profile.slots)]

@@ -8,16 +8,19 @@ An appliance is *feasible* for a job when it is online, accepts jobs and its tot
 one and waits there. `jobqueue/README.md` draws the flow.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+import msgspec
 import numpy as np
 
+from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.backfill import Reservations
 from jobqueue.placement.filters import (
+    CHOSEN,
     FEASIBLE,
     FREE,
     Filter,
@@ -31,7 +34,11 @@ from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import Owner, Rules, find_victims, picked_gpus
 from jobqueue.placement.quotas import Quotas, Verdict
 from jobqueue.placement.reserved import ReservedTimes
+from jobqueue.placement.slices import Part
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice, PartitionMode
+
+_NO_SLICES = "No GPU that it may use is cut into slices that suffice, so it gets a whole one."
 
 
 class Rule(StrEnum):
@@ -67,6 +74,7 @@ class Decision:
         appliance_id: where it runs (ASSIGN) or waits (BIND, STAY); None when it is UNPLACED.
         policy: the name of the policy or `Rule` that chose it.
         gpu_uuids: the GPUs allocated to it; only with ASSIGN.
+        gpu_slice: the part that it gets of its only GPU; None for whole ones.
         rejections: the most relevant first.
         victims: the running jobs that must stop for it, by id.
         is_trial: whether its start shows if the appliance can leave its quarantine.
@@ -79,10 +87,19 @@ class Decision:
     appliance_id: str | None = None
     policy: str = ""
     gpu_uuids: Sequence[str] = ()
+    gpu_slice: GPUSlice | None = None
     rejections: Sequence[Rejection] = ()
     victims: Sequence[str] = ()
     is_trial: bool = False
     guarantor: str = ""
+
+
+def whole_gpu_for(job: JobView) -> JobView:
+    """Return a job that requests a whole GPU in place of a slice."""
+    memory_bytes = job.slice_need.memory_bytes if job.slice_need else 0
+    return msgspec.structs.replace(
+        job, slice_need=None, gpus=1, gpu_milli=WHOLE_GPU, gpu_memory_bytes=memory_bytes
+    )
 
 
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:
@@ -96,7 +113,7 @@ class Planner:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.now = snapshot.now
-        self.ledger = Ledger(snapshot.appliances, now=snapshot.now)
+        self.ledger = Ledger(snapshot.appliances, now=snapshot.now, isolation=snapshot.isolation)
         self.reservations = Reservations(self.ledger)
         self.reserved = ReservedTimes(self.ledger, snapshot)
         self._policy = POLICIES[snapshot.policy](self.ledger, snapshot)
@@ -105,7 +122,7 @@ class Planner:
             tuple[JobShape, timedelta | None, str | None], tuple[int, list[Rejection]]
         ] = {}
         self._barred: dict[tuple[JobShape, timedelta | None], Mask] = {}
-        self._gpus_by_user: Counter[str | None] = Counter()
+        self._gpus_by_user: defaultdict[str | None, float] = defaultdict(float)
         self._tasks_by_array: Counter[str] = Counter()
         self._owners: dict[str, Owner] = {}
         self.quotas = Quotas(snapshot, self.ledger.models)
@@ -116,7 +133,7 @@ class Planner:
                     running.job_id,
                     Owner(
                         running.user_id,
-                        len(running.gpu_uuids),
+                        len(running.gpu_uuids) * running.gpu_milli / WHOLE_GPU,
                         running.array_id,
                         self.quotas.use_of(running, view.models_of(running.gpu_uuids)),
                         running.is_stopping,
@@ -127,6 +144,34 @@ class Planner:
     def decide(self, job: JobView) -> Decision:
         """Decide for the next job in the order of the queue."""
         self._drop_claim(job)
+        if job.slice_need is None:
+            return self._decide(job)
+        offers = self._offers(job)
+        if offers is not None:
+            return self._decide(offers)
+        decision = self._decide(whole_gpu_for(job))
+        return replace(decision, reason=f"{decision.reason} {_NO_SLICES}")
+
+    def _offers(self, job: JobView) -> JobView | None:
+        """Return a job with the size of its slice; None if a whole GPU must do.
+
+        That is so if it names no profile, and none of the GPUs that it may use is cut into slices
+        that suffice.
+        """
+        slices, shape, need = self.ledger.slices, job.shape, job.slice_need
+        if slices is not None and need is not None:
+            offering = self.ledger.eligible(shape)
+            places, _ = self._reachable(shape)
+            if (offering & places).any():
+                return msgspec.structs.replace(job, gpu_milli=slices.milli(need))
+        return job if need is not None and need.profile else None
+
+    def _reachable(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
+        """Return the appliances that the job itself doesn't rule out, idle or not."""
+        everything = np.ones(self.ledger.size, np.bool_)
+        return apply_filters(CHOSEN, self.ledger, shape, everything, is_ranked=False)
+
+    def _decide(self, job: JobView) -> Decision:
         verdict = self.quotas.check(job)
         held = self.cap_reason(job) or verdict.refusal
         if held:
@@ -202,13 +247,20 @@ class Planner:
         self._barred.clear()
         self.reservations = Reservations(self.ledger)
 
-    def occupy(self, job: JobView, place: int, gpus: Sequence[int]) -> None:
-        """Give a job its resources on an appliance; they count towards caps and quotas."""
-        self.ledger.allocate(place, job, gpus, now=self.now)
+    def occupy(
+        self, job: JobView, place: int, gpus: Sequence[int], part: Part | None = None
+    ) -> GPUSlice | None:
+        """Give a job its resources on an appliance; they count towards caps and quotas.
+
+        Returns:
+            Its slice, unless it gets whole GPUs.
+        """
+        allocation = self.ledger.allocate(place, job, gpus, now=self.now, part=part)
         self.reserved.add(job)
         models = [self.ledger.views[place].gpus[slot].model for slot in gpus]
         use = self.quotas.use_of(job, models)
-        self._count(job.id, Owner(job.user_id, job.gpus, job.array_id, use))
+        self._count(job.id, Owner(job.user_id, job.gpu_count, job.array_id, use))
+        return self.ledger.slice_of(place, allocation)
 
     def _claim(self, job: JobView, place: int, victims: Sequence[RunningJob]) -> None:
         """Give a job what others on an appliance have until they stop for it.
@@ -225,7 +277,7 @@ class Planner:
             for allocation in self.ledger.allocations[place]
             if self._owners[allocation.job_id].is_stopping
         ]
-        self.occupy(job, place, picked_gpus(job, self.ledger, place, freed))
+        self.occupy(job, place, *picked_gpus(job, self.ledger, place, freed))
         self._claims[job.id] = place, self.ledger.allocations[place][-1]
 
     def _drop_claim(self, job: JobView) -> None:
@@ -245,22 +297,22 @@ class Planner:
         """Return which cap a job would exceed; "" if it may start."""
         if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
             return f"{job.array_limit} tasks of the array are running, which is its limit."
-        caps, gpus = self.snapshot.caps, job.whole.gpus
+        caps, gpus = self.snapshot.caps, job.whole.gpu_count
         if not gpus:
             return ""
         if caps.gpus_per_user is not None:
             used = self._gpus_by_user[job.user_id]
             if used + gpus > caps.gpus_per_user:
                 return (
-                    f"The user's jobs have {used} of at most {caps.gpus_per_user} GPUs, and this "
-                    f"one requests {gpus}."
+                    f"The user's jobs have {used:g} of at most {caps.gpus_per_user} GPUs, and this "
+                    f"one requests {gpus:g}."
                 )
         if caps.gpus is not None:
-            used = self._gpus_by_user.total()
+            used = sum(self._gpus_by_user.values())
             if used + gpus > caps.gpus:
                 return (
-                    f"The tenant's jobs have {used} of at most {caps.gpus} GPUs, and this one "
-                    f"requests {gpus}."
+                    f"The tenant's jobs have {used:g} of at most {caps.gpus} GPUs, and this one "
+                    f"requests {gpus:g}."
                 )
         return ""
 
@@ -269,8 +321,8 @@ class Planner:
         tiers, is_healthy = [free], free
         has_tiers = self.ledger.has_degraded and bool(job.gpus)
         if has_tiers:
-            healthy = (self.ledger.gpu_free >= job.gpu_milli) & self.ledger.eligible(job.shape)
-            is_healthy = np.count_nonzero(healthy & ~self.ledger.degraded, axis=0) >= job.gpus
+            healthy = self.ledger.with_room(job.shape) & ~self.ledger.degraded
+            is_healthy = np.count_nonzero(healthy, axis=0) >= job.gpus
             tiers = [free & is_healthy, free & ~is_healthy]
         # A job that has failed somewhere goes elsewhere first, a trial is the last resort.
         for avoided in (self.failed_on(job), self.ledger.on_trial):
@@ -308,7 +360,7 @@ class Planner:
             # No other job is placed there until this one has started.
             self.ledger.on_trial[place] = False
             self._feasible.clear()
-        self.occupy(job, place, gpus)
+        gpu_slice = self.occupy(job, place, gpus)
         policy, reason = self.snapshot.policy, f"{view.name} was {self._policy.title}."
         if is_trial:
             policy, reason = Rule.TRIAL, f"{view.name} is quarantined, and this job tries it."
@@ -322,6 +374,8 @@ class Planner:
         elif job.bound_to:
             before = self._name_of(job.bound_to)
             reason = f"{view.name} became free before {before}, which the job waited for."
+        if gpu_slice is not None:
+            reason = f"{reason} {self._slice_reason(gpu_slice, place, gpus[0])}"
         return Decision(
             job_id=job.id,
             action=Action.ASSIGN,
@@ -329,9 +383,25 @@ class Planner:
             appliance_id=view.id,
             policy=policy,
             gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
+            gpu_slice=gpu_slice,
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
         )
+
+    def _slice_reason(self, held: GPUSlice, place: int, slot: int) -> str:
+        """Return what a job gets of a GPU, as a sentence."""
+        slices, view = self.ledger.slices, self.ledger.views[place]
+        gpu = f"GPU {slot}"
+        if held.mode is not PartitionMode.MIG:
+            shares = "a share" if held.shares == 1 else f"{held.shares} shares"
+            return f"It gets {shares} of {gpu} under {MODE_NAMES[held.mode]}."
+        last = held.start + held.slots - 1
+        slots = f"slot {last}" if held.slots == 1 else f"slots {held.start} to {last}"
+        text = f"It gets a {held.profile} instance in {slots} of {gpu}."
+        is_alone = slices is not None and len(slices.parts_at(place, slot)) == 1
+        if is_alone and slices is not None and slices.changes_layout(place, slot):
+            text += f" {gpu} of {view.name} was idle, so its layout changes for this job."
+        return text
 
     def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
         rule = Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED

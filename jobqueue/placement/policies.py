@@ -11,7 +11,8 @@ import numpy as np
 
 from jobqueue.placement.fragmentation import Fragmentation
 from jobqueue.placement.ledger import Ledger, Mask
-from jobqueue.placement.views import WHOLE_GPU, JobShape, Snapshot
+from jobqueue.placement.views import JobShape, Snapshot
+from protocol.gpu_slices import WHOLE_GPU
 
 Choice = tuple[int, tuple[int, ...]]
 

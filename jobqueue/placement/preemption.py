@@ -17,7 +17,10 @@ import numpy as np
 from jobqueue.placement.backfill import earliest_start
 from jobqueue.placement.ledger import Allocation, Ledger, Mask
 from jobqueue.placement.quotas import NOTHING, Quotas, Use, Verdict
+from jobqueue.placement.room import Room
+from jobqueue.placement.slices import Part
 from jobqueue.placement.views import JobView, RunningJob
+from protocol.gpu_slices import WHOLE_GPU
 
 # Appliances that are examined for one job.
 MAX_EXAMINED = 200
@@ -27,7 +30,7 @@ class Owner(NamedTuple):
     """Whose job has resources, and what counts towards caps and quotas."""
 
     user_id: str | None = None
-    gpus: int = 0
+    gpus: float = 0
     array_id: str | None = None
     use: Use = NOTHING
     is_stopping: bool = False
@@ -103,17 +106,19 @@ def find_victims(
     return best[1], [victim for victim in best[2] if not rules.is_stopping(victim)]
 
 
-def picked_gpus(job: JobView, ledger: Ledger, place: int, freed: Iterable[Allocation]) -> list[int]:
-    """Return the GPUs of an appliance for a job once others have stopped; free ones come first."""
-    free = ledger.gpu_free[:, place].tolist()
-    later = list(free)
+def picked_gpus(
+    job: JobView, ledger: Ledger, place: int, freed: Iterable[Allocation]
+) -> tuple[list[int], Part | None]:
+    """Return the GPUs of an appliance for a job once others have stopped; free ones come first.
+
+    With them comes the part that it gets of its only GPU, if it doesn't need whole ones.
+    """
+    room = Room(ledger, place, job.shape)
+    now_free = set(room.fitting())
     for allocation in freed:
-        for slot in allocation.gpus:
-            later[slot] += allocation.gpu_milli
-    able = ledger.eligible_at(place, job.shape)
-    slots = [slot for slot in range(ledger.slots) if able[slot] and later[slot] >= job.gpu_milli]
-    slots.sort(key=lambda slot: free[slot] < job.gpu_milli)
-    return slots[: job.gpus]
+        room.free(allocation)
+    slots = sorted(room.fitting(), key=lambda slot: slot not in now_free)[: job.gpus]
+    return slots, room.part(slots[0]) if slots else None
 
 
 def _cost(
@@ -121,7 +126,7 @@ def _cost(
 ) -> tuple[float, ...]:
     """Return the order of appliances: the lowest cost comes first."""
     new = [victim for victim in victims if not rules.is_stopping(victim)]
-    gpus = sum(len(victim.gpu_uuids) for victim in new)
+    gpus = sum(len(victim.gpu_uuids) * victim.gpu_milli / WHOLE_GPU for victim in new)
     if rules.reclaim is None or not new:
         return -np.inf if not new else 0.0, gpus
     lowest_use = min(rules.relative_use(job, victim) for victim in new)

@@ -18,7 +18,6 @@ from msgspec.structs import replace
 
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
 from jobqueue.placement.views import (
-    WHOLE_GPU,
     JobView,
     ProjectView,
     QuotaView,
@@ -27,6 +26,7 @@ from jobqueue.placement.views import (
 )
 from jobqueue.projects.guarantees import QuotaKey
 from jobqueue.projects.models import QuotaResource
+from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
 
 Amounts = Mapping[QuotaKey, float]

@@ -19,7 +19,8 @@ from typing import TypeVar
 
 from core.errors import InvalidInputError
 from jobqueue.placement.plan import Planner
-from jobqueue.placement.views import WHOLE_GPU, ApplianceView, GPUView, JobShape, JobView, Snapshot
+from jobqueue.placement.views import ApplianceView, GPUView, JobShape, JobView, Snapshot
+from protocol.gpu_slices import WHOLE_GPU
 
 MIB = 1024**2
 POD_COLUMNS = ("name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli")
@@ -80,7 +81,10 @@ def simulate(
     while requested < demand_ratio * capacity:
         shape = drawn.choice(pods)
         size = shape.gpus * shape.gpu_milli
-        job = JobView(id=str(arrived), name="", submitted_at=_START, **shape._asdict())
+        fields = shape._asdict()
+        request = fields.pop("slice")
+        need = request and request.need
+        job = JobView(id=str(arrived), name="", submitted_at=_START, slice_need=need, **fields)
         decision, _ = planner.start(job)
         arrived, requested = arrived + 1, requested + size
         allocated += size if decision else 0

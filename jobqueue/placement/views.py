@@ -1,8 +1,8 @@
 """The input of placement: one tenant's appliances, the jobs on them, and the waiting jobs.
 
 Pure values. Those of jobs are structs of msgspec, which are made three times as fast as
-dataclasses. A GPU's capacity is `WHOLE_GPU` thousandths, so that shares of a GPU can be placed,
-too; the queue requests whole GPUs.
+dataclasses. A GPU's capacity is `WHOLE_GPU` thousandths, of which slices take some; traces of other
+clusters also have jobs that request thousandths without a slice.
 """
 
 from collections.abc import Sequence
@@ -13,11 +13,13 @@ from typing import NamedTuple
 import msgspec
 
 from jobqueue.executors.abilities import Need
+from jobqueue.partitions.isolation import IsolationRules
+from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest
 from jobqueue.projects.guarantees import QuotaKey
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice
 from protocol.health import HealthState
 from tenants.models import ApplianceState
 
-WHOLE_GPU = 1000
 # A job without a time limit is assumed to run this long.
 UNLIMITED = timedelta(days=3650)
 # A point of priority counts as much as this time of waiting, so every job comes first in the end.
@@ -29,7 +31,8 @@ class GPUView:
     """A GPU of an appliance, with the health that its agent reported last.
 
     A failed GPU is never allocated; `failure` is the cause, in a word or two. A GPU that is *used
-    outside* of jobs, as its processes show, is not free until that program ends.
+    outside* of jobs, as its processes show, is not free until that program ends. `kind` says how it
+    is shared, None as a whole; while it `is_switching`, it gets no jobs.
     """
 
     uuid: str
@@ -38,6 +41,8 @@ class GPUView:
     failure: str = ""
     model: str = ""
     is_used_outside: bool = False
+    kind: GPUKind | None = None
+    is_switching: bool = False
 
     @property
     def is_failed(self) -> bool:
@@ -51,6 +56,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         project_id: its project; None without one.
         gpu_milli: thousandths of each of its GPUs.
+        gpu_slice: the part that it has of its only GPU.
         assigned_at: when it was placed there.
         ends_at: by its time limit; None without one.
     """
@@ -61,6 +67,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str | None = None
     gpu_uuids: Sequence[str] = ()
     gpu_milli: int = WHOLE_GPU
+    gpu_slice: GPUSlice | None = None
     cpus: float = 0.0
     memory_bytes: int = 0
     priority: int = 0
@@ -118,12 +125,15 @@ class JobShape(NamedTuple):
     labels: frozenset[tuple[str, str]] = frozenset()
     requested: str | None = None
     needs: frozenset[Need] = frozenset()
+    slice: SliceRequest | None = None
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """A waiting job as placement sees it.
 
     Attributes:
+        gpu_milli: thousandths of each GPU; of a slice, what it may come to.
+        slice_need: the part that it needs of its only GPU; None for whole ones.
         gpu_models: the models that may run it; empty for any.
         labels: the labels that its appliance must have.
         requested: the appliance that the user requested; None for any.
@@ -145,6 +155,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     user_id: str | None = None
     gpus: int = 0
     gpu_milli: int = WHOLE_GPU
+    slice_need: SliceNeed | None = None
     gpu_memory_bytes: int = 0
     gpu_models: frozenset[str] = frozenset()
     cpus: float = 1.0
@@ -178,7 +189,20 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             self.labels,
             self.requested,
             self.needs,
+            self.slice_request,
         )
+
+    @property
+    def slice_request(self) -> SliceRequest | None:
+        """Return the part of a GPU that it needs, and whose it is; None for whole GPUs."""
+        if self.slice_need is None:
+            return None
+        return SliceRequest(self.slice_need, self.user_id, self.project_id)
+
+    @property
+    def gpu_count(self) -> float:
+        """Return how many GPUs it takes, with parts of GPUs."""
+        return self.gpus * self.gpu_milli / WHOLE_GPU
 
     def scaled(self, count: int) -> "JobView":
         """Return a job that requires as much as so many members of its gang."""
@@ -291,6 +315,7 @@ class Snapshot:
     Attributes:
         workload: shapes of usual jobs and how frequent they are, for `least_fragmentation`.
         projects: of the tenant, if any has quotas.
+        isolation: which jobs may share a GPU.
     """
 
     now: datetime
@@ -302,3 +327,4 @@ class Snapshot:
     workload: Sequence[tuple[JobShape, float]] = ()
     reservations: Sequence[ReservationView] = ()
     projects: Sequence[ProjectView] = ()
+    isolation: IsolationRules = field(default_factory=IsolationRules)

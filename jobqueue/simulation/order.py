@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from jobqueue.placement.views import PRIORITY_POINT, WHOLE_GPU
+from jobqueue.placement.views import PRIORITY_POINT
 from jobqueue.simulation.recording import RecordedJob
+from protocol.gpu_slices import WHOLE_GPU
 
 HALF_LIFE_SECONDS = 7 * 86_400.0
 _POINT_SECONDS = PRIORITY_POINT.total_seconds()

@@ -13,7 +13,8 @@ import msgspec
 
 from core.errors import InvalidInputError
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
-from jobqueue.placement.views import WHOLE_GPU, ApplianceView, GPUView
+from jobqueue.placement.views import ApplianceView, GPUView
+from protocol.gpu_slices import WHOLE_GPU
 
 FORMAT = "vedette-recording/1"
 MAX_ADDED = 10_000

@@ -19,7 +19,6 @@ from jobqueue.placement.ledger import Allocation, Mask
 from jobqueue.placement.plan import Decision, Planner
 from jobqueue.placement.views import (
     UNLIMITED,
-    WHOLE_GPU,
     Caps,
     JobShape,
     JobView,
@@ -30,6 +29,7 @@ from jobqueue.simulation.order import ORDERS
 from jobqueue.simulation.protection import Key, Protection
 from jobqueue.simulation.recording import RecordedJob, Recording
 from jobqueue.simulation.waiting import Free, Group, Spare, WaitingJobs
+from protocol.gpu_slices import WHOLE_GPU
 
 # Any day will do.
 _START = datetime(2000, 1, 1, tzinfo=UTC)

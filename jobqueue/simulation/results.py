@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from jobqueue.placement.views import WHOLE_GPU
 from jobqueue.simulation.recording import QueueRules, RecordedJob, Recording
 from jobqueue.simulation.replay import Timeline
+from protocol.gpu_slices import WHOLE_GPU
 
 POINTS = 200
 _JOULES_PER_KILOWATT_HOUR = 3.6e6

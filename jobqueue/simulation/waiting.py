@@ -10,7 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Mask
-from jobqueue.placement.views import WHOLE_GPU, JobShape
+from jobqueue.placement.views import JobShape
+from protocol.gpu_slices import WHOLE_GPU
 
 
 class Group(NamedTuple):
