@@ -25,6 +25,7 @@ from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import ApplianceView, Snapshot
+from protocol.gpu_slices import WHOLE_GPU
 
 # Waiting jobs that are examined for guarantees of their projects in one pass.
 MAX_GUARANTEED = 5000
@@ -138,6 +139,7 @@ def _running(projects: Projects, appliances: Iterable[ApplianceView]) -> dict[Ac
     for view in appliances:
         for job in view.running:
             account = projects.account(job.project_id, job.user_id)
-            request = Resources(len(job.gpu_uuids), job.cpus, job.memory_bytes)
+            gpus = len(job.gpu_uuids) * job.gpu_milli / WHOLE_GPU
+            request = Resources(gpus, job.cpus, job.memory_bytes)
             running[account] = running[account].plus(request)
     return dict(running)

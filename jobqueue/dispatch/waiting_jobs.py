@@ -212,7 +212,7 @@ def job_view(
         cpus=job.cpus,
         memory_bytes=job.memory_bytes,
         requested=job.appliance_id,
-        needs=needs_of(job, is_service=job.kind is JobKind.SERVICE),
+        needs=needs_of(job, is_service=job.kind is JobKind.SERVICE, has_slice=need is not None),
         bound_to=bound_to,
         failed_on=failed_on or frozenset(),
         gpu_models=matching_models(job.gpu_models, models) if job.gpu_models else frozenset(),

@@ -22,6 +22,7 @@ class Need(StrEnum):
     PORTS = "ports"
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
+    GPU_SLICE = "gpu_slice"
 
 
 _FIELDS = (Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE)
@@ -52,6 +53,14 @@ def _own_containerizer(executor: str) -> tuple[Limit, Limit]:
     )
 
 
+def _without_slices(executor: str) -> Limit:
+    return Limit(
+        executor,
+        frozenset({Need.GPU_SLICE}),
+        f"{executor} runs jobs on whole GPUs only; request gpus in place of a part of one",
+    )
+
+
 def _without_ports(executor: str) -> Limit:
     return Limit(
         executor,
@@ -63,6 +72,7 @@ def _without_ports(executor: str) -> Limit:
 LIMITS: Sequence[Limit] = (
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
+    *map(_without_slices, ("marathon", "metronome", "chronos")),
     _without_ports("metronome"),
     _without_ports("chronos"),
     Limit(
@@ -79,19 +89,26 @@ LIMITS: Sequence[Limit] = (
 _SERVICES, _BATCH = frozenset({"marathon"}), frozenset({"metronome", "chronos"})
 
 
-def needs_of(job: Any, *, is_service: bool) -> frozenset[Need]:  # noqa: ANN401 - see below
+def needs_of(
+    job: Any,  # noqa: ANN401 - see below
+    *,
+    is_service: bool,
+    has_slice: bool = False,
+) -> frozenset[Need]:
     """Return the needs of a job apart from its GPUs.
 
     `job` is an attempt's spec, a job, a request for one, or a row with these fields.
     """
     needs = {need for need in _FIELDS if getattr(job, need)}
     needs |= {Need.SERVICE} if is_service else set()
+    needs |= {Need.GPU_SLICE} if has_slice else set()
     return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
 
 
 def refusal(executor: str, spec: AttemptSpec) -> str:
     """Return why an executor can't run an attempt, as a sentence, or ""."""
-    needs = needs_of(spec, is_service=spec.is_service)
+    has_slice = spec.gpu_slice is not None
+    needs = needs_of(spec, is_service=spec.is_service, has_slice=has_slice)
     reason = limit_of((executor,), needs, has_gpus=bool(spec.gpu_uuids))
     return f"{reason[:1].upper()}{reason[1:]}." if reason else ""
 

@@ -166,7 +166,9 @@ def _needs(planner: Planner, job: JobView) -> str:
 
 def _missing(ledger: Ledger, job: JobView, place: int, gpus: int, cpus: float) -> list[str]:
     parts = []
-    if gpus:
+    if gpus and job.slice_need is not None:
+        parts.append(f"room for {job.slice_need}")
+    elif gpus:
         suffix = "" if job.gpu_milli == WHOLE_GPU else " with enough capacity"
         parts.append(f"{gpus} more GPU{'' if gpus == 1 else 's'}{suffix}")
     if cpus > CPU_TOLERANCE:

@@ -17,6 +17,7 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
+from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.backfill import Reservations
 from jobqueue.placement.filters import (
@@ -98,7 +99,12 @@ def whole_gpu_for(job: JobView) -> JobView:
     """Return a job that requests a whole GPU in place of a slice."""
     memory_bytes = job.slice_need.memory_bytes if job.slice_need else 0
     return msgspec.structs.replace(
-        job, slice_need=None, gpus=1, gpu_milli=WHOLE_GPU, gpu_memory_bytes=memory_bytes
+        job,
+        slice_need=None,
+        gpus=1,
+        gpu_milli=WHOLE_GPU,
+        gpu_memory_bytes=memory_bytes,
+        needs=job.needs - {Need.GPU_SLICE},
     )
 
 
@@ -144,27 +150,26 @@ class Planner:
     def decide(self, job: JobView) -> Decision:
         """Decide for the next job in the order of the queue."""
         self._drop_claim(job)
-        if job.slice_need is None:
-            return self._decide(job)
-        offers = self._offers(job)
-        if offers is not None:
-            return self._decide(offers)
-        decision = self._decide(whole_gpu_for(job))
+        sized = self.sized(job)
+        decision = self._decide(sized)
+        if sized.slice_need is job.slice_need:
+            return decision
         return replace(decision, reason=f"{decision.reason} {_NO_SLICES}")
 
-    def _offers(self, job: JobView) -> JobView | None:
-        """Return a job with the size of its slice; None if a whole GPU must do.
+    def sized(self, job: JobView) -> JobView:
+        """Return a job with the size of its slice, or one for a whole GPU in place of it.
 
-        That is so if it names no profile, and none of the GPUs that it may use is cut into slices
-        that suffice.
+        It gets a whole one if it names no profile, and none of the GPUs that it may use is cut into
+        slices that suffice.
         """
-        slices, shape, need = self.ledger.slices, job.shape, job.slice_need
-        if slices is not None and need is not None:
-            offering = self.ledger.eligible(shape)
-            places, _ = self._reachable(shape)
-            if (offering & places).any():
+        need, slices = job.slice_need, self.ledger.slices
+        if need is None:
+            return job
+        if slices is not None:
+            places, _ = self._reachable(job.shape)
+            if (self.ledger.eligible(job.shape) & places).any():
                 return msgspec.structs.replace(job, gpu_milli=slices.milli(need))
-        return job if need is not None and need.profile else None
+        return job if need.profile else whole_gpu_for(job)
 
     def _reachable(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
         """Return the appliances that the job itself doesn't rule out, idle or not."""

@@ -13,15 +13,16 @@ from core.ids import new_id
 from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
 from jobqueue.dispatch.queue_order import queue_order, with_jobs
 from jobqueue.dispatch.snapshot import read_snapshot
-from jobqueue.dispatch.waiting_jobs import job_view
+from jobqueue.dispatch.waiting_jobs import job_view, slice_need
 from jobqueue.executors.abilities import needs_of
 from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
-from jobqueue.placement.ledger import Ledger
-from jobqueue.placement.views import JobShape, JobView
+from jobqueue.placement.plan import Planner
+from jobqueue.placement.views import JobView, Snapshot
 from jobqueue.queue.forecasts import forecast_errors
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.states import WAITING, DependencyCondition
@@ -146,18 +147,29 @@ def appliance_problems(
     if not views:
         return [f"There is no appliance {appliance!r}."], []
     models = {gpu.model for gpu in views[0].gpus}
-    shape = JobShape(
-        gpus=request.gpus,
-        gpu_memory_bytes=request.gpu_memory_bytes,
+    need = slice_need(request)
+    job = JobView(
+        id="",
+        name=request.name,
+        submitted_at=now,
+        user_id=scope.user_id,
+        gpus=1 if need else request.gpus,
+        slice_need=need,
+        gpu_memory_bytes=0 if need else request.gpu_memory_bytes,
         gpu_models=matching_models(request.gpu_models, models)
         if request.gpu_models
         else frozenset(),
         cpus=request.cpus,
         memory_bytes=request.memory_bytes,
         labels=frozenset(request.required_labels.items()),
-        needs=needs_of(request, is_service=request.kind is JobKind.SERVICE),
+        needs=needs_of(
+            request, is_service=request.kind is JobKind.SERVICE, has_slice=need is not None
+        ),
     )
-    ledger = Ledger(views[:1], now=now)
+    isolation = settings_of(session, scope.require_tenant()).isolation
+    snapshot = Snapshot(now=now, appliances=views[:1], jobs=(), isolation=isolation)
+    planner = Planner(snapshot)
+    ledger, shape = planner.ledger, planner.sized(job).shape
     feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))
     _, busy = apply_filters(FREE, ledger, shape, feasible)
     return [str(rejection) for rejection in never], [str(rejection) for rejection in busy]

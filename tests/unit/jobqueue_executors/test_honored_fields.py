@@ -16,6 +16,7 @@ from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import app_of, observe_app
 from jobqueue.executors.mesos.metronome import job_of as metronome_job
 from protocol.attempts import AttemptSpec
+from protocol.gpu_slices import GPUSlice, PartitionMode
 from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
 
 DOCS = Path(__file__).parents[3] / "docs" / "marathon.md"
@@ -35,6 +36,10 @@ VALUES: dict[str, tuple[object, str]] = {
     "env": ({"MODE": "env-77"}, "env-77"),
     "secrets": ({"KEY": "secret-77"}, "secret-77"),
     "gpu_uuids": ([*GPUS, GPUS[0][:-1] + "7"], ""),
+    "gpu_slice": (
+        GPUSlice(mode=PartitionMode.TIME_SLICING, gpu_uuid=GPUS[0], share_milli=250),
+        "GPU-0|void",
+    ),
     "cpus": (3.25, "3.25|3250000000"),
     "memory_bytes": (77 * 2**20, '"mem": 77\\b|80740352'),
     "is_service": (True, ""),
