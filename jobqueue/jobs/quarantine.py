@@ -51,12 +51,16 @@ class QuarantineState(StrEnum):
 
 def is_start_fault(attempt: Attempt) -> bool:
     """Return whether an attempt ended before its command ran, through no fault of its job."""
-    return attempt.reason in START_FAULTS and attempt.started_at is None
+    reasons = {*START_FAULTS, Reason.GPU_SLICE_FAILED}
+    return attempt.reason in reasons and attempt.started_at is None
 
 
 def note_outcome(session: Session, attempt: Attempt, *, now: datetime) -> None:
-    """Quarantine the appliance of an attempt that failed to start, or release it if one started."""
-    if is_start_fault(attempt):
+    """Quarantine the appliance of an attempt that failed to start, or release it if one started.
+
+    A slice that can't be made says nothing about whole GPUs.
+    """
+    if is_start_fault(attempt) and attempt.reason in START_FAULTS:
         _note_failure(session, attempt, now=now)
     elif attempt.started_at is not None and attempt.appliance.quarantined_at is not None:
         appliance = lock_appliance(session, attempt.appliance_id)

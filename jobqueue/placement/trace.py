@@ -34,13 +34,17 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """The result of a policy with one random sequence of jobs."""
+    """The result of a policy with one random sequence of jobs.
+
+    `allocated_ratio` is of all GPUs, `served_ratio` of those that were requested.
+    """
 
     policy: str
     seed: int
     arrived: int
     refused: int
     allocated_ratio: float
+    served_ratio: float
 
 
 def read_nodes(path: Path) -> list[ApplianceView]:
@@ -85,7 +89,7 @@ def simulate(
         request = fields.pop("slice")
         need = request and request.need
         job = JobView(id=str(arrived), name="", submitted_at=_START, slice_need=need, **fields)
-        decision, _ = planner.start(job)
+        decision, _ = planner.start(planner.sized(job))
         arrived, requested = arrived + 1, requested + size
         allocated += size if decision else 0
         refused += decision is None
@@ -95,6 +99,7 @@ def simulate(
         arrived=arrived,
         refused=refused,
         allocated_ratio=allocated / capacity,
+        served_ratio=allocated / requested,
     )
 
 
