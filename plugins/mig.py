@@ -19,6 +19,10 @@ class MIGInUseError(MIGError):
     """A process still uses the GPU or the instance."""
 
 
+class MIGPermissionError(MIGError):
+    """This agent may not cut GPUs."""
+
+
 class MIGGPU(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU that knows MIG.
 

@@ -48,6 +48,7 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
         secrets: further environment variables, which are never logged.
         gpu_uuids: the GPUs allocated to it; none for a CPU job.
         gpu_slice: the part that it gets of its only GPU; None for whole GPUs.
+        uses_host_ipc: whether it gets the host's shared memory; the agent sets it for MPS.
         is_service: restarted when it exits; a batch attempt ends with its exit code.
         container_policy: one of `ContainerPolicy`; an agent rejects one that it does not know.
     """
@@ -57,6 +58,7 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     secrets: dict[str, str] = {}
     gpu_uuids: list[str] = []
     gpu_slice: GPUSlice | None = None
+    uses_host_ipc: bool = False
     is_service: bool = False
     container_policy: str = ContainerPolicy.RESTRICTED.value
 

@@ -1,10 +1,11 @@
 """The interface of what cuts GPUs into slices on this appliance."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
 
+from protocol.attempts import AttemptObservation
 from protocol.gpu_slices import GPUPartition, GPUSlice, PartitionMode
 from protocol.job_spec import Mount
 
@@ -34,11 +35,12 @@ class SliceAccess(msgspec.Struct, frozen=True, kw_only=True):
 class GPUSlices(Protocol):
     """Cuts the GPUs of this appliance. Every call may be repeated, after a crash at any step, too.
 
-    Attributes:
-        modes: those that work here, for the inventory.
+    For one thread at a time, except `modes` and `close`.
     """
 
-    modes: Sequence[PartitionMode]
+    @property
+    def modes(self) -> Sequence[PartitionMode]:
+        """Those that work for this agent, if it has such GPUs."""
 
     def prepare(self, attempt_id: str, wanted: GPUSlice) -> SliceAccess:
         """Make an attempt's slice if it isn't there, and return how its container uses it.
@@ -60,6 +62,11 @@ class GPUSlices(Protocol):
             in_use: the slices of the attempts that have not ended, by attempt.
             busy: GPUs that attempts use as a whole.
         """
+
+    def review(
+        self, observed: Iterable[AttemptObservation], attempt_of_container: Mapping[str, str]
+    ) -> list[AttemptObservation]:
+        """Return what was observed, where attempts say if a neighbor on their GPU ended them."""
 
     def close(self) -> None:
         """End what this process started, but no slice of an attempt."""

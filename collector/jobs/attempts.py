@@ -5,7 +5,7 @@ while the portal was unreachable could be started a second time.
 """
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -13,7 +13,18 @@ from threading import Event, Lock, Thread
 import msgspec
 
 from collector.data_dir import load_json, save_json
+from collector.gpu_slices.base import GPUSlices, SliceError
+from collector.jobs.log_shipping import LogShipper
 from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
+from collector.jobs.slices import (
+    Allocation,
+    AttemptSlices,
+    allocations_of,
+    slice_failed,
+    with_slice,
+    with_uuid,
+    with_uuids,
+)
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns, utc_now
 from jobqueue.executors.base import (
@@ -29,7 +40,6 @@ from protocol.attempts import (
     AttemptObservation,
     AttemptSpec,
     DesiredState,
-    LogChunk,
     ObservedReport,
     ObservedState,
     ProbeOrder,
@@ -40,17 +50,21 @@ from timeseries.points import Point
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = timedelta(seconds=10)
-CHUNK_BYTES = 256 * 1024
-# The size of all chunks in a request, whose limit is 1 MiB.
-UPLOAD_BYTES = 768 * 1024
-UPLOADS_PER_STEP = 8
 
 
 class AttemptState(msgspec.Struct):
-    """The state that survives a restart: the last desired state, observations, and the probe."""
+    """The state that survives a restart.
+
+    Attributes:
+        desired: the last one.
+        remembered: the last observation of each attempt.
+        allocations: what each attempt has.
+        probe: the result of the last one.
+    """
 
     desired: DesiredState | None = None
     remembered: dict[str, AttemptObservation] = {}
+    allocations: dict[str, Allocation] = {}
     probe: ProbeResult | None = None
 
 
@@ -72,6 +86,7 @@ class AttemptRunner:
         state_path: Path,
         stop_grace_seconds: float = 10.0,
         registry_token: CurrentRegistryToken | None = None,
+        slices: GPUSlices | None = None,
         clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
@@ -82,7 +97,9 @@ class AttemptRunner:
         self._has_polled = False
         self._lock = Lock()
         self._state = load_json(state_path, AttemptState) or AttemptState()
-        self._job_of_attempt = _jobs(self._state.desired)
+        if (desired := self._state.desired) is not None and not self._state.allocations:
+            # The agent that stored the state knew no allocations.
+            self._state.allocations = allocations_of(desired, {}, listed=())
         self._shipper = LogShipper(executor)
         self._observed: dict[str, AttemptObservation] = {}
         self._probing: Thread | None = None
@@ -93,6 +110,7 @@ class AttemptRunner:
         # The state that the last run stored may be old: the portal sends the desired state again.
         self.tunnel_wanted = Event()
         self.step_wanted = Event()
+        self._slices = AttemptSlices(slices, wake=self.step_wanted.set)
 
     @property
     def generation(self) -> int:
@@ -133,10 +151,10 @@ class AttemptRunner:
             (self.tunnel_wanted.set if desired.wants_tunnel else self.tunnel_wanted.clear)()
             if desired != self._state.desired:
                 self._state.desired = desired
-                # A stopping attempt is listed without its job, but it still runs.
-                jobs = {**self._job_of_attempt, **_jobs(desired)}
-                listed = {*self._observed, *desired.stopping, *_jobs(desired)}
-                self._job_of_attempt = {key: jobs[key] for key in jobs.keys() & listed}
+                listed = {*self._state.remembered, *desired.stopping}
+                self._state.allocations = allocations_of(
+                    desired, self._state.allocations, listed=listed
+                )
                 save_json(self._state_path, self._state)
                 self.step_wanted.set()
 
@@ -144,7 +162,7 @@ class AttemptRunner:
         """Observe the executor and reconcile it with the desired state."""
         self.step_wanted.clear()
         try:
-            self._observed = {seen.attempt_id: seen for seen in self._executor.observe()}
+            observed = self._executor.observe()
         except ExecutorUnavailableError as error:
             if self._is_available:
                 log.warning("executor %s is not available: %s", self._executor.name, error)
@@ -156,11 +174,19 @@ class AttemptRunner:
         if not self._is_available:
             log.info("executor %s is available", self._executor.name)
         self._is_available = self._has_observed = True
+        observed = self._slices.review(observed, self._executor.container_ids())
         with self._lock:
+            self._observed = with_uuids(observed, self._state.allocations)
             self._remember(self._observed)
             desired = self._state.desired
             remembered = dict(self._state.remembered)
         if desired is not None:
+            self._slices.settle(
+                desired.gpu_partitions,
+                self._state.allocations,
+                {**self._observed, **remembered},
+                self._clock(),
+            )
             actions = reconcile(
                 desired,
                 self._observed,
@@ -168,6 +194,8 @@ class AttemptRunner:
                 delivered_logs=self._shipper.delivered,
                 now_ns=to_ns(self._clock()),
             )
+            starting = {action.spec.attempt_id for action in actions if isinstance(action, Start)}
+            self._slices.forget_all_but(starting)
             for action in actions:
                 self._execute(action)
             self._probe(desired.probe)
@@ -216,28 +244,26 @@ class AttemptRunner:
         self._shipper.ship(portal, list(self._observed.values()))
 
     def job_of_gpu(self) -> Mapping[str, str]:
-        """Return GPU UUID to job id, for running attempts."""
-        running = {
-            seen.attempt_id
-            for seen in list(self._observed.values())
-            if seen.state is ObservedState.RUNNING
-        }
+        """Return GPU UUID to job id, for running attempts.
+
+        Readings of a GPU that several attempts share by MPS or by turns belong to no job, and those
+        of a MIG instance, which is here in place of its GPU, to its own.
+        """
+        observed, allocations = self._observed, self._state.allocations
         return {
-            uuid: spec.job_id
-            for spec in self._desired_attempts()
-            if spec.attempt_id in running
-            for uuid in spec.gpu_uuids
+            uuid: own.job_id
+            for attempt_id, own in allocations.items()
+            if (seen := observed.get(attempt_id)) and seen.state is ObservedState.RUNNING
+            for uuid in own.attributed_uuids
         }
 
     def job_of_container(self) -> Mapping[str, str]:
         """Return container id to job id, for attempts that have not ended."""
-        with self._lock:
-            job_of_attempt = self._job_of_attempt
-        observed = self._observed
+        observed, allocations = self._observed, self._state.allocations
         return {
-            container_id: job_of_attempt[attempt_id]
+            container_id: allocations[attempt_id].job_id
             for container_id, attempt_id in self._executor.container_ids().items()
-            if attempt_id in job_of_attempt
+            if attempt_id in allocations
             and (seen := observed.get(attempt_id)) is not None
             and not seen.state.is_final
         }
@@ -313,8 +339,7 @@ class AttemptRunner:
         try:
             match action:
                 case Start(spec):
-                    log.info("attempt %s (%s) should run", spec.attempt_id, spec.name)
-                    self._executor.start(spec)
+                    self._start(spec)
                 case Stop(attempt_id, reason):
                     grace_seconds = self._stop_grace_seconds
                     self._executor.stop(attempt_id, grace_seconds=grace_seconds, reason=reason)
@@ -323,79 +348,50 @@ class AttemptRunner:
                     self._observed.pop(attempt_id, None)
                     self._forget(attempt_id)
                 case Mark(observation):
-                    with self._lock:
-                        self._state.remembered[observation.attempt_id] = observation
-                        save_json(self._state_path, self._state)
+                    self._mark(observation)
                 case Forget(attempt_id):
                     self._forget(attempt_id)
         except ExecutorError as error:
             log.warning("%s: %s", type(action).__name__.lower(), error)
 
+    def _start(self, spec: AttemptSpec) -> None:
+        """Start an attempt; one with a slice once that is made."""
+        if spec.gpu_slice is not None:
+            try:
+                access = self._slices.prepared(spec.attempt_id, spec.gpu_slice)
+            except SliceError as error:
+                self._mark(slice_failed(spec.attempt_id, str(error)))
+                return
+            if access is None:
+                return  # a later step starts it
+            self._store_uuid(spec.attempt_id, access.slice_uuid)
+            spec = with_slice(spec, access)
+        log.info("attempt %s (%s) should run", spec.attempt_id, spec.name)
+        self._executor.start(spec)
+
+    def _mark(self, observation: AttemptObservation) -> None:
+        with self._lock:
+            self._state.remembered[observation.attempt_id] = observation
+            save_json(self._state_path, self._state)
+
+    def _store_uuid(self, attempt_id: str, slice_uuid: str) -> None:
+        """Store the UUID of an instance, so that it is reported after a restart, too."""
+        with self._lock:
+            own = with_uuid(self._state.allocations[attempt_id], slice_uuid)
+            if own != self._state.allocations[attempt_id]:
+                self._state.allocations = {**self._state.allocations, attempt_id: own}
+                save_json(self._state_path, self._state)
+
+    def close(self) -> None:
+        """End what makes slices; those of attempts stay."""
+        self._slices.close()
+
     def _forget(self, attempt_id: str) -> None:
         self._shipper.forget(attempt_id)
         with self._lock:
+            allocations = self._state.allocations
+            self._state.allocations = {
+                key: own for key, own in allocations.items() if key != attempt_id
+            }
             if self._state.remembered.pop(attempt_id, None) is not None:
                 save_json(self._state_path, self._state)
-
-
-class LogShipper:
-    """Sends attempts' output to the portal, from the offset that the portal asks for.
-
-    For one thread.
-
-    Attributes:
-        delivered: attempts whose whole log the portal has, or does not accept.
-    """
-
-    def __init__(self, executor: Executor) -> None:
-        self._executor = executor
-        self._offsets: dict[str, int] = {}
-        self.delivered: set[str] = set()
-
-    def ship(self, portal: PortalConnection, observations: Collection[AttemptObservation]) -> None:
-        """Send new output of all attempts, in one request while there is little.
-
-        Raises:
-            PortalUnreachableError: the portal does not respond; nothing is lost.
-            PortalRefusedError: the portal refuses this agent.
-        """
-        for _ in range(UPLOADS_PER_STEP):
-            chunks = self._new_output(observations)
-            if not chunks:
-                return
-            for chunk, ack in zip(chunks, portal.ship_logs(chunks), strict=True):
-                self._offsets[chunk.attempt_id] = ack.next_offset
-                if ack.is_unknown:
-                    log.warning("the portal has no attempt %s", chunk.attempt_id)
-                if ack.is_full or ack.is_unknown:
-                    self.delivered.add(chunk.attempt_id)
-
-    def forget(self, attempt_id: str) -> None:
-        """Forget an attempt that was removed."""
-        self._offsets.pop(attempt_id, None)
-        self.delivered.discard(attempt_id)
-
-    def _new_output(self, observations: Collection[AttemptObservation]) -> list[LogChunk]:
-        live = [
-            observation
-            for observation in observations
-            if observation.attempt_id not in self.delivered
-        ]
-        limit = min(CHUNK_BYTES, UPLOAD_BYTES // max(1, len(live)))
-        chunks = []
-        for observation in live:
-            offset = self._offsets.get(observation.attempt_id, 0)
-            try:
-                data = self._executor.read_log(observation.attempt_id, offset=offset, limit=limit)
-            except ExecutorError as error:
-                log.warning("can't read the log of %s: %s", observation.attempt_id, error)
-                continue
-            if data:
-                chunks.append(LogChunk(attempt_id=observation.attempt_id, offset=offset, data=data))
-            elif observation.state.is_final:
-                self.delivered.add(observation.attempt_id)
-        return chunks
-
-
-def _jobs(desired: DesiredState | None) -> dict[str, str]:
-    return {spec.attempt_id: spec.job_id for spec in desired.attempts} if desired else {}

@@ -17,11 +17,14 @@ from collector.reading.worker_protocol import (
     REQUESTS,
     Close,
     Configure,
+    CutGPUs,
     DisconnectedError,
     Done,
     Failed,
+    FailureKind,
     Gather,
     Gathered,
+    GPUsCut,
     Reply,
     Request,
     receive,
@@ -31,10 +34,18 @@ from core.clock import from_ns
 from core.config import check_config
 from core.logs import configure_logging
 from plugins.base import Plugin, PluginContext, PluginRestartError, PluginUnavailableError
+from plugins.mig import MIGDriver, MIGInUseError, MIGPermissionError
 from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory
 
 log = logging.getLogger(__name__)
+
+KINDS = {
+    PluginUnavailableError: FailureKind.UNAVAILABLE,
+    PluginRestartError: FailureKind.RESTART,
+    MIGInUseError: FailureKind.IN_USE,
+    MIGPermissionError: FailureKind.NOT_PERMITTED,
+}
 
 _SET_DEATH_SIGNAL = 1  # prctl's PR_SET_PDEATHSIG
 
@@ -79,6 +90,7 @@ class WorkerPlugins:
 
     def __init__(self) -> None:
         self._plugins: dict[str, Plugin] = {}
+        self._mig_driver: MIGDriver | None = None
         self._job_of_gpu: Mapping[str, str] = {}
         self._job_of_container: Mapping[str, str] = {}
         self._inventory: Inventory | None = None
@@ -94,12 +106,12 @@ class WorkerPlugins:
                     return self._gather(request)
                 case Close(plugin=name):
                     self._close(name)
-        except PluginUnavailableError as error:
-            return Failed(message=str(error), kind="unavailable")
-        except PluginRestartError as error:
-            return Failed(message=str(error), kind="restart")
+                case CutGPUs():
+                    return self._cut_gpus(request)
         except Exception as error:  # noqa: BLE001 - a third-party plugin may raise anything
-            return Failed(message=str(error) or type(error).__name__)
+            kinds = (kind for cls, kind in KINDS.items() if isinstance(error, cls))
+            message = str(error) or type(error).__name__
+            return Failed(message=message, kind=next(kinds, FailureKind.ERROR))
         return Done()
 
     def close(self) -> None:
@@ -139,6 +151,16 @@ class WorkerPlugins:
         plugin = self._plugins.pop(name, None)
         if plugin is not None:
             plugin.close()
+
+    def _cut_gpus(self, request: CutGPUs) -> GPUsCut:
+        if self._mig_driver is None:
+            from plugins.nvml.mig import NVMLMIGDriver  # noqa: PLC0415 - NVML's bindings are heavy
+
+            self._mig_driver = NVMLMIGDriver()
+        result = getattr(self._mig_driver, request.method)(**request.arguments)
+        if isinstance(result, list):
+            return GPUsCut(gpus=result)
+        return GPUsCut(instance=result)
 
     def _set_inventory(self, inventory: Inventory) -> None:
         self._inventory = inventory

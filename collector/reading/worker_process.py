@@ -26,6 +26,7 @@ from collector.reading.worker_protocol import (
     Configure,
     DisconnectedError,
     Failed,
+    FailureKind,
     Gather,
     Gathered,
     Reply,
@@ -265,9 +266,9 @@ class WorkerPlugin:
         reply = self._worker.request(request, timeout_seconds=timeout_seconds)
         if not isinstance(reply, Failed):
             return reply
-        if reply.kind == "unavailable":
+        if reply.kind is FailureKind.UNAVAILABLE:
             raise PluginUnavailableError(reply.message)
-        if reply.kind == "restart":
+        if reply.kind is FailureKind.RESTART:
             self._worker.discard()
         raise PluginError(reply.message)
 

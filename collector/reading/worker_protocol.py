@@ -8,11 +8,14 @@ import os
 import select
 import struct
 import time
+from enum import StrEnum
 from typing import Literal, TypeVar
 
 import msgspec
 
+from plugins.mig import MIGGPU
 from protocol.gpu_processes import GPUProcess
+from protocol.gpu_slices import MIGInstance
 from protocol.inventory import Inventory
 from timeseries.points import Point
 
@@ -53,7 +56,14 @@ class Close(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     plugin: str
 
 
-Request = Configure | Gather | Close
+class CutGPUs(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Call the MIG driver; the arguments are those of `plugins.mig.MIGDriver`."""
+
+    method: Literal["read", "set_mode", "create", "destroy"]
+    arguments: dict[str, str | int | bool] = {}
+
+
+Request = Configure | Gather | Close | CutGPUs
 
 
 class Gathered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -64,18 +74,35 @@ class Gathered(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     gpu_processes: list[GPUProcess] | None = None
 
 
+class GPUsCut(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """What the MIG driver returned."""
+
+    gpus: list[MIGGPU] = []
+    instance: MIGInstance | None = None
+
+
+class FailureKind(StrEnum):
+    """Why a request failed; the last two are the MIG driver's."""
+
+    ERROR = "error"
+    UNAVAILABLE = "unavailable"
+    RESTART = "restart"
+    IN_USE = "in_use"
+    NOT_PERMITTED = "not_permitted"
+
+
 class Failed(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The plugin failed, is not available on this host, or needs a new process."""
 
     message: str
-    kind: Literal["error", "unavailable", "restart"] = "error"
+    kind: FailureKind = FailureKind.ERROR
 
 
 class Done(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """The plugin was created or closed."""
 
 
-Reply = Gathered | Failed | Done
+Reply = Gathered | GPUsCut | Failed | Done
 
 REQUESTS: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
 REPLIES: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)

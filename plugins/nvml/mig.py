@@ -3,6 +3,7 @@
 The driver lets only root, or a process with CAP_SYS_ADMIN, see and change GPU instances.
 """
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from ctypes import Array, byref, c_uint
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from plugins.base import PluginError, PluginUnavailableError
-from plugins.mig import MIGGPU, MIGError, MIGInUseError
+from plugins.base import PluginError, PluginRestartError, PluginUnavailableError
+from plugins.mig import MIGGPU, MIGError, MIGInUseError, MIGPermissionError
 from plugins.nvml.library import Device, NVMLLibrary, is_refusal, pynvml
 from protocol.gpu_slices import MAX_SLOTS, MIGInstance, MIGProfile
 
@@ -19,13 +20,17 @@ Ask = Callable[..., Any]
 """Calls NVML; returns None if the device or the user may not."""
 T = TypeVar("T")
 
+log = logging.getLogger(__name__)
+
 MEBIBYTE = 1 << 20
 MEBIBYTES_PER_GIBIBYTE = 1024
 _ENABLED = pynvml.NVML_DEVICE_MIG_ENABLE
 _SHARED = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+_NO_PERMISSION = (
+    "the driver does not let this agent cut GPUs: give its service the capability CAP_SYS_ADMIN, "
+    "as docs/gpu-slices.md says"
+)
 _REASONS = {
-    pynvml.NVML_ERROR_NO_PERMISSION: "this agent may not cut GPUs: give it the capability "
-    "CAP_SYS_ADMIN, as docs/gpu-slices.md says, and restart it",
     pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: "other instances take the slots or media engines",
     pynvml.NVML_ERROR_RESET_REQUIRED: "the GPU needs a reset: drain the appliance and reboot it",
     pynvml.NVML_ERROR_NOT_SUPPORTED: "the GPU or its driver doesn't support it",
@@ -87,27 +92,12 @@ class NVMLMIGDriver:
 
     def read(self) -> list[MIGGPU]:
         """Return the GPUs that know MIG."""
-        ask = self._library.ask
         try:
-            devices = self._library.devices()
+            devices = _tried(self._library.devices)
         except PluginUnavailableError:
             return []
-        except PluginError as error:
-            raise MIGError(str(error)) from error
-        gpus = []
-        for device in devices:
-            modes = _tried(partial(ask, pynvml.nvmlDeviceGetMigMode, device.handle))
-            if modes is not None:
-                gpus.append(
-                    MIGGPU(
-                        uuid=device.uuid,
-                        is_enabled=modes[0] == _ENABLED,
-                        is_pending=modes[1] == _ENABLED,
-                        profiles=_tried(partial(read_mig_profiles, ask, device.handle)),
-                        instances=_tried(partial(read_mig_instances, ask, device.handle)),
-                    )
-                )
-        return gpus
+        gpus = (self._read(device) for device in devices)
+        return [gpu for gpu in gpus if gpu is not None]
 
     def set_mode(self, gpu_uuid: str, *, enabled: bool) -> None:
         """Switch MIG on or off; the driver says if it waits for a reset."""
@@ -143,6 +133,24 @@ class NVMLMIGDriver:
         """Close NVML."""
         self._library.close()
 
+    def _read(self, device: Device) -> MIGGPU | None:
+        """Return a GPU; None if it doesn't know MIG or does not answer now."""
+        ask, handle = self._library.ask, device.handle
+        try:
+            modes = _tried(partial(ask, pynvml.nvmlDeviceGetMigMode, handle))
+            if modes is None:
+                return None
+            return MIGGPU(
+                uuid=device.uuid,
+                is_enabled=modes[0] == _ENABLED,
+                is_pending=modes[1] == _ENABLED,
+                profiles=_tried(partial(read_mig_profiles, ask, handle)),
+                instances=_tried(partial(read_mig_instances, ask, handle)),
+            )
+        except MIGError as error:
+            log.warning("GPU %s: %s", device.uuid, error)
+            return None
+
     def _device(self, gpu_uuid: str) -> Device:
         for device in _tried(self._library.devices):
             if device.uuid == gpu_uuid:
@@ -177,16 +185,20 @@ def _tried(call: Callable[[], T]) -> T:
     Raises:
         MIGInUseError: a process is in the way.
         MIGError: it failed; the message says what to do.
+        PluginRestartError: only a new process can do it.
+        PluginUnavailableError: there is no driver.
     """
     try:
         return call()
     except pynvml.NVMLError as error:
         if error.value == pynvml.NVML_ERROR_IN_USE:
             raise MIGInUseError("a process uses the GPU or the instance") from error
-        reason = _REASONS.get(error.value)
-        raise MIGError(
-            f"{reason} ({error})" if reason else f"the driver failed: {error}"
-        ) from error
+        if error.value == pynvml.NVML_ERROR_NO_PERMISSION:
+            raise MIGPermissionError(_NO_PERMISSION) from error
+        reason = _REASONS.get(error.value, "the driver failed")
+        raise MIGError(f"{reason} ({error})") from error
+    except (PluginRestartError, PluginUnavailableError):
+        raise
     except PluginError as error:
         raise MIGError(str(error)) from error
 

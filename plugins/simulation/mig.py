@@ -10,7 +10,7 @@ from threading import Lock
 import msgspec
 
 from core.atomic_files import replace_file
-from plugins.mig import MIGGPU, MIGError, MIGInUseError
+from plugins.mig import MIGGPU, MIGError, MIGInUseError, MIGPermissionError
 from plugins.simulation.config import GIB, SimulationConfig
 from protocol.gpu_slices import MIGInstance, MIGProfile
 
@@ -169,7 +169,7 @@ class SimulatedMIGDriver:
 
     def _permitted(self, gpu_uuid: str) -> _GPU:
         if not self.is_permitted:
-            raise MIGError("the driver does not permit it")
+            raise MIGPermissionError("the driver does not let this agent cut GPUs")
         if gpu_uuid not in self._gpus:
             raise MIGError(f"GPU {gpu_uuid} doesn't know MIG")
         return self._gpus[gpu_uuid]
