@@ -30,8 +30,16 @@ class Notation(click.ParamType[Any]):
             self.fail(str(error), param, ctx)
 
 
+def _pair(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise ValueError(f"{text!r} is not KEY=VALUE.")
+    return key, value
+
+
 DURATION = Notation("duration", lambda text: int(parse_duration(text)))
 SIZE = Notation("size", parse_size)
+PAIR = Notation("pair", _pair)
 
 
 def print_pending(explanation: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from click.core import ParameterSource
 
 from cli.client import appliance_id
-from cli.job_common import DURATION, SIZE, Notation, print_pending, secret
+from cli.job_common import DURATION, PAIR, SIZE, Notation, print_pending, secret
 from cli.job_output import follow_job
 from core.errors import InvalidInputError
 from core.quantities import format_size, unit_of
@@ -52,14 +52,6 @@ _HEALTH_OPTIONS = {
 POLL_SECONDS = 1.0
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise ValueError(f"{text!r} is not KEY=VALUE.")
-    return key, value
-
-
-PAIR = Notation("pair", _pair)
 MOUNT = Notation("mount", parse_mount)
 PORT = Notation("port", parse_port)
 HEALTH_CHECK = Notation("check", parse_health_check)

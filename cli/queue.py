@@ -23,6 +23,7 @@ def _number(text: str) -> float:
 
 
 NUMBER = Notation("number", _number)
+ISOLATION = ("default", "time_slicing", "mps", "mig", "whole")
 POLICIES = ("fifo", "fair_tree", "drf")
 
 
@@ -114,6 +115,30 @@ def order(output: str, **changes: Any) -> None:  # noqa: ANN401 - options by nam
         if wanted:
             ordering = client.patch(path, {"ordering": ordering | wanted})["ordering"]
     print_object(ordering, output)
+
+
+@queue.command()
+@click.option("--between-users", type=click.Choice(ISOLATION), help="Of different users.")
+@click.option("--between-projects", type=click.Choice(ISOLATION), help="Of different projects.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml")
+def isolation(output: str, **changes: str | None) -> None:
+    """Print the weakest mode in which jobs share a GPU; with options, change it.
+
+    whole is never, default is any mode within a project, else mig. See: vedette gpu-policy modes
+
+    \b
+    vedette queue isolation --between-users mig --between-projects whole
+    """
+    wanted = {
+        f"isolation_{name}": None if value == "default" else value
+        for name, value in changes.items()
+        if value is not None
+    }
+    with Client() as client:
+        path = f"/tenants/{client.get('/me')['tenant_id']}/queue-settings"
+        settings = client.patch(path, wanted) if wanted else client.get(path)
+    shown = {name: settings[f"isolation_{name}"] or "default" for name in changes}
+    print_object(shown, output)
 
 
 def _indented(row: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ class GPUPartitionPolicy(Base):
     """How GPUs of a model, on appliances with some labels, are shared; the first that fits counts.
 
     Attributes:
-        position: the order, from 0; GPUs that no policy covers are whole.
+        position: the order, from 1; GPUs that no policy covers are whole.
         gpu_model: a word of the GPU model; "" for all.
         labels: those that the appliance must have.
         layout: under MIG, the profiles of the instances that stay; none makes them on demand.
@@ -42,7 +42,7 @@ class GPUPartitionPolicy(Base):
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = reference("tenants.id")
     name: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH))
-    position: Mapped[int] = mapped_column(default=0)
+    position: Mapped[int] = mapped_column(default=1)
     gpu_model: Mapped[str] = mapped_column(String(MAX_MODEL_WORD_LENGTH), default="")
     labels: Mapped[dict[str, str]] = mapped_column(default=dict)
     mode: Mapped[PartitionMode] = mapped_column(enum_column(PartitionMode))

@@ -61,18 +61,16 @@ def policy_from(row: GPUPartitionPolicy) -> Policy:
     )
 
 
+def covers(policy: Policy, model: str, labels: frozenset[tuple[str, str]]) -> bool:
+    """Return whether a policy covers GPUs of a model on an appliance with some labels."""
+    return policy.gpu_model.lower() in model.lower() and policy.labels <= labels
+
+
 def policy_for(
     policies: Iterable[Policy], model: str, labels: frozenset[tuple[str, str]]
 ) -> Policy:
     """Return the first policy that covers a GPU of a model; whole GPUs if none does."""
-    return next(
-        (
-            policy
-            for policy in policies
-            if policy.gpu_model.lower() in model.lower() and policy.labels <= labels
-        ),
-        WHOLE,
-    )
+    return next((policy for policy in policies if covers(policy, model, labels)), WHOLE)
 
 
 def ordered_partitions(session: Session, appliance_id: str) -> list[GPUPartition]:

@@ -145,6 +145,14 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             }
         ],
     },
+    "PartitionPolicyRequestSchema": {
+        "name": "Notebooks",
+        "mode": "mig",
+        "gpu_model": "H100",
+        "labels": {"pool": "notebooks"},
+        "layout": ["3g.40gb", "1g.10gb", "1g.10gb"],
+        "may_change_layout": True,
+    },
     "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},

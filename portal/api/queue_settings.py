@@ -10,6 +10,7 @@ from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema
+from protocol.gpu_slices import PartitionMode
 from tenants.models import Tenant
 from tenants.permissions import Permission
 
@@ -91,6 +92,24 @@ class QueueSettingsSchema(StrictSchema):
         },
     )
     ordering = fields.Nested(OrderSchema, load_default=lambda: OrderSchema().load({}))
+    isolation_between_users = fields.Enum(
+        PartitionMode,
+        by_value=True,
+        load_default=None,
+        allow_none=True,
+        metadata={
+            "description": "The weakest mode in which jobs of different users share a GPU, `whole` "
+            "for never. Null: any mode within a project, else `mig`. Under `mps` only jobs of one "
+            "user share a GPU in any case."
+        },
+    )
+    isolation_between_projects = fields.Enum(
+        PartitionMode,
+        by_value=True,
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Likewise for jobs of different projects; null adds nothing."},
+    )
 
 
 def _settings(

@@ -11,6 +11,7 @@ from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
 from jobqueue.queue.container_policies import PolicyChoice
 from portal.forms.form import CheckboxListField, Form, LinesField
+from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy
 
 ORDER_FIELDS = [field.name for field in fields(OrderSettings)]
@@ -19,6 +20,12 @@ ORDER_LABELS = [
     (OrderPolicy.FAIR_TREE.value, "Fair share of past usage (Fair Tree)"),
     (OrderPolicy.DRF.value, "Fair share of what runs (dominant resource)"),
 ]
+_ISOLATION_LABELS = {
+    PartitionMode.TIME_SLICING: "Any, time slicing included",
+    PartitionMode.MPS: "MPS or MIG",
+    PartitionMode.MIG: "MIG",
+    PartitionMode.WHOLE: "Never",
+}
 POLICY_LABELS = [
     ("first_free_else_lru", "First free appliance"),
     ("best_fit", "Best fit: fill appliances up"),
@@ -44,6 +51,13 @@ class NumberField(FloatField):  # type: ignore[misc] # WTForms ships no types
     def _value(self) -> str:
         is_stored = self.data is not None and not self.raw_data
         return f"{self.data:g}" if is_stored else str(super()._value())
+
+
+def _isolation_field(label: str, default: str) -> SelectField:
+    choices = [(mode.value, text) for mode, text in _ISOLATION_LABELS.items()]
+    return SelectField(
+        label, choices=[SelectChoice(*choice) for choice in (("", default), *choices)], default=""
+    )
 
 
 class PoliciesForm(Form):
@@ -73,6 +87,12 @@ class QueueSettingsForm(Form):
     allows_preemption = BooleanField("Allow preemption")
     data_roots = LinesField("Data roots", parse=_parse_root, format=_format_root)
     job_retention_days = IntegerField("Days of job history", [Optional(), NumberRange(1, MAX_DAYS)])
+    isolation_between_users = _isolation_field(
+        "Jobs of different users share a GPU by", "Default: any within a project, else MIG"
+    )
+    isolation_between_projects = _isolation_field(
+        "Jobs of different projects share a GPU by", "Default: as different users do"
+    )
     policy = SelectField(
         "Next job by", choices=[SelectChoice(name, label) for name, label in ORDER_LABELS]
     )
@@ -95,8 +115,14 @@ class QueueSettingsForm(Form):
             data_roots=self.data_roots.data,
             job_retention_days=self.job_retention_days.data,
             ordering=self._ordering(),
+            isolation_between_users=_mode(self.isolation_between_users.data),
+            isolation_between_projects=_mode(self.isolation_between_projects.data),
         )
 
     def _ordering(self) -> OrderSettings:
         values: dict[str, Any] = {name: self[name].data for name in ORDER_FIELDS}
         return OrderSettings(**values | {"policy": OrderPolicy(self.policy.data)})
+
+
+def _mode(text: str | None) -> PartitionMode | None:
+    return PartitionMode(text) if text else None

@@ -41,6 +41,7 @@ KINDS = {
     "container_policies": "Container policies",
     "queue_settings": "Queue settings",
     "reservation": "Reservations",
+    "gpu_partition_policy": "GPU partition policies",
     "project": "Projects",
     "project_member": "Project members",
     "project_quota": "Project quotas",

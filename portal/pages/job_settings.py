@@ -6,9 +6,11 @@ from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from jobqueue.jobs.queue_settings import read_settings, set_settings
+from jobqueue.partitions.isolation import ISOLATION, MODE_NAMES
 from jobqueue.queue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from portal.context import current_scope, database
 from portal.forms.job_settings import ORDER_FIELDS, PoliciesForm, QueueSettingsForm
+from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy
 from tenants.permissions import Permission
 
@@ -53,4 +55,7 @@ def settings() -> ResponseReturnValue:
                 set_settings(session, scope, tenant_id, form.settings())
             flash("Queue settings saved", "success")
             return redirect(url_for(".settings"))
-    return render_template("jobs/settings.html", form=form), form.status
+    modes = [mode for mode in PartitionMode if mode is not PartitionMode.WHOLE]
+    return render_template(
+        "jobs/settings.html", form=form, isolation=ISOLATION, mode_names=MODE_NAMES, modes=modes
+    ), form.status

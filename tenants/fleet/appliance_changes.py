@@ -86,6 +86,8 @@ def _apply(appliance: Appliance, changes: ApplianceChanges) -> Iterable[str]:
     if changes.labels is not None and dict(changes.labels) != appliance.labels:
         old, new = appliance.labels, dict(changes.labels)
         appliance.labels = new
+        # How its GPUs are shared follows from them.
+        appliance.desired_generation = Appliance.desired_generation + 1
         yield f"Labels: {_labels_text(new)}; were {_labels_text(old)}."
 
 

@@ -61,8 +61,8 @@ def job(name: str, **changes: Any) -> JobView:
     return JobView(**(fields | changes))
 
 
-def inventory(name: str, *, gpus: int = 8, **changes: Any) -> dict[str, Any]:
-    """The inventory of such an appliance as its agent sends it."""
+def inventory(name: str, *, gpus: int | list[dict[str, Any]] = 8, **changes: Any) -> dict[str, Any]:
+    """The inventory of such an appliance as its agent sends it; `gpus` is a number, or they."""
     fields: dict[str, Any] = {
         "hostname": name,
         "cpu_count": 64,
@@ -76,7 +76,9 @@ def inventory(name: str, *, gpus: int = 8, **changes: Any) -> dict[str, Any]:
                 "memory_bytes": 80 * GIB,
             }
             for index in range(gpus)
-        ],
+        ]
+        if isinstance(gpus, int)
+        else gpus,
     }
     return fields | changes
 

@@ -3,6 +3,7 @@
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
+from portal.api.gpu_partition_policies import PartitionPolicyRequestSchema
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
 from portal.api.maintenance_windows import WindowRequestSchema
@@ -23,6 +24,7 @@ from tests.cast import PASSWORD
 READING = frozenset(
     {
         "Notification policy.preview",
+        "GPU partition policies.preview",
         "Rules.backtest",
         "Rules.convert_prometheus_rules",
         "Rules.preview",
@@ -75,6 +77,7 @@ RESERVATION: dict[str, object] = {
     "schedule": "0 2 * * *",
     "duration_seconds": 3600,
 }
+POLICY: dict[str, object] = {"name": "x", "mode": "mps", "shares": 2}
 PROJECT: dict[str, object] = {"name": "x"}
 MEMBER: dict[str, object] = {"user": "bob@acme.example"}
 FORWARD: dict[str, object] = {"name": "x", "kind": "loki", "url": "https://loki.example"}
@@ -137,6 +140,9 @@ BODIES: dict[str, dict[str, object]] = {
     "Log forwards.create": FORWARD,
     "Log forwards.change": {"name": "x"},
     "Maintenance windows.replace": WINDOW,
+    "GPU partition policies.create": POLICY,
+    "GPU partition policies.preview": POLICY,
+    "GPU partition policies.replace": POLICY,
     "Reservations.create": RESERVATION,
     "Reservations.replace": RESERVATION,
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
@@ -148,6 +154,7 @@ BODIES |= {
     endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
     for endpoint, schema in {
         "Dashboards.replace": DashboardRequestSchema,
+        "GPU partition policies.replace": PartitionPolicyRequestSchema,
         "Job schedules.replace": ScheduleRequestSchema,
         "Job templates.replace": TemplateRequestSchema,
         "Maintenance windows.replace": WindowRequestSchema,
@@ -188,6 +195,9 @@ FORMS: dict[str, dict[str, object]] = {
     "maintenance_windows.edit": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "reservations.index": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "reservations.edit": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
+    "gpu_partition_policies.index": POLICY,
+    "gpu_partition_policies.edit": POLICY,
+    "gpu_partition_policies.move": {"position": 1},
     "rules.edit": {
         "name": "x",
         "metric": "gpu.x_watts",

@@ -92,6 +92,16 @@ SAME: dict[str, set[str]] = {
     "log_forwards.edit": {"Log forwards.change"},
     "log_forwards.index": {"Log forwards.create"},
     "log_forwards.remove": {"Log forwards.delete"},
+    "gpu_partition_policies.edit": {
+        "GPU partition policies.preview",
+        "GPU partition policies.replace",
+    },
+    "gpu_partition_policies.index": {
+        "GPU partition policies.create",
+        "GPU partition policies.preview",
+    },
+    "gpu_partition_policies.move": {"GPU partition policies.replace"},
+    "gpu_partition_policies.remove": {"GPU partition policies.delete"},
     "reservations.edit": {"Reservations.replace"},
     "reservations.index": {"Reservations.create"},
     "reservations.remove": {"Reservations.delete"},
@@ -257,6 +267,11 @@ SHOWN: dict[str, set[str]] = {
     "runbooks.show": {"Rules.pack"},
     "log_forwards.edit": {"Log forwards.show"},
     "log_forwards.index": {"Log forwards.list_all"},
+    "gpu_partition_policies.edit": {"GPU partition policies.show"},
+    "gpu_partition_policies.index": {
+        "GPU partition policies.list_all",
+        "GPU partition policies.modes",
+    },
     "reservations.edit": {"Reservations.show"},
     "reservations.index": {"Reservations.list_all"},
     "maintenance_windows.edit": {"Maintenance windows.show"},

@@ -25,6 +25,8 @@ from dash_app.reports.saved import SavedReportRequest, create_saved
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
 from jobqueue.models import Job
+from jobqueue.partitions.checks import PolicyRequest
+from jobqueue.partitions.service import create_policy
 from jobqueue.projects.members import set_member
 from jobqueue.projects.service import ProjectRequest, create_project
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule
@@ -35,6 +37,7 @@ from jobqueue.reservations.service import create_reservation
 from logs.forwarding.service import ForwardRequest, create_forward
 from logs.models import ForwardKind
 from protocol.attempts import AttemptObservation, ObservedState
+from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
 from tenants.enrollment import create_enrollment_token
 from tenants.fleet.rollouts import AgentPackages, RolloutRequest, start_rollout
@@ -263,6 +266,10 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         ),
         now=now,
     )
+    shared = PolicyRequest(
+        name="Shared", mode=PartitionMode.MPS, shares=4, labels={"pool": "shared"}
+    )
+    policy = create_policy(session, scope, shared, now=now)
     forward = create_forward(
         session,
         scope,
@@ -291,6 +298,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "silence_id": silence.id,
             "window_id": window.id,
             "reservation_id": reservation.id,
+            "policy_id": policy.id,
             "forward_id": forward.id,
             "project_id": project.id,
             "rollout_id": rollout.id,

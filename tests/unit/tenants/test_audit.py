@@ -29,12 +29,14 @@ from jobqueue.models import (
     TenantContainerPolicies,
     TenantQueueSettings,
 )
+from jobqueue.partitions.models import GPUPartitionPolicy
 from jobqueue.projects.models import Project, ProjectMember, ProjectQuota, QuotaResource
 from jobqueue.queue.stopping import stop_job
 from jobqueue.reservations.models import Reservation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
+from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind
 from protocol.lines import LogLevel
 from tenants.auditing.drafts import Actor
@@ -221,6 +223,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             duration_seconds=3600,
             created_at=NOON,
         ),
+        GPUPartitionPolicy(**tenant, name="shared", mode=PartitionMode.MPS, created_at=NOON),
         ProjectMember(**tenant, project_id=project.id, user_id=cast.bob.id),
         ProjectQuota(**tenant, project_id=project.id, resource=QuotaResource.GPUS, guaranteed=4),
         JobTemplate(
@@ -321,7 +324,7 @@ def _change(row: object, name: str) -> None:
     if isinstance(getattr(column.type, "impl", None), DateTime):
         new = LATER + timedelta(days=2)
     elif hasattr(column.type, "enums"):
-        new = next(member for member in type(old) if member is not old)
+        new = next(member for member in kind if member is not old)
     elif kind is bool:
         new = not old
     elif isinstance(old, dict | list):

@@ -1,0 +1,55 @@
+"""Commands of partition policies, and of isolation on shared GPUs."""
+
+import pytest
+
+from core.db import SessionFactory
+from tenants.users.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.fixtures.in_process import run_vedette
+from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.jobqueue.mig_gpus import mig_gpus
+
+
+@pytest.fixture
+def environ(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock) -> dict[str, str]:
+    """Alice's, with an appliance of two H100."""
+    with sessions.begin() as session:
+        add_appliance(
+            session,
+            cast.acme,
+            "dgx-01",
+            gpus=mig_gpus("dgx-01", 2),
+            partition_modes=["mig", "mps", "time_slicing"],
+        )
+        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
+    return {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+
+
+def test_commands_manage_policies(environ: dict[str, str]) -> None:
+    def run(*words: str, status: int = 0) -> str:
+        done = run_vedette("gpu-policy", *words, environ=environ)
+        assert done.returncode == status, done.stderr
+        return done.stdout + done.stderr
+
+    assert "No policies" in run("ls")
+    tried = run("add", "A", "--mode", "mig", "--layout", "3g.40gb", "--dry-run")
+    assert tried == "Covers 2 GPUs on 1 appliance: dgx-01.\n"
+    run("add", "A", "--mode", "mig", "--layout", "3g.40gb", "--layout", "3g.40gb")
+    run("add", "B", "--mode", "mps", "--shares", "4", "--label", "pool=a")
+    assert "The nearest is 1g.10gb" in run("set", "A", "--layout", "1g.9gb", status=1)
+    assert "MIG: 7g.80gb" in run("set", "A", "--layout", "7g.80gb")
+    assert "MIG on demand" in run("set", "A", "--layout", "")
+    assert "position 1" in run("move", "B", "1")
+    lines = run("ls").splitlines()
+    assert lines[1].split() == ["1", "B", "all", "pool=a", "MPS,", "4", "shares", "0", "0"]
+    assert lines[2].split()[:4] == ["2", "A", "all", "-"]
+    assert run("rm", "A", "B") == "A deleted\nB deleted\n"
+    assert "not isolated: a fatal fault of one job ends the others" in run("modes")
+
+
+def test_isolation_is_printed_and_changed(environ: dict[str, str]) -> None:
+    changes = ("--between-users", "mig", "--between-projects", "whole")
+    done = run_vedette("queue", "isolation", *changes, environ=environ)
+    assert done.stdout == "between_users: mig\nbetween_projects: whole\n"
+    changed = run_vedette("queue", "isolation", "--between-users", "default", environ=environ)
+    assert changed.stdout == "between_users: default\nbetween_projects: whole\n"
