@@ -15,9 +15,11 @@ from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
 from jobqueue.jobs.health_checks import health_check_errors
+from jobqueue.jobs.slice_requests import is_slice_request, slice_errors, slice_problem
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.gangs import capacity
 from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.plan import whole_gpu_for
 from jobqueue.placement.views import ApplianceView, JobView
 from protocol.job_spec import (
     MAX_PORT,
@@ -100,12 +102,23 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
     """
     able = [view for view in appliances if view.executors]
     ledger = Ledger(able, now=now)
-    large, _ = apply_filters(TOTALS, ledger, job.shape, np.ones(ledger.size, np.bool_))
     if not able:
         return
-    if large.any():
-        _check_gang(job, ledger, large)
-        return
+    # A job that names no profile gets a whole GPU where no slice suffices.
+    has_choice = job.slice_need is not None and not job.slice_need.profile
+    for wanted in (job, whole_gpu_for(job)) if has_choice else (job,):
+        large, _ = apply_filters(TOTALS, ledger, wanted.shape, np.ones(ledger.size, np.bool_))
+        if large.any():
+            _check_gang(wanted, ledger, large)
+            return
+    problem = slice_problem(job, able)
+    if problem is not None:
+        raise InvalidInputError(
+            f"The job {job.name!r} can't be submitted. {problem.sentence}",
+            code="no_such_slice",
+            errors={problem.field: [problem.sentence]},
+        )
+    job = whole_gpu_for(job) if has_choice else job
     largest = max(able, key=lambda view: (len(view.gpus), view.cpus, view.memory_bytes))
     requested = _figures(job.gpus, job.gpu_memory_bytes, job.cpus, job.memory_bytes)
     gpu_memory_bytes = _gpu_memory(largest) if job.gpu_memory_bytes else 0
@@ -248,9 +261,11 @@ def _idle_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
 
 
 def _requirement_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
-    for name in ("gpu_memory_bytes", "gpu_models", "idle_gpu_percent"):
-        if getattr(request, name) and not request.gpus:
-            yield name, f"{name} is set without gpus; set gpus as well."
+    yield from slice_errors(request)
+    for name in ("gpu_models", "idle_gpu_percent"):
+        if getattr(request, name) and not request.gpus and not is_slice_request(request):
+            instead = "set gpus as well, or gpu_memory_bytes for a part of a GPU"
+            yield name, f"{name} is set without gpus; {instead}."
     for word in request.gpu_models:
         if not word.strip() or not word.isprintable() or len(word) > MAX_NAME_LENGTH:
             yield "gpu_models", f"{word!r} is not a GPU model; enter one such as 'H100'."

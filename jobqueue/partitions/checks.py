@@ -89,7 +89,7 @@ def policy_errors(
         errors.setdefault(name, []).append(error)
     if not errors and request.mode is PartitionMode.MIG:
         gpus = [gpu for _, gpu, at in covered(fleet, policies) if at == place]
-        models = {gpu.model for row in fleet for gpu in row.gpus if gpu.has_mig}
+        models = {gpu.model for row in fleet for gpu in row.gpus if gpu.is_mig_capable}
         for name, error in _mig_errors(request, gpus, sorted(models)):
             errors.setdefault(name, []).append(error)
     return errors
@@ -125,7 +125,7 @@ def _mode_errors(request: PolicyRequest) -> Iterator[tuple[str, str]]:
 def _mig_errors(
     request: PolicyRequest, gpus: Sequence[GPU], able: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
-    if gpus and not any(gpu.has_mig for gpu in gpus):
+    if gpus and not any(gpu.is_mig_capable for gpu in gpus):
         lacking = listed(sorted({gpu.model for gpu in gpus}))
         others = f", or name a model with MIG: {listed(able)}" if able else ""
         yield "mode", f"{lacking} can't use MIG. Choose MPS or time slicing{others}."

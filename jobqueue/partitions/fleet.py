@@ -33,11 +33,6 @@ class GPU(msgspec.Struct, frozen=True):
     is_mig_enabled: bool = False
     mig_profiles: Profiles = ()
 
-    @property
-    def has_mig(self) -> bool:
-        """Return whether it can be cut by MIG."""
-        return self.is_mig_capable or bool(self.mig_profiles)
-
 
 class _Report(msgspec.Struct):
     gpus: list[GPU] = []
@@ -155,7 +150,7 @@ def changed_gpus(
     changed = {}
     rows = zip(covered(fleet, after), covered(fleet, before), strict=True)
     for (appliance, gpu, new), (_, _, old) in rows:
-        is_mig = new >= 0 and after[new].mode is PartitionMode.MIG and gpu.has_mig
+        is_mig = new >= 0 and after[new].mode is PartitionMode.MIG and gpu.is_mig_capable
         if _ways(after, new) != _ways(before, old) or is_mig is not gpu.is_mig_enabled:
             changed[gpu.uuid] = appliance.id
     return changed
@@ -196,10 +191,10 @@ def _warnings(
         yield f"The agents of {listed(unable)} can't share GPUs by {name}. Update them."
     if policy.mode is not PartitionMode.MIG:
         return
-    lacking = Counter(gpu.model for _, gpu in own if not gpu.has_mig)
+    lacking = Counter(gpu.model for _, gpu in own if not gpu.is_mig_capable)
     for model, number in lacking.items():
         yield f"{counted(number, 'GPU')} of the model {model} can't use MIG and stay whole."
-    unknown = {gpu.model for _, gpu in own if gpu.has_mig and not gpu.mig_profiles}
+    unknown = {gpu.model for _, gpu in own if gpu.is_mig_capable and not gpu.mig_profiles}
     if policy.layout and unknown:
         models = listed(sorted(unknown))
         yield f"The MIG profiles of {models} are known, and the layout checked, once MIG is on."

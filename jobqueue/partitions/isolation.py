@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from protocol.gpu_slices import PartitionMode
 
+
 @dataclass(frozen=True, slots=True)
 class Isolation:
     """What a mode separates, each in a few words for users.

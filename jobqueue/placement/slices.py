@@ -123,10 +123,14 @@ def options(kind: GPUKind, need: SliceNeed) -> Sequence[Option]:
     """Return what suffices of a GPU of a kind, the smallest first; nothing if nothing does."""
     if kind.mode is PartitionMode.MIG:
         most = max((profile.multiprocessors for profile in kind.profiles), default=0)
+        is_fixed = bool(kind.layout) and not kind.may_change_layout
+        fixed = {place.profile for place in kind.layout}
         enough = [
             profile
             for profile in kind.profiles
-            if profile.starts and _suffices(profile, need, most)
+            if profile.starts
+            and (profile.name in fixed or not is_fixed)
+            and _suffices(profile, need, most)
         ]
         enough.sort(key=lambda profile: (profile.slots, profile.memory_bytes, profile.name))
         return [Option(share_milli(profile, kind.profiles), profile) for profile in enough]
