@@ -20,6 +20,7 @@ from jobqueue.fairshare.decay import decay_factor, decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.models import FairShareUsage
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.measures import gpu_amount
 from tenants.models import Tenant
 
 # Attempts that one transaction charges.
@@ -95,6 +96,7 @@ _ATTEMPTS = (
         Attempt.assigned_at,
         Attempt.finished_at,
         Attempt.gpu_uuids,
+        Attempt.gpu_slice,
         Job.project_id,
         Job.user_id,
         Job.cpus,
@@ -198,7 +200,7 @@ def _use(
     until = attempt.finished_at or now
     seconds = decayed_seconds(attempt.assigned_at, until, at=at, half_life=half_life)
     return Resources(
-        len(attempt.gpu_uuids) * seconds,
+        gpu_amount(attempt.gpu_uuids, attempt.gpu_slice) * seconds,
         attempt.cpus * seconds,
         attempt.memory_bytes * seconds,
     )

@@ -2,11 +2,12 @@
 
 A job's limit is a utilization and a time: it stops when each of its GPUs stays below the
 utilization for all of that time. Times without samples are no idleness: after an outage of the
-agent nothing stops.
+agent nothing stops, and neither does a job with a slice whose activity the driver can't tell.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import select
@@ -17,7 +18,9 @@ from core.db import SessionFactory, chunked, transaction
 from core.quantities import format_duration
 from jobqueue.jobs.transitions import move_attempt, record_event
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.measures import ACTIVITY, NOT_MEASURABLE, slice_of
 from jobqueue.states import AttemptState, Reason
+from protocol.gpu_slices import PartitionMode
 from tenants.fleet.appliances import bump_generation
 from timeseries.store import Aggregate, RangeQuery, Store
 
@@ -54,7 +57,18 @@ def stop_idle_jobs(sessions: SessionFactory, store: Store, *, now: datetime) -> 
 def idle_message(job: Job) -> str:
     """Return why a job stopped at its limit."""
     lasting = format_duration(job.idle_gpu_seconds)
-    return f"Its GPUs stayed below {job.idle_gpu_percent} % utilization for {lasting}."
+    what = "GPU slice" if job.attempt and job.attempt.gpu_slice else "GPUs"
+    return f"Its {what} stayed below {job.idle_gpu_percent} % utilization for {lasting}."
+
+
+def idle_limit_problem(job: Job) -> str:
+    """Return why a job may outlast its limit, because of its slice; "" if nothing says so."""
+    own = slice_of(job.attempt.gpu_slice) if job.attempt and job.idle_gpu_seconds else None
+    if own is None:
+        return ""
+    if own.mode is PartitionMode.MIG:
+        return f"It only stops where its slice is measured: {NOT_MEASURABLE[own.mode]}."
+    return f"It does not stop, as its use of the GPU is not measurable: {NOT_MEASURABLE[own.mode]}."
 
 
 def _limited(session: Session, *, now: datetime) -> dict[tuple[str, int], list[Attempt]]:
@@ -80,19 +94,20 @@ def _idle(
     step_ns = max(_MIN_WINDOW_SECONDS, seconds // _WINDOWS) * NS_PER_SECOND
     end_ns = to_ns(now)
     start_ns = end_ns - seconds * NS_PER_SECOND
-    maxima = store.query_range(
-        RangeQuery(
-            measurement="gpu",
-            fields=("utilization_percent",),
-            aggregate=Aggregate.MAX,
-            start_ns=start_ns,
-            end_ns=end_ns,
-            step_ns=step_ns,
-            tenants=(tenant_id,),
-            filters={"job": tuple(attempt.job_id for attempt in attempts)},
-            group_by=("job", "uuid"),
-        )
+    query = RangeQuery(
+        measurement="gpu",
+        fields=("utilization_percent",),
+        aggregate=Aggregate.MAX,
+        start_ns=start_ns,
+        end_ns=end_ns,
+        step_ns=step_ns,
+        tenants=(tenant_id,),
+        filters={"job": tuple(attempt.job_id for attempt in attempts)},
+        group_by=("job", "uuid"),
     )
+    maxima = store.query_range(query)
+    if any(attempt.gpu_slice for attempt in attempts):
+        maxima += store.query_range(replace(query, measurement="gpu_slice", fields=(ACTIVITY,)))
     # The windows that are whole: the first and the last one may have no sample.
     window_times = set(range(-(-start_ns // step_ns) * step_ns, end_ns - step_ns + 1, step_ns))
     highest: dict[tuple[str, str], float] = {}
@@ -100,7 +115,9 @@ def _idle(
         if series.values and window_times <= set(series.times_ns):
             highest[series.tags["job"], series.tags["uuid"]] = max(series.values)
     for attempt in attempts:
-        values = [highest.get((attempt.job_id, uuid)) for uuid in attempt.gpu_uuids]
+        own = slice_of(attempt.gpu_slice)
+        uuids = [own.uuid] if own else attempt.gpu_uuids
+        values = [highest.get((attempt.job_id, uuid)) for uuid in uuids]
         limit = attempt.job.idle_gpu_percent
         if values and all(value is not None and value < limit for value in values):
             yield attempt

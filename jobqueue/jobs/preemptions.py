@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.quantities import format_duration
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.measures import gpu_amount
 from jobqueue.placement.views import queue_time
 from jobqueue.states import WAITING
 
@@ -46,7 +47,7 @@ def lost_text(attempt: Attempt, *, now: datetime) -> str:
     """Return what an attempt had run for, such as `2 h of run time, 8.0 GPU-hours`."""
     start_at = attempt.started_at or attempt.assigned_at or now
     seconds = max(((attempt.finished_at or now) - start_at).total_seconds(), 0.0)
-    gpu_hours = seconds * len(attempt.gpu_uuids) / 3600
+    gpu_hours = seconds * gpu_amount(attempt.gpu_uuids, attempt.gpu_slice) / 3600
     gpus = f", {gpu_hours:.1f} GPU-hours" if attempt.gpu_uuids else ""
     return f"{format_duration(seconds)} of run time{gpus}"
 

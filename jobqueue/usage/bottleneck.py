@@ -30,10 +30,9 @@ class Measure(NamedTuple):
     field: str
 
 
-GPU = Measure("gpu", "utilization_percent")
 CPU = Measure("attempt", "cpu_percent")
 FAR_MEMORY = Measure("container", "remote_memory_percent")
-_BY_JOB = ("gpu", "attempt", "container")
+_BY_JOB = ("gpu", "gpu_slice", "attempt", "container")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +109,18 @@ Windows = Mapping[Measure, Mapping[int, float]]
 
 
 def measure_windows(
-    store: Store, job: Job, attempt: Attempt, *, start_ns: int, end_ns: int
+    store: Store, job: Job, attempt: Attempt, gpu: Measure, *, start_ns: int, end_ns: int
 ) -> Windows:
     """Return the averages of all measures in windows of an attempt, by the window's start.
+
+    `gpu` is what says how busy its GPUs are, or its slice.
 
     Raises:
         StoreUnavailableError: the store is unavailable.
     """
     shortest_ns = MIN_WINDOW_SECONDS * NS_PER_SECOND
     step_ns = shortest_ns * max(1, -(-(end_ns - start_ns) // (MAX_WINDOWS * shortest_ns)))
-    measures = {GPU, FAR_MEMORY, *(measure for cause in CAUSES for measure in cause.measures)}
+    measures = {gpu, FAR_MEMORY, *(measure for cause in CAUSES for measure in cause.measures)}
     windows: dict[Measure, Mapping[int, float]] = {}
     for measurement in sorted({measure.measurement for measure in measures}):
         by_job = {"job": (job.id,)}
@@ -139,24 +140,27 @@ def measure_windows(
     return windows
 
 
-def find_bottleneck(windows: Windows, *, cpus: float, host_cpus: int) -> Bottleneck | None:
+def find_bottleneck(
+    windows: Windows, gpu: Measure, *, cpus: float, host_cpus: int
+) -> Bottleneck | None:
     """Return what the GPUs wait for; None if they don't, or if nothing shows why.
 
     Args:
         windows: from `measure_windows`.
+        gpu: what says how busy its GPUs are, or its slice.
         cpus: that the job asked for.
         host_cpus: of the appliance; 0 if unknown.
     """
-    gpu = windows.get(GPU, {})
-    waiting = {at_ns for at_ns, percent in gpu.items() if percent < WAITING_BELOW_PERCENT}
-    if len(gpu) < MIN_WINDOWS or not waiting:
+    use = windows.get(gpu, {})
+    waiting = {at_ns for at_ns, percent in use.items() if percent < WAITING_BELOW_PERCENT}
+    if len(use) < MIN_WINDOWS or not waiting:
         return None
     shares = [
         (len({at_ns for at_ns in waiting if _holds(cause, windows, at_ns, cpus=cpus)}), cause)
         for cause in CAUSES
     ]
     count, cause = max(shares, key=lambda share: share[0])
-    share_ratio = count / len(gpu)
+    share_ratio = count / len(use)
     if share_ratio < MIN_SHARE:
         return None
     percent = f"{100 * share_ratio:.0f} %"
@@ -165,7 +169,9 @@ def find_bottleneck(windows: Windows, *, cpus: float, host_cpus: int) -> Bottlen
         of_host = f" of {host_cpus}" if host_cpus else ""
         sentence += f" ({cpus:g}{of_host} cores asked for)"
     sentence += f". {cause.advice}{_far_memory(windows)}"
-    return Bottleneck(cause.code, share_ratio, sentence, _evidence(cause, windows, waiting))
+    return Bottleneck(
+        cause.code, share_ratio, sentence, _evidence((gpu, *cause.measures), windows, waiting)
+    )
 
 
 def _holds(cause: Cause, windows: Windows, at_ns: int, *, cpus: float) -> bool:
@@ -176,10 +182,12 @@ def _holds(cause: Cause, windows: Windows, at_ns: int, *, cpus: float) -> bool:
     return False
 
 
-def _evidence(cause: Cause, windows: Windows, waiting: Iterable[int]) -> tuple[Evidence, ...]:
+def _evidence(
+    measures: Iterable[Measure], windows: Windows, waiting: Iterable[int]
+) -> tuple[Evidence, ...]:
     return tuple(
         Evidence(*measure, round(value, 1))
-        for measure in (GPU, *cause.measures)
+        for measure in measures
         if (value := _average(windows, measure, waiting)) is not None
     )
 

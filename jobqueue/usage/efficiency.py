@@ -8,16 +8,25 @@ from typing import Any
 from core.clock import to_ns
 from core.quantities import format_size
 from jobqueue.models import Attempt, Job
-from jobqueue.usage.bottleneck import Bottleneck, find_bottleneck, measure_windows
+from jobqueue.partitions.measures import (
+    NOT_MEASURABLE,
+    activity_of,
+    memory_measurement,
+    slice_of,
+    slice_text,
+)
+from jobqueue.usage.bottleneck import Bottleneck, Measure, find_bottleneck, measure_windows
 from jobqueue.usage.measuring import (
     NO_WINDOWS,
     WINDOW_NS,
     GPUKey,
+    GPUWindows,
     Use,
     gpu_use,
     gpu_windows,
 )
 from jobqueue.usage.totals import JOULES_PER_KILOWATT_HOUR
+from protocol.gpu_slices import GPUSlice
 from tenants.models.appliances import decode_inventory
 from timeseries.store import Aggregate, RangeQuery, Store
 
@@ -60,11 +69,15 @@ class GangUse(GPUTime):
 class Efficiency(GPUTime):
     """Allocated and used resources of all attempts of a job; None where nothing was measured.
 
-    `gpus_used` are those that were busier than `USED_PERCENT` at some time of the last attempt;
-    `gang` is there for members of one.
+    `gpus_used` are those that were busier than `USED_PERCENT` at some time of the last attempt, a
+    slice counts as 1; `gang` is there for members of one. Of a job with a slice of a GPU,
+    `gpu_slice` names it, all figures are those within it, and `not_measurable` says what the driver
+    can't tell, and why.
     """
 
     gpus: int
+    gpu_slice: str = ""
+    not_measurable: str = ""
     gpus_used: int | None
     gpu_memory_peak_bytes: int | None
     gpu_memory_total_bytes: int | None
@@ -80,22 +93,24 @@ class Efficiency(GPUTime):
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """What a job's last attempt runs on; None and 0 if unknown."""
+    """What a job's last attempt runs on; None and 0 if unknown.
+
+    `gpu_memory_bytes` is that of its largest GPU, or of its slice.
+    """
 
     gpu_memory_bytes: int | None = None
     cpu_count: int = 0
 
 
 def hardware_of(job: Job) -> Hardware:
-    """Return the memory of the last attempt's largest GPU, and the host's CPUs.
-
-    Needs the session of the job.
-    """
+    """Return the hardware of a job. Needs the session of the job."""
     if job.attempt is None:
         return Hardware()
     uuids, inventory = job.attempt.gpu_uuids, decode_inventory(job.attempt.appliance.inventory)
+    own = slice_of(job.attempt.gpu_slice)
     sizes = (gpu.memory_bytes for gpu in inventory.gpus if gpu.uuid in uuids)
-    return Hardware(max(sizes, default=0) or None, inventory.cpu_count)
+    size = (own.memory_bytes if own else 0) or max(sizes, default=0)
+    return Hardware(size or None, inventory.cpu_count)
 
 
 def job_efficiency(
@@ -108,11 +123,13 @@ def job_efficiency(
     """
     tried = _tried(job)
     use, gpus_used = _gpu_use(store, job, tried, now=now)
-    peaks = _aggregates(store, job, tried, now=now)
+    own = slice_of(tried[-1].gpu_slice) if tried else None
+    peaks = _aggregates(store, job, tried, own, now=now)
     measured = use.used_milliseconds + use.idle_milliseconds
     bottleneck = _bottleneck(store, job, tried, host_cpus=hardware.cpu_count, now=now)
     facts: dict[str, Any] = {
-        "gpus": job.gpus,
+        "gpus": len(tried[-1].gpu_uuids) if tried else job.gpus,
+        "gpu_slice": slice_text(own) if own else "",
         "gpus_used": gpus_used if measured else None,
         **_gpu_time(use),
         "gpu_memory_peak_bytes": _whole(peaks.get("gpu_memory")),
@@ -124,7 +141,10 @@ def job_efficiency(
     }
     return Efficiency(
         **facts,
-        energy_kilowatt_hours=use.energy_joules / JOULES_PER_KILOWATT_HOUR if measured else None,
+        energy_kilowatt_hours=use.energy_joules / JOULES_PER_KILOWATT_HOUR
+        if measured and own is None
+        else None,
+        not_measurable=_not_measurable(own, is_measured=bool(measured)),
         bottleneck=bottleneck,
         advice=_advice(**facts, bottleneck=bottleneck),
         gang=_gang_use(store, members, now=now) if members else None,
@@ -158,7 +178,7 @@ def _tried(job: Job) -> list[Attempt]:
 
 def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> tuple[Use, int]:
     """Return the GPU use of all attempts, and how many GPUs the last one used."""
-    if not (tried and job.gpus):
+    if not any(attempt.gpu_uuids for attempt in tried):
         return Use(), 0
     start_ns, end_ns = _span(tried, now)
     step_ns = WINDOW_NS * max(1, (end_ns - start_ns) // (_MAX_WINDOWS * WINDOW_NS))
@@ -169,25 +189,40 @@ def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> 
         step_ns=step_ns,
         tenants=(job.tenant_id,),
         jobs=[job.id],
+        has_slices=any(attempt.gpu_slice for attempt in tried),
     )
     use = Use()
+    samples: list[GPUWindows] = []
     for attempt in tried:
         began_ns, ended_ns = _span([attempt], now)
-        for uuid in attempt.gpu_uuids:
-            gpu_samples = windows.get(GPUKey(job.tenant_id, job.id, uuid), NO_WINDOWS)
-            use += gpu_use(gpu_samples, start_ns=began_ns, end_ns=ended_ns, step_ns=step_ns)
-    keys = (GPUKey(job.tenant_id, job.id, uuid) for uuid in tried[-1].gpu_uuids)
-    busiest = (max(windows.get(key, NO_WINDOWS).utilization.values(), default=0) for key in keys)
+        own = slice_of(attempt.gpu_slice)
+        uuids = [own.uuid] if own else attempt.gpu_uuids
+        keys = [GPUKey(job.tenant_id, job.id, uuid) for uuid in uuids]
+        samples = [windows.get(key, NO_WINDOWS) for key in keys]
+        for gpu_samples in samples:
+            gpu = gpu_use(gpu_samples, start_ns=began_ns, end_ns=ended_ns, step_ns=step_ns)
+            use += gpu.part(own.share_milli) if own else gpu
+    busiest = (max(windows.utilization.values(), default=0) for windows in samples)
     return use, sum(percent >= USED_PERCENT for percent in busiest)
 
 
-def _aggregates(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> dict[str, float]:
+def _not_measurable(own: GPUSlice | None, *, is_measured: bool) -> str:
+    if own is None:
+        return ""
+    if is_measured:
+        return "Energy: the driver reports that of the whole GPU only."
+    return f"Utilization and energy: {NOT_MEASURABLE[own.mode]}."
+
+
+def _aggregates(
+    store: Store, job: Job, tried: list[Attempt], own: GPUSlice | None, *, now: datetime
+) -> dict[str, float]:
     """Return the peaks of a GPU's memory and of the container's, and its average CPU use."""
     if not tried:
         return {}
     start_ns, end_ns = _span(tried, now)
     wanted = {
-        "gpu_memory": ("gpu", "memory_used_bytes", Aggregate.MAX),
+        "gpu_memory": (memory_measurement(own), "memory_used_bytes", Aggregate.MAX),
         "memory": ("attempt", "memory_bytes", Aggregate.MAX),
         "cpu": ("attempt", "cpu_percent", Aggregate.AVG),
     }
@@ -211,12 +246,14 @@ def _bottleneck(
     store: Store, job: Job, tried: list[Attempt], *, host_cpus: int, now: datetime
 ) -> Bottleneck | None:
     """Return what slows the last attempt down, once it has run for a while."""
-    if not (tried and job.gpus):
+    attempt = tried[-1] if tried else None
+    gpu = attempt and attempt.gpu_uuids and activity_of(slice_of(attempt.gpu_slice))
+    if attempt is None or not gpu:
         return None
-    attempt = tried[-1]
     start_ns, end_ns = _span([attempt], now)
-    windows = measure_windows(store, job, attempt, start_ns=start_ns, end_ns=end_ns)
-    return find_bottleneck(windows, cpus=job.cpus, host_cpus=host_cpus)
+    measure = Measure(*gpu)
+    windows = measure_windows(store, job, attempt, measure, start_ns=start_ns, end_ns=end_ns)
+    return find_bottleneck(windows, measure, cpus=job.cpus, host_cpus=host_cpus)
 
 
 def _span(tried: list[Attempt], now: datetime) -> tuple[int, int]:
@@ -232,6 +269,7 @@ def _whole(value: float | None) -> int | None:
 def _advice(
     *,
     gpus: int,
+    gpu_slice: str,
     gpus_used: int | None,
     gpu_utilization_ratio: float | None,
     memory_peak_bytes: int | None,
@@ -240,6 +278,8 @@ def _advice(
     **_others: object,
 ) -> str:
     """Return the advice that saves the most."""
+    if gpu_slice and gpus_used == 0:
+        return "The GPU slice was not used. Check that the program finds it, or request none."
     if gpus and gpus_used is not None and gpus_used < gpus:
         held = f"Asked for {gpus} GPU{'' if gpus == 1 else 's'}, used {gpus_used or 'none'}."
         if not gpus_used:
@@ -248,9 +288,12 @@ def _advice(
     if bottleneck is not None:
         return bottleneck.sentence
     if gpu_utilization_ratio is not None and gpu_utilization_ratio < 1 - MUCH_IDLE_RATIO:
-        idle = f"The GPUs were idle {1 - gpu_utilization_ratio:.0%} of the time."
-        return f"{idle} Check whether loading data keeps them waiting."
-    well = "" if gpu_utilization_ratio is None else "The job makes good use of its GPUs."
+        what = "The GPU slice was" if gpu_slice else "The GPUs were"
+        idle = f"{what} idle {1 - gpu_utilization_ratio:.0%} of the time."
+        waiting = "it" if gpu_slice else "them"
+        return f"{idle} Check whether loading data keeps {waiting} waiting."
+    used = "GPU slice" if gpu_slice else "GPUs"
+    well = "" if gpu_utilization_ratio is None else f"The job makes good use of its {used}."
     return _memory_advice(memory_peak_bytes, memory_bytes) or well
 
 

@@ -23,6 +23,7 @@ from core.clock import to_ns
 from core.db import SessionFactory, chunked, transaction
 from core.errors import ConflictError
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.measures import slice_of
 from jobqueue.usage.measuring import (
     NO_WINDOWS,
     GPUKey,
@@ -62,6 +63,12 @@ class LedgerAttempt(NamedTuple):
     user_id: str | None
     job_name: str
     project_id: str | None
+    gpu_slice: dict[str, Any] | None
+
+    @property
+    def has_mig(self) -> bool:
+        """Return whether it has a MIG slice, of which there are samples."""
+        return bool(self.gpu_slice and self.gpu_slice.get("profile"))
 
 
 class EntryKey(NamedTuple):
@@ -168,7 +175,12 @@ class _Ledger:
             elsewhere = {key.attempt_id for key in recorded} - {attempt.id for attempt in attempts}
             moved_attempts = _existing(session, elsewhere)
         windows = (
-            gpu_windows(self._store, start_ns=to_ns(hour_at), end_ns=to_ns(end_at))
+            gpu_windows(
+                self._store,
+                start_ns=to_ns(hour_at),
+                end_ns=to_ns(end_at),
+                has_slices=any(attempt.has_mig for attempt in attempts),
+            )
             if attempts
             else {}
         )
@@ -263,8 +275,10 @@ def use_by_model(
         return {}
     uses: dict[str, Use] = {}
     for uuid in attempt.gpu_uuids:
-        key = GPUKey(attempt.tenant_id, attempt.job_id, uuid)
+        own = slice_of(attempt.gpu_slice)
+        key = GPUKey(attempt.tenant_id, attempt.job_id, own.uuid if own else uuid)
         use = gpu_use(windows.get(key, NO_WINDOWS), start_ns=to_ns(start_at), end_ns=to_ns(end_at))
+        use = use.part(own.share_milli) if own else use
         model = models.get(uuid) or fallback
         uses[model] = uses.get(model, Use()) + use
     return uses
@@ -290,6 +304,8 @@ def read_attempts(
     return _read(session, statement if scope is None else scope.select(statement, Attempt))
 
 
+WANTS_GPUS = or_(Job.gpus > 0, Job.gpu_slice != "", Job.gpu_memory_bytes > 0, Job.gpu_compute > 0)
+"""Whether a job gets GPUs, or a part of one."""
 _ATTEMPTS = (
     select(
         Attempt.id,
@@ -302,9 +318,10 @@ _ATTEMPTS = (
         Job.user_id,
         Job.name,
         Job.project_id,
+        Attempt.gpu_slice,
     )
     .join(Job, Job.id == Attempt.job_id)
-    .where(Job.gpus > 0, Attempt.assigned_at.is_not(None))
+    .where(WANTS_GPUS, Attempt.assigned_at.is_not(None))
 )
 
 

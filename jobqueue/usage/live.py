@@ -98,6 +98,7 @@ def live_use(
                     start_ns=to_ns(part.since),
                     end_ns=to_ns(part.until),
                     tenants=scope.tenants,
+                    has_slices=any(attempt.has_mig for attempt in attempts),
                 )
             except UnavailableError as error:
                 problem = error.message

@@ -1,16 +1,18 @@
 """Measure GPU use by samples: the pure part of ledger and efficiency.
 
 A driver's `utilization_percent` is the share of time in which a kernel ran, so its integral is the
-time that a GPU was *used*. Where there are samples but no kernel ran, it was *idle*. The rest of an
-allocation was not measured: the job was starting, or the appliance sent no samples.
+time that a GPU was *used*; of a MIG slice, `graphics_engine_active_percent` is. Where there are
+samples but no kernel ran, it was *idle*. The rest of an allocation was not measured: the job was
+starting, the appliance sent no samples, or the driver can't tell the activity of a slice.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import NamedTuple
 
 from core.clock import NS_PER_SECOND
+from jobqueue.partitions.measures import ACTIVITY
 from timeseries.store import TENANT_TAG, RangeQuery, Store
 
 # Also the width of the finest roll-ups: an hour gives the same figures after its samples expired.
@@ -37,7 +39,7 @@ class GPUKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """GPU time in milliseconds of single GPUs, and energy."""
+    """GPU time in milliseconds of single GPUs, and energy; a slice counts as its share."""
 
     allocated_milliseconds: int = 0
     used_milliseconds: int = 0
@@ -49,6 +51,10 @@ class Use:
 
     def __sub__(self, other: "Use") -> "Use":
         return Use(*(a - b for a, b in zip(self.figures, other.figures, strict=True)))
+
+    def part(self, milli: int) -> "Use":
+        """Return some thousandths of it."""
+        return Use(*(round(figure * milli / 1000) for figure in self.figures))
 
     @property
     def figures(self) -> tuple[int, int, int, int]:
@@ -80,8 +86,11 @@ def gpu_windows(
     step_ns: int = WINDOW_NS,
     tenants: tuple[str, ...] | None = None,
     jobs: Iterable[str] = (),
+    has_slices: bool = False,
 ) -> dict[GPUKey, GPUWindows]:
     """Return the windows of the GPUs of jobs, of all if no `jobs` are given.
+
+    With `has_slices`, those of MIG slices are there, too.
 
     Raises:
         StoreUnavailableError: the store is unavailable.
@@ -96,17 +105,21 @@ def gpu_windows(
         filters={"job": chosen} if (chosen := tuple(jobs)) else {},
         group_by=(TENANT_TAG, "job", "uuid"),
     )
+    series_list = store.query_range(query)
+    if has_slices:
+        of_slices = replace(query, measurement="gpu_slice", fields=(ACTIVITY,))
+        series_list += store.query_range(of_slices)
     windows_by_gpu: dict[GPUKey, GPUWindows] = {}
-    for series in store.query_range(query):
+    for series in series_list:
         key = GPUKey(*(series.tags.get(tag, "") for tag in query.group_by))
         if not key.job_id:
             continue
         windows = windows_by_gpu.setdefault(key, GPUWindows({}, {}))
         values = dict(zip(series.times_ns, series.values, strict=True))
-        if series.field == UTILIZATION:
-            windows.utilization = values
-        else:
+        if series.field == POWER:
             windows.power = values
+        else:
+            windows.utilization = values
     return windows_by_gpu
 
 

@@ -16,8 +16,9 @@ class UsageEntry(Base):
 
     Rows are only added: what an attempt used is the sum of its rows, whose `revision` counts from
     0. They outlive the job, its user and its appliance, so these are no foreign keys. The
-    milliseconds are those of single GPUs: two GPUs for a second are 2000. `used` is the time in
-    which a kernel ran, `idle` the measured rest; what is in neither was not measured.
+    milliseconds are those of single GPUs: two GPUs for a second are 2000, and a quarter of a GPU is
+    250. `used` is the time in which a kernel ran, `idle` the measured rest; what is in neither was
+    not measured. The energy of slices is not measurable.
     """
 
     __tablename__ = "usage_entries"

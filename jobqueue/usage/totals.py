@@ -30,9 +30,10 @@ from core.paging import (
     sorted_by,
 )
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.measures import gpu_amount
 from jobqueue.projects.models import Project
 from jobqueue.states import ALLOCATED_STATES
-from jobqueue.usage.ledger import floor_hour
+from jobqueue.usage.ledger import WANTS_GPUS, floor_hour
 from jobqueue.usage.live import Live
 from jobqueue.usage.measuring import Period, Use
 from jobqueue.usage.models import UsageEntry
@@ -294,16 +295,17 @@ def allocated_by_tenant_and_day(
     return {key: milliseconds / 1000 / SECONDS_PER_HOUR for key, milliseconds in sums.items()}
 
 
-def allocated_now(session: Session, scope: Scope) -> tuple[int, int]:
-    """Return how many GPUs are allocated at this moment, and to how many jobs."""
+def allocated_now(session: Session, scope: Scope) -> tuple[float, int]:
+    """Return how many GPUs are allocated now, and to how many jobs; slices count as a share."""
     scope.require(Permission.VIEW)
     statement: Any = (
-        select(Attempt.job_id, Attempt.gpu_uuids)
+        select(Attempt.job_id, Attempt.gpu_uuids, Attempt.gpu_slice)
         .join(Job, Attempt.job_id == Job.id)
-        .where(Attempt.state.in_(ALLOCATED_STATES), Job.gpus > 0)
+        .where(Attempt.state.in_(ALLOCATED_STATES), WANTS_GPUS)
     )
-    rows = session.execute(scope.select(statement, Attempt)).all()
-    return sum(len(uuids) for _, uuids in rows), len({job_id for job_id, _ in rows})
+    rows = [row for row in session.execute(scope.select(statement, Attempt)) if row.gpu_uuids]
+    amount = sum(gpu_amount(row.gpu_uuids, row.gpu_slice) for row in rows)
+    return round(amount, 3), len({row.job_id for row in rows})
 
 
 _CSV_FIGURES = (

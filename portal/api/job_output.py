@@ -129,7 +129,15 @@ class GangUseSchema(GPUTimeSchema):
 class EfficiencySchema(GPUTimeSchema):
     """Resources that a job held and used over all of its attempts; null if not measured."""
 
-    gpus = fields.Integer()
+    gpus = fields.Integer(
+        metadata={"description": "GPUs that the last attempt is on; 1 with a slice of a GPU."}
+    )
+    gpu_slice = fields.String(
+        metadata={"description": "Its slice of the GPU, such as `1g.10gb`; empty for whole GPUs."}
+    )
+    not_measurable = fields.String(
+        metadata={"description": "What the driver can't tell of the slice, and why; may be empty."}
+    )
     gpus_used = fields.Integer(
         allow_none=True, metadata={"description": "GPUs that the last attempt used at some time."}
     )

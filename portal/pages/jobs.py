@@ -12,6 +12,7 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, Unavai
 from core.spec import listed_facts
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
+from jobqueue.jobs.idle_limits import idle_limit_problem
 from jobqueue.jobs.job_secrets import make_secret
 from jobqueue.projects.service import list_projects
 from jobqueue.queue.pending import explain_job
@@ -150,6 +151,7 @@ def show(job_id: str) -> ResponseReturnValue:
         update=update,
         facts=listed_facts(request_like(job)),
         health_check=check_text(job),
+        idle_limit_problem=idle_limit_problem(job),
         array_states=states.get(job.array_id or "", {}),
         requested=names.get(job.appliance_id or ""),
         may_stop=scope.allows(needed) and not job.state.is_final,

@@ -33,6 +33,7 @@ CONTAINER_FIELDS = ("cpu_percent", "memory_bytes")
 # Of what the finding of the efficiency report rests on.
 EVIDENCE_LABELS = {
     "utilization_percent": "GPU utilization",
+    "graphics_engine_active_percent": "Activity of the GPU slice",
     "cpu_percent": "CPU (100 % = 1 core)",
     "cpu_throttled_percent": "Held at its CPU limit",
     "cpu_pressure_percent": "Waits for a CPU",
