@@ -131,7 +131,7 @@ DECLARED: Mapping[str, Declared] = {
         "vgpu_licensed video_clock_hertz",
     ),
     "gpu_slice": _declared(
-        "gpu job model slice uuid",
+        "gpu job model profile slice uuid",
         "dram_active_percent fp16_active_percent fp32_active_percent fp64_active_percent "
         "graphics_engine_active_percent integer_active_percent memory_free_bytes "
         "memory_total_bytes memory_used_bytes memory_used_percent multiprocessors "

@@ -223,6 +223,7 @@ class GPU:
                 "uuid": mig_slice.uuid,
                 "slice": str(mig_slice.index),
                 "model": mig_slice.model,
+                "profile": mig_slice.profile,
             }
             fields = slice_fields(mig_slice) | profiles.get(mig_slice.uuid, {})
             points.append(Point("gpu_slice", tags, present(fields), time_ns))

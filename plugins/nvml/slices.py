@@ -24,6 +24,11 @@ class Slice:
     multiprocessors: int | None
     gpu_instance: int | None
 
+    @property
+    def profile(self) -> str:
+        """Its profile, such as `1g.10gb`; "" for a driver that does not name it."""
+        return self.model.rpartition("MIG ")[2] if "MIG " in self.model else ""
+
 
 def is_mig_enabled(calls: Calls) -> bool | None:
     """Return whether MIG is enabled; None if unsupported."""

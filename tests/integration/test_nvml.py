@@ -319,6 +319,7 @@ def test_mig_slices_have_their_own_memory_and_uuid(fake_nvml: Path) -> None:
         "gpu": "0",
         "uuid": "MIG-00000000-0000-0000-0002-000000000000",
         "slice": "2",
+        "profile": "1g.10gb",
         "model": "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
     }
     assert slices[2].fields == {
