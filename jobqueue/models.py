@@ -168,6 +168,11 @@ class Job(Base):
         return self.name if self.array_index is None else f"{self.name}[{self.array_index}]"
 
     @property
+    def wants_gpus(self) -> bool:
+        """Return whether it gets GPUs, or a part of one."""
+        return bool(self.gpus or self.gpu_slice or self.gpu_memory_bytes or self.gpu_compute)
+
+    @property
     def instances(self) -> int:
         """Return how many instances its service has; 1 for a batch job."""
         return max(1, self.array_size) if self.kind is JobKind.SERVICE else 1

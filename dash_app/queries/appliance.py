@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from dash_app.charts import Chart, Line
 from dash_app.queries.annotations import Thresholds, chart_events, thresholds_of, xid_events
-from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of
+from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of, site_of
 from dash_app.queries.telemetry import (
     Extremes,
     Result,
@@ -19,7 +19,7 @@ from dash_app.queries.telemetry import (
     single,
 )
 from dash_app.timerange import Span
-from jobqueue.queue.service import gpu_allocations
+from jobqueue.queue.gpu_allocations import read_gpu_allocations
 from protocol.health import ApplianceHealth
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance
@@ -133,6 +133,7 @@ def appliance_detail(
     gpus = telemetry.latest("gpu", _GPU_NOW, group_by=("gpu", "uuid", "model"))
     thresholds = thresholds_of(session, scope, appliance)
     report = report_of(appliance)
+    allocations = read_gpu_allocations(session, scope, appliance_id=appliance.id)
     return ApplianceDetail(
         appliance=appliance,
         cpu=single(telemetry.latest("cpu", ("usage_percent",))),
@@ -141,7 +142,7 @@ def appliance_detail(
         disks=telemetry.latest(
             "disk", ("used_percent", "used_bytes", "total_bytes"), group_by=("mount",)
         ),
-        gpus=gpu_rows(report, gpus, gpu_allocations(session, scope)),
+        gpus=gpu_rows(report, gpus, allocations, site_of(appliance)),
         health=report.health,
         charts=_host_charts(telemetry, thresholds)
         | _gpu_charts(telemetry, thresholds, has_bands=has_bands),

@@ -13,8 +13,10 @@ from alerting.states import Severity
 from dash_app.queries.gpu_rows import REPORTS, GPURow, Report, gpu_rows, numbers
 from dash_app.queries.telemetry import Telemetry, fullest_disk, mean, number, single
 from dash_app.timerange import Span
-from jobqueue.models import Attempt, Job
-from jobqueue.queue.service import gpu_allocations, job_counts
+from jobqueue.models import Attempt
+from jobqueue.partitions.occupancy import SegmentKind
+from jobqueue.queue.gpu_allocations import GPUAllocations, GPUSite, read_gpu_allocations
+from jobqueue.queue.service import job_counts
 from jobqueue.states import ALLOCATED_STATES, JobState
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus, effective_status_of, in_service
@@ -44,6 +46,7 @@ _CARD_QUERIES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 # Rows of columns are read in a quarter of the time of objects.
 _COLUMNS = (
     Appliance.id,
+    Appliance.tenant_id,
     Appliance.name,
     Tenant.name.label("tenant_name"),
     Appliance.site,
@@ -89,7 +92,10 @@ class ApplianceCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetTotals:
-    """The summary row; without `queued_jobs` if it is that of some appliances only."""
+    """The summary row; without `queued_jobs` if it is that of some appliances only.
+
+    `slices` are those of jobs; `free_slots` can be had by others.
+    """
 
     appliances: int = 0
     online: int = 0
@@ -97,7 +103,9 @@ class FleetTotals:
     failed: int = 0
     failed_gpus: int = 0
     gpus: int = 0
-    allocated_gpus: int = 0
+    allocated_gpus: float = 0.0
+    slices: int = 0
+    free_slots: int = 0
     busy_gpus: int = 0
     gpu_percent: float | None = None
     power_watts: float | None = None
@@ -125,9 +133,9 @@ def fleet(session: Session, store: Store, scope: Scope, *, span: Span) -> Fleet:
     for measurement, (fields, tags) in _CARD_QUERIES.items():
         for row in telemetry.latest(measurement, fields, group_by=(APPLIANCE_TAG, *tags)):
             latest[measurement, row.tags[APPLIANCE_TAG]].append(row)
-    jobs, running = gpu_allocations(session, scope), _running_jobs(session, scope)
+    allocations, running = read_gpu_allocations(session, scope), _running_jobs(session, scope)
     cards = tuple(
-        _card(appliance, report, latest, jobs, running_jobs=running.get(appliance.id, 0))
+        _card(appliance, report, latest, allocations, running_jobs=running.get(appliance.id, 0))
         for appliance in appliances
         if (report := reports.get(appliance.id))  # else deleted a moment ago
     )
@@ -148,11 +156,12 @@ def _card(
     appliance: Row[Any],
     report: Report,
     latest: Mapping[tuple[str, str], Sequence[Latest]],
-    jobs: Mapping[str, Job],
+    allocations: GPUAllocations,
     *,
     running_jobs: int,
 ) -> ApplianceCard:
     ident, health = appliance.id, report.health
+    site = GPUSite(appliance.tenant_id, appliance.labels, report.modes)
     disk, mount = fullest_disk(latest.get(("disk", ident), ()))
     return ApplianceCard(
         appliance_id=ident,
@@ -170,7 +179,7 @@ def _card(
         memory_percent=number(single(latest.get(("memory", ident), ())), "used_percent"),
         disk_percent=disk,
         disk_mount=mount,
-        gpus=gpu_rows(report, latest.get(("gpu", ident), ()), jobs),
+        gpus=gpu_rows(report, latest.get(("gpu", ident), ()), allocations, site),
         running_jobs=running_jobs,
     )
 
@@ -192,7 +201,13 @@ def fleet_totals(
         failed=healths[HealthState.FAILED],
         failed_gpus=sum(gpu.state is HealthState.FAILED for gpu in gpus),
         gpus=len(gpus),
-        allocated_gpus=sum(gpu.job is not None for gpu in gpus),
+        allocated_gpus=round(sum(gpu.allocated for gpu in gpus), 2),
+        slices=sum(len(gpu.sharing) for gpu in gpus),
+        free_slots=sum(
+            gpu.occupancy.slots_with(SegmentKind.FREE, SegmentKind.IDLE)
+            for gpu in gpus
+            if gpu.occupancy and not gpu.is_out_of_service
+        ),
         busy_gpus=sum(gpu.is_busy for gpu in gpus),
         gpu_percent=mean(numbers(gpus, "utilization_percent")),
         power_watts=sum(powers) if powers else None,

@@ -17,16 +17,17 @@ from dash_app.queries.annotations import (
     xid_events,
 )
 from dash_app.queries.appliance import HostUse, host_use
-from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of
+from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of, site_of
+from dash_app.queries.slices import SliceUse, slice_charts, slice_uses
 from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
-from jobqueue.queue.service import gpu_allocations
+from jobqueue.queue.gpu_allocations import read_gpu_allocations
 from jobqueue.usage.measuring import POWER, WINDOW_NS, GPUWindows, gpu_use
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance
 from tenants.scope import Scope
-from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
+from timeseries.store import APPLIANCE_TAG, Series, Store
 
 # Why a panel is empty where its GPU does not report it.
 UNREPORTED = {
@@ -103,7 +104,7 @@ class GPUDetail:
 
     Attributes:
         siblings: all GPUs of the appliance.
-        slices: its MIG instances with their memory.
+        slices: who has what of it, if jobs share it.
         host: the appliance that it is in.
         energy_joules: energy over the span; None without samples of the power.
         charts: by panel.
@@ -112,7 +113,7 @@ class GPUDetail:
     appliance: Appliance
     gpu: GPURow
     siblings: tuple[GPURow, ...]
-    slices: tuple[Latest, ...]
+    slices: tuple[SliceUse, ...]
     host: HostUse
     energy_joules: float | None
     runs: tuple[Run, ...]
@@ -136,13 +137,8 @@ def gpu_detail(
     latest = telemetry.latest("gpu", _NOW, group_by=("gpu", "uuid", "model"))
     result = telemetry.charted("gpu", _FIELDS)
     extremes = telemetry.extremes("gpu", tuple(name for name in _FIELDS if name not in _FLAGS))
-    slices = telemetry.latest(
-        "gpu_slice",
-        ("memory_used_bytes", "memory_total_bytes"),
-        group_by=("slice", "uuid", "model"),
-    )
-    jobs = gpu_allocations(session, scope)
-    rows = gpu_rows(report_of(appliance), latest, jobs)
+    allocations = read_gpu_allocations(session, scope, appliance_id=appliance.id)
+    rows = gpu_rows(report_of(appliance), latest, allocations, site_of(appliance))
     gpu = next((row for row in rows if row.index == index), None)
     if gpu is None:
         if not result.series:
@@ -151,16 +147,18 @@ def gpu_detail(
     runs = _runs(session, scope, appliance.id, uuid=gpu.uuid, span=span)
     xids = xid_events(telemetry)
     thresholds = thresholds_of(session, scope, appliance, gpu=index)
+    charts = _charts(result, extremes, runs, xids, thresholds=thresholds, step_ns=span.step_ns)
+    names = {run.attempt.job_id: run.attempt.job.name for run in runs}
     return GPUDetail(
         appliance=appliance,
         gpu=gpu,
         siblings=rows,
-        slices=slices,
+        slices=slice_uses(telemetry, gpu),
         host=host_use(replace(telemetry, filters={APPLIANCE_TAG: (appliance.id,)})),
         energy_joules=_energy(telemetry),
         runs=runs,
         xids=xids,
-        charts=_charts(result, extremes, runs, xids, thresholds=thresholds, step_ns=span.step_ns),
+        charts=charts | slice_charts(telemetry, gpu, names, thresholds),
         problem=telemetry.problem,
     )
 
@@ -219,7 +217,11 @@ def _charts(
     step_ns: int,
 ) -> dict[str, Chart]:
     bands = {
-        "utilization": tuple(Band(run.start_ns, run.end_ns, run.attempt.job.name) for run in runs),
+        "utilization": tuple(
+            Band(run.start_ns, run.end_ns, run.attempt.job.name)
+            for run in runs
+            if not run.attempt.gpu_slice
+        ),
         "clock": _throttled_bands(result, step_ns),
     }
     charts = {}

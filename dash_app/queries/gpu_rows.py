@@ -1,15 +1,17 @@
 """The GPUs of appliances, as their agents report them, with their latest values and jobs."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
 
 from dash_app.queries.telemetry import Values, by_index, number
 from jobqueue.models import Job
+from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from jobqueue.queue.gpu_allocations import GPUAllocations, GPUSite
 from protocol.health import ApplianceHealth, GPUHealth, HealthState
-from protocol.inventory import Inventory
+from protocol.inventory import GPUInfo, Inventory
 from tenants.fleet.appliances import read_health, read_inventory
 from tenants.fleet.reports import ReportCache
 from tenants.models import Appliance
@@ -21,7 +23,13 @@ _NONE = Latest({}, 0, {})
 
 @dataclass(slots=True)
 class GPURow:
-    """One GPU of an appliance with its latest values; a GPU with a job is *allocated*."""
+    """One GPU of an appliance with its latest values; a GPU with a job is *allocated*.
+
+    Attributes:
+        job: that has the GPU for itself.
+        occupancy: who has what of it, if jobs share it.
+        sharing: the jobs that share it, by id.
+    """
 
     index: str
     uuid: str
@@ -29,11 +37,25 @@ class GPURow:
     values: Values
     job: Job | None
     health: GPUHealth | None = None
+    occupancy: Occupancy | None = None
+    sharing: Mapping[str, Job] = field(default_factory=dict)
 
     @property
     def state(self) -> HealthState | None:
         """The GPU's health; None if unknown."""
         return self.health.state if self.health else None
+
+    @property
+    def jobs(self) -> list[Job]:
+        """The jobs that have it, or parts of it."""
+        return [self.job] if self.job else list(self.sharing.values())
+
+    @property
+    def allocated(self) -> float:
+        """The share of it that jobs have, from 0 to 1."""
+        if self.occupancy is None:
+            return float(self.job is not None)
+        return self.occupancy.slots_with(SegmentKind.JOB) / max(1, self.occupancy.slots)
 
     @property
     def is_busy(self) -> bool:
@@ -57,11 +79,16 @@ def numbers(gpus: Iterable[GPURow], name: str) -> list[float]:
 
 
 class Report(NamedTuple):
-    """The part of an appliance's report that dashboards need; GPUs are (UUID, model) by index."""
+    """The part of an appliance's report that dashboards need; GPUs are (UUID, model) by index.
+
+    `mig_gpus` are those in MIG mode by UUID, `modes` how the agent can share GPUs.
+    """
 
     health: ApplianceHealth | None
     gpu_healths: Mapping[str, GPUHealth]
     gpus: Mapping[str, tuple[str, str]]
+    mig_gpus: Mapping[str, GPUInfo]
+    modes: Sequence[str]
 
 
 def report_of(appliance: Appliance) -> Report:
@@ -69,8 +96,14 @@ def report_of(appliance: Appliance) -> Report:
     return _report(read_inventory(appliance), read_health(appliance))
 
 
+def site_of(appliance: Appliance) -> GPUSite:
+    """Return what decides how the GPUs of an appliance are shared."""
+    modes = read_inventory(appliance).partition_modes
+    return GPUSite(appliance.tenant_id, appliance.labels, modes)
+
+
 def gpu_rows(
-    report: Report, latest: Sequence[Latest], jobs: Mapping[str, Job]
+    report: Report, latest: Sequence[Latest], allocations: GPUAllocations, site: GPUSite
 ) -> tuple[GPURow, ...]:
     """Return the GPUs that are in the report, or that have values."""
     rows = {row.tags.get("gpu", ""): row for row in latest}
@@ -83,8 +116,22 @@ def gpu_rows(
         row = rows.get(index, _NONE)
         uuid = reported_uuid or row.tags.get("uuid", "")
         model_name = model or row.tags.get("model", "")
-        health = report.gpu_healths.get(uuid)
-        result.append(GPURow(index, uuid, model_name, row.values, jobs.get(uuid), health))
+        gpu = report.mig_gpus.get(uuid) or GPUInfo(
+            index=-1, uuid=uuid, model=model_name, memory_bytes=0
+        )
+        occupancy = allocations.occupancy(gpu, site)
+        result.append(
+            GPURow(
+                index=index,
+                uuid=uuid,
+                model=model_name,
+                values=row.values,
+                job=None if occupancy else allocations.job_of(uuid),
+                health=report.gpu_healths.get(uuid),
+                occupancy=occupancy,
+                sharing=allocations.jobs_on(occupancy),
+            )
+        )
     return tuple(result)
 
 
@@ -93,7 +140,13 @@ def _report(inventory: Inventory, health: ApplianceHealth | None) -> Report:
     # A missing GPU is in the health report only.
     gpus = {str(gpu.index): (gpu.uuid, "") for gpu in healths.values() if gpu.index >= 0}
     gpus |= {str(gpu.index): (gpu.uuid, gpu.model) for gpu in inventory.gpus}
-    return Report(health, healths, {index: gpus[index] for index in sorted(gpus, key=by_index)})
+    return Report(
+        health=health,
+        gpu_healths=healths,
+        gpus={index: gpus[index] for index in sorted(gpus, key=by_index)},
+        mig_gpus={gpu.uuid: gpu for gpu in inventory.gpus if gpu.is_mig_enabled},
+        modes=inventory.partition_modes,
+    )
 
 
 def _parse(inventory: str, health: str | None) -> Report:

@@ -13,10 +13,19 @@ from dash_app.queries.appliance import GPU_FIELDS
 from dash_app.queries.telemetry import Result, Telemetry, by_index
 from dash_app.timerange import Span, span_between
 from jobqueue.models import Job
+from jobqueue.partitions.measures import (
+    NOT_MEASURABLE,
+    activity_of,
+    memory_measurement,
+    slice_of,
+)
+from protocol.gpu_slices import GPUSlice
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Series, Store
 
+_MEMORY = "memory_used_bytes"
+_WHOLE_ONLY = ("temperature_celsius", "power_watts")
 ATTEMPT_FIELDS = ("cpu_percent", "memory_bytes")
 # Panel to the fields of containers and their labels.
 CONTAINER_PANELS: Mapping[str, Mapping[str, str]] = {
@@ -61,7 +70,7 @@ def job_detail(
     start_at, end_at = min(starts), job.finished_at or now
     span = span_between(start_at, end_at)
     telemetry = Telemetry(store, scope, span, filters={"job": (job.id,)})
-    gpus = telemetry.charted("gpu", GPU_FIELDS, group_by=(APPLIANCE_TAG, "gpu"))
+    gpus = _GPUs(telemetry, slice_of(job.attempt.gpu_slice) if job.attempt else None)
     attempts = telemetry.charted("attempt", ATTEMPT_FIELDS, group_by=("attempt",))
     containers = telemetry.charted("container", CONTAINER_FIELDS)
     return JobDetail(
@@ -69,8 +78,8 @@ def job_detail(
         appliance=appliance,
         span=span,
         run_seconds=(end_at - start_at).total_seconds(),
-        gpus=tuple(_gpu_key(series) for series in _by_gpu(gpus.of("utilization_percent"))),
-        charts=_gpu_charts(gpus, _names(session, scope, gpus))
+        gpus=gpus.keys(),
+        charts=gpus.charts(_names(session, scope, gpus.memory))
         | _attempt_charts(job, attempts)
         | _container_charts(containers),
         problem=telemetry.problem,
@@ -114,21 +123,46 @@ def _names(session: Session, scope: Scope, result: Result) -> dict[str, str]:
     return {ident: name for ident, name in rows}  # noqa: C416 - rows, not pairs
 
 
-def _gpu_charts(result: Result, names: Mapping[str, str]) -> dict[str, Chart]:
-    """Name the appliance beside the GPU only where the job ran on several."""
+class _GPUs:
+    """The samples of the GPUs of a job, or of its slice of one."""
 
-    def lines(field: str) -> tuple[Line, ...]:
-        drawn = []
-        for series in _by_gpu(result.of(field)):
+    def __init__(self, telemetry: Telemetry, own: GPUSlice | None) -> None:
+        self._own = own
+        by_gpu = (APPLIANCE_TAG, "gpu")
+        # What has the memory of a slice has its activity, too, if anything has.
+        activity = activity_of(own)
+        of_slice = (_MEMORY, *([activity[1]] if activity else []))
+        fields = GPU_FIELDS if own is None else of_slice
+        measurement = memory_measurement(own)
+        self.memory = telemetry.charted(measurement, fields, group_by=by_gpu)
+        self._activity = activity[1] if activity else ""
+
+    def keys(self) -> tuple[tuple[str, str], ...]:
+        """Return the appliance and index of each."""
+        return tuple(dict.fromkeys(map(_gpu_key, _by_gpu(self.memory.of(_MEMORY)))))
+
+    def charts(self, names: Mapping[str, str]) -> dict[str, Chart]:
+        """Return the charts; `names` of appliances are shown where the job ran on several."""
+        return {f"gpu-{field}": self._chart(field, names) for field in GPU_FIELDS}
+
+    def _chart(self, field: str, names: Mapping[str, str]) -> Chart:
+        name = self._activity if field == "utilization_percent" else field
+        lines = []
+        for series in _by_gpu(self.memory.of(name)):
             appliance_id, gpu = _gpu_key(series)
             prefix = f"{names.get(appliance_id, '')} " if len(names) > 1 else ""
-            drawn.append(result.line(series, name=f"{prefix}GPU {gpu}", color=by_index(gpu)[0]))
-        return tuple(drawn)
+            lines.append(
+                self.memory.line(series, name=f"{prefix}GPU {gpu}", color=by_index(gpu)[0])
+            )
+        problem = self.memory.problem
+        if self._own is not None and not lines and field != _MEMORY:
+            problem = problem or f"Not measurable: {self._reason(field)}"
+        return Chart(field=field, lines=tuple(lines), problem=problem)
 
-    return {
-        f"gpu-{field}": Chart(field=field, lines=lines(field), problem=result.problem)
-        for field in GPU_FIELDS
-    }
+    def _reason(self, field: str) -> str:
+        if self._own is None or field in _WHOLE_ONLY:
+            return "the driver reports it of the whole GPU only"
+        return NOT_MEASURABLE[self._own.mode]
 
 
 def _attempt_charts(job: Job, result: Result) -> dict[str, Chart]:

@@ -17,6 +17,7 @@ from dash_app.context import SharedCache
 from dash_app.queries.fleet import ApplianceCard
 from dash_app.queries.gpu_rows import BUSY_PERCENT, GPURow
 from dash_app.queries.telemetry import Telemetry
+from jobqueue.partitions.occupancy import SegmentKind
 from jobqueue.usage.live import live_use
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import UsageBy, UsageTotal, usage_groups
@@ -31,7 +32,10 @@ GPUAt = tuple[ApplianceCard, GPURow]
 
 @dataclass(slots=True, kw_only=True)
 class ModelCapacity:
-    """GPUs of one model: allocated ones are busy or idle, the others free or out of service."""
+    """GPUs of one model: allocated ones are busy or idle, the others free or out of service.
+
+    `shared` are in neither: jobs have slices of them, of which `free_slots` are free.
+    """
 
     model: str
     total: int = 0
@@ -39,10 +43,13 @@ class ModelCapacity:
     idle: int = 0
     free: int = 0
     failed: int = 0
+    shared: int = 0
+    slots: int = 0
+    free_slots: int = 0
 
     @property
     def allocated(self) -> int:
-        """Return the number of GPUs that are allocated to jobs."""
+        """Return the number of GPUs that are allocated to jobs as a whole."""
         return self.busy + self.idle
 
 
@@ -125,7 +132,11 @@ def capacity_by_model(gpus: Sequence[GPUAt], use: Mapping[Any, float]) -> list[M
         if model is None:
             model = models[gpu.model] = ModelCapacity(model=gpu.model or "unknown model")
         model.total += 1
-        if gpu.job is not None:
+        if gpu.occupancy is not None and not gpu.is_out_of_service:
+            model.shared += 1
+            model.slots += gpu.occupancy.slots
+            model.free_slots += gpu.occupancy.slots_with(SegmentKind.FREE, SegmentKind.IDLE)
+        elif gpu.job is not None:
             is_busy = use.get(_key(gpu_at), 0.0) >= BUSY_PERCENT
             model.busy, model.idle = model.busy + is_busy, model.idle + (not is_busy)
         elif gpu.is_out_of_service:

@@ -1,6 +1,8 @@
 """Jobs and alerts of an appliance, or of one of its GPUs, as bars on the time axis."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from sqlalchemy import select
@@ -13,7 +15,9 @@ from core.quantities import format_duration
 from dash_app.charts import Bar
 from dash_app.routes import job_path
 from dash_app.timerange import Span
+from jobqueue.partitions.measures import slice_of
 from jobqueue.queue.service import attempts_between
+from protocol.gpu_slices import GPUSlice, PartitionMode
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG
@@ -61,6 +65,7 @@ def _jobs(
     search: str,
 ) -> Iterator[Bar]:
     start, end = from_ns(span.start_ns), from_ns(span.end_ns)
+    lanes = _Lanes()
     for attempt in attempts_between(
         session, scope, appliance.id, start=start, end=end, limit=MAX_BARS
     ):
@@ -71,6 +76,8 @@ def _jobs(
         user = attempt.job.user.name if attempt.job.user else "deleted user"
         text = f"{attempt.job.name}, {user}, {_duration(start_ns, end_ns)}"
         rows = [f"GPU {gpus[uuid]}" for uuid in attempt.gpu_uuids if uuid in gpus]
+        if rows and (own := slice_of(attempt.gpu_slice)):
+            rows = [f"{rows[0]} {lanes.name(rows[0], own, start_ns, end_ns)}"]
         if not attempt.gpu_uuids and len(gpus) != 1:
             rows = [NO_GPU]
         for row in rows:
@@ -82,6 +89,24 @@ def _jobs(
                 text=text,
                 href=f"{job_path(attempt.job_id)}{search}",
             )
+
+
+class _Lanes:
+    """Rows for jobs that share a GPU: that of the first slot under MIG, else any that is free."""
+
+    def __init__(self) -> None:
+        self._taken: dict[str, list[tuple[int, int]]] = defaultdict(list)
+
+    def name(self, gpu: str, own: GPUSlice, start_ns: int, end_ns: int) -> str:
+        """Return the name of the row of an attempt from one instant to another."""
+        if own.mode is PartitionMode.MIG:
+            return f"slot {own.start}"
+        for number in count(1):
+            taken = self._taken[f"{gpu} {number}"]
+            if all(end_ns <= since or start_ns >= until for since, until in taken):
+                break
+        taken.append((start_ns, end_ns))
+        return f"share {number}"
 
 
 def _alerts(

@@ -24,7 +24,8 @@ from dash_app.queries.gpu_rows import GPURow
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
-from dash_app.tiers.hardware import process_table, topology
+from dash_app.slots import slot_bar, slots_text
+from dash_app.tiers.hardware import names_on, process_table, topology
 from dash_app.timerange import Controls, Span
 from protocol.health import GPUHealth, HealthState
 from tenants.fleet.appliances import read_gpu_processes, read_inventory
@@ -122,7 +123,10 @@ def refresh(view: View) -> dict[str, Any]:
         "health": _findings(current),
         "gpu-table": table,
         "processes": process_table(
-            read_gpu_processes(current.appliance), current.gpus, appliance_id=ident, search=search
+            read_gpu_processes(current.appliance),
+            names_on(current.gpus),
+            appliance_id=ident,
+            search=search,
         ),
         "topology": topology(read_inventory(current.appliance)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
@@ -204,7 +208,7 @@ def _stats(detail: ApplianceDetail) -> list[Any]:
     disk, mount = fullest_disk(detail.disks)
     powers = [watts for gpu in detail.gpus if (watts := gpu.number("power_watts")) is not None]
     use = mean(gpu.number("utilization_percent") for gpu in detail.gpus)
-    allocated = sum(gpu.job is not None for gpu in detail.gpus)
+    allocated = sum(gpu.allocated for gpu in detail.gpus)
     tiles = [
         stat("CPU", percent_text(cpu), percent=cpu or 0, warns=True, note=_load_note(detail)),
         stat(
@@ -226,7 +230,7 @@ def _stats(detail: ApplianceDetail) -> list[Any]:
             ),
             stat(
                 "GPUs allocated",
-                f"{allocated} / {len(detail.gpus)}",
+                f"{allocated:.3g} / {len(detail.gpus)}",
                 percent=100 * allocated / len(detail.gpus),
             ),
             stat("GPU power", value_text("_watts", sum(powers) if powers else None)),
@@ -273,10 +277,16 @@ def _gpu_cells(appliance_id: str, gpu: GPURow, search: str) -> list[Any]:
         if gpu.number("throttled")
         else temperature,
         value_text("_watts", gpu.number("power_watts")),
-        dcc.Link(gpu.job.name, href=f"{job_path(gpu.job.id)}{search}")
-        if gpu.job
-        else html.Span(unallocated_text(gpu), className="vdd-muted"),
+        _jobs_cell(gpu, search),
     ]
+
+
+def _jobs_cell(gpu: GPURow, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    if gpu.occupancy is not None:
+        return [slot_bar(gpu, search), html.Span(slots_text(gpu.occupancy), className="vdd-muted")]
+    if gpu.job is not None:
+        return dcc.Link(gpu.job.name, href=f"{job_path(gpu.job.id)}{search}")
+    return html.Span(unallocated_text(gpu), className="vdd-muted")
 
 
 def unallocated_text(gpu: GPURow) -> str:

@@ -25,6 +25,7 @@ from dash_app.queries.fleet_charts import Metric
 from dash_app.queries.gpu_rows import GPURow, numbers
 from dash_app.queries.telemetry import mean
 from dash_app.routes import PREFIX, appliance_path, gpu_path
+from dash_app.slots import slots_text
 from dash_app.timerange import Controls
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus
@@ -139,7 +140,7 @@ def _group_heading(name: str, cards: Sequence[ApplianceCard]) -> Any:  # noqa: A
     use = mean(numbers(gpus, "utilization_percent"))
     facts = [
         f"{len(cards)} appliance{'s' if len(cards) != 1 else ''}",
-        f"{len(gpus)} GPUs, {sum(gpu.job is not None for gpu in gpus)} allocated" if gpus else "",
+        f"{len(gpus)} GPUs, {sum(gpu.allocated for gpu in gpus):.3g} allocated" if gpus else "",
         f"{use:z.0f} % used" if use is not None else "",
     ]
     note = html.Span(" · ".join(filter(None, facts)), className="vdd-group-note")
@@ -168,7 +169,7 @@ def pager(number: int, pages: int, controls: Controls) -> list[Any]:
 
 
 def _search_text(card: ApplianceCard) -> str:
-    jobs = " ".join(gpu.job.name for gpu in card.gpus if gpu.job)
+    jobs = " ".join(job.name for gpu in card.gpus for job in gpu.jobs)
     labels = " ".join(f"{key}={value}" for key, value in card.labels.items())
     parts = (card.name, card.site, card.status, card.tenant_name, card.gpu_model, labels, jobs)
     return " ".join(parts).casefold()
@@ -227,7 +228,7 @@ def _tile(gpu: GPURow, appliance_id: str, tile: Tile) -> Any:  # noqa: ANN401 - 
     shade = "none" if value is None else round(tile.metric.share(value) * SHADES)
     throttled = " is-throttled" if gpu.number("throttled") else ""
     health = f" is-{gpu.state.value}" if gpu.state in HEALTH_TONES else ""
-    allocated = " is-allocated" if gpu.job else ""
+    allocated = " is-allocated" if gpu.jobs else ""
     return plain(
         dcc.Link,
         components.ABSENT if value is None else f"{value:z.0f}",
@@ -248,5 +249,7 @@ def _tile_title(gpu: GPURow) -> str:
         parts.append("throttled")
     if gpu.health is not None and gpu.state in HEALTH_TONES:
         parts.append(f"{gpu.state}: {finding_names(gpu.health.findings)}")
-    parts.append(f"job {gpu.job.name}" if gpu.job else "no job")
+    if gpu.occupancy is not None:
+        parts.append(slots_text(gpu.occupancy))
+    parts += [f"job {job.name}" for job in gpu.jobs] or ["no job"]
     return " · ".join(parts)

@@ -174,7 +174,7 @@ def _telemetry(view: View, cards: Sequence[ApplianceCard] | None, problem: str) 
 
 BUSY_HELP = (
     "Allocated to a job that starts or runs. Busy: a utilization of at least 5 %, "
-    "whether allocated or not."
+    "whether allocated or not. A slice counts as its share of the GPU."
 )
 
 
@@ -203,8 +203,8 @@ def _totals(totals: FleetTotals) -> list[Any]:
         ),
         stat(
             "GPUs allocated",
-            f"{totals.allocated_gpus} / {totals.gpus}",
-            note=f"{totals.busy_gpus} busy",
+            f"{totals.allocated_gpus:g} / {totals.gpus}",
+            note=_gpus_note(totals),
             percent=share(totals.allocated_gpus, totals.gpus) or 0,
             help_text=BUSY_HELP,
         ),
@@ -222,6 +222,15 @@ def _totals(totals: FleetTotals) -> list[Any]:
             className="vdd-stat-link",
         ),
     ]
+
+
+def _gpus_note(totals: FleetTotals) -> str:
+    """Return how many are busy, and the slices of jobs where GPUs are shared."""
+    busy = f"{totals.busy_gpus} busy"
+    if not totals.slices and not totals.free_slots:
+        return busy
+    noun = "slice" if totals.slices == 1 else "slices"
+    return f"{busy} · {totals.slices} {noun}, {totals.free_slots} slots free"
 
 
 def _badges(*counts: tuple[int, str, str]) -> list[Any]:

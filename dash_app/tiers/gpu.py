@@ -26,15 +26,17 @@ from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figures, timeline_figure
 from dash_app.markup import area
 from dash_app.queries.gpu import GPUDetail, Run, gpu_detail
-from dash_app.queries.telemetry import number as number_of
+from dash_app.queries.slices import SLICE_PANELS
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
+from dash_app.slots import slice_list, slots_text
 from dash_app.tiers.appliance import unallocated_text
+from dash_app.tiers.hardware import names_on, process_table, processes_on
 from dash_app.timerange import Controls, Span
+from jobqueue.partitions.measures import slice_of, slice_text
 from protocol.health import TIER_MINIMUMS
 from tenants.fleet.appliances import read_inventory
 from tenants.models import Appliance
-from timeseries.store import Latest
 
 KILO = 1000
 # Compares with another GPU of the appliance: `gpu-3`.
@@ -69,12 +71,25 @@ def layout(view: View) -> Page:
         area("gpu-stats", "vdd-stats is-seven"),
         area("gpu-health", "vdd-box vdd-health"),
         area("gpu-host", "vdd-box vdd-host"),
+        html.Section(
+            [
+                html.H2("Slices", className="vdd-group"),
+                area("gpu-slices", "vdd-box"),
+                html.Div(
+                    [panel(f"gpu-{key}", title) for key, title in SLICE_PANELS.items()],
+                    className="vdd-panels is-two",
+                ),
+            ],
+            hidden=True,
+            id="gpu-slices-section",
+        ),
         html.Div([*panels, panel("gpu-timeline", "Jobs and alerts")], className="vdd-panels"),
-        area("gpu-slices"),
         html.H2("XIDs", className="vdd-group"),
         area("gpu-xids", "vdd-box"),
         html.H2("Jobs", className="vdd-group"),
         area("gpu-jobs", "vdd-box"),
+        html.H2("Processes", className="vdd-group"),
+        area("gpu-processes", "vdd-box"),
         html.H2("Tier", className="vdd-group", id="tier"),
         area("gpu-tier", "vdd-box"),
     ]
@@ -126,7 +141,14 @@ def refresh(view: View) -> dict[str, Any]:
             current.xids, zone=view.controls.tzinfo, empty="No XIDs in this time range."
         ),
         "jobs": _jobs(current.runs, view.controls),
-        "slices": _slices(current.slices),
+        "slices": slice_list(current.gpu, current.slices, search),
+        "slices-section.hidden": current.gpu.occupancy is None,
+        "processes": process_table(
+            processes_on(current.appliance, gpu=route.gpu),
+            names_on([current.gpu]),
+            appliance_id=route.ident,
+            search=search,
+        ),
         "tier": html.P(tier_reason(current)),
         "timeline": timeline_figure(bars, view.span, revision=revision),
         **time_figures(charts, view.span, revision=revision),
@@ -136,8 +158,9 @@ def refresh(view: View) -> dict[str, Any]:
 DASHBOARD = Dashboard(
     layout=layout,
     refresh=refresh,
-    areas=("header", "stats", "host", "health", "xids", "jobs", "slices", "tier"),
-    panels=(*PANELS, "timeline"),
+    areas=("header", "stats", "host", "health", "xids", "jobs", "slices", "processes", "tier"),
+    panels=(*SLICE_PANELS, *PANELS, "timeline"),
+    properties=("slices-section.hidden",),
 )
 
 
@@ -179,6 +202,8 @@ def _allocation(detail: GPUDetail, view: View) -> list[Any]:
         job = next((run.attempt.job for run in detail.runs if run.end_ns == end_ns), None)
         at = f"At {view.controls.time_text(from_ns(end_ns))}"
         verb, free = f"{at} allocated", f"{at} not allocated"
+    elif detail.gpu.occupancy is not None:
+        return [f"Shared: {slots_text(detail.gpu.occupancy)}"]
     if job is None:
         return [free]
     link = dcc.Link(job.name, href=f"{job_path(job.id)}{view.controls.search}")
@@ -192,8 +217,9 @@ def _stats(detail: GPUDetail) -> list[Any]:
     power, limit = number("power_watts"), number("power_limit_watts")
     throttled = number("throttled")
     fan = number("fan_percent")
+    is_mig = bool(detail.gpu.occupancy) and use is None
     return [
-        stat("Utilization", percent_text(use), percent=use),
+        stat("Utilization", percent_text(use), percent=use, note="by slice" if is_mig else ""),
         stat(
             "Memory",
             value_text("_bytes", used),
@@ -293,27 +319,11 @@ def energy_text(joules: float | None) -> str:
     return f"{watt_hours / 1000:.2f} kWh" if watt_hours >= KILO else f"{watt_hours:.0f} Wh"
 
 
-def _slices(slices: Sequence[Latest]) -> list[Any]:
-    """Return the table of MIG instances; nothing without any."""
-    if not slices:
-        return []
-    rows = [
-        [
-            mig_slice.tags.get("slice", ""),
-            mig_slice.tags.get("model", ""),
-            value_text("_bytes", number_of(mig_slice.values, "memory_used_bytes")),
-            value_text("_bytes", number_of(mig_slice.values, "memory_total_bytes")),
-        ]
-        for mig_slice in slices
-    ]
-    table = components.table(("Slice", "Profile", "Memory used", "Memory"), rows, empty="")
-    return [html.H2("MIG slices", className="vdd-group"), html.Div(table, className="vdd-box")]
-
-
 def _jobs(runs: Sequence[Run], controls: Controls) -> Any:  # noqa: ANN401 - a Dash component
     rows = [
         [
             dcc.Link(run.attempt.job.name, href=f"{job_path(run.attempt.job_id)}{controls.search}"),
+            slice_text(own) if (own := slice_of(run.attempt.gpu_slice)) else "whole GPU",
             run.attempt.state.value,
             _time(run.attempt.started_at, controls),
             _time(run.attempt.finished_at, controls),
@@ -322,7 +332,7 @@ def _jobs(runs: Sequence[Run], controls: Controls) -> Any:  # noqa: ANN401 - a D
         for run in runs
     ]
     return components.table(
-        ("Job", "State", "Start", "End", "Duration"),
+        ("Job", "Part", "State", "Start", "End", "Duration"),
         rows,
         empty="No jobs ran on this GPU in this time range.",
     )

@@ -13,7 +13,10 @@ from dash_app.queries.gpu_rows import GPURow
 from dash_app.routes import gpu_path, job_path
 from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory
+from tenants.fleet.appliances import read_gpu_processes
+from tenants.models import Appliance
 
+_SLICE_PREFIX = "MIG-"
 _LEGEND = (
     "NV#: that many NVLinks. PIX, PXB: one or several PCIe switches. PHB: PCIe host bridge. "
     "NODE: same NUMA node. SYS: across sockets."
@@ -22,26 +25,26 @@ _LEGEND = (
 
 def process_table(
     processes: Sequence[GPUProcess] | None,
-    gpus: Iterable[GPURow],
+    names: Mapping[str, str],
     *,
     appliance_id: str,
     search: str,
 ) -> Any:  # noqa: ANN401 - a Dash component
-    """Return the processes on the GPUs, with their job; others stand out."""
+    """Return the processes on the GPUs, with their job; others stand out.
+
+    `names` are those of jobs by id, and the profiles of MIG slices by UUID.
+    """
     if processes is None:
         return html.P("Unknown: the appliance is offline, or its agent reports no GPU processes.")
-    uuids, names = set(), {}
-    for gpu in gpus:
-        uuids.add(gpu.uuid)
-        if gpu.job is not None:
-            names[gpu.job.id] = gpu.job.name
     rows = [
         [
             [
                 dcc.Link(
                     f"GPU {process.gpu}", href=f"{gpu_path(appliance_id, str(process.gpu))}{search}"
                 ),
-                None if process.uuid in uuids else html.Span(badge("MIG"), title=process.uuid),
+                html.Span(badge(names.get(process.uuid, "MIG")), title=process.uuid)
+                if process.uuid.startswith(_SLICE_PREFIX)
+                else None,
             ],
             str(process.pid),
             process.name or html.Span("hidden", className="vdd-muted"),
@@ -54,6 +57,30 @@ def process_table(
     ]
     headings = ("GPU", "PID", "Process", "Used by", "Memory")
     return components.table(headings, rows, empty="No process uses a GPU.")
+
+
+def names_on(gpus: Iterable[GPURow]) -> dict[str, str]:
+    """Return the names of the jobs and slices of GPUs, for `process_table`."""
+    names: dict[str, str] = {}
+    for gpu in gpus:
+        segments = gpu.occupancy.segments if gpu.occupancy else ()
+        names |= {segment.uuid: segment.profile for segment in segments if segment.uuid}
+        names |= {job.id: job.name for job in gpu.jobs}
+    return names
+
+
+def processes_on(
+    appliance: Appliance, *, gpu: str = "", job_id: str = ""
+) -> list[GPUProcess] | None:
+    """Return the processes on a GPU, or those of a job; None if they are unknown."""
+    processes = read_gpu_processes(appliance)
+    if processes is None:
+        return None
+    return [
+        process
+        for process in processes
+        if (not gpu or str(process.gpu) == gpu) and (not job_id or process.job == job_id)
+    ]
 
 
 def _owner(process: GPUProcess, names: Mapping[str, str], search: str) -> Any:  # noqa: ANN401 - Dash's

@@ -16,8 +16,10 @@ from dash_app.markup import area
 from dash_app.queries.job import JobDetail, comparable_jobs, job_detail
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import GPU_PANELS
+from dash_app.tiers.hardware import process_table, processes_on
 from dash_app.timerange import Controls
 from jobqueue.models import Job
+from jobqueue.partitions.measures import slice_of, slice_text
 from jobqueue.states import JobState
 
 ATTEMPT_PANELS = {
@@ -53,8 +55,12 @@ def layout(view: View) -> Page:
         components.tabs("Pages of this job", tabs, chosen="Dashboard"),
         area("job-header", "vdd-header"),
         area("job-stats", "vdd-stats is-seven"),
-        html.Div(gpu_panels, className="vdd-panels", hidden=not job.gpus),
+        html.Div(gpu_panels, className="vdd-panels", hidden=not job.wants_gpus),
         html.Div(attempt_panels, className="vdd-panels"),
+        html.Section(
+            [html.H2("GPU processes", className="vdd-group"), area("job-processes", "vdd-box")],
+            hidden=not job.wants_gpus,
+        ),
     ]
     crumbs = (("Fleet", f"{PREFIX}{view.controls.search}"), ("Jobs", "/jobs"))
     peers = {
@@ -77,12 +83,13 @@ def refresh(view: View) -> dict[str, Any]:
         "problem": components.warning(detail.problem),
         "header": _header(detail, view.controls.search),
         "stats": _stats(detail, view.controls),
+        "processes": _processes(detail, view.controls.search),
         **figures,
     }
 
 
 DASHBOARD = Dashboard(
-    layout=layout, refresh=refresh, areas=("header", "stats"), panels=tuple(PANELS)
+    layout=layout, refresh=refresh, areas=("header", "stats", "processes"), panels=tuple(PANELS)
 )
 
 
@@ -126,17 +133,33 @@ def _stats(detail: JobDetail, controls: Controls) -> list[Any]:
     run_time = format_duration(detail.run_seconds) if detail.span else components.ABSENT
     return [
         stat("Runtime", run_time, note=_times(job, controls)),
-        stat(
-            "GPUs",
-            str(job.gpus),
-            note=f"at least {format_size(job.gpu_memory_bytes)} each"
-            if job.gpu_memory_bytes
-            else "",
-        ),
+        _gpu_stat(job),
         stat("CPU cores", f"{job.cpus:g}"),
         stat("Memory", format_size(job.memory_bytes)),
         stat("Attempts", str(len(job.attempts))),
     ]
+
+
+def _gpu_stat(job: Job) -> Any:  # noqa: ANN401 - a Dash component
+    own = slice_of(job.attempt.gpu_slice) if job.attempt else None
+    if own is not None:
+        memory = f"{format_size(own.memory_bytes)} of memory" if own.memory_bytes else ""
+        return stat("GPU slice", slice_text(own), note=memory)
+    part = f"at least {format_size(job.gpu_memory_bytes)} each" if job.gpu_memory_bytes else ""
+    if job.wants_gpus and not job.gpus:
+        return stat("GPUs", "a part of one" if job.attempt is None else "1")
+    return stat("GPUs", str(job.gpus), note=part)
+
+
+def _processes(detail: JobDetail, search: str) -> Any:  # noqa: ANN401 - a Dash component
+    """Return the processes on the GPUs of a job that runs."""
+    job = detail.job
+    if detail.appliance is None or job.state is not JobState.RUNNING:
+        return html.P("The processes of the job are here while it runs.", className="vdd-muted")
+    processes = processes_on(detail.appliance, job_id=job.id)
+    return process_table(
+        processes, {job.id: job.name}, appliance_id=detail.appliance.id, search=search
+    )
 
 
 def _times(job: Job, controls: Controls) -> str:

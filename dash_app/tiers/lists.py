@@ -7,9 +7,10 @@ from dash import dcc, html
 
 from dash_app import components
 from dash_app.components import percent_text, value_text
-from dash_app.queries.rankings import GPUAt, Rankings
+from dash_app.queries.rankings import GPUAt, ModelCapacity, Rankings
 from dash_app.routes import appliance_path, gpu_path, job_path
 
+SHARED_NOTE = " GPUs in slices count apart, with the slots or shares that are free."
 GPU_HOURS_NOTE = "Allocated in this time range, the current hour included."
 Rows = Sequence[Sequence[Any]]
 
@@ -39,6 +40,7 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
         for card in ranked.fullest
     ]
     is_allocated = any(model.allocated for model in ranked.capacity)
+    has_shared = any(model.shared for model in ranked.capacity)
     capacity = [
         [
             model.model,
@@ -47,6 +49,7 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
             model.busy,
             model.idle,
             model.free,
+            *([_shared_text(model)] if has_shared else []),
             model.failed,
         ]
         for model in ranked.capacity
@@ -58,11 +61,15 @@ def lists(ranked: Rankings, *, search: str) -> list[Any]:
     return [
         _list(
             "Capacity by GPU model",
-            ("Model", "GPUs", "Allocated", "Busy", "Idle", "Free", "Out of service"),
+            (
+                *("Model", "GPUs", "Allocated", "Busy", "Idle", "Free"),
+                *(["In slices"] if has_shared else []),
+                "Out of service",
+            ),
             capacity,
             empty="No GPUs.",
             note="Busy and idle GPUs are allocated: busy ones had a mean utilization of at least "
-            "5 % in this time range.",
+            "5 % in this time range." + (SHARED_NOTE if has_shared else ""),
         ),
         _list(
             "Hottest GPUs",
@@ -113,6 +120,10 @@ def _list(title: str, headings: Sequence[str], rows: Rows, *, empty: str, note: 
     if note and rows:
         parts.append(html.P(note, className="vdd-muted vdd-list-note"))
     return html.Section(parts, className="vdd-panel vdd-list")
+
+
+def _shared_text(model: ModelCapacity) -> str:
+    return f"{model.shared}, {model.free_slots} of {model.slots} free" if model.shared else "0"
 
 
 def _gpu_link(gpu_at: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component

@@ -47,6 +47,7 @@ class Segment:
         profile: under MIG, of the instance; "" for free slots.
         uuid: of the MIG instance, once it is known.
         job_id: of a job's segment.
+        memory_bytes: of the slice; 0 if nothing limits it, or if it is unknown.
     """
 
     start: int
@@ -55,6 +56,7 @@ class Segment:
     profile: str = ""
     uuid: str = ""
     job_id: str = ""
+    memory_bytes: int = 0
 
     @property
     def end(self) -> int:
@@ -117,14 +119,17 @@ def _whole(own: Sequence[Allocation]) -> Occupancy:
 
 
 def _instances(gpu: GPUInfo, slices: Sequence[tuple[str, GPUSlice]]) -> Occupancy:
+    uuids = {(item.start, item.profile): item.uuid for item in gpu.mig_instances}
+    sizes = {profile.name: profile.memory_bytes for profile in gpu.mig_profiles}
     segments = [
         Segment(
             start=own.start,
             slots=own.slots,
             kind=SegmentKind.JOB,
             profile=own.profile,
-            uuid=own.uuid,
+            uuid=own.uuid or uuids.get((own.start, own.profile), ""),
             job_id=job_id,
+            memory_bytes=own.memory_bytes,
         )
         for job_id, own in slices
     ]
@@ -136,6 +141,7 @@ def _instances(gpu: GPUInfo, slices: Sequence[tuple[str, GPUSlice]]) -> Occupanc
             kind=SegmentKind.IDLE,
             profile=instance.profile,
             uuid=instance.uuid,
+            memory_bytes=sizes.get(instance.profile, 0),
         )
         for instance in gpu.mig_instances
         # The report may be older than what was allocated.
@@ -180,7 +186,15 @@ def _shares(mode: PartitionMode, slices: Sequence[tuple[str, GPUSlice]], shares:
     end = 0
     for job_id, own in slices:
         slots = max(1, round(own.share_milli * shares / _THOUSAND))
-        segments.append(Segment(start=end, slots=slots, kind=SegmentKind.JOB, job_id=job_id))
+        segments.append(
+            Segment(
+                start=end,
+                slots=slots,
+                kind=SegmentKind.JOB,
+                job_id=job_id,
+                memory_bytes=own.memory_bytes,
+            )
+        )
         end += slots
     if end < shares:
         segments.append(Segment(start=end, slots=shares - end, kind=SegmentKind.FREE))

@@ -305,7 +305,7 @@ def read_attempts(
 
 
 WANTS_GPUS = or_(Job.gpus > 0, Job.gpu_slice != "", Job.gpu_memory_bytes > 0, Job.gpu_compute > 0)
-"""Whether a job gets GPUs, or a part of one."""
+"""`Job.wants_gpus` in the database."""
 _ATTEMPTS = (
     select(
         Attempt.id,

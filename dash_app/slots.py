@@ -1,0 +1,117 @@
+"""A GPU that jobs share, as a bar of its slots: who has what, and what is free."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dash import dcc, html
+
+from core.quantities import format_size
+from dash_app.components import ABSENT, labeled, percent_text, plain, table, value_text
+from dash_app.queries.gpu_rows import GPURow
+from dash_app.queries.slices import SliceUse
+from dash_app.routes import job_path
+from jobqueue.models import Job
+from jobqueue.partitions.measures import NOT_MEASURABLE
+from jobqueue.partitions.occupancy import Occupancy, Segment, SegmentKind
+from protocol.gpu_slices import PartitionMode
+
+MODE_TEXTS = {
+    PartitionMode.MIG: "MIG",
+    PartitionMode.MPS: "MPS",
+    PartitionMode.TIME_SLICING: "time slicing",
+}
+_KIND_TEXTS = {
+    SegmentKind.FREE: "free",
+    SegmentKind.UNUSABLE: "no profile fits",
+    SegmentKind.IDLE: "idle",
+}
+
+
+def slot_bar(gpu: GPURow, search: str, *, is_large: bool = False) -> Any:  # noqa: ANN401 - Dash's
+    """Return the bar of a GPU that jobs share; segments of jobs link to them."""
+    occupancy = gpu.occupancy
+    if occupancy is None or not occupancy.segments:
+        return html.Span("no slots reported yet", className="vdd-muted")
+    segments = [_segment(segment, occupancy, gpu.sharing, search) for segment in occupancy.segments]
+    title = f"Slots of GPU {gpu.index}, {slots_text(occupancy)}"
+    name = f"vdd-slots{' is-large' if is_large else ''}"
+    return plain(html.Div, segments, className=name, role="group", **labeled(title))
+
+
+def slice_list(gpu: GPURow, slices: Sequence[SliceUse], search: str) -> list[Any]:
+    """Return who has what of a GPU that jobs share, as a bar and a table."""
+    occupancy = gpu.occupancy
+    if occupancy is None:
+        return []
+    reason = NOT_MEASURABLE[occupancy.mode]
+    unmeasured = html.Span("not measurable", title=f"{reason[0].upper()}{reason[1:]}.")
+    rows = [
+        [
+            place_text(use.segment, occupancy),
+            *([use.segment.profile] if occupancy.mode is PartitionMode.MIG else []),
+            _holder(use.segment, gpu.sharing, search),
+            _memory(use),
+            unmeasured if use.activity_percent is None else percent_text(use.activity_percent),
+            ABSENT if use.processes is None else str(use.processes),
+        ]
+        for use in slices
+    ]
+    profile = ["Profile"] if occupancy.mode is PartitionMode.MIG else []
+    headings = ("Place", *profile, "Used by", "Memory", "Activity", "Processes")
+    empty = "No slice is in use. Jobs that ask for a part of a GPU get one here."
+    return [slot_bar(gpu, search, is_large=True), table(headings, rows, empty=empty)]
+
+
+def slots_text(occupancy: Occupancy) -> str:
+    """Return how a GPU is shared and what is free, such as `MIG, 3 of 8 slots free`."""
+    free = occupancy.slots_with(SegmentKind.FREE, SegmentKind.IDLE)
+    noun = "slots" if occupancy.mode is PartitionMode.MIG else "shares"
+    return f"{MODE_TEXTS[occupancy.mode]}, {free} of {occupancy.slots} {noun} free"
+
+
+def place_text(segment: Segment, occupancy: Occupancy) -> str:
+    """Return where a segment is, such as `slot 4` or `2 of 4 shares`."""
+    if occupancy.mode is not PartitionMode.MIG:
+        return f"{segment.slots} of {occupancy.slots} shares"
+    if segment.slots == 1:
+        return f"slot {segment.start}"
+    return f"slots {segment.start} to {segment.end - 1}"
+
+
+def content_text(segment: Segment, jobs: Mapping[str, Job]) -> str:
+    """Return what is on a segment: the name of its job, or that nothing is."""
+    if segment.kind is SegmentKind.JOB:
+        return jobs[segment.job_id].name
+    return _KIND_TEXTS[segment.kind]
+
+
+def _holder(segment: Segment, jobs: Mapping[str, Job], search: str) -> Any:  # noqa: ANN401 - Dash's
+    job = jobs.get(segment.job_id)
+    if job is None:
+        return html.Span("idle", className="vdd-muted")
+    owner = f" of {job.user.name}" if job.user else ""
+    return [dcc.Link(job.name, href=f"{job_path(job.id)}{search}"), owner]
+
+
+def _memory(use: SliceUse) -> str:
+    used, limit = value_text("_bytes", use.memory_bytes), use.segment.memory_bytes
+    return f"{used} of {format_size(limit)}" if limit else used
+
+
+def _segment(segment: Segment, occupancy: Occupancy, jobs: Mapping[str, Job], search: str) -> Any:  # noqa: ANN401 - a Dash component
+    text = content_text(segment, jobs)
+    job = jobs.get(segment.job_id)
+    owner = f"of {job.user.name}" if job and job.user else ""
+    facts = (
+        segment.profile,
+        place_text(segment, occupancy),
+        f"job {text} {owner}" if job else text,
+    )
+    properties = {
+        "className": f"vdd-slot is-{segment.kind.value}",
+        "style": {"flexGrow": segment.slots},
+        "title": ": ".join((", ".join(filter(None, facts[:2])), facts[2].strip())),
+    }
+    if job is None:
+        return plain(html.Span, text, **properties)
+    return plain(dcc.Link, text, href=f"{job_path(job.id)}{search}", **properties)
