@@ -35,20 +35,16 @@ from jobqueue.placement.views import ApplianceView, GPUView, JobShape, JobView, 
 from protocol.gpu_slices import WHOLE_GPU, MIGProfile, PartitionMode
 
 MOST_MILLISECONDS = 5.0
-DEMAND_RATIO = 1.3
+# Alibaba's cluster-trace-gpu-v2023; without it, that part is left out.
+TRACE = Path("var/traces/openb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The size of the fleet, the number of placements, and the trace.
-
-    `trace` is a folder with `node_list.csv` and `pod_list_default.csv`; without one, that part is
-    left out.
-    """
+    """The size of the fleet, and the numbers of placements and of random orders of the trace."""
 
     appliances: int = 10_000
     placements: int = 2_000
-    trace: str = ""
     orders: int = 5
 
 
@@ -104,7 +100,7 @@ def measure(plan: Plan, _folder: Path) -> Outcome:
         )
         for policy, figures in single.items()
     ]
-    served = _served(plan) if plan.trace else {}
+    served = _served(plan) if TRACE.is_dir() else {}
     return Outcome({"placement": single, "served_ratio": served}, promises)
 
 
@@ -161,9 +157,8 @@ def _view(name: str, kind: GPUKind | None) -> ApplianceView:
 
 def _served(plan: Plan) -> dict[str, Figures]:
     """Return the share of the trace's demand that is served, by how GPUs are shared."""
-    folder = Path(plan.trace)
-    nodes = read_nodes(folder / "node_list.csv")
-    pods = read_pods(folder / "pod_list_default.csv")
+    nodes = read_nodes(TRACE / "node_list.csv")
+    pods = read_pods(TRACE / "pod_list_default.csv")
     demand = sum(pod.gpus * pod.gpu_milli for pod in pods)
     of_parts = sum(pod.gpu_milli for pod in pods if pod.gpu_milli < WHOLE_GPU) / demand
     cut = [_slice(pod) for pod in pods]

@@ -233,7 +233,7 @@ def _partitioned_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
         total = _count(int(ledger.gpus_total[place]), "GPU")
         return f"has {count} whole of {total}, the others are cut by MIG; {requested_text(shape)}"
     kinds = [gpu.kind for gpu in ledger.views[place].gpus if gpu.kind is not None]
-    offered = sorted({profile.name for kind in kinds for profile in kind.profiles})
+    offered = sorted({profile.name for kind in kinds for profile in kind.offered})
     modes = sorted({MODE_NAMES[kind.mode] for kind in kinds})
     has = f"has {', '.join(offered)}" if offered else "has whole GPUs only"
     has = f"has shares by {' and '.join(modes)}" if modes and not offered else has

@@ -73,6 +73,17 @@ class GPUKind(msgspec.Struct, frozen=True, kw_only=True):
     may_change_layout: bool = False
     shares: int = 1
 
+    @property
+    def offered(self) -> Profiles:
+        """The profiles of which instances can be had: those of a layout that may not change."""
+        fixed = {place.profile for place in self.layout}
+        is_fixed = bool(fixed) and not self.may_change_layout
+        return tuple(
+            profile
+            for profile in self.profiles
+            if profile.starts and (profile.name in fixed or not is_fixed)
+        )
+
 
 class Part(NamedTuple):
     """What one job has of one GPU: an instance's slots, or shares."""
@@ -123,15 +134,7 @@ def options(kind: GPUKind, need: SliceNeed) -> Sequence[Option]:
     """Return what suffices of a GPU of a kind, the smallest first; nothing if nothing does."""
     if kind.mode is PartitionMode.MIG:
         most = max((profile.multiprocessors for profile in kind.profiles), default=0)
-        is_fixed = bool(kind.layout) and not kind.may_change_layout
-        fixed = {place.profile for place in kind.layout}
-        enough = [
-            profile
-            for profile in kind.profiles
-            if profile.starts
-            and (profile.name in fixed or not is_fixed)
-            and _suffices(profile, need, most)
-        ]
+        enough = [profile for profile in kind.offered if _suffices(profile, need, most)]
         enough.sort(key=lambda profile: (profile.slots, profile.memory_bytes, profile.name))
         return [Option(share_milli(profile, kind.profiles), profile) for profile in enough]
     if kind.mode is PartitionMode.WHOLE or need.profile or not kind.shares:

@@ -229,7 +229,8 @@ def test_a_layout_stays_unless_it_may_change_on_an_idle_gpu() -> None:
     assert held(made["x"]) in {(place.profile, place.start) for place in LAYOUT.layout}
     assert held(made["y"]) == ("2g.20gb", made["y"].gpu_slice.start)  # type: ignore[union-attr]
     full = decide([cut("a", LAYOUT)], sliced("x", "7g.80gb"))["x"]
-    assert full.action is Action.BIND
+    assert full.action is Action.UNPLACED
+    assert str(full.rejections[0]) == "a: has 1g.10gb, 2g.20gb, 3g.40gb, 7g.80gb requested"
     kind = GPUKind(
         mode=LAYOUT.mode,
         memory_bytes=LAYOUT.memory_bytes,
