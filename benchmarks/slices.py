@@ -26,7 +26,7 @@ from benchmarks.shared.document import (
 )
 from benchmarks.shared.fleet import GIB, GPUS, name_of
 from core.clock import utc_now
-from jobqueue.placement.mig import place_layout
+from jobqueue.partitions.mig import place_layout
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.policies import LEAST_FRAGMENTATION, POLICY_NAMES
 from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest

@@ -121,9 +121,10 @@ def _defaults(spec: type) -> Iterator[tuple[str, Any]]:
             yield field.name, msgspec.NODEFAULT if field.default is missing else field.default
 
 
-def limit_errors(spec: Any) -> Iterator[tuple[str, str]]:  # noqa: ANN401 - any spec
+def limit_errors(spec: object) -> Iterator[tuple[str, str]]:
     """Return the fields that are out of their limits, with the error of each."""
-    for field in spec_fields(type(spec)).values():
+    kind: type = type(spec)
+    for field in spec_fields(kind).values():
         value = getattr(spec, field.name)
         if error := "" if value is None else field.limit_error(value):
             yield field.name, error

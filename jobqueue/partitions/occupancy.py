@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from jobqueue.partitions.mig import bits, slots_of
 from jobqueue.partitions.orders import WHOLE, Policy
-from jobqueue.placement.mig import bits, slots_of
 from protocol.gpu_slices import GPUSlice, MIGProfile, PartitionMode
 from protocol.inventory import GPUInfo
 

@@ -7,8 +7,8 @@ import msgspec
 from sqlalchemy import Text, select, type_coerce
 from sqlalchemy.orm import Session
 
+from jobqueue.partitions.mig import place_layout
 from jobqueue.partitions.models import GPUPartitionPolicy
-from jobqueue.placement.mig import place_layout
 from protocol.gpu_slices import GPUPartition, MIGPlacement, MIGProfile, PartitionMode
 from tenants.models import Appliance
 

@@ -252,8 +252,8 @@ def _not_isolated(ledger: Ledger, shape: JobShape) -> Mask:
 def _not_isolated_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     count = np.count_nonzero(ledger.with_room(shape, is_isolated=False)[:, place])
     return (
-        f"{_count(int(count), 'GPU')} with room, but jobs of others use the rest of it, from which "
-        f"the tenant wants more isolation; {requested_text(shape)}"
+        f"{_count(int(count), 'GPU')} with room, where jobs of others run that the tenant wants "
+        f"isolated from it; {requested_text(shape)}"
     )
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from core.quantities import format_size
 from jobqueue.partitions.isolation import IsolationRules
-from jobqueue.placement.mig import Profiles, best_start, bits, share_milli, slots_of
+from jobqueue.partitions.mig import Profiles, best_start, bits, share_milli, slots_of
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGPlacement, MIGProfile, PartitionMode
 
 Mask = NDArray[np.bool_]
