@@ -21,6 +21,7 @@ from threading import Event, Lock
 from collector.certificate_renewal import CertificateManager
 from collector.config import AgentConfig, apply_live_settings, changed_settings, restart_settings
 from collector.data_dir import Identity
+from collector.gpu_slices.build import build_slices
 from collector.heartbeats import HeartbeatBuilder
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.executors import build_executor
@@ -107,6 +108,7 @@ class Agent:
                 registry_token=self._registry_token,
                 clock=clock,
             )
+        self._slices = build_slices(self._executor, simulation=simulation)
         self._runner = self._build_runner()
         self._samples = SampleWriter(
             self._buffer, flush_interval_seconds=config.flush_interval_seconds
@@ -117,6 +119,7 @@ class Agent:
             plans,
             simulation=simulation,
             executor=self._executor,
+            slices=self._slices,
             runner=self._runner,
             updates=Updates(config.data_dir, update_service_dir),
         )
@@ -162,6 +165,8 @@ class Agent:
         self._samples.flush()
         for task in tasks:
             task.join(POLL_JOIN_SECONDS if task.is_polling else JOIN_SECONDS)
+        if self._runner is not None:
+            self._runner.close()
         if self._executor is not None:
             self._executor.close()
         if self._host_logs is not None:
@@ -250,6 +255,7 @@ class Agent:
             state_path=self._config.data_dir / "attempts.json",
             registry_token=self._registry_token,
             stop_grace_seconds=self._config.stop_grace_seconds,
+            slices=self._slices,
             clock=self._clock,
         )
 

@@ -18,6 +18,8 @@ from collector.buffering.buffer import DiskBuffer
 from collector.config import AgentConfig
 from collector.data_dir import load_json, save_json
 from collector.errors import PortalRefusedError
+from collector.gpu_slices.base import GPUSlices
+from collector.gpu_slices.inventory import offered_modes, with_mig, with_profiles
 from collector.health.monitor import GPU_PLUGINS, HealthMonitor, gpu_interval_seconds
 from collector.inventory import host_inventory, simulated_inventory
 from collector.jobs.attempts import AttemptRunner
@@ -65,6 +67,9 @@ class InventoryCache:
     def update(self, inventory: Inventory) -> None:
         """Set the inventory; write it to disk if it has changed."""
         with self._lock:
+            before = self._current or load_json(self._path, Inventory)
+            if before is not None:
+                inventory = with_profiles(inventory, before)
             if inventory != self._current:
                 self._current = inventory
                 save_json(self._path, inventory)
@@ -219,6 +224,7 @@ class HeartbeatBuilder:
         plans: the plugins at the start.
         simulation: the simulated appliance, if there is one.
         executor: runs jobs, with `runner`; None without jobs.
+        slices: cuts GPUs; None if the executor can't use parts of them.
         updates: passes on the orders of the portal to update the agent.
 
     Attributes:
@@ -233,10 +239,12 @@ class HeartbeatBuilder:
         *,
         simulation: SimulatedAppliance | None,
         executor: Executor | None,
+        slices: GPUSlices | None,
         runner: AttemptRunner | None,
         updates: Updates,
     ) -> None:
         self._simulation = simulation
+        self._slices = slices
         self._executor = executor
         self._runner = runner
         self._updates = updates
@@ -283,8 +291,13 @@ class HeartbeatBuilder:
         inventory = self._inventory.best()
         if self._simulation is not None:
             inventory = simulated_inventory(self._simulation.config)
-        can_probe = self._executor is not None and self._executor.probe() is not None
-        return msgspec.structs.replace(inventory, can_probe=can_probe)
+            gpus = with_mig(inventory.gpus, self._simulation.mig.read())
+            inventory = msgspec.structs.replace(inventory, gpus=gpus)
+        return msgspec.structs.replace(
+            inventory,
+            can_probe=self._executor is not None and self._executor.probe() is not None,
+            partition_modes=offered_modes(self._slices, inventory.gpus),
+        )
 
 
 def agent_version() -> str:

@@ -32,7 +32,7 @@ class _Order:
     mode: PartitionMode | None
     layout: Sequence[MIGPlacement]
     owned: Collection[GPUSlice]
-    is_idle: bool
+    is_free: bool
 
 
 class MIGSlices:
@@ -91,7 +91,8 @@ class MIGSlices:
                 mode=partition.mode if partition is not None else None,
                 layout=partition.layout if partition is not None else [],
                 owned=[taken for taken in slices if _is_mig(taken)],
-                is_idle=gpu.uuid not in busy and not slices,
+                # Attempts on MIG instances, which are gone after a reboot, use no GPU without MIG.
+                is_free=gpu.uuid not in busy and all(map(_is_mig, slices)),
             )
             self._try(gpu.uuid, partial(self._settle_gpu, order))
 
@@ -109,7 +110,7 @@ class MIGSlices:
     def _settle_gpu(self, order: _Order) -> None:
         gpu, wants_mig = order.gpu, order.mode is PartitionMode.MIG
         if not gpu.is_enabled:
-            if order.mode is None or not order.is_idle or not (wants_mig or gpu.is_pending):
+            if order.mode is None or not order.is_free or not (wants_mig or gpu.is_pending):
                 return
             gpu = self._switch(gpu, enabled=wants_mig)
             if not gpu.is_enabled:
@@ -119,7 +120,7 @@ class MIGSlices:
         if order.mode is not None:
             left = [made for made in left if not self._is_destroyed(gpu, made, wanted)]
         self._make_missing(gpu, left, wanted)
-        if order.mode is not None and not wants_mig and order.is_idle and not left:
+        if order.mode is not None and not wants_mig and order.is_free and not (left or wanted):
             self._switch(gpu, enabled=False)
 
     def _switch(self, gpu: MIGGPU, *, enabled: bool) -> MIGGPU:

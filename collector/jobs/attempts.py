@@ -377,9 +377,10 @@ class AttemptRunner:
     def _store_uuid(self, attempt_id: str, slice_uuid: str) -> None:
         """Store the UUID of an instance, so that it is reported after a restart, too."""
         with self._lock:
-            own = with_uuid(self._state.allocations[attempt_id], slice_uuid)
-            if own != self._state.allocations[attempt_id]:
-                self._state.allocations = {**self._state.allocations, attempt_id: own}
+            allocations = self._state.allocations
+            own = allocations.get(attempt_id)
+            if own is not None and (made := with_uuid(own, slice_uuid)) != own:
+                self._state.allocations = {**allocations, attempt_id: made}
                 save_json(self._state_path, self._state)
 
     def close(self) -> None:

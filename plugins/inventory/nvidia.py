@@ -13,6 +13,8 @@ from typing import Any
 from plugins.nvml.calls import Calls
 from plugins.nvml.facts import link_count
 from plugins.nvml.library import Device, NVMLLibrary, QueryFailedError, pynvml
+from plugins.nvml.mig import read_mig_instances, read_mig_profiles
+from protocol.gpu_slices import MIGInstance, MIGProfile
 from protocol.inventory import GPUInfo, GPUPath, NVLinkInfo
 
 log = logging.getLogger(__name__)
@@ -128,9 +130,27 @@ class NVIDIAReader:
             pcie_width_max=constant(pynvml.nvmlDeviceGetMaxPcieLinkWidth) or 0,
             serial=str(constant(pynvml.nvmlDeviceGetSerial) or ""),
             vbios_version=str(constant(pynvml.nvmlDeviceGetVbiosVersion) or ""),
+            is_mig_capable=mig is not None,
             is_mig_enabled=bool(mig and mig[0]),
+            is_mig_pending=bool(mig and mig[1]),
+            mig_profiles=self._mig_profiles(device) if mig else [],
+            mig_instances=self._mig_instances(device) if mig and mig[0] else [],
             nvlinks=self._nvlinks(device, uuid_at),
         )
+
+    def _mig_profiles(self, device: Device) -> list[MIGProfile]:
+        """Return the profiles, also while the mode is off, if they were read before."""
+        key = (device.uuid, read_mig_profiles)
+        before: list[MIGProfile] = self._answers.get(key) or []
+        profiles = self._answer(key, partial(read_mig_profiles, self._library.ask), device.handle)
+        self._answers[key] = profiles or before
+        return profiles or before
+
+    def _mig_instances(self, device: Device) -> list[MIGInstance]:
+        """Return the instances that are complete."""
+        key = (device.uuid, read_mig_instances)
+        instances = self._answer(key, partial(read_mig_instances, self._library.ask), device.handle)
+        return [made for made in instances or [] if made.uuid]
 
     def _memory(self, device: Device) -> tuple[int, bool]:
         """Return the memory in bytes, 0 if unknown, and whether it is the host's."""

@@ -12,6 +12,7 @@ from threading import Lock
 from plugins.simulation.config import SimulationConfig, Workload
 from plugins.simulation.gpu import GPUReading, SimulatedGPU
 from plugins.simulation.host import HostReading, SimulatedHost
+from plugins.simulation.mig import SimulatedMIGDriver
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +29,16 @@ class SimulatedAppliance:
     Args:
         is_restart: an earlier agent reported the events at its start: the driver reports a lost GPU
             only once.
+
+    Attributes:
+        mig: cuts its GPUs.
     """
 
     def __init__(
         self, config: SimulationConfig, *, started_at: datetime, is_restart: bool = False
     ) -> None:
         self.config = config
+        self.mig = SimulatedMIGDriver(config)
         self._started_at = started_at
         self._looked_at = started_at if is_restart else None
         self._lock = Lock()
