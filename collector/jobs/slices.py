@@ -96,6 +96,7 @@ class AttemptSlices:
         self._wake = wake
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="slices")
         self._lock = Lock()
+        self._is_hanging = False
         self._prepared: dict[str, Future[SliceAccess]] = {}
         self._settling: Future[None] = Future()
         self._settling.set_result(None)
@@ -160,7 +161,12 @@ class AttemptSlices:
     ) -> list[AttemptObservation]:
         """Return what was observed, where attempts say if a neighbor ended them."""
         observed = list(observed)
-        if self._slices is None or not self._lock.acquire(timeout=REVIEW_WAIT_SECONDS):
+        if self._slices is None:
+            return observed
+        # One wait for a driver that hangs: attempts go on.
+        wait_seconds = 0.0 if self._is_hanging else REVIEW_WAIT_SECONDS
+        self._is_hanging = not self._lock.acquire(timeout=wait_seconds)
+        if self._is_hanging:
             return observed
         try:
             return self._slices.review(observed, attempt_of_container)
