@@ -23,6 +23,7 @@ from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import JobView, Snapshot
+from jobqueue.projects.models import Project
 from jobqueue.queue.forecasts import forecast_errors
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.states import WAITING, DependencyCondition
@@ -146,26 +147,7 @@ def appliance_problems(
     views = tenant_views(session, scope.require_tenant(), only=[appliance])
     if not views:
         return [f"There is no appliance {appliance!r}."], []
-    models = {gpu.model for gpu in views[0].gpus}
-    need = slice_need(request)
-    job = JobView(
-        id="",
-        name=request.name,
-        submitted_at=now,
-        user_id=scope.user_id,
-        gpus=1 if need else request.gpus,
-        slice_need=need,
-        gpu_memory_bytes=0 if need else request.gpu_memory_bytes,
-        gpu_models=matching_models(request.gpu_models, models)
-        if request.gpu_models
-        else frozenset(),
-        cpus=request.cpus,
-        memory_bytes=request.memory_bytes,
-        labels=frozenset(request.required_labels.items()),
-        needs=needs_of(
-            request, is_service=request.kind is JobKind.SERVICE, has_slice=need is not None
-        ),
-    )
+    job = view_of(scope, request, {gpu.model for gpu in views[0].gpus}, now=now)
     isolation = settings_of(session, scope.require_tenant()).isolation
     snapshot = Snapshot(now=now, appliances=views[:1], jobs=(), isolation=isolation)
     planner = Planner(snapshot)
@@ -173,3 +155,36 @@ def appliance_problems(
     feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))
     _, busy = apply_filters(FREE, ledger, shape, feasible)
     return [str(rejection) for rejection in never], [str(rejection) for rejection in busy]
+
+
+def view_of(
+    scope: Scope,
+    request: JobRequest,
+    models: Collection[str],
+    *,
+    now: datetime,
+    project: Project | None = None,
+) -> JobView:
+    """Return a request as placement sees it, as far as resources and owners go.
+
+    `models` are those of the GPUs that it may get.
+    """
+    need = slice_need(request)
+    words = request.gpu_models
+    return JobView(
+        id="",
+        name=request.name,
+        submitted_at=now,
+        user_id=scope.user_id,
+        project_id=None if project is None else project.id,
+        gpus=1 if need else request.gpus,
+        slice_need=need,
+        gpu_memory_bytes=0 if need else request.gpu_memory_bytes,
+        gpu_models=matching_models(words, models) if words else frozenset(),
+        cpus=request.cpus,
+        memory_bytes=request.memory_bytes,
+        labels=frozenset(request.required_labels.items()),
+        needs=needs_of(
+            request, is_service=request.kind is JobKind.SERVICE, has_slice=need is not None
+        ),
+    )
