@@ -69,21 +69,25 @@ class SliceOffer:
 
 
 def slices_that_fit(
-    session: Session, scope: Scope, request: JobRequest, *, now: datetime
+    session: Session, scope: Scope, request: JobRequest, *, appliance: str = "", now: datetime
 ) -> list[SliceOffer]:
     """Return what a request could get of the tenant's GPUs, the most free first.
 
-    Only the resources of the request count, and its labels, appliance and project; the rest of it
-    needn't be valid. Whole GPUs are among them where the job would get those.
+    Args:
+        session: the session.
+        scope: of the user.
+        request: its resources, required labels and project count; the rest needn't be valid. Whole
+            GPUs are among the result where it would get those.
+        appliance: the only one, by id or name; "" for any.
+        now: the time.
 
     Raises:
         InvalidInputError: the user can't submit jobs to its project.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
-    wanted = request.appliance_id
     project = project_for_job(session, scope, request.project)
-    views = tenant_views(session, tenant_id, only=None if wanted is None else [wanted])
+    views = tenant_views(session, tenant_id, only=[appliance] if appliance else None)
     isolation = settings_of(session, tenant_id).isolation
     job = view_of(scope, request, models_of(views), now=now, project=project)
     planner = Planner(Snapshot(now=now, appliances=views, jobs=(), isolation=isolation))

@@ -22,6 +22,7 @@ from jobqueue.partitions.service import (
     update_policy,
 )
 from portal.api.blueprint import APIBlueprint
+from portal.api.job_placement import IsolationSchema
 from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema, instant, page_of, page_query, whole_list
 from portal.api.spec_schemas import request_schema, response_schema
@@ -63,15 +64,6 @@ class PartitionPolicySchema(response_schema(PolicyRequest)):  # type: ignore[mis
     summary = fields.String(metadata={"description": "The mode in words."})
     coverage = fields.Nested(CoverageSchema)
     created_at = instant()
-
-
-class IsolationSchema(Schema):
-    """What separates a job from others on the same GPU."""
-
-    memory = fields.String()
-    faults = fields.String()
-    bandwidth = fields.String()
-    metrics = fields.String()
 
 
 class ModeSchema(Schema):

@@ -4,17 +4,23 @@ from typing import Any
 
 from marshmallow import Schema, fields, validate
 
+from core.spec import MAX_INTEGER
 from jobqueue.dispatch.capacity import list_capacities
+from jobqueue.jobs.slice_requests import MAX_PROFILE_LENGTH
 from jobqueue.placement.explanation import Explanation
 from jobqueue.placement.plan import Action
 from jobqueue.queue.applying import apply_jobs, rehearse_jobs
 from jobqueue.queue.pending import explain_job, explain_new, try_job
 from jobqueue.queue.service import get_job
+from jobqueue.queue.slice_offers import slices_that_fit
 from jobqueue.states import WAITING
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import ApplicationSchema, JobRequestSchema, job_request
-from portal.api.schemas import PageQuery, envelope, page_of, whole_list
+from portal.api.schemas import PageQuery, StrictSchema, envelope, page_of, whole_list
 from portal.context import current_scope, database, now, portal
+from protocol.gpu_slices import PartitionMode
+from protocol.inventory import MAX_GPUS
+from protocol.job_spec import JobRequest
 from tenants.models import ApplianceState
 from tenants.permissions import Permission
 
@@ -174,6 +180,63 @@ def capacities(query: dict[str, Any]) -> dict[str, Any]:
     """List appliances by name with their usable and free GPUs, to choose one for a job."""
     with database() as session:
         return envelope(list_capacities(session, current_scope(), **query))
+
+
+class IsolationSchema(Schema):
+    """What separates a job from others on the same GPU."""
+
+    memory = fields.String()
+    faults = fields.String()
+    bandwidth = fields.String()
+    metrics = fields.String()
+
+
+class OfferSchema(Schema):
+    """Slices of a kind that suffice for a request, or whole GPUs where no slice does."""
+
+    mode = fields.Enum(PartitionMode, by_value=True, attribute="kind.mode")
+    gpu_model = fields.String(attribute="kind.gpu_model")
+    profile = fields.String(attribute="kind.profile", metadata={"description": "Under MIG."})
+    memory_bytes = fields.Integer(attribute="kind.memory_bytes")
+    share_milli = fields.Integer(
+        attribute="kind.share_milli", metadata={"description": "Thousandths of the GPU."}
+    )
+    free = fields.Integer(metadata={"description": "How many fit now."})
+    total = fields.Integer(metadata={"description": "How many fit on idle GPUs."})
+    title = fields.String()
+    text = fields.String()
+    isolation = fields.Nested(IsolationSchema)
+
+
+class OfferQuery(StrictSchema):
+    """What a job would request; see there."""
+
+    gpus = fields.Integer(load_default=0, validate=validate.Range(0, MAX_GPUS))
+    gpu_slice = fields.String(load_default="", validate=validate.Length(max=MAX_PROFILE_LENGTH))
+    gpu_memory_bytes = fields.Integer(load_default=0, validate=validate.Range(0, MAX_INTEGER))
+    gpu_compute = fields.Float(load_default=0.0, validate=validate.Range(0, 1))
+    gpu_model = fields.String(
+        load_default="",
+        validate=validate.Length(max=MAX_SEARCH_LENGTH),
+        metadata={"description": "A word of the GPU model."},
+    )
+    appliance = fields.String(load_default="", metadata={"description": "Its name or ID."})
+
+
+@job_placement.operation(
+    "GET",
+    "/gpu-offers",
+    query=OfferQuery,
+    answer=page_of(OfferSchema),
+    needs=Permission.SUBMIT_JOBS,
+)
+def gpu_offers(query: dict[str, Any]) -> dict[str, Any]:
+    """List which slices, or whole GPUs, a job could get now, and what each isolates."""
+    word, appliance = query.pop("gpu_model").strip(), query.pop("appliance")
+    request = JobRequest(name="", image="", gpu_models=[word] if word else [], **query)
+    with database() as session:
+        scope = current_scope()
+        return whole_list(slices_that_fit(session, scope, request, appliance=appliance, now=now()))
 
 
 @job_placement.operation("GET", "/<job_id>/pending", answer=ExplanationSchema)

@@ -14,11 +14,18 @@ from wtforms import (
     StringField,
 )
 from wtforms.fields import SelectChoice
-from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
+from wtforms.validators import (
+    DataRequired,
+    InputRequired,
+    NumberRange,
+    Optional,
+    ValidationError,
+)
 
 from core.spec import spec_fields
 from jobqueue.jobs.end_notices import EMAIL
 from jobqueue.jobs.retries import DESCRIPTIONS
+from jobqueue.jobs.slice_requests import is_slice_request
 from jobqueue.models import Job, JobSchedule
 from jobqueue.placement.views import ApplianceView
 from jobqueue.projects.models import Project
@@ -76,12 +83,28 @@ LOSS_CHOICES = [
     SelectChoice(OnMemberLoss.RESTART.value, "Restart all, as far as retries allow"),
     SelectChoice(OnMemberLoss.CONTINUE.value, "Continue without it"),
 ]
+# What a job requests of the GPUs.
+WHOLE, PART, PROFILE = "whole", "part", "profile"
+GPU_CHOICES = [
+    SelectChoice(WHOLE, "Whole GPUs, or none"),
+    SelectChoice(PART, "A part of a GPU, by memory or compute"),
+    SelectChoice(PROFILE, "A part of a GPU, by MIG profile"),
+]
+# The fields of a choice that the others don't have.
+_OTHER_CHOICES = {
+    WHOLE: ("gpu_slice", "gpu_compute"),
+    PART: ("gpus", "gpu_slice"),
+    PROFILE: ("gpus", "gpu_memory_bytes", "gpu_compute"),
+}
 MISSED_CHOICES = [
     SelectChoice(Missed.SKIP.value, "Skip them"),
     SelectChoice(Missed.RUN_ONCE.value, "Run once afterwards"),
 ]
 # Requirements of the appliance.
-SHAPE = ("gpus", "gpu_memory", "cpus", "memory", "gpu_models", "required_labels")
+SHAPE = (
+    *("gpu_choice", "gpus", "gpu_slice", "gpu_memory", "gpu_compute"),
+    *("cpus", "memory", "gpu_models", "required_labels"),
+)
 # The folded parts of the form.
 OPTIONS = {
     "storage": ("mounts", "ports", "shared_memory", "working_dir"),
@@ -112,10 +135,15 @@ class JobForm(Form):
     secrets = SecretPairsField("Secrets", default=dict)
     secrets_from = HiddenField()
     kind = SelectField("Type", choices=KIND_CHOICES)
+    gpu_choice = SelectField("Request", choices=GPU_CHOICES, default=WHOLE)
     gpus = IntegerField(
         "GPUs", [InputRequired("Enter a number, or 0 for none."), NumberRange(0)], default=0
     )
-    gpu_memory = SizeField("Memory per GPU", default=0)
+    gpu_slice = StringField("MIG profile", default="")
+    gpu_memory = SizeField("GPU memory", default=0)
+    gpu_compute = DecimalField(
+        "GPU compute share", [Optional(), NumberRange(0, 1)], default=0, places=None
+    )
     cpus = DecimalField(
         "CPU cores", [InputRequired("Enter a number."), NumberRange(0)], default=1, places=None
     )
@@ -160,6 +188,16 @@ class JobForm(Form):
     container_policy = SelectField("Container policy", choices=[])
     appliance = StringField("Appliance", default="")
     project = SelectField("Project", choices=[])
+
+    def validate_gpu_choice(self, field: SelectField) -> None:
+        """Refuse a choice whose fields are empty."""
+        memory, compute = self.gpu_memory.data, self.gpu_compute.data
+        if field.data == PART and not (memory or compute):
+            raise ValidationError("Enter the GPU memory or the compute share.")
+        if field.data == PROFILE and not (self.gpu_slice.data or "").strip():
+            raise ValidationError("Enter a MIG profile.")
+        if field.data == WHOLE and memory and not self.gpus.data:
+            raise ValidationError("Enter the number of GPUs, or choose a part of a GPU.")
 
     def offer(
         self,
@@ -228,6 +266,7 @@ class JobForm(Form):
             "appliance_id": self._chosen.id if self._chosen else values.get("appliance_id"),
             **fixed,
         }
+        values = {name: value for name, value in values.items() if name not in self._not_chosen}
         values["kind"] = JobKind(values["kind"])
         if self.health_check.data:
             values["health_check"] = msgspec.structs.replace(
@@ -238,6 +277,31 @@ class JobForm(Form):
                 max_failures=self.health_failures.data or 0,
             )
         return JobRequest(**values)
+
+    @property
+    def _not_chosen(self) -> Sequence[str]:
+        return _OTHER_CHOICES[self.gpu_choice.data]
+
+    def shape(self) -> JobRequest:
+        """Return a request with the resources of the form, whose other fields may be invalid."""
+        values: dict[str, Any] = {
+            "gpus": self.gpus.data,
+            "gpu_slice": (self.gpu_slice.data or "").strip(),
+            "gpu_memory_bytes": self.gpu_memory.data,
+            "gpu_compute": float(self.gpu_compute.data or 0),
+        }
+        chosen = {name: value for name, value in values.items() if name not in self._not_chosen}
+        return JobRequest(
+            name="",
+            image="",
+            kind=JobKind(self.kind.data) if self.kind else JobKind.SERVICE,
+            cpus=float(self.cpus.data),
+            memory_bytes=self.memory.data,
+            gpu_models=self.gpu_models.data,
+            required_labels=self.required_labels.data,
+            project=(self.project.data or None) if self.project else None,
+            **chosen,
+        )
 
     def fix(self) -> None:
         """Remove the fields that an update of a service can't change."""
@@ -252,20 +316,6 @@ def changes_of(form: JobForm, present: JobRequest) -> dict[str, Any]:
     requested = {name: getattr(wanted, name) for name in names}
     changes = {name: value for name, value in requested.items() if value != getattr(present, name)}
     return changes | ({"secrets": wanted.secrets} if wanted.secrets else {})
-
-
-def shape_of(form: JobForm) -> JobRequest:
-    """Return a request with the resources of a form, whose other fields may be invalid."""
-    return JobRequest(
-        name="",
-        image="",
-        gpus=form.gpus.data,
-        gpu_memory_bytes=form.gpu_memory.data,
-        cpus=float(form.cpus.data),
-        memory_bytes=form.memory.data,
-        gpu_models=form.gpu_models.data,
-        required_labels=form.required_labels.data,
-    )
 
 
 def schedule_request(form: JobForm, **fixed: object) -> ScheduleRequest:
@@ -290,7 +340,8 @@ def values_of_request(job: JobRequest) -> dict[str, Any]:
     """Return the values of the form for a template's request."""
     renamed = {name: RENAMED.get(name, name) for name in JobRequest.__struct_fields__}
     values = {renamed[name]: getattr(job, name) for name in renamed}
-    values |= {"kind": job.kind.value, "appliance": job.appliance_id or ""}
+    choice = PROFILE if job.gpu_slice else PART if is_slice_request(job) else WHOLE
+    values |= {"kind": job.kind.value, "appliance": job.appliance_id or "", "gpu_choice": choice}
     if check := job.health_check:
         values |= {
             "health_interval": check.interval_seconds,

@@ -4,6 +4,7 @@ from flask import Blueprint, flash, jsonify, redirect, render_template, request,
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
+from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
@@ -13,6 +14,7 @@ from jobqueue.queue.pending import appliance_problems, try_job
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.schedules import create_schedule, get_schedule, replace_schedule
 from jobqueue.queue.service import get_job, submit_job
+from jobqueue.queue.slice_offers import slices_that_fit
 from jobqueue.queue.templates import (
     Template,
     TemplateRequest,
@@ -23,6 +25,7 @@ from jobqueue.queue.templates import (
 )
 from jobqueue.services.rolling_updates import update_service
 from jobqueue.services.scaling import changeable_service, service_instances
+from portal.api.job_placement import OfferSchema
 from portal.context import current_scope, database, now, portal
 from portal.forms.jobs import (
     RENAMED,
@@ -30,7 +33,6 @@ from portal.forms.jobs import (
     JobForm,
     changes_of,
     schedule_request,
-    shape_of,
     values_of,
     values_of_request,
     values_of_schedule,
@@ -92,18 +94,28 @@ def add() -> ResponseReturnValue:
 
 @pages.post("/jobs/new/fit")
 def fit() -> ResponseReturnValue:
-    """Return why the appliance of a form that is being filled in can't run its job."""
+    """Return what a form that is being filled in would get of the GPUs.
+
+    For the appliance of the form, it also returns why it can't run the job.
+    """
     scope = current_scope()
     scope.require(Permission.SUBMIT_JOBS)
     scope.require_tenant()
     form = JobForm()
     form.validate()
-    wanted = (form.appliance.data or "").strip()
-    if not wanted or any(getattr(form, name).errors for name in SHAPE):
-        return jsonify(never=[], busy=[])
+    if any(getattr(form, name).errors for name in SHAPE):
+        return jsonify(never=[], busy=[], offers=[])
+    wanted, shape = (form.appliance.data or "").strip(), form.shape()
+    never: list[str] = []
+    busy: list[str] = []
     with database() as session:
-        never, busy = appliance_problems(session, scope, wanted, shape_of(form), now=now())
-    return jsonify(never=never, busy=busy)
+        if wanted:
+            never, busy = appliance_problems(session, scope, wanted, shape, now=now())
+        try:
+            offers = slices_that_fit(session, scope, shape, appliance=wanted, now=now())
+        except InvalidInputError:  # not a project of the user's
+            offers = []
+    return jsonify(never=never, busy=busy, offers=OfferSchema(many=True).dump(offers))
 
 
 @pages.get("/jobs/<job_id>/update")

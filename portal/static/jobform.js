@@ -1,10 +1,15 @@
-// Warns while a user types that the chosen appliance can't run the job, and hides what the type of job does not use.
+// Shows while a user types what the job would get of the GPUs, warns that the chosen appliance can't run it, and hides
+// what the type of job or the choice of GPUs does not use.
 "use strict";
 
 (() => {
   const form = document.querySelector("[data-fit]");
   const result = form.querySelector("[data-fit-result]");
-  const names = ["appliance", "gpus", "gpu_memory", "cpus", "memory", "gpu_models", "required_labels"];
+  const offers = form.querySelector("[data-offers]");
+  const names = [
+    "appliance", "gpu_choice", "gpus", "gpu_slice", "gpu_memory", "gpu_compute", "cpus", "memory", "gpu_models",
+    "required_labels", "project",
+  ];
   let timer;
   let latest = 0;
 
@@ -16,17 +21,52 @@
     result.hidden = !lines.length;
   }
 
+  function line(offer) {
+    const item = document.createElement("li");
+    const title = document.createElement("strong");
+    title.textContent = offer.title;
+    const isolation = document.createElement("div");
+    isolation.className = "form-text mt-0";
+    const parts = ["memory", "faults", "bandwidth"].map((name) => `${name}: ${offer.isolation[name]}`);
+    isolation.textContent = `${parts.join(". ").replace(/(^|\. )[a-z]/g, (start) => start.toUpperCase())}.`;
+    item.append(title, `: ${offer.text}`, isolation);
+    return item;
+  }
+
+  function showOffers(listed) {
+    const choice = form.elements.gpu_choice.value;
+    const isPart = choice !== "whole";
+    const isFilled = isPart ? wantsPart() : Number(form.elements.gpus.value) > 0;
+    const list = document.createElement("ul");
+    list.className = "vd-offers";
+    list.append(...listed.map(line));
+    const lead = document.createElement("div");
+    lead.className = "form-text mt-0";
+    if (!listed.length) {
+      lead.textContent = "No GPU that the job may use has that.";
+    } else if (isPart && listed.every((offer) => offer.mode === "whole")) {
+      lead.textContent = "No GPU is cut into slices that suffice, so the job gets a whole one.";
+    }
+    offers.replaceChildren(...(lead.textContent ? [lead] : []), ...(listed.length ? [list] : []));
+    offers.hidden = !isFilled;
+  }
+
+  function wantsPart() {
+    if (form.elements.gpu_choice.value === "profile") {
+      return form.elements.gpu_slice.value.trim() !== "";
+    }
+    return [form.elements.gpu_memory, form.elements.gpu_compute].some((input) => parseFloat(input.value) > 0);
+  }
+
   async function check() {
     const own = ++latest;
-    if (!form.elements.appliance.value.trim()) {
-      show({ never: [], busy: [] });
-      return;
-    }
     const body = new FormData(form);
     body.delete("secrets");
     const response = await fetch(form.dataset.fit, { method: "POST", body, headers: { Accept: "application/json" } });
     if (response.ok && own === latest) {
-      show(await response.json());
+      const answer = await response.json();
+      show(answer);
+      showOffers(answer.offers);
     }
   }
 
@@ -37,6 +77,16 @@
     }
   });
   check().catch(() => {});
+
+  const choice = form.elements.gpu_choice;
+  function showChoice() {
+    for (const group of form.querySelectorAll("[data-choice]")) {
+      // What is wrong stays in sight.
+      group.hidden = !group.dataset.choice.split(" ").includes(choice.value) && !group.querySelector(".vd-error");
+    }
+  }
+  choice.addEventListener("change", showChoice);
+  showChoice();
 
   const kind = form.elements.kind;
   function showKind() {

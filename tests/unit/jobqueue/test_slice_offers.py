@@ -30,9 +30,11 @@ def share(session: Session, cast: Cast, mode: PartitionMode, **changes: Any) -> 
     create_policy(session, scope_of(cast.alice), request, now=NOON)
 
 
-def offers(session: Session, user: User, **fields: Any) -> list[tuple[str, str]]:
+def offers(
+    session: Session, user: User, appliance: str = "", **fields: Any
+) -> list[tuple[str, str]]:
     request = JobRequest(name="", image="", **fields)
-    listed = slices_that_fit(session, scope_of(user), request, now=NOON)
+    listed = slices_that_fit(session, scope_of(user), request, appliance=appliance, now=NOON)
     return [(offer.title, offer.text) for offer in listed]
 
 
@@ -91,7 +93,7 @@ def test_a_whole_gpu_is_offered_where_no_slice_suffices(session: Session, cast: 
 
 @pytest.mark.parametrize(
     "fields",
-    [{"gpu_models": ["L4"]}, {"required_labels": {"rack": "9"}}, {"appliance_id": "dgx-99"}],
+    [{"gpu_models": ["L4"]}, {"required_labels": {"rack": "9"}}, {"appliance": "dgx-99"}],
 )
 def test_gpus_that_the_job_may_not_use_are_no_offer(
     session: Session, cast: Cast, fields: dict[str, Any]

@@ -55,7 +55,7 @@ SAME: dict[str, set[str]] = {
     "job_schedules.enable": {"Job schedules.enable"},
     "job_schedules.run": {"Job schedules.run"},
     "job_form.edit_schedule": {"Job schedules.change", "Job schedules.replace"},
-    "job_form.fit": {"Job placement.dry_run"},
+    "job_form.fit": {"Job placement.dry_run", "Job placement.gpu_offers"},
     "job_templates.delete": {"Job templates.delete"},
     "images.delete": {"Images.delete"},
     "jobs.delete": {"Jobs.delete"},

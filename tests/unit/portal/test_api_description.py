@@ -142,6 +142,7 @@ SHORT = {
     "/api/v1/saved-views",
     "/api/v1/job-templates",
     "/api/v1/jobs/apply",
+    "/api/v1/jobs/gpu-offers",
     "/api/v1/gpu-partition-policies/modes",
     "/api/v1/platform/rules/apply",
     "/api/v1/rules/apply",
