@@ -142,7 +142,7 @@ def show(name: str, output: str) -> None:
         listed = [_fields(member) for member in _by_rank(members)]
         print_object(_fields(job) | {"events": events, "members": listed}, output)
     else:
-        for key, value in _fields(job).items():
+        for key, value in (_fields(job) | {"attempt": None} | _slice_lines(job)).items():
             if value not in (None, "", [], {}):
                 click.echo(f"{key.replace('_', ' '):<22} {_text(value)}")
         for member in _by_rank(members):
@@ -222,6 +222,16 @@ def top(*, once: bool, limit: int) -> None:
             time.sleep(TOP_SECONDS)
 
 
+def _slice_lines(job: Job) -> dict[str, str]:
+    """Return what a job has of its GPU, and what separates it from others there."""
+    held = (job.attempt or {}).get("gpu_slice")
+    if not held:
+        return {}
+    uuid = f" ({held['uuid']})" if held["uuid"] else ""
+    isolation = {f"isolation_of_{part}": text for part, text in held["isolation"].items()}
+    return {"gpu": held["gpu_uuid"], "slice": f"{held['text']}{uuid}", **isolation}
+
+
 def _by_rank(members: Sequence[Job]) -> list[Job]:
     return sorted(members, key=lambda member: member.array_index or 0)
 
@@ -237,7 +247,7 @@ def _columns(jobs: Sequence[Job]) -> dict[str, list[str]]:
         "NAME": [job.title for job in jobs],
         "STATE": [_state(job) for job in jobs],
         "APPLIANCE": [job.appliance_name or "-" for job in jobs],
-        "GPUS": [str(job.gpus) for job in jobs],
+        "GPUS": [job.requested_gpus or str(job.gpus) for job in jobs],
         "USER": [job.user_email or "-" for job in jobs],
         "SUBMITTED": [local_seconds(job.submitted_at) for job in jobs],
         "DURATION": [_duration(job) for job in jobs],

@@ -1,6 +1,7 @@
 """`vedette job template`: list, show, save and delete job templates."""
 
-from typing import TextIO
+from collections.abc import Mapping
+from typing import Any, TextIO
 from urllib.parse import quote
 
 import click
@@ -8,6 +9,7 @@ import click
 from cli.client import output_option, print_items, print_object, save_named
 from cli.job_files import file_option, load_jobs
 from core.errors import InvalidInputError
+from core.quantities import format_size
 from vedette.client import Client
 
 
@@ -25,7 +27,7 @@ def list_templates(output: str) -> None:
     columns = {
         "NAME": [template["name"] for template in templates],
         "IMAGE": [template["job"]["image"] for template in templates],
-        "GPUS": [str(template["job"]["gpus"]) for template in templates],
+        "GPUS": [_gpus(template["job"]) for template in templates],
         "SAVED BY": [template["user_email"] or "-" for template in templates],
     }
     print_items(templates, output, columns=columns)
@@ -64,3 +66,9 @@ def remove(name: str) -> None:
     with Client() as client:
         client.delete(f"/job-templates/{quote(name, safe='')}")
     click.echo(f"{name} deleted")
+
+
+def _gpus(job: Mapping[str, Any]) -> str:
+    memory = job["gpu_memory_bytes"]
+    part = job["gpu_slice"] or (f"{format_size(memory)} of one" if memory else "")
+    return str(job["gpus"]) if job["gpus"] else part or ("part" if job["gpu_compute"] else "0")

@@ -50,7 +50,7 @@ def list_queue(output: str) -> None:
         "NAME": [row["name"] for row in rows],
         "USER": [row["user_email"] or "-" for row in rows],
         "PROJECT": [row["project"] or "-" for row in rows],
-        "GPUS": [str(row["gpus"]) for row in rows],
+        "GPUS": [str(row["gpus"] or row["requested_gpus"]) for row in rows],
         "POINTS": [f"{row['points']:.1f}" if row["parts"] else "-" for row in rows],
     }
     names = rows[0]["parts"] if rows else []

@@ -154,7 +154,6 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
         About(
             "MIG profile of the part of a GPU that it needs, such as `1g.10gb`; leave gpus at 0.",
             "GPU slice",
-            is_listed=True,
         ),
     ] = ""
     gpu_memory_bytes: Annotated[
@@ -170,7 +169,6 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
             "The least share of a GPU's multiprocessors, such as 0.25, of the part that it gets.",
             "GPU compute share",
             maximum=1,
-            is_listed=True,
         ),
     ] = 0.0
     gpu_models: Annotated[

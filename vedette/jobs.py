@@ -23,6 +23,8 @@ class Job(JobSpec, frozen=True, kw_only=True):
         array_id: the first task of its array, if it is in one.
         array_states: how many tasks are in each state, in a collapsed list.
         project: the name of the project that it counts towards.
+        requested_gpus: in words, such as `2` or `8 GiB of a GPU`.
+        attempt: the latest one; its `gpu_slice` is the part of a GPU that it has.
         requested_appliance_id: the only appliance that may run it.
         health: of a service with a health check, such as `healthy`; `restarts` of its container.
     """
@@ -42,7 +44,9 @@ class Job(JobSpec, frozen=True, kw_only=True):
     project: str | None = None
     appliance_id: str | None = None
     appliance_name: str | None = None
+    requested_gpus: str = ""
     requested_appliance_id: str | None = None
+    attempt: dict[str, Any] | None = None
     mounts: list[dict[str, Any]] = []  # type: ignore[assignment]
     ports: list[dict[str, Any]] = []  # type: ignore[assignment]
     health_check: dict[str, Any] | None = None  # type: ignore[assignment]

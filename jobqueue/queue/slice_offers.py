@@ -12,7 +12,8 @@ from sqlalchemy.orm import Session
 from core.quantities import format_size
 from jobqueue.dispatch.appliance_views import models_of, tenant_views
 from jobqueue.jobs.queue_settings import settings_of
-from jobqueue.partitions.isolation import ISOLATION, MODE_NAMES, Isolation, IsolationRules
+from jobqueue.partitions.isolation import ISOLATION, Isolation, IsolationRules
+from jobqueue.partitions.texts import slice_words
 from jobqueue.placement.filters import FEASIBLE, passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.plan import Planner
@@ -53,14 +54,16 @@ class SliceOffer:
     def title(self) -> str:
         """Such as `MIG 1g.10gb with 10 GiB on NVIDIA H100`."""
         kind = self.kind
-        size = format_size(kind.memory_bytes) if kind.memory_bytes else "unknown memory"
         if kind.mode is PartitionMode.WHOLE:
-            return f"Whole GPU with {size}: {kind.gpu_model}"
-        name = MODE_NAMES[kind.mode]
-        what = kind.profile or f"share of {kind.share_milli / 10:g} %"
-        is_limited = kind.mode is not PartitionMode.TIME_SLICING
-        memory = f" with {size}" if is_limited else ", memory not limited"
-        return f"{name[:1].upper()}{name[1:]} {what}{memory} on {kind.gpu_model}"
+            size = f" with {format_size(kind.memory_bytes)}" if kind.memory_bytes else ""
+            return f"Whole GPU{size}: {kind.gpu_model}"
+        words = slice_words(
+            kind.mode,
+            profile=kind.profile,
+            memory_bytes=kind.memory_bytes,
+            share_milli=kind.share_milli,
+        )
+        return f"{words} on {kind.gpu_model}"
 
     @property
     def text(self) -> str:

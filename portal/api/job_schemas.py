@@ -2,14 +2,42 @@
 
 from typing import Any
 
+import msgspec
 from marshmallow import Schema, fields
 
+from jobqueue.partitions.isolation import ISOLATION
+from jobqueue.partitions.texts import requested_text, slice_text
 from jobqueue.states import AttemptState, DependencyCondition, JobState, LogState, Reason
+from portal.api.job_placement import IsolationSchema
 from portal.api.job_requests import SCHEMAS
 from portal.api.schemas import instant
 from portal.api.spec_schemas import response_schema
 from protocol.attempts import Health
+from protocol.gpu_slices import GPUSlice, PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
+
+
+class SliceSchema(Schema):
+    """The part of a GPU that an attempt has."""
+
+    mode = fields.String(metadata={"enum": [mode.value for mode in PartitionMode]})
+    gpu_uuid = fields.String()
+    profile = fields.String(metadata={"description": "Under MIG."})
+    start = fields.Integer(metadata={"description": "Under MIG, its first slot, from 0."})
+    slots = fields.Integer(metadata={"description": "Under MIG, how many it covers."})
+    uuid = fields.String(metadata={"description": "Under MIG, of the instance, once it is made."})
+    shares = fields.Integer(metadata={"description": "Under MPS and time slicing, how many."})
+    share_milli = fields.Integer(metadata={"description": "Thousandths of the GPU."})
+    memory_bytes = fields.Integer(
+        metadata={"description": "Of the instance, or the limit; time slicing has none."}
+    )
+    text = fields.Function(
+        lambda held: slice_text(msgspec.convert(held, GPUSlice)), metadata={"type": "string"}
+    )
+    isolation = fields.Function(
+        lambda held: IsolationSchema().dump(ISOLATION[PartitionMode(held["mode"])]),
+        metadata={"type": "object", "description": "What separates it from others on the GPU."},
+    )
 
 
 class AttemptSchema(Schema):
@@ -23,6 +51,9 @@ class AttemptSchema(Schema):
     reason = fields.Enum(Reason, by_value=True)
     message = fields.String()
     gpu_uuids = fields.List(fields.String())
+    gpu_slice = fields.Nested(
+        SliceSchema, allow_none=True, metadata={"description": "Null for whole GPUs."}
+    )
     placement = fields.Dict()
     exit_code = fields.Integer(allow_none=True)
     bound_at = instant()
@@ -75,6 +106,10 @@ class JobSchema(response_schema(JobSpec, SCHEMAS)):  # type: ignore[misc] # a cl
     )
     revision = fields.Integer(metadata={"description": "Of its service; each update adds one."})
     container_policy = fields.Enum(ContainerPolicy, by_value=True)
+    requested_gpus = fields.Function(
+        requested_text,
+        metadata={"type": "string", "description": "Such as `2`, or `8 GiB of a GPU`."},
+    )
     requested_appliance_id = fields.String(attribute="appliance_id", allow_none=True)
     state = fields.Enum(JobState, by_value=True)
     reason = fields.Enum(Reason, by_value=True)

@@ -5,6 +5,7 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from jobqueue.fairshare.settings import OrderPolicy
+from jobqueue.partitions.texts import requested_text
 from jobqueue.queue.shares import PROJECT, TENANT, USER, list_shares
 from jobqueue.queue.waiting import list_waiting
 from portal.api.blueprint import APIBlueprint
@@ -59,6 +60,10 @@ class QueuedJobSchema(Schema):
     gpus = fields.Function(
         lambda queued: queued.job.gpus * queued.job.nodes,
         metadata={"type": "integer", "description": "Of all members, if it is a gang."},
+    )
+    requested_gpus = fields.Function(
+        lambda queued: requested_text(queued.job),
+        metadata={"type": "string", "description": "Such as `2`, or `8 GiB of a GPU`."},
     )
     nodes = fields.Integer(attribute="job.nodes", metadata={"description": "Members of its gang."})
     priority = fields.Integer(attribute="job.priority")

@@ -4,6 +4,7 @@ from datetime import timedelta
 from http import HTTPStatus
 from urllib.parse import urlencode
 
+import msgspec
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
@@ -14,6 +15,8 @@ from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.idle_limits import idle_limit_problem
 from jobqueue.jobs.job_secrets import make_secret
+from jobqueue.partitions.isolation import ISOLATION
+from jobqueue.partitions.texts import requested_text, slice_text
 from jobqueue.projects.service import list_projects
 from jobqueue.queue.pending import explain_job
 from jobqueue.queue.resubmission import request_like, retry_job, set_priority
@@ -31,6 +34,7 @@ from portal.presenters.arrays import listed
 from portal.presenters.jobs import EVIDENCE_LABELS, check_text, efficiency_of, gpu_names, stepper
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
+from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import MAX_PRIORITY, JobKind
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import appliance_names
@@ -40,6 +44,8 @@ from tenants.tenants import tenant_names
 from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("jobs", __name__)
+pages.add_app_template_filter(requested_text, "requested_gpus")
+pages.add_app_template_filter(slice_text, "slice_text")
 MAX_NUMBER_LENGTH = 4
 # The filters in the address of the list.
 FILTERS = (
@@ -136,6 +142,7 @@ def show(job_id: str) -> ResponseReturnValue:
         instances = service_instances(session, job) if is_service else []
         members, stops_gang = gang_members(session, job), stops_together(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
+    held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
         "jobs/show.html",
@@ -143,6 +150,8 @@ def show(job_id: str) -> ResponseReturnValue:
         events=events,
         steps=stepper(job, events),
         gpus=gpus,
+        held=held,
+        isolation=ISOLATION[held.mode] if held else None,
         troubles=troubles,
         pending=pending,
         instances=instances,
