@@ -89,4 +89,12 @@ def _jobs(session: Session, scope: Scope, tags: Mapping[str, str]) -> list[Job]:
         gpus = read_inventory(appliance).gpus
         uuids = {gpu.uuid for gpu in gpus if str(gpu.index) == tags["gpu"]}
         attempts = [attempt for attempt in attempts if uuids & set(attempt.gpu_uuids)]
+        mig_uuid = tags.get("uuid", "")
+        if mig_uuid.startswith("MIG-"):
+            attempts = [attempt for attempt in attempts if _has_slice(attempt, mig_uuid)]
     return [attempt.job for attempt in attempts]
+
+
+def _has_slice(attempt: Attempt, uuid: str) -> bool:
+    """Return whether an attempt has a MIG slice, or the whole GPU, with its slices."""
+    return attempt.gpu_slice is None or attempt.gpu_slice.get("uuid") == uuid

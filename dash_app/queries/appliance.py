@@ -19,7 +19,7 @@ from dash_app.queries.telemetry import (
     single,
 )
 from dash_app.timerange import Span
-from jobqueue.queue.gpu_allocations import read_gpu_allocations
+from jobqueue.partitions.allocations import read_gpu_allocations
 from protocol.health import ApplianceHealth
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance

@@ -22,7 +22,7 @@ from dash_app.queries.slices import SliceUse, slice_charts, slice_uses
 from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
-from jobqueue.queue.gpu_allocations import read_gpu_allocations
+from jobqueue.partitions.allocations import read_gpu_allocations
 from jobqueue.usage.measuring import POWER, WINDOW_NS, GPUWindows, gpu_use
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance

@@ -8,8 +8,8 @@ import msgspec
 
 from dash_app.queries.telemetry import Values, by_index, number
 from jobqueue.models import Job
+from jobqueue.partitions.allocations import GPUAllocations, GPUSite
 from jobqueue.partitions.occupancy import Occupancy, SegmentKind
-from jobqueue.queue.gpu_allocations import GPUAllocations, GPUSite
 from protocol.health import ApplianceHealth, GPUHealth, HealthState
 from protocol.inventory import GPUInfo, Inventory
 from tenants.fleet.appliances import read_health, read_inventory

@@ -1,21 +1,30 @@
 """Free resources of appliances, for users who choose one for a job."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.paging import DEFAULT_PAGE_SIZE, Page
 from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
+from jobqueue.partitions.occupancy import Occupancy, SegmentKind
 from jobqueue.placement.views import ApplianceView
 from tenants.fleet.appliances import ApplianceFilter, list_appliances
-from tenants.models import ApplianceState
+from tenants.models import Appliance, ApplianceState
+from tenants.models.appliances import decode_inventory
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """An appliance with its GPUs: all, those that jobs can use, and of these the free ones."""
+    """An appliance with its GPUs: all, those that jobs can use, and of these the free ones.
+
+    `shared_gpus` are those that can be used in slices. Of their `slots`, which are shares under MPS
+    and time slicing, `free_slots` have no job.
+    """
 
     appliance_id: str
     name: str
@@ -25,12 +34,19 @@ class Capacity:
     state: ApplianceState
     is_drained: bool
     is_quarantined: bool = False
+    shared_gpus: int = 0
+    slots: int = 0
+    free_slots: int = 0
 
     @property
     def summary(self) -> str:
         """Such as `3 of 8 usable GPUs free, drained`."""
         facts = [f"{self.free_gpus} of {self.usable_gpus} usable GPUs free"]
         facts = facts if self.gpus else ["no GPUs"]
+        if self.shared_gpus:
+            facts.append(
+                f"{self.shared_gpus} in slices, {self.free_slots} of {self.slots} slots free"
+            )
         failed = self.gpus - self.usable_gpus
         facts += [f"{failed} failed"] if failed else []
         facts += ["drained"] if self.is_drained else []
@@ -51,14 +67,39 @@ def list_capacities(
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id, wanted = scope.require_tenant(), ApplianceFilter(search=search)
     appliances = list_appliances(session, scope, wanted, page=page, page_size=page_size)
-    views = tenant_views(session, tenant_id, only=[appliance.id for appliance in appliances.items])
-    return appliances.of([_capacity(view) for view in sorted(views, key=lambda view: view.name)])
+    idents = [appliance.id for appliance in appliances.items]
+    shared = _occupancies(session, scope, idents)
+    views = tenant_views(session, tenant_id, only=idents)
+    return appliances.of(
+        [_capacity(view, shared) for view in sorted(views, key=lambda view: view.name)]
+    )
 
 
-def _capacity(view: ApplianceView) -> Capacity:
+def _occupancies(
+    session: Session, scope: Scope, idents: Sequence[str]
+) -> dict[tuple[str, str], Occupancy]:
+    """Return who has what of the GPUs that jobs share, by appliance and UUID."""
+    allocations = read_gpu_allocations(session, scope)
+    columns = (Appliance.id, Appliance.tenant_id, Appliance.labels, Appliance.inventory)
+    rows = session.execute(select(*columns).where(Appliance.id.in_(idents)))
+    occupancies = {}
+    for ident, tenant_id, labels, stored in rows:
+        inventory = decode_inventory(stored)
+        site = GPUSite(tenant_id, labels, inventory.partition_modes)
+        for gpu in inventory.gpus:
+            if occupancy := allocations.occupancy(gpu, site):
+                occupancies[ident, gpu.uuid] = occupancy
+    return occupancies
+
+
+def _capacity(view: ApplianceView, shared: Mapping[tuple[str, str], Occupancy]) -> Capacity:
     taken = {uuid for running in view.running for uuid in running.gpu_uuids}
     usable = [gpu for gpu in view.gpus if not gpu.is_failed and not view.failure]
-    free = sum(gpu.uuid not in taken and not gpu.is_used_outside for gpu in usable)
+    cut = [shared[view.id, gpu.uuid] for gpu in usable if (view.id, gpu.uuid) in shared]
+    free = sum(
+        gpu.uuid not in taken and not gpu.is_used_outside and (view.id, gpu.uuid) not in shared
+        for gpu in usable
+    )
     return Capacity(
         view.id,
         view.name,
@@ -68,4 +109,7 @@ def _capacity(view: ApplianceView) -> Capacity:
         view.state,
         view.is_drained,
         bool(view.quarantine),
+        len(cut),
+        sum(occupancy.slots for occupancy in cut),
+        sum(occupancy.slots_with(SegmentKind.FREE, SegmentKind.IDLE) for occupancy in cut),
     )

@@ -99,7 +99,7 @@ def occupancy_of(
         return _whole(own)
     if mode is PartitionMode.MIG:
         return _instances(gpu, slices)
-    return _shares(mode, slices, policy.shares if policy.mode is mode else _THOUSAND)
+    return _shares(mode, slices, policy.shares if policy.mode is mode else 0)
 
 
 def _mode(gpu: GPUInfo, slices: Sequence[tuple[str, GPUSlice]], policy: Policy) -> PartitionMode:
@@ -182,6 +182,8 @@ def _mask(segments: Iterable[Segment]) -> int:
 
 
 def _shares(mode: PartitionMode, slices: Sequence[tuple[str, GPUSlice]], shares: int) -> Occupancy:
+    # After a change of the policy, its jobs say how it was divided.
+    shares = shares or round(_THOUSAND / min(own.share_milli for _, own in slices))
     segments: list[Segment] = []
     end = 0
     for job_id, own in slices:

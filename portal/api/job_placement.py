@@ -161,8 +161,15 @@ class CapacitySchema(Schema):
     gpus = fields.Integer()
     usable_gpus = fields.Integer(metadata={"description": "GPUs that have not failed."})
     free_gpus = fields.Integer(
-        metadata={"description": "Usable GPUs without a job or a program outside of jobs."}
+        metadata={"description": "Usable whole GPUs without a job or a program outside of jobs."}
     )
+    shared_gpus = fields.Integer(metadata={"description": "Usable GPUs that jobs get slices of."})
+    slots = fields.Integer(
+        metadata={
+            "description": "Slots of these: of the memory under MIG, else one for each share."
+        }
+    )
+    free_slots = fields.Integer(metadata={"description": "Those without a job."})
     state = fields.Enum(ApplianceState, by_value=True)
     is_drained = fields.Boolean()
     is_quarantined = fields.Boolean()

@@ -66,9 +66,11 @@ def heat(
     at: datetime,
     appliance: str = "a1",
     gpu: str = "0",
+    uuid: str = "",
 ) -> None:
     """Write one temperature."""
-    point = Point("gpu", {"gpu": gpu}, {"temperature_celsius": celsius}, to_ns(at))
+    tags = {"gpu": gpu} | ({"uuid": uuid} if uuid else {})
+    point = Point("gpu", tags, {"temperature_celsius": celsius}, to_ns(at))
     assert write(store, [point], identity={"tenant": tenant, "appliance": appliance}) == []
 
 

@@ -132,5 +132,5 @@ def test_an_idle_gpu_with_shares_has_a_free_slot_for_each() -> None:
 def test_a_policy_that_changed_leaves_the_shares_of_its_jobs() -> None:
     changed = Policy(mode=PartitionMode.WHOLE)
     occupancy = occupancy_of(GPU, [share("old", 250)], changed)
-    assert (occupancy.mode, occupancy.slots) == (PartitionMode.MPS, 1000)
-    assert drawn(occupancy) == [(0, 250, "job", "old"), (250, 750, "free", "")]
+    assert (occupancy.mode, occupancy.slots) == (PartitionMode.MPS, 4)
+    assert drawn(occupancy) == [(0, 1, "job", "old"), (1, 3, "free", "")]

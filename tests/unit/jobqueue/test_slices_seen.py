@@ -6,6 +6,7 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
+from jobqueue.dispatch.capacity import list_capacities
 from jobqueue.fairshare.usage import Account, read_usage
 from jobqueue.jobs.idle_limits import idle_limit_problem, stop_idle_jobs
 from jobqueue.jobs.preemptions import lost_text
@@ -131,6 +132,15 @@ def test_the_utilization_of_a_shared_gpu_is_nobodys(
         usage = usage_sum(session, scope_of(cast.alice), DAY, live=Live())
     assert (usage.allocated_gpu_seconds, usage.unmeasured_gpu_seconds) == (1800, 1800)
     assert usage.used_ratio is None
+
+
+def test_capacity_counts_the_slots_of_shared_gpus(session: Session, cast: Cast) -> None:
+    start_in(session, cast, MPS)
+    [row] = list_capacities(session, scope_of(cast.alice)).items
+    assert (row.gpus, row.usable_gpus, row.free_gpus) == (8, 8, 7)
+    assert (row.shared_gpus, row.slots, row.free_slots) == (1, 2, 1)
+    assert row.summary == "7 of 8 usable GPUs free, 1 in slices, 1 of 2 slots free"
+    assert list_capacities(session, scope_of(cast.charlie)).items == []
 
 
 def test_fair_share_charges_the_share(session: Session, cast: Cast) -> None:

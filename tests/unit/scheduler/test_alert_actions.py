@@ -52,7 +52,15 @@ class Site:
             request = hot(actions=actions, **changes)
             return create_rule(session, scope_of(self.cast.alice), request, now=NOON)
 
-    def go(self, celsius: float, *, gpu: str = "0", appliance_id: str = "", runs: int = 2) -> None:
+    def go(
+        self,
+        celsius: float,
+        *,
+        gpu: str = "0",
+        uuid: str = "",
+        appliance_id: str = "",
+        runs: int = 2,
+    ) -> None:
         """Let a minute pass, write a temperature, evaluate, and carry out actions repeatedly."""
         self.clock.advance(61)
         heat(
@@ -62,6 +70,7 @@ class Site:
             celsius=celsius,
             at=self.clock.now - timedelta(seconds=1),
             gpu=gpu,
+            uuid=uuid,
         )
         evaluate_rules(Evaluator(sessions=self.sessions, store=self.store), now=self.clock.now)
         for _ in range(runs):
@@ -308,3 +317,17 @@ def test_errors_of_actions_are_named_and_files_have_actions(site: Site) -> None:
         ]
         (change,) = plan_rules(session, alice, parse_entries([entry]), deletes_others=False)
         assert change.action == "keep"
+
+
+def test_an_alert_about_a_slice_stops_the_job_on_it_alone(site: Site) -> None:
+    with transaction(site.sessions) as session:
+        attempts = [session.get_one(Job, ident).attempt for ident in site.job_ids]
+        for number, attempt in enumerate(attempts):
+            assert attempt is not None
+            assert attempts[0] is not None
+            attempt.gpu_uuids = attempts[0].gpu_uuids
+            attempt.gpu_slice = {"mode": "mig", "uuid": f"MIG-{number}", "share_milli": 125}
+    site.rule({"kind": "stop_jobs"}, group_by=("appliance", "gpu", "uuid"))
+    site.go(95.0, uuid="MIG-1")
+    assert site.done() == [("stop_jobs", "done", "Stop eval")]
+    assert site.stopping() == [False, True]
