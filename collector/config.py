@@ -110,6 +110,7 @@ class AgentConfig:
         docker_config_file: `config.json` with credentials of registries, in place of that in the
             home folder of the agent's user.
         container_pids_limit: most processes and threads of one container.
+        mps_dir: folder of the sockets and logs of MPS, which all users of the host may open.
         poll_wait_seconds: how long the portal may delay the response to a long poll.
         logs: which lines of the host's logs are sent.
         remote_write: where samples go beside the portal.
@@ -142,6 +143,7 @@ class AgentConfig:
     docker_url: str = "unix:///var/run/docker.sock"
     docker_config_file: Path | None = None
     container_pids_limit: Annotated[int, Meta(ge=16)] = 4096
+    mps_dir: Path = Path("/run/vedette-mps")
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
     logs: LogSettings = field(default_factory=LogSettings)
     remote_write: RemoteWriteSettings | None = None

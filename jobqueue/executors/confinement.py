@@ -1,8 +1,8 @@
 """The confinement of jobs' containers, by the name of a policy.
 
-Under every policy a container has its own namespaces, no devices but its GPUs, the engine's
-seccomp filter, a limit of processes, and no way to gain privileges (`no-new-privileges`). Policies
-differ in the capabilities of root in the container.
+Under every policy a container has its own namespaces (but for IPC, a client of MPS has the host's),
+no devices but its GPUs, the engine's seccomp filter, a limit of processes, and no way to gain
+privileges (`no-new-privileges`). Policies differ in the capabilities of root in the container.
 
 Source: Docker's documentation, "Runtime privilege and Linux capabilities"; Kubernetes' Pod Security
 Standards, which this follows.
@@ -35,10 +35,13 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def confinement_options(policy: str, *, pids_limit: int) -> dict[str, Any]:
+def confinement_options(
+    policy: str, *, pids_limit: int, uses_host_ipc: bool = False
+) -> dict[str, Any]:
     """Return the keyword arguments that confine a container.
 
-    What the engine's own settings could widen is stated.
+    What the engine's own settings could widen is stated. `uses_host_ipc` opens the host's shared
+    memory to it, as MPS needs it, under every policy.
 
     Raises:
         KeyError: the policy is unknown.
@@ -49,7 +52,7 @@ def confinement_options(policy: str, *, pids_limit: int) -> dict[str, Any]:
         "cap_add": list(CAPABILITIES[policy]),
         "security_opt": ["no-new-privileges:true"],
         "pids_limit": pids_limit,
-        "ipc_mode": "private",
+        "ipc_mode": "host" if uses_host_ipc else "private",
         "cgroupns": "private",
     }
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import docker
+import msgspec
 import pytest
 
 from core.ids import new_id
@@ -184,6 +185,20 @@ def test_no_namespace_is_the_hosts(prisoner: Prisoner, namespace: str) -> None:
     inside = prisoner.results[f"ns_{namespace}"]
     assert re.fullmatch(rf"{namespace}:\[\d+\]", inside)
     assert inside != str(Path(f"/proc/self/ns/{namespace}").readlink())
+
+
+@pytest.mark.parametrize("policy", list(ContainerPolicy))
+def test_a_client_of_mps_has_the_hosts_ipc_namespace_only(
+    docker_engine: DockerEngine, executor: DockerExecutor, policy: ContainerPolicy
+) -> None:
+    spaces = ["pid", "ipc", "net", "uts", "mnt", "cgroup"]
+    script = f"for space in {' '.join(spaces)}; do readlink /proc/self/ns/$space; done"
+    spec = msgspec.structs.replace(spec_of(docker_engine, script, policy), uses_host_ipc=True)
+
+    inside = run(executor, spec).split()
+
+    outside = {str(Path(f"/proc/self/ns/{space}").readlink()) for space in spaces}
+    assert [name for name in inside if name in outside] == [inside[1]]
 
 
 def test_other_processes_devices_and_sockets_are_not_visible(prisoner: Prisoner) -> None:

@@ -83,10 +83,13 @@ def container_options(
         "nano_cpus": int(spec.cpus * NANO),
         "mem_limit": spec.memory_bytes,
         "memswap_limit": spec.memory_bytes,
-        "shm_size": spec.shared_memory_bytes or spec.memory_bytes // 2,
         "log_config": LogConfig(type="json-file", config={"max-size": ENGINE_LOG_SIZE}),
-        **confinement_options(spec.container_policy, pids_limit=pids_limit),
+        **confinement_options(
+            spec.container_policy, pids_limit=pids_limit, uses_host_ipc=spec.uses_host_ipc
+        ),
     }
+    if not spec.uses_host_ipc:  # the host's shared memory has its own size
+        options["shm_size"] = spec.shared_memory_bytes or spec.memory_bytes // 2
     if nvidia_uuids:
         options["device_requests"] = [gpu_request(nvidia_uuids, engine)]
     if amd_uuids:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from collector.config import AgentConfig
 from core.settings import ServerSettings
 from tests.fixtures.in_process import run_vedette
 
@@ -115,3 +116,23 @@ def test_systemd_knows_every_line_of_a_unit(units: Path, name: str, tmp_path: Pa
 
     assert name not in checked.stderr
     assert checked.returncode == 0, checked.stderr
+
+
+def test_the_documented_lines_for_slices_of_gpus_fit_the_agents_unit(
+    units: Path, tmp_path: Path
+) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "gpu-slices.md").read_text(encoding="utf-8")
+    lines = page.partition("```ini\n")[2].partition("```")[0]
+    unit = (units / NAMES[0]).read_text(encoding="utf-8") + lines
+    path = tmp_path / NAMES[0]
+    path.write_text(re.sub(r"(?m)^ExecStart=.*", "ExecStart=/bin/true", unit), encoding="utf-8")
+
+    service = read_unit(path)["Service"]
+    assert f"/run/{service['RuntimeDirectory']}" == str(AgentConfig().mps_dir)
+    assert (service["User"], service["KillMode"]) == ("root", "process")
+    program = shutil.which("systemd-analyze")
+    if program is not None:
+        checked = subprocess.run(
+            [program, "verify", path], capture_output=True, text=True, check=False
+        )
+        assert checked.returncode == 0, checked.stderr

@@ -101,6 +101,20 @@ def test_gpus_are_cdi_devices_where_the_engine_lists_them() -> None:
     assert request["Driver"] == ""
 
 
+def test_a_client_of_mps_has_the_hosts_shared_memory_and_is_confined_otherwise() -> None:
+    usual, shared = (
+        container_options(
+            msgspec.structs.replace(SPEC, uses_host_ipc=uses_host_ipc), owner="dgx-01"
+        )
+        for uses_host_ipc in (False, True)
+    )
+
+    assert (usual["ipc_mode"], shared["ipc_mode"]) == ("private", "host")
+    assert "shm_size" not in shared
+    differing = {name for name in usual if shared.get(name) != usual[name]}
+    assert differing == {"ipc_mode", "shm_size"}
+
+
 def test_paths_ports_shared_memory_and_health_check_reach_the_container() -> None:
     options = container_options(
         owner="dgx-01",

@@ -40,6 +40,7 @@ VALUES: dict[str, tuple[object, str]] = {
         GPUSlice(mode=PartitionMode.TIME_SLICING, gpu_uuid=GPUS[0], share_milli=250),
         "GPU-0|void",
     ),
+    "uses_host_ipc": (True, '"ipc_mode": "host"'),
     "cpus": (3.25, "3.25|3250000000"),
     "memory_bytes": (77 * 2**20, '"mem": 77\\b|80740352'),
     "is_service": (True, ""),
