@@ -60,7 +60,7 @@ def simulated_inventory(config: SimulationConfig, *, executors: Sequence[str] = 
 
 
 def _simulated_gpu(config: SimulationConfig, index: int) -> GPUInfo:
-    is_hopper = "H100" in config.gpu_model or "H200" in config.gpu_model
+    is_hopper = config.is_hopper
     down = int(index == config.nvlink_down_gpu)  # links; as in the samples of simulated_gpu
     return GPUInfo(
         index=index,

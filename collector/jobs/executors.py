@@ -5,6 +5,8 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+import msgspec
+
 from collector.config import AgentConfig
 from core.clock import Clock
 from jobqueue.executors.base import Executor
@@ -15,6 +17,7 @@ from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import Workload
 from plugins.simulation.host import DISK_BYTES
 from protocol.attempts import AttemptSpec
+from protocol.gpu_slices import GPUSlice, PartitionMode
 
 
 def build_executor(
@@ -111,7 +114,9 @@ def _adder(model: SimulatedAppliance) -> Callable[[AttemptSpec, datetime], None]
         model.add(
             Workload(
                 workload_id=spec.attempt_id,
-                gpu_uuids=tuple(spec.gpu_uuids),
+                job_id=spec.job_id,
+                gpu_uuids=() if spec.gpu_slice is not None else tuple(spec.gpu_uuids),
+                gpu_slice=_slice_of(spec),
                 cpus=spec.cpus,
                 memory_bytes=spec.memory_bytes,
                 is_service=spec.is_service,
@@ -120,3 +125,10 @@ def _adder(model: SimulatedAppliance) -> Callable[[AttemptSpec, datetime], None]
         )
 
     return add
+
+
+def _slice_of(spec: AttemptSpec) -> GPUSlice | None:
+    """Return the part of a GPU that an attempt has, with the UUID of its MIG instance."""
+    if spec.gpu_slice is None or spec.gpu_slice.mode is not PartitionMode.MIG:
+        return spec.gpu_slice
+    return msgspec.structs.replace(spec.gpu_slice, uuid=spec.gpu_uuids[0])

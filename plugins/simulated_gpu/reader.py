@@ -1,4 +1,8 @@
-"""GPUs of the simulated appliance: the measurements of nvml and gpu_processes."""
+"""GPUs of the simulated appliance: the measurements of nvml and gpu_processes.
+
+As on real GPUs, one in MIG mode has no utilization, but its instances have memory and, since
+Hopper, the activity of their units. Readings of a GPU that jobs share have no job.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -12,7 +16,8 @@ from plugins.base import (
     PluginUnavailableError,
 )
 from plugins.gpu_processes.reader import GPUProcessesPlugin
-from plugins.nvml.metrics import GPU_METRICS, XID_METRICS
+from plugins.nvml.metrics import GPU_METRICS, SLICE_METRICS, XID_METRICS
+from plugins.simulated_gpu.slices import NOT_UNDER_MIG, cut_gpus, slice_points, users_of
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import GIB, SimulationConfig, fraction
 from plugins.simulation.gpu import MEMORY_CLOCK_HERTZ, RESERVED_BYTES, GPUReading
@@ -60,7 +65,6 @@ _NOT_SIMULATED = frozenset(
         "remapped_rows_uncorrected",
         "clocks_set_by_user",
         "fabric_health_mask",
-        "mig_enabled",
         "persistence_mode",
         "jpeg_utilization_percent",
         "optical_flow_utilization_percent",
@@ -91,6 +95,7 @@ class SimulatedGPUPlugin(BasePlugin):
     traits = PluginTraits(is_simulated=True)
     metrics = (
         *(metric for metric in GPU_METRICS if metric.name not in _NOT_SIMULATED),
+        *SLICE_METRICS,
         *XID_METRICS,
         *(metric for metric in GPUProcessesPlugin.metrics if metric.name == "processes"),
     )
@@ -107,6 +112,12 @@ class SimulatedGPUPlugin(BasePlugin):
         if self._model is None:
             raise PluginUnavailableError("this appliance is not simulated")
         points = gpu_points(self._model, now)
+        points += slice_points(
+            self._model,
+            cut_gpus(self._model),
+            now,
+            activity_shares=ACTIVITY_SHARES if self._model.config.is_hopper else {},
+        )
         points += xid_points(self._model.config, now, before=self._model.mark_events_read(now))
         if self._processes_at is None or now - self._processes_at >= PROCESSES_EVERY:
             self._processes_at = now
@@ -130,6 +141,7 @@ WORN_SRAM_ERRORS = 11
 def gpu_points(model: SimulatedAppliance, now: datetime, *, is_brief: bool = False) -> list[Point]:
     """Return measurement `gpu`; `is_brief` omits rarely used fields, for history."""
     time_ns = to_ns(now)
+    cut = {} if is_brief else cut_gpus(model)
     points = []
     for index, (uuid, reading) in enumerate(model.read(now).gpus.items()):
         tags = {"gpu": str(index), "uuid": uuid, "model": model.config.gpu_model}
@@ -138,6 +150,10 @@ def gpu_points(model: SimulatedAppliance, now: datetime, *, is_brief: bool = Fal
             fields = {"lost": 1}
         elif not is_brief:
             fields |= _other_fields(index, reading, model.config)
+            fields["mig_enabled"] = int(uuid in cut)
+        if uuid in cut:
+            hidden = (*NOT_UNDER_MIG, *ACTIVITY_SHARES)
+            fields = {name: value for name, value in fields.items() if name not in hidden}
         points.append(Point("gpu", tags, fields, time_ns))
     return points
 
@@ -149,6 +165,7 @@ def process_points(
 
     `holders` returns the job ID of each allocated GPU UUID.
     """
+    cut = cut_gpus(model)
     for index, (uuid, reading) in enumerate(model.read(now).gpus.items()):
         if index == model.config.lost_gpu:
             continue
@@ -158,6 +175,8 @@ def process_points(
             job = {"job": holders[uuid]} if uuid in holders else {}
             owner = {"owner": "job"} | job
             yield _process(tags | owner, held, reading.utilization_percent, now)
+        for own_tags, fields in users_of(model, uuid, cut, now):
+            yield Point("gpu_process", tags | own_tags, fields, to_ns(now))
         if index == model.config.external_gpu:
             yield _process(tags | {"owner": "host"}, EXTERNAL_BYTES, 0.0, now)
 

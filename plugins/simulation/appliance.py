@@ -4,23 +4,25 @@ Plugins read it, the simulated executor adds and removes workloads, from differe
 *workload* is a job's use of hardware: allocated GPUs, cores, memory, and its start.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from threading import Lock
 
 from plugins.simulation.config import SimulationConfig, Workload
-from plugins.simulation.gpu import GPUReading, SimulatedGPU
+from plugins.simulation.gpu import GPUReading, SimulatedGPU, SliceReading
 from plugins.simulation.host import HostReading, SimulatedHost
 from plugins.simulation.mig import SimulatedMIGDriver
 
 
 @dataclass(frozen=True, slots=True)
 class ApplianceReading:
-    """All readings at one instant; GPUs by UUID, in index order."""
+    """All readings at one instant: GPUs by UUID, in index order, and the parts of GPUs in use."""
 
     host: HostReading
     gpus: Mapping[str, GPUReading]
+    slices: Sequence[SliceReading]
 
 
 class SimulatedAppliance:
@@ -29,16 +31,22 @@ class SimulatedAppliance:
     Args:
         is_restart: an earlier agent reported the events at its start: the driver reports a lost GPU
             only once.
+        mig_state_path: where MIG's modes and instances stay between starts.
 
     Attributes:
         mig: cuts its GPUs.
     """
 
     def __init__(
-        self, config: SimulationConfig, *, started_at: datetime, is_restart: bool = False
+        self,
+        config: SimulationConfig,
+        *,
+        started_at: datetime,
+        is_restart: bool = False,
+        mig_state_path: Path | None = None,
     ) -> None:
         self.config = config
-        self.mig = SimulatedMIGDriver(config)
+        self.mig = SimulatedMIGDriver(config, state_path=mig_state_path)
         self._started_at = started_at
         self._looked_at = started_at if is_restart else None
         self._lock = Lock()
@@ -96,9 +104,20 @@ class SimulatedAppliance:
             running, key=lambda workload: (workload.until_at is None, workload.workload_id)
         )
         holder = {uuid: workload for workload in work for uuid in workload.gpu_uuids}
+        slices = [
+            gpu.read_slice(workload, workload.gpu_slice, now)
+            for workload in work
+            if workload.gpu_slice is not None
+            and (gpu := self._gpus.get(workload.gpu_slice.gpu_uuid)) is not None
+        ]
         gpus = {
-            uuid: gpu.advance(holder.get(uuid), now, elapsed_seconds=elapsed_seconds)
+            uuid: gpu.advance(
+                holder.get(uuid),
+                now,
+                elapsed_seconds=elapsed_seconds,
+                slices=[own for own in slices if own.gpu_slice.gpu_uuid == uuid],
+            )
             for uuid, gpu in self._gpus.items()
         }
         host = self._host.advance(work, now, elapsed_seconds=elapsed_seconds)
-        return ApplianceReading(host, gpus)
+        return ApplianceReading(host, gpus, slices)

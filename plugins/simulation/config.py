@@ -8,6 +8,8 @@ from functools import lru_cache
 from hashlib import sha256
 from uuid import UUID
 
+from protocol.gpu_slices import GPUSlice
+
 GIB = 1024**3
 
 
@@ -52,6 +54,11 @@ class SimulationConfig:
     outage_seconds: float = 0.0
 
     @property
+    def is_hopper(self) -> bool:
+        """Whether its GPUs are of that architecture, or else of Ampere."""
+        return "H100" in self.gpu_model or "H200" in self.gpu_model
+
+    @property
     def gpu_uuids(self) -> list[str]:
         """UUIDs in NVML's format, derived from the seed."""
         names = (f"{self.seed}/gpu{index}" for index in range(self.gpu_count))
@@ -63,6 +70,8 @@ class Workload:
     """A workload.
 
     Attributes:
+        gpu_slice: the part of a GPU that it has, in place of `gpu_uuids`.
+        job_id: whose work it is; "" outside of jobs.
         intensity: the GPU load that it causes (0 to 1).
         until_at: when it ends by itself; None for one of a job, which ends it. Without a job, its
             GPUs work but are not allocated, and a job takes them over.
@@ -70,6 +79,8 @@ class Workload:
 
     workload_id: str
     gpu_uuids: Sequence[str] = ()
+    gpu_slice: GPUSlice | None = None
+    job_id: str = ""
     cpus: float = 1.0
     memory_bytes: int = 0
     is_service: bool = False

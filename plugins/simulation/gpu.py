@@ -1,10 +1,12 @@
 """One simulated GPU: memory fills, utilization and power rise, temperature lags, heat throttles."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from plugins.simulation.config import Workload, approach, fraction, wander
+from protocol.gpu_slices import GPUSlice
 
 IDLE_WATTS = 70.0
 IDLE_CLOCK_HERTZ = 345_000_000
@@ -39,6 +41,16 @@ class GPUReading:
     is_held: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SliceReading:
+    """Readings of a workload's part of a GPU; the utilization is that of the part."""
+
+    workload: Workload
+    gpu_slice: GPUSlice
+    utilization_percent: float
+    memory_used_bytes: int
+
+
 class SimulatedGPU:
     """State of one GPU between readings."""
 
@@ -62,12 +74,23 @@ class SimulatedGPU:
         self._is_throttled = False
 
     def advance(
-        self, workload: Workload | None, now: datetime, *, elapsed_seconds: float
+        self,
+        workload: Workload | None,
+        now: datetime,
+        *,
+        elapsed_seconds: float,
+        slices: Sequence[SliceReading] = (),
     ) -> GPUReading:
-        """Return the reading at `now`, `elapsed_seconds` after the last."""
+        """Return the reading at `now`, `elapsed_seconds` after the last.
+
+        `slices` are those of the workloads that share it.
+        """
         seconds = now.timestamp()
-        utilization = self._utilization(workload, now)
+        shares = (own.utilization_percent * own.gpu_slice.share_milli / 1000 for own in slices)
+        utilization = min(100.0, sum(shares)) if slices else self._utilization(workload, now)
         self._fill_memory(workload, elapsed_seconds)
+        if slices:
+            self._memory_used = RESERVED_BYTES + sum(own.memory_used_bytes for own in slices)
         watts = self._power(utilization, seconds)
         self._joules += watts * elapsed_seconds
         self._heat(watts, seconds, elapsed_seconds)
@@ -81,6 +104,20 @@ class SimulatedGPU:
             energy_joules=round(self._joules, 1),
             is_throttled=self._is_throttled,
             is_held=workload is not None and workload.until_at is None,
+        )
+
+    def read_slice(self, workload: Workload, gpu_slice: GPUSlice, now: datetime) -> SliceReading:
+        """Return the reading of a workload that has a part of this GPU."""
+        name = f"memory:{workload.workload_id}/{self._name}"
+        limit = gpu_slice.memory_bytes or self._memory_bytes * gpu_slice.share_milli / 1000
+        filled = approach(
+            0, 1, elapsed_seconds=workload.age_seconds(now), lag_seconds=MEMORY_LAG_SECONDS
+        )
+        return SliceReading(
+            workload=workload,
+            gpu_slice=gpu_slice,
+            utilization_percent=float(round(self._utilization(workload, now))),
+            memory_used_bytes=int(filled * (0.45 + 0.45 * fraction(name)) * limit),
         )
 
     def _fill_memory(self, workload: Workload | None, elapsed_seconds: float) -> None:

@@ -135,6 +135,8 @@ def test_outages_are_off_by_default(model: SimulatedAppliance) -> None:
 
 
 def simulated_points(model: SimulatedAppliance) -> list[Point]:
+    model.mig.set_mode(CONFIG.gpu_uuids[1], enabled=True)
+    model.mig.create(CONFIG.gpu_uuids[1], "1g.10gb", 0)
     context = PluginContext(simulation=model)
     return [
         *SimulatedGPUPlugin(NoSettings(), context).gather(after(1)),
@@ -150,7 +152,7 @@ def test_simulated_points_have_the_declared_fields_only(model: SimulatedApplianc
     fields: dict[str, set[str]] = {}
     for point in simulated_points(model):
         fields.setdefault(point.measurement, set()).update(point.fields)
-    on_gpus = [fields.pop(name) for name in ("gpu", "gpu_process", "gpu_xid")]
+    on_gpus = [fields.pop(name) for name in ("gpu", "gpu_slice", "gpu_process", "gpu_xid")]
     assert set().union(*on_gpus) == declared_fields("simulated_gpu")
     assert fields.keys() == {
         "cpu",
@@ -227,6 +229,8 @@ def test_a_field_has_the_type_that_the_real_plugin_gives_it(model: SimulatedAppl
         "fabric_degraded",
         "remapped_rows_failed",
         "lost",
+        "mig_enabled",
+        "multiprocessors",
         "processes",
         "events",
     }
