@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 
 from sqlalchemy.orm import Session
 
+from cli.demo_slices import add_policies
 from core.db import SessionFactory, transaction
 from tenants.enrollment import create_enrollment_token
 from tenants.models import Role
@@ -91,6 +92,8 @@ def _create(
         slug: create_tenant(session, name=name, slug=slug, now=now)
         for slug, name in tenants.items()
     }
+    for slug, tenant in created.items():
+        add_policies(session, tenant.id, slug, now=now)
     for user, password in users:
         create_user(
             session,

@@ -17,6 +17,7 @@ import click
 
 from cli.bootstrap import DEMO_PASSWORD
 from cli.demo_past import add_past
+from cli.demo_slices import SHARING_LABEL, SLICE_JOBS
 from cli.demo_users import DemoUser
 from cli.supervision import stop_event, stop_with_parent
 from collector.agent import Agent
@@ -67,17 +68,23 @@ A100 = replace(
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One simulated appliance: its tenant, name, site, and what is simulated."""
+    """One simulated appliance: its tenant, name, site, and what is simulated.
+
+    With `sharing`, the demo's partition policies cover its GPUs, and it has no past.
+    """
 
     tenant: str
     name: str
     site: str
     simulation: SimulationConfig
+    sharing: str = ""
 
 
-def _member(tenant: str, name: str, site: str, model: SimulationConfig, **faults: int) -> Member:
+def _member(
+    tenant: str, name: str, site: str, model: SimulationConfig, *, sharing: str = "", **faults: int
+) -> Member:
     simulation = replace(model, seed=f"{tenant}/{name}", hostname=name, **faults)  # type: ignore[arg-type]
-    return Member(tenant, name, site, simulation)
+    return Member(tenant, name, site, simulation, sharing)
 
 
 FLEET = (
@@ -87,12 +94,15 @@ FLEET = (
     _member("acme", "dgx-04", "Porto", A100, outage_every_seconds=900, outage_seconds=75),
     _member("acme", "dgx-05", "Porto", A100, lost_gpu=5),
     _member("acme", "dgx-06", "Porto", A100, nvlink_down_gpu=1),
+    _member("acme", "lab-01", "Lyon", H100, sharing="mig", gpu_count=2),
+    _member("acme", "lab-02", "Porto", A100, sharing="mps", gpu_count=2),
     _member("globex", "hgx-a1", "Austin", H200),
     _member("globex", "hgx-a2", "Austin", H200),
     _member("globex", "hgx-a3", "Austin", H200, hot_gpu=5),
     _member("globex", "hgx-b1", "Osaka", H100, xid_gpu=6),
     _member("globex", "hgx-b2", "Osaka", H100, outage_every_seconds=1500, outage_seconds=75),
     _member("globex", "hgx-b3", "Osaka", H100, external_gpu=0),
+    _member("globex", "lab-a1", "Austin", H200, sharing="mig", gpu_count=2),
 )
 
 
@@ -145,8 +155,14 @@ def _runners(
             history_lock=history_lock,
         )
         yield member.name, appliance.run
-    for seed, email in enumerate(USERS_OF_TENANTS.values()):
-        user = DemoUser(portal_url, email=email, password=DEMO_PASSWORD, seed=seed)
+    for seed, (tenant, email) in enumerate(USERS_OF_TENANTS.items()):
+        user = DemoUser(
+            portal_url,
+            email=email,
+            password=DEMO_PASSWORD,
+            seed=seed,
+            slice_jobs=SLICE_JOBS[tenant],
+        )
         yield email, user.run
 
 
@@ -186,16 +202,19 @@ class _Appliance:
         now, marker = utc_now(), self._home / START_MARKER
         is_restart = marker.exists()
         simulation = SimulatedAppliance(
-            self._member.simulation, started_at=now, is_restart=is_restart
+            self._member.simulation,
+            started_at=now,
+            is_restart=is_restart,
+            mig_state_path=self._home / "simulated-mig.json",
         )
-        if not is_restart:
+        if not is_restart and not self._member.sharing:
             continue_history(simulation, start_at=now - self._history, end_at=now)
         marker.touch()
         agent = Agent(self._config, identity, simulation=simulation)
-        history = threading.Thread(
-            target=self._send_history, args=(agent, identity, now), daemon=True
-        )
-        history.start()
+        if not self._member.sharing:
+            threading.Thread(
+                target=self._send_history, args=(agent, identity, now), daemon=True
+            ).start()
         agent.run(stop)
 
     def _send_history(self, agent: Agent, identity: Identity, now: datetime) -> None:
@@ -232,5 +251,6 @@ class _Appliance:
             inventory=simulated_inventory(self._member.simulation, executors=["simulated"]),
             data_dir=self._home,
             site=self._member.site,
+            labels={SHARING_LABEL: self._member.sharing} if self._member.sharing else {},
             tls=TLSContexts(TLSFiles(also_trusted=portal_authority_files(self._home))),
         )

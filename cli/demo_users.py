@@ -1,16 +1,19 @@
 """Demo users: they keep the simulated fleet busy, through the REST API.
 
-One user of each tenant submits jobs whenever too many simulated GPUs are idle.
+One user of each tenant submits jobs whenever too many simulated GPUs are idle, and further ones for
+slices of the GPUs that are shared.
 """
 
 import logging
 import random
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import requests
 
+from cli.demo_slices import SHARING_LABEL, SliceJob
 from core.errors import VedetteError
 from vedette.client import Client
 from vedette.connection import call_portal
@@ -52,9 +55,18 @@ JOBS = (
 class DemoUser:
     """A user who keeps the simulated appliances of a tenant busy."""
 
-    def __init__(self, portal_url: str, *, email: str, password: str, seed: int) -> None:
+    def __init__(
+        self,
+        portal_url: str,
+        *,
+        email: str,
+        password: str,
+        seed: int,
+        slice_jobs: Sequence[SliceJob] = (),
+    ) -> None:
         self._url = portal_url
         self._login = (email, password)
+        self._slice_jobs = slice_jobs
         self._random = random.Random(seed)  # noqa: S311 - not for security
         self._client: Client | None = None
         self._simulated: dict[str, bool] = {}
@@ -63,7 +75,7 @@ class DemoUser:
         """Submit jobs until `stop` is set; retry while the portal is unavailable."""
         while not stop.wait(PAUSE_SECONDS):
             try:
-                self._submit_when_idle(self._signed_in_client())
+                self._submit(self._signed_in_client())
             except VedetteError as error:
                 log.warning("%s: %s", self._login[0], error.message)
         if self._client is not None:
@@ -79,21 +91,31 @@ class DemoUser:
             self._client = Client(self._url, token["secret"])
         return self._client
 
-    def _submit_when_idle(self, client: Client) -> None:
-        online = client.get("/appliances", state="online", page_size=100)["items"]
-        appliances = [item for item in online if self._is_simulated(client, item["id"])]
-        total = sum(appliance["gpu_count"] for appliance in appliances)
+    def _submit(self, client: Client) -> None:
         running, starting, queued = (
             client.get("/jobs", state=state, page_size=100)["items"]
             for state in ("running", "starting", "queued")
         )
-        busy = sum(job["gpus"] for job in running + starting + queued)
+        self._submit_when_idle(client, running + starting, queued)
+        names = [job["name"] for job in running + starting + queued]
+        if wanted := next((job for job in self._slice_jobs if job.is_missing(names)), None):
+            client.post("/jobs", wanted.request(self._random))
+
+    def _submit_when_idle(
+        self, client: Client, active: list[dict[str, Any]], queued: list[dict[str, Any]]
+    ) -> None:
+        online = client.get("/appliances", state="online", page_size=100)["items"]
+        appliances = [item for item in online if self._is_simulated(client, item["id"])]
+        whole = [item for item in appliances if SHARING_LABEL not in item["labels"]]
+        total = sum(appliance["gpu_count"] for appliance in whole)
+        waiting = [job for job in queued if job["gpus"]]
+        busy = sum(job["gpus"] for job in active + waiting)
         # One at a time: jobs that load their data together would show in every chart.
-        if busy < MIN_BUSY_RATIO * total and len(queued) < MAX_QUEUED:
+        if busy < MIN_BUSY_RATIO * total and len(waiting) < MAX_QUEUED:
             request = self._next_job()
             if any(item["gpu_count"] for item in online if item not in appliances):
                 # The images don't exist: keep the jobs off real GPUs.
-                request["appliance_id"] = self._random.choice(appliances)["id"]
+                request["appliance_id"] = self._random.choice(whole)["id"]
             client.post("/jobs", request)
 
     def _is_simulated(self, client: Client, appliance_id: str) -> bool:

@@ -120,7 +120,7 @@ def _start_agents(
             children.append(plan.agent())
     if is_demo:
         with _step(
-            "simulated fleet of twelve appliances; a day of history follows in the background"
+            "simulated fleet of fifteen appliances; a day of history follows in the background"
         ):
             children.append(plan.fleet())
 

@@ -24,7 +24,7 @@ from plugins.simulation.gpu import MEMORY_CLOCK_HERTZ, RESERVED_BYTES, GPUReadin
 from protocol.gpu_processes import GPUProcess
 from timeseries.points import FieldValue, Point
 
-# GPU owners change rarely, and the demo has twelve appliances in one process.
+# GPU owners change rarely, and the demo has fifteen appliances in one process.
 PROCESSES_EVERY = timedelta(seconds=10)
 # Of the utilization: how busy mixed-precision training keeps the units of a GPU.
 ACTIVITY_SHARES = {
