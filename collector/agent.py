@@ -87,7 +87,11 @@ class Agent:
             identity.appliance_id if identity is not None else config.name or socket.gethostname()
         )
         if simulation is None and config.executor == "simulated":
-            simulation = SimulatedAppliance(SimulationConfig(seed=self._name), started_at=clock())
+            simulation = SimulatedAppliance(
+                SimulationConfig(seed=self._name),
+                started_at=clock(),
+                mig_state_path=config.data_dir / "simulated-mig.json",
+            )
         self._config = config
         self._identity = identity
         self._clock = clock
@@ -108,7 +112,7 @@ class Agent:
                 registry_token=self._registry_token,
                 clock=clock,
             )
-        self._slices = build_slices(self._executor, simulation=simulation)
+        self._slices = build_slices(config, self._executor, simulation=simulation, clock=clock)
         self._runner = self._build_runner()
         self._samples = SampleWriter(
             self._buffer, flush_interval_seconds=config.flush_interval_seconds
