@@ -52,6 +52,13 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Order of the queue; repeatable. [default: today's]",
 )
 @click.option("--add", "added", multiple=True, help="Appliances to add, such as 2xdgx-01.")
+@click.option("--shares", multiple=True, help="Shares of a project, such as 2=3; repeatable.")
+@click.option(
+    "--quota",
+    "quotas",
+    multiple=True,
+    help="Quota of a project, such as 2:gpus:guaranteed=4,maximum=8 or 2:gpus:none; repeatable.",
+)
 @click.option("--preemption/--no-preemption", default=None, help="Whether jobs may be displaced.")
 @click.option(
     "--picture",
@@ -92,16 +99,19 @@ def simulate(
     policies: tuple[str, ...],
     orders: tuple[str, ...],
     added: tuple[str, ...],
+    shares: tuple[str, ...],
+    quotas: tuple[str, ...],
     preemption: bool | None,
     picture_path: Path | None,
     seeds: int,
     demand_percent: float,
     form: str,
 ) -> None:
-    """Try placement policies, orders of the queue, and hardware.
+    """Try placement policies, orders of the queue, shares, quotas, and hardware.
 
     With --jobs, recorded jobs are replayed as they were submitted: first under the rules that the
-    queue has today, then under each other policy and order, and with the appliances that you add.
+    queue has today, then under each other policy and order, with the shares and quotas that you
+    change and the appliances that you add. Projects are numbers, as in the recording.
 
     With --nodes and --pods, files in the format of Alibaba's cluster-trace-gpu-v2023, jobs are
     drawn from the pods at random, with replacement, until they have requested the demand; they
@@ -119,7 +129,14 @@ def simulate(
         _try_trace(nodes, pods, names or POLICY_NAMES, (seeds, demand_percent), form=form)
         return
     recording = read_trace(nodes, pods) if nodes and pods else read_recording(jobs or Path())
-    changes = Changes(policies=names, orders=orders, added=added, allows_preemption=preemption)
+    changes = Changes(
+        policies=names,
+        orders=orders,
+        added=added,
+        shares=shares,
+        quotas=quotas,
+        allows_preemption=preemption,
+    )
     simulate_jobs(recording, changes, form=form, picture_path=picture_path)
 
 

@@ -39,10 +39,14 @@ def decide_all(planner: Planner, job: JobView) -> list[Decision]:
     if held:
         return _for_members(job, Decision(job_id=job.id, action=Action.HELD, reason=held))
     allowed = msgspec.structs.replace(job, gpu_models=verdict.job.gpu_models)
-    places = _free_places(planner, allowed)
-    if places is not None:
-        return _assign(planner, allowed, places)
-    return _for_members(job, _wait(planner, allowed, verdict))
+    started = start_all(planner, allowed)
+    return started or _for_members(job, wait_for_all(planner, allowed, verdict))
+
+
+def start_all(planner: Planner, job: JobView) -> list[Decision]:
+    """Return the decisions for all members of a gang that can start now; none if it can't."""
+    places = _free_places(planner, job)
+    return [] if places is None else _assign(planner, job, places)
 
 
 def fitting_members(
@@ -179,8 +183,8 @@ def _assign(planner: Planner, job: JobView, places: Places) -> list[Decision]:
     return decisions
 
 
-def _wait(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
-    """Protect the gang where it fits first, and say what it waits for."""
+def wait_for_all(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
+    """Protect a gang where it fits first, and say what it waits for."""
     ledger, nodes = planner.ledger, len(job.members)
     feasible, rejections = planner.feasible(job.shape)
     limit = capacity(ledger, job.shape, feasible, is_usable=True)

@@ -59,7 +59,7 @@ def replace_quotas(
         InvalidInputError: names every invalid field by its place, such as `quotas.0.maximum`; a
             guarantee that can't be kept comes with the nearest that can.
     """
-    errors = _errors(requests)
+    errors = quota_errors(requests)
     if errors:
         _refuse(errors)
     guarantees = {request.key: request.guaranteed for request in requests}
@@ -125,7 +125,8 @@ def tenant_hardware(
     return totals
 
 
-def _errors(requests: Sequence[QuotaRequest]) -> dict[str, list[str]]:
+def quota_errors(requests: Sequence[QuotaRequest]) -> dict[str, list[str]]:
+    """Return what is wrong with the quotas of a project, by field."""
     errors: dict[str, list[str]] = {}
     if len(requests) > MAX_QUOTAS:
         errors["quotas"] = [f"There are {len(requests)} quotas; use at most {MAX_QUOTAS}."]

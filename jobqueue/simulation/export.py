@@ -1,24 +1,34 @@
 """A recording of a tenant's own jobs, without names of users, projects and jobs."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 from itertools import groupby
 from typing import Any
 
+from msgspec.structs import replace
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
+from jobqueue.fairshare.accounts import Projects, read_projects
+from jobqueue.fairshare.settings import OrderPolicy
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.views import ApplianceView
-from jobqueue.projects.models import Project
+from jobqueue.projects.models import ProjectQuota
+from jobqueue.projects.quotas import LIMITS, QuotaRequest
+from jobqueue.reservations.models import Reservation
+from jobqueue.reservations.periods import periods_until
 from jobqueue.simulation.recording import (
+    USUAL_ORDER,
     QueueRules,
     RecordedAppliance,
     RecordedGPU,
     RecordedJob,
+    RecordedProject,
+    RecordedReservation,
     Recording,
 )
 from jobqueue.usage.measuring import Period
@@ -55,30 +65,47 @@ def recorded_jobs(
     """
     scope.require(Permission.MANAGE_APPLIANCES)
     tenant_id = scope.require_tenant()
+    recording, _ = record(session, tenant_id, period, is_anonymous=is_anonymous, now=now)
+    return recording
+
+
+def record(
+    session: Session,
+    tenant_id: str,
+    period: Period,
+    *,
+    is_anonymous: bool = False,
+    has_jobs: bool = True,
+    now: datetime,
+) -> tuple[Recording, dict[str, int]]:
+    """Return a tenant's recording, and the numbers of its projects by name.
+
+    With `has_jobs` false, it is all but the jobs.
+    """
     views = sorted(tenant_views(session, tenant_id), key=lambda view: view.name)
     names = {
         view.id: f"appliance-{number}" if is_anonymous else view.name
         for number, view in enumerate(views, 1)
     }
     reader = _Reader(period.since, names, models_of(views), now)
-    jobs = [reader.job(rows) for rows in _rows(session, tenant_id, period)]
+    rows = _rows(session, tenant_id, period) if has_jobs else iter(())
+    jobs = _gangs_together(reader.job(attempts) for attempts in rows)
     if len(jobs) > MAX_JOBS:
         raise InvalidInputError(
             f"More than {MAX_JOBS:,} jobs were submitted then. Choose a shorter period."
         )
-    settings = settings_of(session, tenant_id)
-    return Recording(
+    projects = read_projects(session, tenant_id)
+    recording = Recording(
         appliances=[_appliance(view, names[view.id]) for view in views],
-        rules=QueueRules(
-            policy=settings.placement_policy,
-            allows_preemption=settings.allows_preemption,
-            max_gpus_per_user=settings.max_gpus_per_user,
-            max_gpus=settings.max_gpus,
-        ),
+        rules=_rules(session, tenant_id),
         watts_by_model=_watts_by_model(session, tenant_id),
-        shares=_shares(session, tenant_id, reader.projects),
+        projects=_projects(session, tenant_id, projects, reader),
+        reservations=_reservations(session, projects, period, reader, tenant_id=tenant_id),
         jobs=jobs,
     )
+    return recording, {
+        project.name: _number(reader.projects, ident) for ident, project in projects.rows.items()
+    }
 
 
 class _Reader:
@@ -88,14 +115,15 @@ class _Reader:
         self, start: datetime, names: dict[str, str], models: set[str], now: datetime
     ) -> None:
         self.projects: dict[str, int] = {}
-        self._users: dict[str, int] = {}
-        self._start, self._names, self._models, self._now = start, names, models, now
+        self.users: dict[str, int] = {}
+        self.start, self.names, self._models, self._now = start, names, models, now
 
-    def job(self, rows: Sequence[Row[*tuple[Any, ...]]]) -> RecordedJob:
+    def job(self, rows: Sequence[Row[*tuple[Any, ...]]]) -> tuple[str | None, RecordedJob]:
+        """Return the gang of a job, None if it is none, and the job."""
         row = rows[0]
         runs = [(attempt.ended_at or self._now) - attempt.began_at for attempt in rows]
-        return RecordedJob(
-            submitted_seconds=(row.submitted_at - self._start).total_seconds(),
+        return row.array_id if row.nodes > 1 else None, RecordedJob(
+            submitted_seconds=(row.submitted_at - self.start).total_seconds(),
             run_seconds=max(0.0, sum(runs, timedelta()).total_seconds()),
             time_limit_seconds=row.time_limit_seconds,
             gpus=row.gpus,
@@ -105,12 +133,30 @@ class _Reader:
             else (),
             cpus=row.cpus,
             memory_bytes=row.memory_bytes,
-            appliance=self._names.get(row.appliance_id or "", ""),
+            appliance=self.names.get(row.appliance_id or "", ""),
             priority=row.priority,
             is_preemptible=row.is_preemptible,
-            user=_number(self._users, row.user_id),
+            user=_number(self.users, row.user_id),
             project=_number(self.projects, row.project_id),
         )
+
+
+def _gangs_together(jobs: Iterable[tuple[str | None, RecordedJob]]) -> list[RecordedJob]:
+    """Return jobs with the members of each gang that ran as one, which ran as long as the longest.
+
+    Members are submitted together; the gang is where its first one is.
+    """
+    listed: list[RecordedJob] = []
+    gangs: dict[str, int] = {}
+    for gang_id, job in jobs:
+        place = None if gang_id is None else gangs.setdefault(gang_id, len(listed))
+        if place is None or place == len(listed):
+            listed.append(job)
+            continue
+        first = listed[place]
+        run_seconds = max(first.run_seconds, job.run_seconds)
+        listed[place] = replace(first, nodes=first.nodes + 1, run_seconds=run_seconds)
+    return listed
 
 
 def _number(numbers: dict[str, int], ident: str | None) -> int:
@@ -136,6 +182,8 @@ def _rows(
             Job.is_preemptible,
             Job.user_id,
             Job.project_id,
+            Job.array_id,
+            func.coalesce(Job.nodes, 1).label("nodes"),
             Attempt.started_at.label("began_at"),
             Attempt.finished_at.label("ended_at"),
         )
@@ -180,11 +228,73 @@ def _watts_by_model(session: Session, tenant_id: str) -> dict[str, float]:
     return {model: round(float(energy) * 1000 / float(time), 1) for model, energy, time in rows}
 
 
-def _shares(session: Session, tenant_id: str, projects: dict[str, int]) -> dict[int, float]:
-    """Return the shares of projects by their numbers."""
-    statement = select(Project.id, Project.shares).where(Project.tenant_id == tenant_id)
-    return {
-        projects[ident]: float(shares)
-        for ident, shares in session.execute(statement)
-        if ident in projects
-    }
+def _rules(session: Session, tenant_id: str) -> QueueRules:
+    settings = settings_of(session, tenant_id)
+    ordering = settings.ordering
+    is_usual = ordering.policy is OrderPolicy.FIFO
+    return QueueRules(
+        policy=settings.placement_policy,
+        order=USUAL_ORDER if is_usual else ordering.policy.value,
+        ordering=ordering,
+        allows_preemption=settings.allows_preemption,
+        max_gpus_per_user=settings.max_gpus_per_user,
+        max_gpus=settings.max_gpus,
+    )
+
+
+def _projects(
+    session: Session, tenant_id: str, projects: Projects, reader: _Reader
+) -> list[RecordedProject]:
+    """Return the projects of a tenant; those without jobs have the last numbers."""
+    quotas: defaultdict[str, list[QuotaRequest]] = defaultdict(list)
+    stored = select(ProjectQuota).where(ProjectQuota.tenant_id == tenant_id)
+    for quota in session.scalars(stored.order_by(ProjectQuota.id)).unique():
+        limits = {name: getattr(quota, name) for name in LIMITS}
+        request = QuotaRequest(resource=quota.resource, gpu_model=quota.gpu_model, **limits)
+        quotas[quota.project_id].append(request)
+    members: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for account, shares in projects.member_shares.items():
+        members[account.project_id][_number(reader.users, account.user_id)] = shares
+    return [
+        RecordedProject(
+            project=_number(reader.projects, ident),
+            parent=_number(reader.projects, project.parent_id),
+            shares=project.shares,
+            member_shares=members[ident],
+            quotas=tuple(quotas[ident]),
+        )
+        for ident, project in projects.rows.items()
+    ]
+
+
+def _reservations(
+    session: Session, projects: Projects, period: Period, reader: _Reader, *, tenant_id: str
+) -> list[RecordedReservation]:
+    """Return when today's reservations apply in a period, and as long again after it.
+
+    Those for an archived project keep nothing.
+    """
+    archived = {ident for ident, row in projects.rows.items() if row.archived_at is not None}
+    until = period.until + (period.until - period.since)
+    stored = session.scalars(select(Reservation).where(Reservation.tenant_id == tenant_id))
+    listed = []
+    for reservation in stored:
+        periods = periods_until(reservation, until, now=period.since)
+        seconds = [
+            ((begin - reader.start).total_seconds(), (end - reader.start).total_seconds())
+            for begin, end in periods
+            if begin < until
+        ]
+        appliances = [
+            reader.names[ident] for ident in reservation.appliance_ids if ident in reader.names
+        ]
+        if seconds and appliances and reservation.project_id not in archived:
+            listed.append(
+                RecordedReservation(
+                    appliances=tuple(appliances),
+                    periods=tuple(seconds),
+                    project=_number(reader.projects, reservation.project_id),
+                    gpus=reservation.gpus,
+                )
+            )
+    return listed

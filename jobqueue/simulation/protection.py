@@ -15,7 +15,7 @@ from jobqueue.placement.backfill import Reservations, earliest_start
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger, Mask
 from jobqueue.placement.views import JobView
 
-Key = tuple[float, float, int]
+Key = tuple[bool, float, float, int]
 # Instants are compared as floats here, which are coarser than a microsecond.
 _TOLERANCE = 1e-3
 
@@ -37,6 +37,8 @@ class Protection(Reservations):
         self.opened: set[int] = set()
         self._key = key
         self._bound: dict[int, list[tuple[Key, str, JobView]]] = {}
+        # Where gangs are protected, and when all of their members can start.
+        self._gangs: dict[str, tuple[datetime, list[int]]] = {}
         # When the protected job can start by time limits, and what it leaves over from then on.
         self._starts_at = np.full(ledger.size, np.inf)
         self._spare_milli = np.zeros(ledger.size, np.int64)
@@ -44,17 +46,28 @@ class Protection(Reservations):
         self._spare_memory = np.zeros(ledger.size, np.int64)
         self._stale: set[int] = set()
 
-    def add(
-        self,
-        place: int,
-        job: JobView,
-        *,
-        not_before: datetime | None = None,  # noqa: ARG002 - for gangs, which no recording has
-    ) -> None:
-        """Bind a waiting job to an appliance."""
+    def add(self, place: int, job: JobView, *, not_before: datetime | None = None) -> None:
+        """Bind a waiting job, or members of a waiting gang, to an appliance."""
         key = self._key(job.id)
-        if key is not None:
-            heapq.heappush(self._bound.setdefault(place, []), (key, job.id, job))
+        if key is None:
+            return
+        if not_before is not None:
+            self._gangs.setdefault(job.id, (not_before, []))[1].append(place)
+        heapq.heappush(self._bound.setdefault(place, []), (key, job.id, job))
+        self.settle(place)
+
+    def protects_gang(self, job_id: str, *, now: datetime) -> bool:
+        """Return whether a gang is protected, and could not have started yet."""
+        return job_id in self._gangs and self._gangs[job_id][0] > now
+
+    def drop_gang(self, job_id: str) -> None:
+        """Protect a gang no longer."""
+        _, places = self._gangs.pop(job_id, (None, ()))
+        self.gangs -= bool(places)
+        for place in places:
+            kept = [bound for bound in self._bound.get(place, ()) if bound[1] != job_id]
+            heapq.heapify(kept)
+            self._bound[place] = kept
             self.settle(place)
 
     def settle(self, place: int) -> None:
@@ -65,8 +78,11 @@ class Protection(Reservations):
         while bound and self._key(bound[0][1]) is None:
             heapq.heappop(bound)
         before = self.jobs.pop(place, None)
+        self._not_before.pop(place, None)
         if bound:
             self.jobs[place] = bound[0][2]
+            if bound[0][1] in self._gangs:
+                self._not_before[place] = self._gangs[bound[0][1]][0]
         else:
             del self._bound[place]
             self._starts_at[place] = np.inf
@@ -132,6 +148,7 @@ class Protection(Reservations):
         ledger, earlier = self._ledger, self.jobs[place]
         running = ledger.allocations[place]
         start = earliest_start(ledger, place, earlier.shape, running, now=now)
+        start = max(start, self._not_before.get(place, start))
         over = [allocation for allocation in running if allocation.ends_at <= start]
         milli = int(ledger.gpu_free[:, place].sum())
         milli += sum(len(ended.gpus) * ended.gpu_milli for ended in over)

@@ -4,6 +4,7 @@ A *recording* is a file of JSON lines: the first has the appliances and the sett
 each other line has a job. Users and projects are numbers; 0 is no project.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import count, islice
 from pathlib import Path
@@ -12,18 +13,24 @@ from typing import Annotated
 import msgspec
 
 from core.errors import InvalidInputError
-from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
+from jobqueue.fairshare.settings import OrderSettings
+from jobqueue.placement.policies import DEFAULT_POLICY
 from jobqueue.placement.views import ApplianceView, GPUView
+from jobqueue.projects.quotas import QuotaRequest, quota_errors
+from jobqueue.projects.service import MAX_SHARES
 from protocol.gpu_slices import WHOLE_GPU
 
 FORMAT = "vedette-recording/1"
 MAX_ADDED = 10_000
+# The order of a queue without fair shares.
+USUAL_ORDER = "priority"
 _MAX_ERRORS = 20
 # Texts that are no UTF-8, and values nested too deep, are errors of Python.
 _DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e10)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=100_000)]
+Shares = Annotated[int, msgspec.Meta(ge=1, le=MAX_SHARES)]
 Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**60)]
 Cores = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
@@ -42,6 +49,7 @@ class RecordedJob(
         appliance: the name of the one that it requested; empty for any.
         user: a number for its user.
         project: a number for its project; 0 without one.
+        nodes: the members of its gang, each of which has these resources.
     """
 
     submitted_seconds: Seconds
@@ -58,6 +66,7 @@ class RecordedJob(
     is_preemptible: bool = False
     user: Count = 0
     project: Count = 0
+    nodes: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 1
 
 
 class RecordedGPU(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -90,57 +99,97 @@ class RecordedAppliance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults
         )
 
 
+class RecordedProject(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A project of the tree.
+
+    Attributes:
+        project: its number.
+        parent: the number of the one above; 0 is the tenant.
+        shares: what it gets in relation to its siblings.
+        member_shares: those of its users, by number, that differ from 1.
+        quotas: what it may use.
+    """
+
+    project: Annotated[int, msgspec.Meta(ge=1, le=100_000)]
+    parent: Count = 0
+    shares: Shares = 1
+    member_shares: dict[int, Shares] = {}
+    quotas: tuple[QuotaRequest, ...] = ()
+
+
+class RecordedReservation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Appliances that were kept for a project at certain times.
+
+    Attributes:
+        project: the number of the project; 0 kept all jobs off.
+        gpus: of each appliance; None is the whole appliance.
+        periods: begins and ends in seconds since the start of the recording, in order.
+    """
+
+    appliances: tuple[str, ...]
+    periods: tuple[tuple[float, float], ...]
+    project: Count = 0
+    gpus: Count | None = None
+
+
 class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of the queue that a replay follows.
 
     Attributes:
         policy: the placement policy.
         order: the order of the queue, see `jobqueue.simulation.order`.
+        ordering: the weights and the half-life of the orders by fair share.
         allows_preemption: whether jobs may displace preemptible ones.
         max_gpus_per_user: the cap on the GPUs of one user; None is none.
         max_gpus: the cap on the GPUs of all.
     """
 
     policy: str = DEFAULT_POLICY
-    order: str = "priority"
+    order: str = USUAL_ORDER
+    ordering: OrderSettings = OrderSettings()
     allows_preemption: bool = False
     max_gpus_per_user: Count | None = None
     max_gpus: Count | None = None
 
 
-class Recording(msgspec.Struct, kw_only=True):
+class Recording(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Jobs in the order of their submission, the hardware, and the rules that it had.
 
     Attributes:
         watts_by_model: the mean power of an allocated GPU, for the models where it was measured.
-        shares: what each project gets in relation to the others; 1 where it is not listed.
+        projects: those that have shares, quotas, or others above or below; any other one is
+            directly below the tenant, with one share.
+        jobs: of which a file has one on each line after the first.
     """
 
-    appliances: list[RecordedAppliance]
-    rules: QueueRules = QueueRules()
-    watts_by_model: dict[str, float] = {}
-    shares: dict[int, float] = {}
-    jobs: list[RecordedJob] = []
-
-
-class _Header(msgspec.Struct, kw_only=True):
-    format: str
+    format: str = FORMAT
     appliances: list[RecordedAppliance]
     rules: QueueRules = QueueRules()
     watts_by_model: dict[str, Annotated[float, msgspec.Meta(ge=0)]] = {}
-    shares: dict[int, Annotated[float, msgspec.Meta(gt=0)]] = {}
+    projects: list[RecordedProject] = []
+    reservations: list[RecordedReservation] = []
+    jobs: list[RecordedJob] = []
+
+    def shares(self) -> dict[int, float]:
+        """Return the shares of the listed projects; below another one, it divides that one's."""
+        by_number = {project.project: project for project in self.projects}
+        totals: Counter[int] = Counter()
+        for project in self.projects:
+            totals[project.parent] += project.shares
+
+        def part(project: RecordedProject) -> float:
+            if not project.parent:
+                return project.shares
+            return part(by_number[project.parent]) * project.shares / totals[project.parent]
+
+        return {project.project: part(project) for project in self.projects}
 
 
 def write_recording(recording: Recording) -> Iterator[bytes]:
     """Yield the lines of a recording."""
     encode = msgspec.json.Encoder().encode
-    header = _Header(
-        format=FORMAT,
-        appliances=recording.appliances,
-        rules=recording.rules,
-        watts_by_model=recording.watts_by_model,
-        shares=recording.shares,
-    )
+    header = msgspec.structs.asdict(recording)
+    del header["jobs"]
     yield encode(header) + b"\n"
     for job in recording.jobs:
         yield encode(job) + b"\n"
@@ -154,33 +203,24 @@ def read_recording(path: Path) -> Recording:
     """
     try:
         with path.open("rb") as lines:
-            header = _header(path, lines.readline())
-            jobs = _jobs(path, lines)
+            recording = _header(path, lines.readline())
+            recording.jobs = _jobs(path, lines)
     except OSError as error:
         raise InvalidInputError(f"Can't read {path}: {error}.") from error
-    return Recording(
-        appliances=header.appliances,
-        rules=header.rules,
-        watts_by_model=header.watts_by_model,
-        shares=header.shares,
-        jobs=jobs,
-    )
+    return recording
 
 
 def check_recording(recording: Recording) -> None:
     """Raise `InvalidInputError` if nothing could be replayed."""
-    if not recording.jobs:
-        raise InvalidInputError("There are no jobs to replay. Choose a longer range.")
     if not recording.appliances:
         raise InvalidInputError("There are no appliances to replay the jobs on. Add some.")
-    names = [appliance.name for appliance in recording.appliances]
-    repeated = sorted({name for name in names if names.count(name) > 1})[:3]
+    names = Counter(appliance.name for appliance in recording.appliances)
+    repeated = sorted(name for name, times in names.items() if times > 1)[:3]
     if repeated:
         raise InvalidInputError(f"Several appliances are named {', '.join(repeated)}.")
-    if recording.rules.policy not in POLICY_NAMES:
-        raise InvalidInputError(
-            f"Unknown policy {recording.rules.policy!r}. Choose one of {', '.join(POLICY_NAMES)}."
-        )
+    _check_projects(recording.projects)
+    for _, error in recording.rules.ordering.errors():
+        raise InvalidInputError(f"The rules of the recording are invalid: {error}")
 
 
 def add_appliances(recording: Recording, wanted: str) -> list[RecordedAppliance]:
@@ -206,9 +246,25 @@ def add_appliances(recording: Recording, wanted: str) -> list[RecordedAppliance]
     return [*recording.appliances, *added]
 
 
-def _header(path: Path, line: bytes) -> _Header:
+def _check_projects(projects: Sequence[RecordedProject]) -> None:
+    parents = {project.project: project.parent for project in projects}
+    if len(parents) < len(projects):
+        raise InvalidInputError("A project is listed twice.")
+    for project in projects:
+        above, seen = project.parent, {project.project}
+        while above and above not in seen and above in parents:
+            seen.add(above)
+            above = parents[above]
+        if above:
+            problem = "is below itself" if above in seen else f"is below {above}, which is missing"
+            raise InvalidInputError(f"Project {project.project} {problem}.")
+        for text in quota_errors(project.quotas).values():
+            raise InvalidInputError(f"Project {project.project}: {text[0]}")
+
+
+def _header(path: Path, line: bytes) -> Recording:
     try:
-        header = msgspec.json.decode(line, type=_Header)
+        header = msgspec.json.decode(line, type=Recording)
     except _DECODE_ERRORS as error:
         raise InvalidInputError(
             f"{path} is no recording ({error}). Write one with `vedette job export`."

@@ -7,108 +7,34 @@ at the first job of each group of equal ones.
 
 import heapq
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 
 import numpy as np
 
-from jobqueue.placement.filters import FREE, passing
-from jobqueue.placement.ledger import Allocation, Mask
-from jobqueue.placement.plan import Decision, Planner
-from jobqueue.placement.views import (
-    UNLIMITED,
-    Caps,
-    JobShape,
-    JobView,
-    RunningJob,
-    Snapshot,
+from jobqueue.placement.gangs import wait_for_all
+from jobqueue.placement.plan import Decision
+from jobqueue.placement.quotas import Verdict
+from jobqueue.placement.views import JobView, RunningJob
+from jobqueue.simulation.order import ORDERS, START
+from jobqueue.simulation.planner import (
+    ReplayPlanner,
+    number_of,
+    running_view,
+    usual_jobs,
+    view_of,
 )
-from jobqueue.simulation.order import ORDERS
 from jobqueue.simulation.protection import Key, Protection
-from jobqueue.simulation.recording import RecordedJob, Recording
+from jobqueue.simulation.recording import Recording
+from jobqueue.simulation.timeline import Timeline, empty_timeline
 from jobqueue.simulation.waiting import Free, Group, Spare, WaitingJobs
 from protocol.gpu_slices import WHOLE_GPU
 
-# Any day will do.
-_START = datetime(2000, 1, 1, tzinfo=UTC)
-# After all limits, and before the end that backfill assumes of a job without one.
-_ENDLESS = _START + 1.5 * UNLIMITED
-# The usual jobs, for `least_fragmentation`, are taken from this many, evenly spread.
-_USUAL_JOBS = 1000
-# What a planner remembers by shape is dropped beyond this, where every job has another one.
-_MAX_SHAPES = 2000
 _REPORTED_EVERY = 1000
-
-
-@dataclass(slots=True)
-class Timeline:
-    """What happened; NaN where a job never started.
-
-    Attributes:
-        starts: when each job started for the last time, in seconds.
-        ends: when it ended.
-        models: the index in `model_names` of the GPUs of each job; -1 without GPUs.
-        lost: the runs that preemption cut off: the job, from, until.
-        impossible: the jobs that fit no appliance, even if it is idle.
-    """
-
-    starts: np.ndarray
-    ends: np.ndarray
-    models: np.ndarray
-    model_names: list[str]
-    lost: list[tuple[int, float, float]] = field(default_factory=list)
-    impossible: list[int] = field(default_factory=list)
-
-
-class ReplayPlanner(Planner):
-    """The planner of the queue, which here goes on from event to event."""
-
-    def protect(self, protection: Protection) -> None:
-        """Use reservations that last."""
-        self.reservations = self.protection = protection
-
-    def start_among(self, job: JobView, places: Mask | None = None) -> Decision | None:
-        """Start a job on one of these appliances, or on any; None if it can't."""
-        feasible, _ = self.feasible(job.shape)
-        wanted = feasible if places is None else feasible & places
-        free = passing(FREE, self.ledger, job.shape, wanted)
-        if not free.any():
-            return None
-        free = self.protection.admitted(job, free, now=self.now)
-        self._barred.clear()
-        choice = self._choose(job, free) if free.any() else None
-        if choice is None:
-            return None
-        decision = self._assign(job, *choice, [])
-        if job.time_limit is None:
-            # In each plan of the queue, all jobs without a limit end at the same time.
-            allocations = self.ledger.allocations[choice[0]]
-            allocations[-1] = allocations[-1]._replace(ends_at=_ENDLESS)
-        return decision
-
-    def wait(self, job: JobView) -> Decision:
-        """Bind a job that doesn't start, which may displace others."""
-        return self._wait(job, self.feasible(job.shape)[0], [])
-
-    def over_cap(self, job: JobView) -> bool:
-        """Return whether a cap holds the job."""
-        return bool(self.cap_reason(job))
-
-    def end(self, place: int, job_id: str) -> Allocation:
-        """Take the resources of a job back."""
-        ended = next(
-            allocation
-            for allocation in self.ledger.allocations[place]
-            if allocation.job_id == job_id
-        )
-        self.ledger.release(place, ended)
-        self._count(job_id, self._owners[job_id], sign=-1)
-        del self._owners[job_id]
-        if len(self._feasible) > _MAX_SHAPES:
-            self._feasible.clear()
-        return ended
+# The number of the job in the events at which a reservation ends.
+_RESERVATION = -1
+HeldKey = tuple[int, Group]
 
 
 class Replay:
@@ -120,47 +46,30 @@ class Replay:
     """
 
     def __init__(self, recording: Recording, report: Callable[[float], None]) -> None:
-        self._jobs, rules = recording.jobs, recording.rules
+        self._jobs = recording.jobs
         self._report = report
-        self.usual = _usual(recording.jobs)
-        self._order = ORDERS[rules.order](recording.shares)
-        self._preempts = rules.allows_preemption
-        views = [appliance.view() for appliance in recording.appliances]
-        if self._preempts:
-            # The planner looks for victims in the views.
-            for view in views:
-                object.__setattr__(view, "running", [])
-        self._planner = ReplayPlanner(
-            Snapshot(
-                now=_START,
-                appliances=views,
-                jobs=(),
-                policy=rules.policy,
-                caps=Caps(gpus_per_user=rules.max_gpus_per_user, gpus=rules.max_gpus),
-                allows_preemption=rules.allows_preemption,
-                workload=self.usual,
-            )
-        )
+        self.usual = usual_jobs(recording.jobs)
+        self._order = ORDERS[recording.rules.order](recording)
+        self._planner = ReplayPlanner(recording, self.usual)
         self._ledger = self._planner.ledger
         self._protection = Protection(self._ledger, self._key)
         self._planner.protect(self._protection)
+        self._by_project = self._planner.has_quotas or bool(self._planner.reserved)
+        self._has_guarantees = self._planner.quotas.has_guarantees
+        self._covered: dict[Group, bool] = {}
         self._waiting = WaitingJobs(self._ledger.size)
+        self._gangs: dict[Group, list[tuple[float, int]]] = {}
         self._places: dict[str, float] = {}
         self._bound_to: dict[int, str] = {}
-        self._held: defaultdict[int, list[tuple[float, int]]] = defaultdict(list)
-        self._on: dict[int, int] = {}
+        self._held: defaultdict[HeldKey, list[tuple[float, int]]] = defaultdict(list)
+        self._on: dict[int, list[tuple[int, str]]] = {}
         self._runs: dict[int, int] = {}
         self._ends: list[tuple[float, int, int]] = []
         self._now = 0.0
-        count = len(recording.jobs)
-        names = sorted({gpu.model for appliance in recording.appliances for gpu in appliance.gpus})
-        self._model_places = {name: index for index, name in enumerate(names)}
-        self.timeline = Timeline(
-            starts=np.full(count, np.nan),
-            ends=np.full(count, np.nan),
-            models=np.full(count, -1, np.int16),
-            model_names=names,
-        )
+        self.timeline = empty_timeline(recording)
+        self._model_places = {name: at for at, name in enumerate(self.timeline.model_names)}
+        for place, end_at in self._reservation_ends():
+            heapq.heappush(self._ends, (end_at, _RESERVATION, place))
 
     def run(self) -> Timeline:
         """Replay all jobs to their ends."""
@@ -175,6 +84,12 @@ class Replay:
         self._report(1.0)
         return self.timeline
 
+    def _reservation_ends(self) -> Iterable[tuple[int, float]]:
+        for reservation in self._planner.snapshot.reservations:
+            for name in reservation.appliance_ids:
+                for _, end in reservation.periods if name in self._ledger.index else ():
+                    yield self._ledger.index[name], (end - START).total_seconds()
+
     def _end_until(self, until: float) -> None:
         while self._ends and self._ends[0][0] <= until:
             self._move_to(self._ends[0][0])
@@ -182,119 +97,193 @@ class Replay:
             users: set[int] = set()
             while self._ends and self._ends[0][0] <= self._now:
                 _, number, run = heapq.heappop(self._ends)
+                if number == _RESERVATION:
+                    self._planner.drop_past_periods()
+                    changed.add(run)
                 # A run that was cut off has no end.
-                if self._runs.get(number) == run:
+                elif self._runs.get(number) == run:
                     self.timeline.ends[number] = self._now
-                    changed.add(self._release(number))
+                    changed |= self._release(number)
                     users.add(self._jobs[number].user)
-            self._fill(changed)
-            self._retry_held(users)
+            self._fill_with_held(changed, users)
 
     def _move_to(self, now: float) -> None:
         self._now = now
-        self._planner.now = _START + timedelta(seconds=now)
+        self._planner.now = START + timedelta(seconds=now)
 
     def _arrive(self, number: int, place: float) -> None:
         view = self._view(number)
-        feasible, _ = self._planner.feasible(view.shape)
-        if not feasible.any():
+        if not self._planner.is_possible(view):
             self.timeline.impossible.append(number)
             return
-        self._places[view.id] = place
-        if self._planner.over_cap(view):
+        self._queue(number, place)
+        verdict = self._planner.admit(view)
+        if verdict is None:
             self._hold(number, place)
             return
-        decision = self._planner.start_among(view)
-        if decision is not None:
-            self._started(number, decision)
+        decisions = self._planner.start_among(verdict.job)
+        if decisions:
+            self._started(number, decisions)
         else:
-            self._waiting.push(self._group(number, view), place, number, feasible)
-            self._wait(number, view)
+            self._push(number, view, place)
+            self._wait(number, verdict)
         if self._protection.opened:
             self._fill(set())
 
-    def _wait(self, number: int, view: JobView) -> None:
-        decision = self._planner.wait(view)
-        self._bound_to[number] = decision.appliance_id or ""
-        if decision.victims:
-            self._displace(decision, self._places[view.id])
+    def _push(self, number: int, view: JobView, place: float) -> None:
+        """Add a job to those that wait for an appliance."""
+        group = self._group(number, view)
+        if view.nodes > 1:
+            heapq.heappush(self._gangs.setdefault(group, []), (place, number))
+        else:
+            self._waiting.push(group, place, number, self._planner.feasible(view.shape)[0])
 
-    def _displace(self, decision: Decision, place: float) -> None:
+    def _wait(self, number: int, verdict: Verdict) -> None:
+        """Bind a job to where it waits, and let others stop for it where they may."""
+        job, at, victims = verdict.job, None, list[str]()
+        if job.nodes > 1:
+            victims = list(wait_for_all(self._planner, job, verdict).victims)
+        elif verdict.guaranteed is not None:
+            at, victims = self._planner.reclaim(verdict, verdict.guaranteed)
+        if at is not None:
+            self._bound_to[number] = self._ledger.views[at].id
+            self._protection.add(at, job)
+        elif job.nodes == 1:
+            decision = self._planner.wait(job)
+            self._bound_to[number] = decision.appliance_id or ""
+            victims = list(decision.victims)
+        if victims:
+            self._displace({number_of(job_id) for job_id in victims}, self._places[job.id])
+
+    def _displace(self, victims: set[int], place: float) -> None:
         """Stop the victims at once; they wait behind the job that they make room for."""
-        victims = [int(job_id) for job_id in decision.victims]
-        for number in victims:
+        freed: set[int] = set()
+        for number in sorted(victims):
             self.timeline.lost.append((number, float(self.timeline.starts[number]), self._now))
             self.timeline.starts[number] = np.nan
-            at = self._release(number)
-        self._fill({at})
-        for number in victims:
+            freed |= self._release(number)
+        self._fill(freed)
+        for number in sorted(victims):
             self._arrive(number, math.nextafter(place, math.inf))
 
-    def _started(self, number: int, decision: Decision) -> None:
-        job, at = self._jobs[number], self._ledger.index[decision.appliance_id or ""]
-        job_id = str(number)
-        if at in self._protection.jobs and self._protection.is_before(job_id, at):
-            # It may start later now than before, which leaves others the time until then.
-            self._protection.opened.add(at)
-        del self._places[job_id]
+    def _started(self, number: int, decisions: Sequence[Decision]) -> None:
+        job, ledger = self._jobs[number], self._ledger
+        on = [(ledger.index[chosen.appliance_id or ""], chosen.job_id) for chosen in decisions]
+        for at, _ in on:
+            if at in self._protection.jobs and self._protection.is_before(str(number), at):
+                # It may start later now than before, which leaves others the time until then.
+                self._protection.opened.add(at)
+        self._unqueue(number)
         run_seconds = job.run_seconds
         if job.time_limit_seconds:
             run_seconds = min(run_seconds, job.time_limit_seconds)
         self._runs[number] = run = self._runs.get(number, 0) + 1
         heapq.heappush(self._ends, (self._now + run_seconds, number, run))
-        self._on[number] = at
+        self._on[number] = on
         self.timeline.starts[number] = self._now
-        view = self._ledger.views[at]
         if job.gpus:
-            slot = self._ledger.allocations[at][-1].gpus[0]
-            self.timeline.models[number] = self._model_places[view.gpus[slot].model]
+            at = on[0][0]
+            slot = ledger.allocations[at][-1].gpus[0]
+            model = ledger.views[at].gpus[slot].model
+            self.timeline.models[number] = self._model_places[model]
         self._order.started(job, self._now)
-        self._protection.touch(at)
-        if self._preempts:
-            self._running(at).append(_running(job, job_id, decision))
+        self._covered.clear()
+        for (at, _), decision in zip(on, decisions, strict=True):
+            self._protection.touch(at)
+            if self._planner.has_running_views:
+                self._running(at).append(running_view(job, decision, now=self._planner.now))
         self._unbind(number)
 
-    def _release(self, number: int) -> int:
-        at = self._on.pop(number)
-        self._planner.end(at, str(number))
+    def _release(self, number: int) -> set[int]:
+        """Take the resources of a job back; return the appliances that had it."""
+        on = self._on.pop(number)
+        for at, job_id in on:
+            self._planner.end(at, job_id)
+            self._protection.touch(at)
+            if self._planner.has_running_views:
+                running = self._running(at)
+                running[:] = [other for other in running if other.job_id != job_id]
         self._order.ended(self._jobs[number], self._now)
-        self._protection.touch(at)
+        self._covered.clear()
         if math.isnan(self.timeline.starts[number]):
             self._runs[number] += 1
         else:
             self._runs.pop(number)
-        if self._preempts:
-            running = self._running(at)
-            running[:] = [other for other in running if other.job_id != str(number)]
-        return at
+        return {at for at, _ in on}
+
+    def _fill_with_held(self, freed: set[int], users: set[int]) -> None:
+        """Start jobs where something was freed, and held ones that these users' ends let pass."""
+        released = self._release_held(users)
+        self._fill(freed)
+        while released:
+            has_started = False
+            for number in released:
+                if str(number) not in self._places:
+                    has_started = has_started or number in self._on
+                elif number not in self._bound_to and (verdict := self._admitted(number)):
+                    self._wait(number, verdict)
+            released = self._release_held(users) if has_started else []
+            if released:
+                self._fill(set(range(self._ledger.size)))
+
+    def _release_held(self, users: set[int]) -> list[int]:
+        """Let the first of each group of held jobs wait again that no cap or quota holds now."""
+        is_any = self._planner.has_quotas or self._planner.snapshot.caps.gpus is not None
+        released = []
+        for key in [key for key in self._held if is_any or key[0] in users]:
+            place, number = self._held[key][0]
+            if self._admitted(number) is not None:
+                heapq.heappop(self._held[key])
+                if not self._held[key]:
+                    del self._held[key]
+                self._queue(number, place)
+                self._push(number, self._view(number), place)
+                released.append(number)
+        return released
+
+    def _admitted(self, number: int) -> Verdict | None:
+        return self._planner.admit(self._view(number))
 
     def _fill(self, freed: set[int]) -> None:
         """Start waiting jobs on appliances where something was freed, in the order of the queue."""
         opened, tried = freed | self._protection.opened, set[int]()
         self._protection.opened.clear()
-        while slots := self._fitting(opened) - tried:
-            slot = min(slots, key=self._head)
-            place, number = self._waiting.heaps[slot][0]
-            view = self._view(number)
-            if self._planner.over_cap(view):
-                self._waiting.pop(slot)
+        while numbers := self._fitting(opened, tried):
+            number = min(numbers, key=self._key_of)
+            verdict = self._admitted(number)
+            if verdict is None:
+                place = self._places[str(number)]
+                self._pop(number, numbers[number])
                 self._hold(number, place)
             else:
                 among = np.zeros(self._ledger.size, np.bool_)
                 among[list(opened)] = True
-                decision = self._planner.start_among(view, among)
-                if decision is None:
-                    tried.add(slot)
+                decisions = self._planner.start_among(verdict.job, among)
+                if not decisions:
+                    tried.add(number)
+                    self._protect_anew(verdict)
                     continue
-                self._waiting.pop(slot)
-                self._started(number, decision)
+                self._pop(number, numbers[number])
+                self._started(number, decisions)
             if self._protection.opened:
                 opened |= self._protection.opened
                 self._protection.opened.clear()
                 tried.clear()
 
-    def _fitting(self, places: set[int]) -> set[int]:
-        """Return the groups whose first job may start on one of these appliances."""
+    def _protect_anew(self, verdict: Verdict) -> None:
+        """Look for other appliances for a gang that should have started by now."""
+        job, protection = verdict.job, self._protection
+        if job.nodes > 1 and not protection.protects_gang(job.id, now=self._planner.now):
+            protection.drop_gang(job.id)
+            self._planner.may_displace = False
+            wait_for_all(self._planner, job, Verdict(job))
+            self._planner.may_displace = True
+
+    def _fitting(self, places: set[int], tried: set[int]) -> dict[int, int | None]:
+        """Return the first jobs of the groups that may start on one of these appliances.
+
+        With each comes the slot of its group; gangs have none.
+        """
         slots: set[int] = set()
         for at in places:
             spare = self._protection.spare(at, self._planner.now)
@@ -310,7 +299,10 @@ class Replay:
                 for slot in barred_slots
                 if self._protection.is_before(str(self._waiting.heaps[slot][0][1]), at)
             )
-        return slots
+        numbers: dict[int, int | None] = {self._waiting.heaps[at][0][1]: at for at in slots}
+        if places:
+            numbers |= {heap[0][1]: None for heap in self._gangs.values()}
+        return {number: slot for number, slot in numbers.items() if number not in tried}
 
     def _free(self, at: int) -> Free:
         ledger = self._ledger
@@ -322,46 +314,62 @@ class Replay:
             int(ledger.memory_free[at]),
         )
 
-    def _head(self, slot: int) -> Key:
-        place, number = self._waiting.heaps[slot][0]
-        return self._order.rank(self._order.lane(self._jobs[number]), self._now), place, number
+    def _key_of(self, number: int) -> Key:
+        job, place = self._jobs[number], self._places[str(number)]
+        lane = self._order.lane(job)
+        borrows = self._has_guarantees and not self._is_covered(number)
+        return (borrows, *self._order.key(lane, place, self._now), number)
 
     def _key(self, job_id: str) -> Key | None:
-        place = self._places.get(job_id)
-        if place is None:
-            return None
-        number = int(job_id)
-        return self._order.rank(self._order.lane(self._jobs[number]), self._now), place, number
+        return self._key_of(number_of(job_id)) if job_id in self._places else None
+
+    def _is_covered(self, number: int) -> bool:
+        """Return whether a guarantee covers a job, which comes before others then."""
+        view = self._view(number)
+        group = self._group(number, view)
+        covered = self._covered.get(group)
+        if covered is None:
+            verdict = self._planner.quotas.check(view.whole)
+            covered = verdict.guaranteed is not None and not verdict.refusal
+            self._covered[group] = covered
+        return covered
 
     def _hold(self, number: int, place: float) -> None:
-        """Set a job aside that would exceed a cap; it is bound to no appliance."""
-        heapq.heappush(self._held[self._jobs[number].user], (place, number))
-        del self._places[str(number)]
+        """Set a job aside that would exceed a cap or a quota; it is bound to no appliance."""
+        key = self._jobs[number].user, self._group(number, self._view(number))
+        heapq.heappush(self._held[key], (place, number))
+        self._unqueue(number)
         self._unbind(number)
 
+    def _queue(self, number: int, place: float) -> None:
+        self._places[str(number)] = place
+        self._order.queued(self._jobs[number], sign=1)
+
+    def _unqueue(self, number: int) -> None:
+        del self._places[str(number)]
+        self._order.queued(self._jobs[number], sign=-1)
+
     def _unbind(self, number: int) -> None:
+        self._protection.drop_gang(str(number))
         bound = self._bound_to.pop(number, None)
         if bound is not None:
             self._protection.settle(self._ledger.index[bound])
 
-    def _retry_held(self, users: set[int]) -> None:
-        """Consider held jobs anew, now that jobs of these users have ended."""
-        caps = self._planner.snapshot.caps
-        for user in list(self._held) if caps.gpus is not None else users & self._held.keys():
-            held = self._held.pop(user)
-            while held:
-                place, number = heapq.heappop(held)
-                self._arrive(number, place)
-                if self._held.get(user):
-                    # This one is held again, and so are those behind it.
-                    held += self._held.pop(user)
-                    heapq.heapify(held)
-                    self._held[user] = held
-                    break
+    def _pop(self, number: int, slot: int | None) -> None:
+        """Remove the first job of its group from those that wait."""
+        if slot is not None:
+            self._waiting.pop(slot)
+            return
+        group = self._group(number, self._view(number))
+        heapq.heappop(self._gangs[group])
+        if not self._gangs[group]:
+            del self._gangs[group]
 
     def _group(self, number: int, view: JobView) -> Group:
         job = self._jobs[number]
-        return Group(view.shape, job.time_limit_seconds, self._order.lane(job))
+        project = job.project if self._by_project else 0
+        lane = self._order.lane(job)
+        return Group(view.shape, job.time_limit_seconds, lane, project, job.nodes)
 
     def _running(self, at: int) -> list[RunningJob]:
         running = self._ledger.views[at].running
@@ -369,53 +377,4 @@ class Replay:
         return running
 
     def _view(self, number: int) -> JobView:
-        job = self._jobs[number]
-        limit = job.time_limit_seconds
-        return JobView(
-            id=str(number),
-            name="",
-            submitted_at=_START + timedelta(seconds=job.submitted_seconds),
-            user_id=str(job.user),
-            project_id=str(job.project) if job.project else None,
-            gpus=job.gpus,
-            gpu_milli=job.gpu_milli,
-            gpu_memory_bytes=job.gpu_memory_bytes,
-            gpu_models=frozenset(job.gpu_models),
-            cpus=job.cpus,
-            memory_bytes=job.memory_bytes,
-            requested=job.appliance or None,
-            bound_to=self._bound_to.get(number),
-            priority=job.priority,
-            is_preemptible=job.is_preemptible,
-            time_limit=timedelta(seconds=limit) if limit else None,
-        )
-
-
-def _running(job: RecordedJob, job_id: str, decision: Decision) -> RunningJob:
-    return RunningJob(
-        job_id=job_id,
-        user_id=str(job.user),
-        gpu_uuids=decision.gpu_uuids,
-        gpu_milli=job.gpu_milli,
-        cpus=job.cpus,
-        memory_bytes=job.memory_bytes,
-        priority=job.priority,
-        is_preemptible=job.is_preemptible,
-    )
-
-
-def _usual(jobs: Sequence[RecordedJob]) -> list[tuple[JobShape, float]]:
-    """Return the shapes of jobs, evenly spread over the recording, with their numbers."""
-    step = max(1, len(jobs) // _USUAL_JOBS)
-    shapes = Counter(
-        JobShape(
-            gpus=job.gpus,
-            gpu_milli=job.gpu_milli,
-            gpu_memory_bytes=job.gpu_memory_bytes,
-            gpu_models=frozenset(job.gpu_models),
-            cpus=job.cpus,
-            memory_bytes=job.memory_bytes,
-        )
-        for job in jobs[::step]
-    )
-    return [(shape, float(count)) for shape, count in shapes.items()]
+        return view_of(number, self._jobs[number], bound_to=self._bound_to.get(number))

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from jobqueue.simulation.recording import QueueRules, RecordedJob, Recording
-from jobqueue.simulation.replay import Timeline
+from jobqueue.simulation.timeline import Timeline
 from protocol.gpu_slices import WHOLE_GPU
 
 POINTS = 200
@@ -130,7 +130,7 @@ class _Table:
     def __init__(self, jobs: Sequence[RecordedJob], timeline: Timeline) -> None:
         count = len(jobs)
         self.submitted = np.fromiter((job.submitted_seconds for job in jobs), np.float64, count)
-        self.gpus = np.fromiter((job.gpus for job in jobs), np.int64, count)
+        self.gpus = np.fromiter((job.gpus * job.nodes for job in jobs), np.int64, count)
         milli = np.fromiter((job.gpu_milli for job in jobs), np.int64, count)
         self.sizes = self.gpus * milli / WHOLE_GPU
         self.project = np.fromiter((job.project for job in jobs), np.int64, count)
@@ -164,7 +164,8 @@ def _projects(recording: Recording, table: _Table) -> list[ProjectFigures]:
     served = table.gpu_seconds(first, last)
     demanded = np.minimum(table.runs, last - table.submitted) * table.sizes
     numbers = [int(number) for number in np.unique(table.project)]
-    shares = {number: recording.shares.get(number, 1.0) for number in numbers}
+    listed = recording.shares()
+    shares = {number: listed.get(number, 1.0) for number in numbers}
     of_project = {number: table.project == number for number in numbers}
     total = float(served.sum())
     demands = {number: float(demanded[of_project[number]].sum()) for number in numbers}

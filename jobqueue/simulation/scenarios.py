@@ -1,13 +1,18 @@
 """Scenarios: today's rules and hardware, and what to compare them with."""
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import product
+from typing import Annotated
 
 import msgspec
 
 from core.errors import InvalidInputError
+from core.spec import About
+from jobqueue.placement.policies import POLICY_NAMES
+from jobqueue.projects.quotas import QuotaRequest
+from jobqueue.simulation.changed_projects import changed_projects, errors_at
 from jobqueue.simulation.order import ORDER_NAMES
 from jobqueue.simulation.recording import Recording, add_appliances, check_recording
 from jobqueue.simulation.replay import Replay
@@ -18,60 +23,93 @@ MAX_SCENARIOS = 20
 
 
 class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What differs from today; empty means as it is.
+    """What differs from today; empty means as it is."""
 
-    Attributes:
-        policies: placement policies, each a scenario.
-        orders: orders of the queue, each a scenario with each policy.
-        added: appliances to add, such as `2xdgx-01`.
-        allows_preemption: whether preemption is allowed; None is as it is.
-    """
-
-    policies: Sequence[str] = ()
-    orders: Sequence[str] = ()
-    added: Sequence[str] = ()
-    allows_preemption: bool | None = None
+    policies: Annotated[
+        Sequence[str],
+        About("Placement policies, each a scenario.", maximum=20, choices=POLICY_NAMES),
+    ] = ()
+    orders: Annotated[
+        Sequence[str],
+        About("Orders, each a scenario with each policy.", maximum=20, choices=ORDER_NAMES),
+    ] = ()
+    added: Annotated[
+        Sequence[str], About("Appliances to add: `2xdgx-01` is two more like dgx-01.", maximum=100)
+    ] = ()
+    allows_preemption: Annotated[
+        bool | None, About("Whether jobs may displace preemptible ones; null: as it is.")
+    ] = None
+    shares: Annotated[
+        Sequence[str], About("Shares of projects, such as `vision=3`.", maximum=500)
+    ] = ()
+    quotas: Annotated[
+        Sequence[str],
+        About(
+            "Quotas of projects, such as `vision:gpus:guaranteed=4,maximum=8`; see the docs.",
+            maximum=500,
+        ),
+    ] = ()
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """A name, and the recording with its rules and appliances."""
+    """A name, and the recording with its rules, projects and appliances."""
 
     name: str
     recording: Recording
 
 
-def scenarios(recording: Recording, changes: Changes) -> list[Scenario]:
+def scenarios(
+    recording: Recording,
+    changes: Changes,
+    *,
+    names: Mapping[str, int] | None = None,
+    needs_jobs: bool = True,
+) -> list[Scenario]:
     """Return today's scenario and those with the changes.
+
+    Args:
+        recording: jobs, appliances and rules.
+        changes: what differs.
+        names: the numbers of projects by name, besides the numbers themselves.
+        needs_jobs: whether there must be jobs; without, only the rest is checked.
 
     Raises:
         InvalidInputError: there is nothing to replay, or a change is unknown.
     """
+    if needs_jobs and not recording.jobs:
+        raise InvalidInputError("There are no jobs to replay. Choose a longer range.")
     check_recording(recording)
     today = recording.rules
-    unknown = sorted({today.order, *changes.orders} - set(ORDER_NAMES))
-    if unknown:
-        raise InvalidInputError(
-            f"Unknown order {unknown[0]!r}. Choose one of {', '.join(ORDER_NAMES)}."
-        )
+    _check_choice("order", [today.order, *changes.orders], ORDER_NAMES, field="orders")
+    _check_choice("policy", [today.policy, *changes.policies], POLICY_NAMES, field="policies")
     wider = msgspec.structs.replace(recording)
-    for wanted in changes.added:
-        wider.appliances = add_appliances(wider, wanted)
+    with errors_at("added"):
+        for wanted in changes.added:
+            wider.appliances = add_appliances(wider, wanted)
+    wider.projects = changed_projects(recording, changes.shares, changes.quotas, names or {})
     listed = [Scenario(name=TODAY, recording=recording)]
     choices = product(changes.policies or (today.policy,), changes.orders or (today.order,))
     for policy, order in choices:
         rules = msgspec.structs.replace(today, policy=policy, order=order)
         if changes.allows_preemption is not None:
             rules = msgspec.structs.replace(rules, allows_preemption=changes.allows_preemption)
-        if rules == today and not changes.added:
-            continue
         changed = msgspec.structs.replace(wider, rules=rules)
-        listed.append(Scenario(name=_name(changed, recording), recording=changed))
+        name = _name(changed, recording)
+        if name and name not in {scenario.name for scenario in listed}:
+            listed.append(Scenario(name=name, recording=changed))
     if len(listed) > MAX_SCENARIOS:
         raise InvalidInputError(
             f"These are {len(listed)} scenarios, and at most {MAX_SCENARIOS} run at once. "
             "Choose fewer policies or orders."
         )
     return listed
+
+
+def _check_choice(word: str, chosen: Sequence[str], choices: Sequence[str], *, field: str) -> None:
+    unknown = sorted(set(chosen) - set(choices))
+    if unknown:
+        message = f"Unknown {word} {unknown[0]!r}. Choose one of {', '.join(choices)}."
+        raise InvalidInputError(message, errors={field: [message]})
 
 
 def replay_all(
@@ -124,7 +162,17 @@ def _name(changed: Recording, recording: Recording) -> str:
         differences.append(rules.order)
     if rules.allows_preemption != today.allows_preemption:
         differences.append("preemption" if rules.allows_preemption else "no preemption")
+    for word, was, is_now in (
+        ("shares", recording.shares(), changed.shares()),
+        ("quotas", _quotas(recording), _quotas(changed)),
+    ):
+        if was != is_now:
+            differences.append(f"other {word}")
     added = len(changed.appliances) - len(recording.appliances)
     if added:
         differences.append(f"{added} more appliance{'s' if added > 1 else ''}")
     return ", ".join(differences)
+
+
+def _quotas(recording: Recording) -> dict[int, tuple[QuotaRequest, ...]]:
+    return {project.project: project.quotas for project in recording.projects if project.quotas}

@@ -15,11 +15,16 @@ from protocol.gpu_slices import WHOLE_GPU
 
 
 class Group(NamedTuple):
-    """What jobs of a group have in common; a limit of 0 is none."""
+    """What jobs of a group have in common; a limit of 0 is none.
+
+    The project counts where quotas or reservations treat projects differently.
+    """
 
     shape: JobShape
     limit_seconds: float
     lane: int
+    project: int = 0
+    nodes: int = 1
 
 
 class Free(NamedTuple):

@@ -20,7 +20,8 @@ from jobqueue.simulation.recording import (
     RecordedJob,
     Recording,
 )
-from jobqueue.simulation.replay import Replay, Timeline
+from jobqueue.simulation.replay import Replay
+from jobqueue.simulation.timeline import Timeline
 
 GIB = 1024**3
 START = datetime(2000, 1, 1, tzinfo=UTC)

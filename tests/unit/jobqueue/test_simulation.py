@@ -15,6 +15,7 @@ from jobqueue.simulation.recording import (
     RecordedAppliance,
     RecordedGPU,
     RecordedJob,
+    RecordedProject,
     Recording,
     add_appliances,
     read_recording,
@@ -103,7 +104,10 @@ def test_a_cap_holds_jobs_of_its_user_and_lets_others_pass() -> None:
 def test_the_project_with_the_least_usage_for_its_shares_comes_first() -> None:
     jobs = [a_job(0, 100, project=1), *(a_job(1, 100, project=number) for number in (1, 2, 3))]
     rules = QueueRules(order="project_shares")
-    timeline = Replay(four_gpus(*jobs, rules=rules, shares={3: 2.0}), lambda _part: None).run()
+    timeline = Replay(
+        four_gpus(*jobs, rules=rules, projects=[RecordedProject(project=3, shares=2)]),
+        lambda _part: None,
+    ).run()
     # Projects 2 and 3 have used nothing; the tie goes to the first in the queue.
     assert timeline.starts.tolist() == [0.0, 300.0, 100.0, 200.0]
 
@@ -114,7 +118,9 @@ def test_a_job_ends_at_its_time_limit() -> None:
 
 
 def test_a_recording_is_read_as_it_was_written(tmp_path: Path) -> None:
-    recording = four_gpus(a_job(0, 5, gpu_models=("H100",)), shares={1: 3.0})
+    recording = four_gpus(
+        a_job(0, 5, gpu_models=("H100",)), projects=[RecordedProject(project=1, shares=3)]
+    )
     path = tmp_path / "jobs.jsonl"
     path.write_bytes(b"".join(write_recording(recording)))
     assert read_recording(path) == recording

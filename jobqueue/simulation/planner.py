@@ -1,0 +1,268 @@
+"""The planner of the queue in a replay, where it goes on from event to event."""
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from msgspec import structs
+
+from jobqueue.placement.filters import FREE, passing
+from jobqueue.placement.gangs import capacity, start_all
+from jobqueue.placement.ledger import Mask
+from jobqueue.placement.plan import Decision, Planner
+from jobqueue.placement.preemption import find_victims
+from jobqueue.placement.quotas import Verdict
+from jobqueue.placement.views import (
+    UNLIMITED,
+    Caps,
+    JobShape,
+    JobView,
+    ProjectView,
+    QuotaView,
+    ReservationView,
+    RunningJob,
+    Snapshot,
+)
+from jobqueue.simulation.order import START
+from jobqueue.simulation.protection import Protection
+from jobqueue.simulation.recording import RecordedJob, RecordedReservation, Recording
+
+# After all limits, and before the end that backfill assumes of a job without one.
+_ENDLESS = START + 1.5 * UNLIMITED
+# The usual jobs, for `least_fragmentation`, are taken from this many, evenly spread.
+_USUAL_JOBS = 1000
+# What a planner remembers by shape is dropped beyond this, where every job has another one.
+_MAX_SHAPES = 2000
+# The members of a gang after the first have its number with this and their own.
+_MEMBER = "+"
+
+
+class ReplayPlanner(Planner):
+    """Places the jobs of a recording one by one; `now` moves with the events."""
+
+    def __init__(self, recording: Recording, usual: Sequence[tuple[JobShape, float]]) -> None:
+        rules = recording.rules
+        projects = _projects(recording)
+        self.has_running_views = rules.allows_preemption or any(
+            quota.guaranteed for project in projects for quota in project.quotas
+        )
+        views = [appliance.view() for appliance in recording.appliances]
+        for view in views if self.has_running_views else ():
+            # The planner looks for victims in the views.
+            object.__setattr__(view, "running", [])
+        super().__init__(
+            Snapshot(
+                now=START,
+                appliances=views,
+                jobs=(),
+                policy=rules.policy,
+                caps=Caps(gpus_per_user=rules.max_gpus_per_user, gpus=rules.max_gpus),
+                allows_preemption=rules.allows_preemption,
+                workload=usual,
+                projects=projects,
+                reservations=_reservations(recording),
+            )
+        )
+        self.may_displace = True
+        self.has_quotas = bool(projects)
+
+    def protect(self, protection: Protection) -> None:
+        """Use reservations that last."""
+        self.reservations = self.protection = protection
+
+    def is_possible(self, job: JobView) -> bool:
+        """Return whether a job would fit if all appliances were idle."""
+        feasible, _ = self.feasible(job.shape)
+        if len(job.members) > 1:
+            return capacity(self.ledger, job.shape, feasible) >= len(job.members)
+        return bool(feasible.any())
+
+    def admit(self, job: JobView) -> Verdict | None:
+        """Return what quotas say of a job, limited to the models it may use; None: it is held."""
+        if self.cap_reason(job):
+            return None
+        verdict = self.quotas.check(job.whole)
+        if verdict.refusal:
+            return None
+        if len(job.members) > 1:
+            limited = structs.replace(job, gpu_models=verdict.job.gpu_models)
+            return verdict._replace(job=limited)
+        return verdict
+
+    def start_among(self, job: JobView, places: Mask | None = None) -> list[Decision]:
+        """Start a job on one of these appliances, or on any; a gang starts anywhere.
+
+        Returns:
+            A decision for each member; none if the job can't start.
+        """
+        if len(job.members) > 1:
+            return start_all(self, job)
+        feasible, _ = self.feasible(job.shape)
+        wanted = feasible if places is None else feasible & places
+        filters = self.free_filters(job) if self.reserved else FREE
+        free = passing(filters, self.ledger, job.shape, wanted)
+        if not free.any():
+            return []
+        free = self.protection.admitted(job, free, now=self.now)
+        self._barred.clear()
+        choice = self._choose(job, free) if free.any() else None
+        return [] if choice is None else [self._assign(job, *choice, [])]
+
+    def occupy(self, job: JobView, place: int, gpus: Sequence[int]) -> None:
+        """Give a job its resources."""
+        super().occupy(job, place, gpus)
+        if job.time_limit is None:
+            # In each plan of the queue, all jobs without a limit end at the same time.
+            allocations = self.ledger.allocations[place]
+            allocations[-1] = allocations[-1]._replace(ends_at=_ENDLESS)
+
+    def wait(self, job: JobView) -> Decision:
+        """Bind a job that doesn't start, which may displace others."""
+        return self._wait(job, self.feasible(job.shape)[0], [])
+
+    def may_preempt(self, job: JobView) -> bool:
+        """Return whether jobs may be stopped for a job."""
+        return self.may_displace and super().may_preempt(job)
+
+    def reclaim(self, verdict: Verdict, job: JobView) -> tuple[int | None, list[str]]:
+        """Return where jobs stop for one that a guarantee covers, and their ids; None: nowhere."""
+        feasible = self.feasible(job.shape)[0] & ~self.kept_places(job)
+        place, victims = find_victims(job, self.ledger, feasible, self.rules(verdict), now=self.now)
+        return place, [victim.job_id for victim in victims]
+
+    def drop_past_periods(self) -> None:
+        """Forget the periods of reservations that are over, of which there may be many."""
+        for reservation in self.snapshot.reservations:
+            periods = reservation.periods
+            while isinstance(periods, list) and periods and periods[0][1] <= self.now:
+                del periods[0]
+
+    def end(self, place: int, job_id: str) -> None:
+        """Take the resources of a job back."""
+        ended = next(
+            allocation
+            for allocation in self.ledger.allocations[place]
+            if allocation.job_id == job_id
+        )
+        self.ledger.release(place, ended)
+        self._count(job_id, self._owners[job_id], sign=-1)
+        del self._owners[job_id]
+        if len(self._feasible) > _MAX_SHAPES:
+            self._feasible.clear()
+
+
+def view_of(number: int, job: RecordedJob, *, bound_to: str | None) -> JobView:
+    """Return a recorded job as it waits."""
+    limit = job.time_limit_seconds
+    others = [f"{number}{_MEMBER}{member}" for member in range(1, job.nodes)]
+    return JobView(
+        id=str(number),
+        name="",
+        submitted_at=START + timedelta(seconds=job.submitted_seconds),
+        user_id=str(job.user),
+        project_id=str(job.project) if job.project else None,
+        gpus=job.gpus,
+        gpu_milli=job.gpu_milli,
+        gpu_memory_bytes=job.gpu_memory_bytes,
+        gpu_models=frozenset(job.gpu_models),
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        requested=job.appliance or None,
+        bound_to=bound_to,
+        priority=job.priority,
+        is_preemptible=job.is_preemptible,
+        time_limit=timedelta(seconds=limit) if limit else None,
+        nodes=job.nodes,
+        members=[str(number), *others] if others else (),
+    )
+
+
+def number_of(job_id: str) -> int:
+    """Return the number of the recorded job that has an id, or a member with it."""
+    return int(job_id.partition(_MEMBER)[0])
+
+
+def running_view(job: RecordedJob, decision: Decision, *, now: datetime) -> RunningJob:
+    """Return a job, or a member of a gang, that has started."""
+    return RunningJob(
+        job_id=decision.job_id,
+        user_id=str(job.user),
+        project_id=str(job.project) if job.project else None,
+        gpu_uuids=decision.gpu_uuids,
+        gpu_milli=job.gpu_milli,
+        cpus=job.cpus,
+        memory_bytes=job.memory_bytes,
+        priority=job.priority,
+        is_preemptible=job.is_preemptible,
+        assigned_at=now,
+    )
+
+
+def usual_jobs(jobs: Sequence[RecordedJob]) -> list[tuple[JobShape, float]]:
+    """Return the shapes of jobs, evenly spread over the recording, with their numbers."""
+    step = max(1, len(jobs) // _USUAL_JOBS)
+    shapes: Counter[JobShape] = Counter()
+    for job in jobs[::step]:
+        shape = JobShape(
+            gpus=job.gpus,
+            gpu_milli=job.gpu_milli,
+            gpu_memory_bytes=job.gpu_memory_bytes,
+            gpu_models=frozenset(job.gpu_models),
+            cpus=job.cpus,
+            memory_bytes=job.memory_bytes,
+        )
+        shapes[shape] += job.nodes
+    return [(shape, float(count)) for shape, count in shapes.items()]
+
+
+def _projects(recording: Recording) -> list[ProjectView]:
+    """Return the projects if any has quotas; otherwise none, as in the queue."""
+    if not any(project.quotas for project in recording.projects):
+        return []
+    return [
+        ProjectView(
+            id=str(project.project),
+            name=str(project.project),
+            parent_id=str(project.parent) if project.parent else None,
+            shares=project.shares,
+            quotas=[
+                QuotaView(
+                    key=quota.key,
+                    guaranteed=quota.guaranteed,
+                    maximum=quota.maximum,
+                    lending_limit=quota.lending_limit,
+                    borrowing_limit=quota.borrowing_limit,
+                )
+                for quota in project.quotas
+            ],
+        )
+        for project in recording.projects
+    ]
+
+
+def _reservations(recording: Recording) -> list[ReservationView]:
+    parents = {project.project: project.parent for project in recording.projects}
+
+    def path(number: int) -> set[int]:
+        return {number, *(path(parents[number]) if parents.get(number) else ())}
+
+    def below(reservation: RecordedReservation) -> frozenset[str]:
+        wanted = reservation.project
+        inside = {number for number in parents if wanted in path(number)} | {wanted}
+        return frozenset(map(str, inside)) if wanted else frozenset()
+
+    return [
+        ReservationView(
+            name=str(number),
+            project=str(reservation.project or ""),
+            project_ids=below(reservation),
+            appliance_ids=reservation.appliances,
+            gpus=reservation.gpus,
+            # A list, from which periods that are over are removed.
+            periods=[
+                (START + timedelta(seconds=begin), START + timedelta(seconds=end))
+                for begin, end in reservation.periods
+            ],
+        )
+        for number, reservation in enumerate(recording.reservations)
+    ]
