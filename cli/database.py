@@ -21,6 +21,7 @@ import jobqueue.models
 import jobqueue.partitions.models
 import jobqueue.projects.models
 import jobqueue.reservations.models
+import jobqueue.simulation.models
 import jobqueue.storage.models
 import jobqueue.usage.models
 import logs.models
@@ -48,6 +49,7 @@ TABLE_MODULES = (
     jobqueue.partitions.models,
     jobqueue.projects.models,
     jobqueue.reservations.models,
+    jobqueue.simulation.models,
     jobqueue.fairshare.models,
     jobqueue.usage.models,
     jobqueue.images.models,

@@ -22,6 +22,8 @@ from jobqueue.queue.forecasts import (
 from jobqueue.queue.retention import expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
 from jobqueue.services.rolling_updates import advance_updates
+from jobqueue.simulation.runner import SimulationRunner
+from jobqueue.simulation.service import expire_simulations
 from jobqueue.usage.ledger import record_usage
 from timeseries.store import Store
 
@@ -38,6 +40,11 @@ class JobTasks:
         self._files = LogFiles(settings.resolved_log_url)
         self._box = SecretBox.of(settings)
         self._registry = Registry(settings, RegistryTokens(settings), context.clock)
+        self._simulations = SimulationRunner(context.sessions, settings.resolved_database_url)
+
+    def close(self) -> None:
+        """End the processes of simulations."""
+        self._simulations.close()
 
     def table(self) -> Sequence[PeriodicTask]:
         """Return the tasks."""
@@ -45,6 +52,7 @@ class JobTasks:
         return [
             *images,
             PeriodicTask(self.advance_updates, 2),
+            PeriodicTask(self.run_simulations, 2),
             PeriodicTask(self.submit_scheduled, 5),
             PeriodicTask(self.stop_idle_jobs, 30),
             PeriodicTask(self.record_usage, 60),
@@ -59,6 +67,10 @@ class JobTasks:
         """Take the next step of rolling updates of services."""
         with transaction(self._context.sessions) as session:
             advance_updates(session, now=self._context.clock())
+
+    def run_simulations(self) -> None:
+        """Start simulations, and store how far they are."""
+        self._simulations.step(self._context.clock())
 
     def submit_scheduled(self) -> None:
         """Submit the jobs of schedules that are due."""
@@ -120,7 +132,9 @@ class JobTasks:
         sweep_files(self._context.sessions, self._files)
 
     def expire_jobs(self) -> None:
-        """Delete ended jobs that are older than their retention."""
+        """Delete ended jobs that are older than their retention, and old simulations."""
+        with transaction(self._context.sessions) as session:
+            expire_simulations(session, now=self._context.clock())
         days, expired = self._settings.job_retention_days, 1
         while expired and not self._context.is_stopping():
             with transaction(self._context.sessions) as session:

@@ -77,13 +77,13 @@ class Scheduler:
             stopping=self._stopping,
         )
         self._alerts = AlertTasks(settings, context, store, handlers=HANDLERS)
-        jobs = JobTasks(settings, context, store)
-        portal = PortalTasks(settings, context, store, delete_images=jobs.delete_images)
+        self._jobs = JobTasks(settings, context, store)
+        portal = PortalTasks(settings, context, store, delete_images=self._jobs.delete_images)
         self.tasks: dict[str, PeriodicTask] = {
             task.name: task
             for table in (
                 self._alerts.table(),
-                jobs.table(),
+                self._jobs.table(),
                 LogTasks(settings, context).table(),
                 portal.table(),
                 ReportTasks(context, store, public_url=settings.resolved_public_url).table(),
@@ -141,6 +141,7 @@ class Scheduler:
         self._scheduler.shutdown(wait=True)
         self._placement.join()
         self._alerts.close()
+        self._jobs.close()
         self._lease.release()
 
     def follow_clock(self, now: datetime) -> None:

@@ -27,6 +27,7 @@ import jobqueue.images.models as _images  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import jobqueue.projects.models as _projects  # noqa: F401
 import jobqueue.reservations.models as _reservations  # noqa: F401
+import jobqueue.simulation.models as _simulations  # noqa: F401
 import jobqueue.storage.models as _storage  # noqa: F401
 import jobqueue.usage.models as _usage  # noqa: F401
 import logs.models as _logs  # noqa: F401

@@ -65,9 +65,9 @@ class Protection(Reservations):
         _, places = self._gangs.pop(job_id, (None, ()))
         self.gangs -= bool(places)
         for place in places:
-            kept = [bound for bound in self._bound.get(place, ()) if bound[1] != job_id]
-            heapq.heapify(kept)
-            self._bound[place] = kept
+            others = [bound for bound in self._bound.get(place, ()) if bound[1] != job_id]
+            heapq.heapify(others)
+            self._bound[place] = others
             self.settle(place)
 
     def settle(self, place: int) -> None:

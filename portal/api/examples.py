@@ -41,6 +41,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "shares": 3,
         "budget_label": "CC-4711",
     },
+    "SimulationRequestSchema": {
+        "since": "2026-10-01T00:00:00Z",
+        "policies": ["best_fit", "least_fragmentation"],
+        "added": ["2xdgx-01"],
+        "shares": ["vision=3"],
+        "quotas": ["vision:gpus:guaranteed=4,maximum=8"],
+    },
     "ProjectChangeSchema": {"shares": 2, "budget_label": "CC-4712"},
     "ProjectMemberRequestSchema": {"user": "dana@example.com", "shares": 1, "is_default": True},
     "QuotaListSchema": {

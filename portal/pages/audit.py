@@ -42,6 +42,7 @@ KINDS = {
     "queue_settings": "Queue settings",
     "reservation": "Reservations",
     "gpu_partition_policy": "GPU partition policies",
+    "simulation": "Simulations",
     "project": "Projects",
     "project_member": "Project members",
     "project_quota": "Project quotas",

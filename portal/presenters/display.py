@@ -14,6 +14,7 @@ from alerting.rule_request import RuleRequest
 from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
 from core.zones import SECONDS
+from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, portal, principal
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
@@ -75,6 +76,7 @@ TONES: dict[StrEnum, str] = {
     RolloutState.PAUSED: "warn",
     RolloutState.COMPLETED: "good",
     RolloutState.CANCELED: "off",
+    SimulationState.INTERRUPTED: "warn",
     ApplianceUpdateState.UPDATING: "busy",
     ApplianceUpdateState.UPDATED: "good",
     EffectiveStatus.DRAINED: "idle",

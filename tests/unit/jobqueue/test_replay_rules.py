@@ -119,14 +119,14 @@ def test_a_guarantee_is_reclaimed_from_a_borrower() -> None:
 
 
 def test_jobs_of_others_start_only_after_a_reservation() -> None:
-    kept = RecordedReservation(appliances=("a",), periods=((50, 100), (300, 400)), project=1)
+    nightly = RecordedReservation(appliances=("a",), periods=((50, 100), (300, 400)), project=1)
     jobs = [
         a_job(0, 10, 2, time_limit_seconds=40),
         a_job(20, 10, 2, time_limit_seconds=40),
         a_job(60, 10, 2, project=1),
         a_job(110, 10, 2, time_limit_seconds=191),
     ]
-    timeline = replayed(*jobs, reservations=[kept])
+    timeline = replayed(*jobs, reservations=[nightly])
     assert timeline.starts.tolist() == [0, 100, 60, 400]
 
 

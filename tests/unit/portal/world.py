@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -34,6 +35,10 @@ from jobqueue.queue.service import submit_job
 from jobqueue.queue.templates import TemplateRequest, save_template
 from jobqueue.reservations.checks import ReservationRequest
 from jobqueue.reservations.service import create_reservation
+from jobqueue.simulation.models import Simulation, SimulationState
+from jobqueue.simulation.recording import RecordedAppliance, RecordedJob, Recording
+from jobqueue.simulation.scenarios import Changes, Scenario, replay
+from jobqueue.simulation.service import Comparison
 from logs.forwarding.service import ForwardRequest, create_forward
 from logs.models import ForwardKind
 from protocol.attempts import AttemptObservation, ObservedState
@@ -282,7 +287,24 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     rollout = start_rollout(
         session, scope, RolloutRequest(), packages=AgentPackages("9.0.0", "0" * 64), now=now
     )
-    session.add_all([message, removal, platform_rule])
+    recording = Recording(
+        appliances=[RecordedAppliance(name="dgx-01", cpus=8, memory_bytes=2**30)],
+        jobs=[RecordedJob(submitted_seconds=0, run_seconds=9, project=1)],
+    )
+    today = replay(Scenario(name="today", recording=recording), lambda _part: None)
+    simulation = Simulation(
+        tenant_id=cast.acme.id,
+        since=now - timedelta(days=30),
+        until=now,
+        changes=msgspec.to_builtins(Changes(policies=("best_fit",))),
+        state=SimulationState.SUCCEEDED,
+        created_at=now,
+        finished_at=now,
+        results=msgspec.json.encode(
+            Comparison(projects={1: "vision"}, scenarios=[("today", today)])
+        ).decode(),
+    )
+    session.add_all([message, removal, platform_rule, simulation])
     session.flush()
     browser = session.scalars(
         select(LoginSession).where(LoginSession.user_id == cast.bob.id).limit(1)
@@ -299,6 +321,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "window_id": window.id,
             "reservation_id": reservation.id,
             "policy_id": policy.id,
+            "simulation_id": simulation.id,
             "forward_id": forward.id,
             "project_id": project.id,
             "rollout_id": rollout.id,

@@ -33,6 +33,7 @@ from jobqueue.partitions.models import GPUPartitionPolicy
 from jobqueue.projects.models import Project, ProjectMember, ProjectQuota, QuotaResource
 from jobqueue.queue.stopping import stop_job
 from jobqueue.reservations.models import Reservation
+from jobqueue.simulation.models import Simulation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
@@ -224,6 +225,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             created_at=NOON,
         ),
         GPUPartitionPolicy(**tenant, name="shared", mode=PartitionMode.MPS, created_at=NOON),
+        Simulation(**tenant, since=NOON, until=LATER, changes={}, created_at=NOON),
         ProjectMember(**tenant, project_id=project.id, user_id=cast.bob.id),
         ProjectQuota(**tenant, project_id=project.id, resource=QuotaResource.GPUS, guaranteed=4),
         JobTemplate(
