@@ -129,9 +129,7 @@ class SimulationRunner:
         )
         self._finish(ident, SimulationState.FAILED, message, now=now)
 
-    def _start(
-        self, waiting: Sequence[Row[tuple[str, str, SimulationState]]], now: datetime
-    ) -> None:
+    def _start(self, waiting: Sequence[Row[str, str, SimulationState]], now: datetime) -> None:
         for row in waiting:
             if len(self.runs) >= MAX_RUNNING:
                 return

@@ -15,7 +15,12 @@ from jobqueue.simulation.service import (
 from portal.context import current_scope, database, now
 from portal.forms.simulations import SimulationForm
 from portal.pages.common import changing
-from portal.presenters.simulations import picture_file, project_rows, results_file
+from portal.presenters.simulations import (
+    drawing_of,
+    picture_file,
+    project_rows,
+    results_file,
+)
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.permissions import Permission
 
@@ -56,6 +61,7 @@ def show(simulation_id: str) -> str:
         simulation=simulation,
         comparison=comparison,
         projects=project_rows(comparison) if comparison else (),
+        drawing=drawing_of(comparison) if comparison else "",
     )
 
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 from flask import Response
+from markupsafe import Markup
 
 from jobqueue.simulation.picture import picture
 from jobqueue.simulation.results import ProjectFigures
@@ -35,6 +36,11 @@ def project_rows(comparison: Comparison) -> Sequence[ProjectRow]:
         for project in outcome.projects
         if project.project == shown.project
     ]
+
+
+def drawing_of(comparison: Comparison) -> Markup:
+    """Return the picture as a part of a page."""
+    return Markup(picture(comparison.scenarios, is_part_of_page=True))  # noqa: S704 - it escapes
 
 
 def results_file(simulation_id: str) -> Response:

@@ -48,7 +48,7 @@ def test_a_simulation_is_started_followed_and_deleted(
     assert (listed["state"], listed["progress_percent"]) == ("waiting", 0)
     assert listed["changes"]["added"] == ["2xdgx-01"]
     path = f"{PAGE}/{listed['id']}"
-    assert "It starts when others have ended" in alice.get(path).text
+    assert "It starts in a moment" in alice.get(path).text
     assert alice.get(f"{API}/{listed['id']}/picture").status_code == 404
     runner.step(clock.now)
     assert "0 %" in alice.get(path).text
@@ -59,7 +59,7 @@ def test_a_simulation_is_started_followed_and_deleted(
 
     eventually(has_succeeded)
     page = alice.get(path).text
-    assert "best_fit, 2 more appliances" in page
+    assert "best fit, 2 more appliances" in page
     assert "No project" in page
     shown = alice.get(f"{API}/{listed['id']}").get_json()
     assert [row["scenario"] for row in shown["scenarios"]] == [
