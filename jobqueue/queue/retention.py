@@ -161,7 +161,12 @@ def _delete(
     tenant_id: str | None,
     now: datetime,
 ) -> int:
-    job_ids = session.scalars(select(Job.id).where(condition).limit(BATCH)).all()
+    rows = session.execute(select(Job.id, Job.tenant_id).where(condition).limit(BATCH)).all()
+    job_ids = [row.id for row in rows]
+    for owner_id in sorted({row.tenant_id for row in rows}):
+        half_life = settings_of(session, owner_id).ordering.half_life
+        owned = [row.id for row in rows if row.tenant_id == owner_id]
+        charge_jobs(session, owner_id, owned, half_life=half_life)
     session.execute(
         delete(Job).where(Job.id.in_(job_ids)), execution_options={"synchronize_session": False}
     )

@@ -3,6 +3,7 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from functools import partial
 
 import pytest
 from sqlalchemy.orm import Session
@@ -15,7 +16,7 @@ from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.settings import OrderSettings
 from jobqueue.fairshare.usage import Account, charge_ended, read_usage, tenants_to_charge
 from jobqueue.models import Attempt, Job
-from jobqueue.queue.retention import delete_job
+from jobqueue.queue.retention import delete_ended, delete_job, expire_jobs
 from jobqueue.states import AttemptState, JobState
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import GIB, add_appliance, submit
@@ -123,6 +124,22 @@ def test_a_job_that_is_deleted_is_charged_before(
     job = run(session, cast, appliance_id, since=NOON - HOUR, until=NOON)
     delete_job(session, scope_of(cast.alice), job.id, now=NOON)
     assert gpu_seconds(session, cast, now=NOON) == pytest.approx(exact(NOON - HOUR, NOON, at=NOON))
+
+
+def test_jobs_that_are_cleaned_up_are_charged_before(
+    session: Session, cast: Cast, appliance_id: str
+) -> None:
+    cleaners = (
+        partial(delete_ended, session, scope_of(cast.olivia), before=NOON + HOUR),
+        partial(expire_jobs, session, retention_days=1),
+    )
+    for count, clean in enumerate(cleaners, 1):
+        job = run(session, cast, appliance_id, since=NOON - HOUR, until=NOON)
+        job.finished_at = NOON
+        session.flush()
+        assert clean(now=NOON + timedelta(days=2)) == 1
+        used = count * exact(NOON - HOUR, NOON, at=NOON)
+        assert gpu_seconds(session, cast, now=NOON) == pytest.approx(used)
 
 
 def test_two_schedulers_charge_each_attempt_once(
