@@ -14,7 +14,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
-from core.db import SessionFactory, chunked, transaction
+from core.db import SessionFactory, begin_writing, chunked, transaction
 from core.quantities import format_duration
 from jobqueue.jobs.transitions import move_attempt, record_event
 from jobqueue.models import Attempt, Job
@@ -125,7 +125,10 @@ def _idle(
 
 def _stop(session: Session, attempt_id: str, *, now: datetime) -> bool:
     running = AttemptState.RUNNING
-    if not move_attempt(
+    begin_writing(session)
+    # Meanwhile it may have been stopped for another reason, which stays.
+    locked = select(Attempt.id).where(Attempt.id == attempt_id, Attempt.stop_reason.is_(None))
+    if session.scalar(locked.with_for_update()) is None or not move_attempt(
         session, attempt_id, running, expected={running}, stop_reason=Reason.IDLE_GPU
     ):
         return False

@@ -18,7 +18,7 @@ from protocol.attempts import ObservedState
 from tests.cast import BOX, NOON, Cast
 from tests.unit.jobqueue.builders import report, start, submit
 from timeseries.points import Point
-from timeseries.store import Store, write
+from timeseries.store import RangeQuery, Series, Store, write
 
 STARTED = NOON.replace(minute=1)
 NOW = STARTED + timedelta(minutes=31)
@@ -67,6 +67,29 @@ def test_a_job_with_idle_gpus_stops_with_the_reason(
         assert (stopping.job.state, stopping.job.reason) == (JobState.STOPPED, Reason.IDLE_GPU)
         assert "5 %" in stopping.job.message
         assert "30m" in stopping.job.message
+
+
+def test_an_idle_job_that_stops_for_another_reason_keeps_it(
+    *,
+    attempt: Attempt,
+    utilize: Utilize,
+    sessions: SessionFactory,
+    store: Store,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    utilize(0, 1.0, 31)
+    utilize(1, 1.0, 31)
+    query = store.query_range
+
+    def preempted_meanwhile(wanted: RangeQuery) -> list[Series]:
+        with sessions.begin() as session:
+            session.get_one(Attempt, attempt.id).stop_reason = Reason.PREEMPTED
+        return query(wanted)
+
+    monkeypatch.setattr(store, "query_range", preempted_meanwhile)
+    assert stop_idle_jobs(sessions, store, now=NOW) == 0
+    with sessions() as session:
+        assert session.get_one(Attempt, attempt.id).stop_reason is Reason.PREEMPTED
 
 
 @pytest.mark.parametrize(
