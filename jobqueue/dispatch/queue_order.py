@@ -1,17 +1,18 @@
 """The order of a tenant's queue, by its settings: what placement follows and positions show."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import case, select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
 from jobqueue.dispatch.appliance_views import models_of
 from jobqueue.dispatch.waiting_jobs import (
     WaitingJob,
-    hidden_members,
+    gang_members,
     is_ready,
     read_waiting,
     waiting_ids,
@@ -45,13 +46,21 @@ def queue_order(
     settings = settings_of(session, tenant_id).ordering
     if settings.policy is OrderPolicy.FIFO:
         return QueueOrder(waiting_ids(session, tenant_id, now=snapshot.now))
-    ready = select(*_COLUMNS).where(*is_ready(tenant_id, now=snapshot.now))
-    hidden = hidden_members(session, tenant_id, now=snapshot.now)
+    hidden, alone = gang_members(session, tenant_id, now=snapshot.now)
+    ready = select(*_columns(alone)).where(*is_ready(tenant_id, now=snapshot.now))
     rows = [
         row for row in session.execute(ready.order_by(Job.queue_at, Job.id)) if row.id not in hidden
     ]
     shares = read_shares(session, tenant_id, snapshot, settings)
     return order_queue([*rows, *new], shares, settings, now=snapshot.now)
+
+
+def placement_order(session: Session, tenant_id: str, snapshot: Snapshot) -> QueueOrder:
+    """Return the queue as placement goes through it: what guarantees cover comes first."""
+    order = queue_order(session, tenant_id, snapshot)
+    if not snapshot.projects:
+        return order
+    return order.reordered(guaranteed_first(session, tenant_id, Planner(snapshot), order))
 
 
 def read_shares(
@@ -115,15 +124,14 @@ def with_jobs(
     return replace(snapshot, jobs=[job.view for job in waiting])
 
 
-_COLUMNS = (
-    Job.id,
-    Job.queue_at,
-    Job.priority,
-    Job.project_id,
-    Job.user_id,
-    # A gang is there once, by its first member.
-    *((column * Job.nodes).label(column.key) for column in (Job.gpus, Job.cpus, Job.memory_bytes)),
-)
+def _columns(alone: Collection[str]) -> list[Any]:
+    """Return the columns of `order_queue`; a gang is there once, by its first member."""
+    members = case((Job.id.in_(alone), 1), else_=Job.nodes) if alone else Job.nodes
+    requests = (Job.gpus, Job.cpus, Job.memory_bytes)
+    return [
+        *(Job.id, Job.queue_at, Job.priority, Job.project_id, Job.user_id),
+        *((column * members).label(column.key) for column in requests),
+    ]
 
 
 def _fleet(appliances: Sequence[ApplianceView]) -> Resources:

@@ -59,29 +59,30 @@ def waiting_ids(session: Session, tenant_id: str, *, now: datetime) -> list[str]
     """
     ready = select(Job.id).where(*is_ready(tenant_id, now=now))
     ids = list(session.scalars(ready.order_by(Job.queue_at, Job.id)))
-    hidden = hidden_members(session, tenant_id, now=now)
+    hidden, _ = gang_members(session, tenant_id, now=now)
     return [ident for ident in ids if ident not in hidden] if hidden else ids
 
 
-def hidden_members(session: Session, tenant_id: str, *, now: datetime) -> set[str]:
-    """Return the waiting members of gangs that aren't placed by themselves.
+def gang_members(session: Session, tenant_id: str, *, now: datetime) -> tuple[set[str], set[str]]:
+    """Return the waiting members of gangs that aren't placed by themselves, and those that are.
 
-    They start with the first member; or when all have stopped, if the gang starts anew.
+    The former start with the first member; or when all have stopped, if the gang starts anew. The
+    latter were lost from a gang that goes on.
     """
     statement = select(Job).where(*is_ready(tenant_id, now=now), Job.nodes > 1)
     members = session.execute(
         statement.with_only_columns(Job.id, Job.array_id, Job.nodes, Job.on_member_loss)
     ).all()
     sizes = Counter(member.array_id for member in members)
-    return {
-        member.id
-        for member in members
-        if (
-            member.id != member.array_id
-            if sizes[member.array_id] == member.nodes
-            else member.on_member_loss != OnMemberLoss.CONTINUE
-        )
-    }
+    hidden, alone = set[str](), set[str]()
+    for member in members:
+        if sizes[member.array_id] == member.nodes:
+            hidden |= {member.id} - {member.array_id}
+        elif member.on_member_loss == OnMemberLoss.CONTINUE:
+            alone.add(member.id)
+        else:
+            hidden.add(member.id)
+    return hidden, alone
 
 
 def read_waiting(

@@ -11,7 +11,7 @@ age has a limit, so a job may starve.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -84,6 +84,14 @@ class QueueOrder:
     weights: Sequence[int] = ()
     ranks: Sequence[int] = ()
     user_count: int = 0
+
+    def reordered(self, ids: Sequence[str]) -> "QueueOrder":
+        """Return the same jobs in another order."""
+        places = {ident: place for place, ident in enumerate(self.ids)}
+        moved = [places[ident] for ident in ids]
+        values = self.values[moved] if self.weights else self.values
+        ranks = [self.ranks[place] for place in moved] if self.ranks else ()
+        return replace(self, ids=ids, values=values, ranks=ranks)
 
     def parts(self, position: int) -> list[Part]:
         """Return the parts of the points of the job at a position, from 0."""

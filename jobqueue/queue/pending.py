@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.ids import new_id
 from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
-from jobqueue.dispatch.queue_order import queue_order, with_jobs
+from jobqueue.dispatch.queue_order import placement_order, queue_order, with_jobs
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import job_view, slice_need
 from jobqueue.executors.abilities import needs_of
@@ -44,7 +44,7 @@ def explain_job(
     if job.state not in WAITING:
         return None
     snapshot = read_snapshot(session, job.tenant_id, now=now)
-    order = queue_order(session, job.tenant_id, snapshot)
+    order = placement_order(session, job.tenant_id, snapshot)
     # A gang waits as its first member.
     gang_id = job.array_id if job.nodes > 1 else None
     waiting_id = gang_id if gang_id is not None and gang_id in order.ids else job.id

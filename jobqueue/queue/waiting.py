@@ -8,7 +8,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Page
-from jobqueue.dispatch.queue_order import queue_order
+from jobqueue.dispatch.queue_order import placement_order
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.fairshare.accounts import read_projects
 from jobqueue.models import Job
@@ -49,7 +49,7 @@ def list_waiting(
     scope.require(Permission.VIEW)
     tenant_id = scope.require_tenant()
     snapshot = read_snapshot(session, tenant_id, now=now)
-    order = queue_order(session, tenant_id, snapshot)
+    order = placement_order(session, tenant_id, snapshot)
     number, size = max(1, page), max(1, min(page_size, MAX_PAGE_SIZE))
     first = (number - 1) * size
     ids = order.ids[first : first + size]

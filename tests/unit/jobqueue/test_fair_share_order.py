@@ -19,8 +19,9 @@ from jobqueue.fairshare.usage import Account
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Job
 from jobqueue.placement.views import queue_time
-from jobqueue.projects.models import Project
+from jobqueue.projects.models import Project, ProjectQuota, QuotaResource
 from jobqueue.queue.pending import explain_job, try_job
+from jobqueue.queue.waiting import list_waiting
 from jobqueue.states import AttemptState, JobState
 from protocol.job_spec import JobRequest
 from tests.cast import NOON, Cast, scope_of
@@ -190,6 +191,28 @@ def shared(session: Session, cast: Cast) -> str:
     settings = QueueSettings(ordering=FAIR_TREE)
     set_settings(session, scope_of(cast.alice), cast.acme.id, settings)
     return busy.id
+
+
+def test_positions_count_what_guarantees_cover_first(session: Session, cast: Cast) -> None:
+    add_appliance(session, cast.acme, "mini", gpus=1)
+    submit(session, cast.alice, "busy", gpus=1, time_limit_seconds=7200)
+    dispatch(session, now=NOON)
+    early, late = (submit(session, cast.alice, name, gpus=1) for name in ("early", "late"))
+    vision = Project(tenant_id=cast.acme.id, name="vision", created_at=NOON)
+    session.add(vision)
+    session.flush()
+    guaranteed = {"tenant_id": cast.acme.id, "project_id": vision.id, "guaranteed": 1}
+    session.add(ProjectQuota(resource=QuotaResource.GPUS, **guaranteed))
+    late.project_id = vision.id
+    session.flush()
+    positions = {}
+    for job in (early, late):
+        explanation = explain_job(session, scope_of(cast.alice), job.id, now=NOON)
+        assert explanation is not None
+        positions[job.name] = explanation.position
+    assert positions == {"late": 1, "early": 2}
+    listed = list_waiting(session, scope_of(cast.alice), now=NOON).items
+    assert [queued.job.name for queued in listed] == ["late", "early"]
 
 
 def test_placement_and_positions_follow_the_same_order(

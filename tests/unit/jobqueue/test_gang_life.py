@@ -12,7 +12,10 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import drain, move_overdue
+from jobqueue.dispatch.queue_order import queue_order
+from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import read_waiting
+from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.jobs.transitions import move_job
 from jobqueue.models import Attempt, Job
@@ -148,6 +151,25 @@ def test_a_gang_without_a_lost_member_goes_on_where_that_was_asked_for(
     assert states(session, first.job) == ["running", "starting"], "the member is placed by itself"
     stop_job(session, scope_of(cast.alice), second.job_id, now=LATER)
     assert first.job.stop_requested_at is None
+
+
+def test_a_lost_member_of_a_gang_that_goes_on_has_its_own_size_in_the_queue(
+    session: Session, cast: Cast
+) -> None:
+    ordering = OrderSettings(policy=OrderPolicy.FAIR_TREE, size_weight=100)
+    set_settings(session, scope_of(cast.alice), cast.acme.id, QueueSettings(ordering=ordering))
+    _, second = running(
+        session, cast, on_member_loss="continue", max_retries=1, retry_on=["appliance"]
+    )
+    second.appliance.state = ApplianceState.LOST
+    session.flush()
+    sweep_attempts(session, now=LATER)
+    whole = submit(session, cast.alice, "whole", nodes=2, gpus=8)
+    snapshot = read_snapshot(session, cast.acme.id, now=LATER + timedelta(minutes=5))
+    queue = queue_order(session, cast.acme.id, snapshot)
+    sizes = {ident: queue.parts(place)[-1].value for place, ident in enumerate(queue.ids)}
+    total = sum(len(view.gpus) for view in snapshot.appliances)
+    assert sizes == {second.job_id: 8 / total, whole.id: 16 / total}
 
 
 def test_a_gang_that_has_not_started_never_starts_without_a_member(
