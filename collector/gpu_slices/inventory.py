@@ -10,12 +10,12 @@ from protocol.gpu_slices import PartitionMode
 from protocol.inventory import GPUInfo, Inventory
 
 # Begins the UUID of NVIDIA's GPUs.
-_NVIDIA = "GPU-"
+NVIDIA_PREFIX = "GPU-"
 
 
 def offered_modes(slices: GPUSlices | None, gpus: Sequence[GPUInfo]) -> list[str]:
     """Return how these GPUs can be shared; none without NVIDIA's."""
-    if slices is None or not any(gpu.uuid.startswith(_NVIDIA) for gpu in gpus):
+    if slices is None or not any(gpu.uuid.startswith(NVIDIA_PREFIX) for gpu in gpus):
         return []
     is_capable = any(gpu.is_mig_capable for gpu in gpus)
     return [mode.value for mode in slices.modes if is_capable or mode is not PartitionMode.MIG]

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from collector.gpu_slices.base import SliceAccess, SliceError
+from collector.gpu_slices.inventory import NVIDIA_PREFIX
 from plugins.mig import MIGGPU, MIGDriver, MIGError, MIGInUseError, MIGPermissionError
 from protocol.attempts import AttemptObservation
 from protocol.gpu_slices import (
@@ -78,7 +79,11 @@ class MIGSlices:
     ) -> None:
         """Destroy instances of nobody, make those that are missing, and switch idle GPUs."""
         self._in_use = in_use
-        ordered = {partition.gpu_uuid: partition for partition in partitions}
+        ordered = {
+            partition.gpu_uuid: partition
+            for partition in partitions
+            if partition.gpu_uuid.startswith(NVIDIA_PREFIX)
+        }
         if not ordered and not any(map(_is_mig, in_use.values())):
             return
         gpus: list[MIGGPU] = []

@@ -1,12 +1,12 @@
 """The MIG driver in a worker process, which is killed when a call hangs."""
 
+from threading import Lock
 from typing import Literal
 
 from collector.reading.worker_process import WorkerProcess
-from collector.reading.worker_protocol import CutGPUs, Failed, FailureKind, GPUsCut
+from collector.reading.worker_protocol import CutGPUs, Failed, FailureKind, GPUsCut, Reply
 from plugins.base import PluginError
 from plugins.mig import MIGGPU, MIGError, MIGInUseError, MIGPermissionError
-from plugins.nvml.reader import driver_is_present
 from protocol.gpu_slices import MIGInstance
 
 # Drivers reset a GPU to change its mode, which takes some seconds.
@@ -26,10 +26,11 @@ class WorkerMIGDriver:
     def __init__(self, *, call_seconds: float = CALL_SECONDS) -> None:
         self._call_seconds = call_seconds
         self._worker = WorkerProcess("mig")
+        self._lock = Lock()
 
     def read(self) -> list[MIGGPU]:
         """Return the GPUs that know MIG."""
-        return self._call("read").gpus if driver_is_present() else []
+        return self._call("read").gpus
 
     def set_mode(self, gpu_uuid: str, *, enabled: bool) -> None:
         """Switch MIG on or off."""
@@ -49,6 +50,8 @@ class WorkerMIGDriver:
     def close(self) -> None:
         """End the worker process, also during a call."""
         self._worker.kill()
+        with self._lock:
+            self._worker.close()
 
     def _call(
         self,
@@ -56,15 +59,20 @@ class WorkerMIGDriver:
         **arguments: str | int | bool,
     ) -> GPUsCut:
         request = CutGPUs(method=method, arguments=arguments)
+        with self._lock:
+            reply = self._reply(request)
+        if isinstance(reply, GPUsCut):
+            return reply
+        if not isinstance(reply, Failed):
+            raise MIGError("the driver's process sent an unexpected reply")
+        raise _ERRORS.get(reply.kind, MIGError)(reply.message)
+
+    def _reply(self, request: CutGPUs) -> Reply:
         try:
             self._worker.start()
             reply = self._worker.request(request, timeout_seconds=self._call_seconds)
         except PluginError as error:
             raise MIGError(f"the NVIDIA driver does not answer: {error}") from error
-        if isinstance(reply, GPUsCut):
-            return reply
-        if not isinstance(reply, Failed):
-            raise MIGError("the driver's process sent an unexpected reply")
-        if reply.kind is FailureKind.RESTART:
+        if isinstance(reply, Failed) and reply.kind is FailureKind.RESTART:
             self._worker.discard()
-        raise _ERRORS.get(reply.kind, MIGError)(reply.message)
+        return reply
