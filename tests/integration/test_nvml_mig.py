@@ -137,8 +137,8 @@ def test_a_lost_gpu_does_not_hide_the_others(driver: WorkerMIGDriver, world: Wor
 @pytest.mark.parametrize("step", [CREATE, CREATE_COMPUTE, DESTROY, DESTROY_COMPUTE])
 def test_what_a_crash_leaves_is_put_right(driver: WorkerMIGDriver, world: World, step: str) -> None:
     slices = MIGSlices(driver)
-    kept = MIGPlacement(profile="1g.10gb", start=0)
-    layout = [GPUPartition(gpu_uuid=GPU, mode=PartitionMode.MIG, layout=[kept])]
+    place = MIGPlacement(profile="1g.10gb", start=0)
+    layout = [GPUPartition(gpu_uuid=GPU, mode=PartitionMode.MIG, layout=[place])]
     slices.settle(ORDERS, {"gone": SLICE}, set())
     world.add(f"die {step}")
     slices.settle(layout, {}, set())
@@ -209,7 +209,7 @@ def test_an_attempt_runs_in_its_instance_from_start_to_end(
     def seen(state: ObservedState) -> AttemptObservation | None:
         clock.advance(1)
         runner.step()
-        return next((found for found in executor.observe() if found.state is state), None)
+        return next((attempt for attempt in executor.observe() if attempt.state is state), None)
 
     eventually(lambda: seen(ObservedState.RUNNING), what="the attempt to run")
     reader = WorkerMIGDriver(call_seconds=20)
