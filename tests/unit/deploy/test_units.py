@@ -118,18 +118,28 @@ def test_systemd_knows_every_line_of_a_unit(units: Path, name: str, tmp_path: Pa
     assert checked.returncode == 0, checked.stderr
 
 
+@pytest.mark.parametrize(
+    ("chapter", "expected"),
+    [
+        ("## MIG on", {"User": "vedette", "AmbientCapabilities": "CAP_SYS_ADMIN"}),
+        (
+            "## MPS and",
+            {"User": "root", "KillMode": "process", "RuntimeDirectory": AgentConfig().mps_dir.name},
+        ),
+    ],
+)
 def test_the_documented_lines_for_slices_of_gpus_fit_the_agents_unit(
-    units: Path, tmp_path: Path
+    units: Path, tmp_path: Path, chapter: str, expected: dict[str, str]
 ) -> None:
     page = (Path(__file__).parents[3] / "docs" / "gpu-slices.md").read_text(encoding="utf-8")
-    lines = page.partition("```ini\n")[2].partition("```")[0]
+    lines = page.partition(chapter)[2].partition("```ini\n")[2].partition("```")[0]
     unit = (units / NAMES[0]).read_text(encoding="utf-8") + lines
     path = tmp_path / NAMES[0]
     path.write_text(re.sub(r"(?m)^ExecStart=.*", "ExecStart=/bin/true", unit), encoding="utf-8")
 
     service = read_unit(path)["Service"]
-    assert f"/run/{service['RuntimeDirectory']}" == str(AgentConfig().mps_dir)
-    assert (service["User"], service["KillMode"]) == ("root", "process")
+    assert expected.items() <= dict(service).items()
+    assert "CAP_SYS_ADMIN" in service["CapabilityBoundingSet"]
     program = shutil.which("systemd-analyze")
     if program is not None:
         checked = subprocess.run(
