@@ -1,6 +1,8 @@
 """The parts that share the GPUs of this appliance."""
 
 import logging
+import re
+from pathlib import Path
 
 from collector.config import AgentConfig
 from collector.gpu_slices.base import GPUSlices
@@ -17,6 +19,7 @@ from plugins.simulation.appliance import SimulatedAppliance
 
 log = logging.getLogger(__name__)
 
+CAP_SYS_ADMIN = 21
 EXECUTORS = frozenset({"docker", "simulated"})
 """Those that start containers themselves: they can give a container a part of a GPU."""
 
@@ -31,10 +34,25 @@ def build_slices(
     """Return what shares GPUs; None with an executor that can't use parts of GPUs."""
     if executor is None or executor.name not in EXECUTORS:
         return None
-    driver = simulation.mig if simulation is not None else WorkerMIGDriver()
+    mig = MIGSlices(simulation.mig) if simulation is not None else _mig_slices()
     control = _mps_control(config, is_simulated=simulation is not None)
     mps = MPSSlices(control, config.data_dir / "mps.json", clock=clock)
-    return AllModes(mig=MIGSlices(driver), mps=mps)
+    return AllModes(mig=mig, mps=mps)
+
+
+def has_capability(number: int, *, proc: Path = Path("/proc")) -> bool:
+    """Return whether this process has a capability of Linux."""
+    status = (proc / "self" / "status").read_text(encoding="utf-8")
+    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
+    return effective is not None and bool(int(effective[1], 16) >> number & 1)
+
+
+def _mig_slices() -> MIGSlices:
+    """Return the slices by MIG, which need a capability; see docs/gpu-slices.md."""
+    is_permitted = has_capability(CAP_SYS_ADMIN)
+    if not is_permitted and driver_is_present():
+        log.info("GPUs can't be cut by MIG: this agent has no capability CAP_SYS_ADMIN")
+    return MIGSlices(WorkerMIGDriver(), is_permitted=is_permitted)
 
 
 def _mps_control(config: AgentConfig, *, is_simulated: bool) -> MPSControl:

@@ -37,17 +37,22 @@ class _Order:
 
 
 class MIGSlices:
-    """Cuts GPUs by MIG; see `GPUSlices`."""
+    """Cuts GPUs by MIG; see `GPUSlices`.
 
-    def __init__(self, driver: MIGDriver) -> None:
+    Args:
+        driver: cuts them.
+        is_permitted: whether the driver should let this agent; what it does counts in the end.
+    """
+
+    def __init__(self, driver: MIGDriver, *, is_permitted: bool = True) -> None:
         self._driver = driver
-        self._is_permitted = True
+        self._is_permitted = is_permitted
         self._in_use: Mapping[str, GPUSlice] = {}
         self._problems: dict[str, str] = {}
 
     @property
     def modes(self) -> Sequence[PartitionMode]:
-        """MIG, unless the driver has refused."""
+        """MIG, unless the driver refuses."""
         return [PartitionMode.MIG] if self._is_permitted else []
 
     def prepare(self, attempt_id: str, wanted: GPUSlice) -> SliceAccess:

@@ -1,16 +1,19 @@
 """What the inventory says about sharing GPUs."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
+from collector.gpu_slices.build import CAP_SYS_ADMIN, has_capability
 from collector.gpu_slices.inventory import offered_modes, with_mig, with_profiles
 from collector.gpu_slices.mig import MIGSlices
 from collector.gpu_slices.modes import AllModes
 from collector.inventory import simulated_inventory
 from plugins.simulation.config import SimulationConfig
 from plugins.simulation.mig import SimulatedMIGDriver
+from protocol.gpu_slices import GPUPartition, PartitionMode
 from protocol.inventory import GPUInfo, Inventory
 
 H100 = SimulationConfig(seed="acme/dgx-1", gpu_count=2)
@@ -61,6 +64,26 @@ def test_a_card_that_was_replaced_has_no_profiles_of_the_old_one() -> None:
     before = _with(simulated_inventory(H100), with_mig([CAPABLE], []))
     now = _with(before, [NVIDIA])
     assert with_profiles(now, before) == now
+
+
+@pytest.mark.parametrize(
+    ("mask", "is_there"),
+    [("0000000000000000", False), ("0000000000200000", True), ("000001ffffdfffff", False)],
+)
+def test_a_capability_is_read_from_the_kernel(tmp_path: Path, mask: str, *, is_there: bool) -> None:
+    (tmp_path / "self").mkdir()
+    status = f"CapPrm:\t000001ffffffffff\nCapEff:\t{mask}\nCapBnd:\t000001ffffffffff\n"
+    (tmp_path / "self" / "status").write_text(status)
+    assert has_capability(CAP_SYS_ADMIN, proc=tmp_path) is is_there
+
+
+def test_an_agent_that_lacks_the_permission_offers_no_mig_until_it_works() -> None:
+    driver = SimulatedMIGDriver(H100)
+    slices = MIGSlices(driver, is_permitted=False)
+    assert offered_modes(AllModes(mig=slices), [CAPABLE]) == ["time_slicing"]
+    order = GPUPartition(gpu_uuid=driver.read()[0].uuid, mode=PartitionMode.MIG)
+    slices.settle([order], {}, set())
+    assert offered_modes(AllModes(mig=slices), [CAPABLE]) == ["mig", "time_slicing"]
 
 
 def _with(inventory: Inventory, gpus: list[GPUInfo]) -> Inventory:
