@@ -1,6 +1,7 @@
 """`/appliances`: the appliance list, bulk actions, and the page of one appliance."""
 
 import logging
+from collections.abc import Iterator
 from typing import Any
 
 from flask import Blueprint, flash, redirect, render_template, url_for
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import MAX_PAGE_SIZE
+from dash_app.slots import content_text, place_text, slots_text
 from jobqueue.dispatch import drains
 from jobqueue.dispatch.appliance_lifecycle import (
     change_all,
@@ -18,7 +20,9 @@ from jobqueue.dispatch.appliance_lifecycle import (
 )
 from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.models import Job
-from jobqueue.queue.service import gpu_allocations, list_jobs
+from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
+from jobqueue.partitions.occupancy import Occupancy
+from jobqueue.queue.service import list_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
 from portal.forms.appliances import WAIT_CHOICES, ApplianceForm, BulkForm, DrainForm
@@ -35,6 +39,7 @@ from portal.presenters.appliances import (
 from portal.presenters.inventory import hardware_of, line_speed
 from portal.query_string import PAGE_SIZE, chosen, page_number
 from protocol.health import HealthState
+from protocol.inventory import GPUInfo
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
 from tenants.fleet.appliance_service import (
     reinstate_appliance,
@@ -75,6 +80,8 @@ BULK_MESSAGES = {
 pages.add_app_template_filter(effective_status_of, "effective_status")
 pages.add_app_template_filter(event_tone, "event_tone")
 pages.add_app_template_test(is_skewed, "skewed")
+for _text in (content_text, place_text, slots_text):
+    pages.add_app_template_global(_text)
 
 
 @pages.get("/appliances")
@@ -269,16 +276,27 @@ def revoke(session: Session, appliance_id: str) -> str:
 
 
 def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, Any]:
-    holders = gpu_allocations(session, scope)
     certificate = newest_certificate(session, scope, appliance.id)
     return {
-        "gpus": [(gpu, holders.get(gpu.uuid)) for gpu in read_inventory(appliance).gpus],
+        "gpus": list(_gpu_holders(session, scope, appliance)),
         "jobs": _jobs_on(session, scope, appliance.id),
         "events": list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
         "drain": drains.drain_progress(session, appliance),
         "certificate": certificate,
         "certificate_state": state_of(certificate, now=now()) if certificate else None,
     }
+
+
+def _gpu_holders(
+    session: Session, scope: Scope, appliance: Appliance
+) -> Iterator[tuple[GPUInfo, Job | None, Occupancy | None, dict[str, Job]]]:
+    """Yield each GPU with the job that has it, or who has what of it and these jobs by id."""
+    allocations = read_gpu_allocations(session, scope, appliance_id=appliance.id)
+    inventory = read_inventory(appliance)
+    site = GPUSite(appliance.tenant_id, appliance.labels, inventory.partition_modes)
+    for gpu in inventory.gpus:
+        occupancy = allocations.occupancy(gpu, site)
+        yield gpu, allocations.job_of(gpu.uuid), occupancy, allocations.jobs_on(occupancy)
 
 
 def _jobs_on(session: Session, scope: Scope, appliance_id: str) -> list[Job]:

@@ -133,3 +133,18 @@ def test_a_running_job_says_what_it_has_and_what_isolates_it(
     assert held["text"] in page
     assert held["isolation"]["bandwidth"] in page
     assert "2g.20gb" in bob.get("/jobs").text
+
+
+def test_the_page_of_an_appliance_shows_who_has_what(
+    sessions: SessionFactory, cast: Cast, bob: Browser
+) -> None:
+    with sessions.begin() as session:
+        job = submit(session, cast.bob, "notebook", gpu_slice="3g.40gb")
+        dispatch(session, now=NOON)
+        session.refresh(job)
+        assert job.attempt is not None
+        appliance_id = job.attempt.appliance_id
+    page = bob.get(f"/appliances/{appliance_id}").text
+    assert "Slots of GPU 0: MIG, 4 of 8 slots free" in page
+    assert 'title="3g.40gb, slots 4 to 7, notebook of Bob"' in page
+    assert "style=" not in page.partition("GPUs <span")[2].partition("</section>")[0]
