@@ -4,7 +4,7 @@ Most heartbeats change nothing and cost one SELECT and one guarded UPDATE. A hea
 something locks the appliance's row, so that each change makes exactly one event.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypeVar, cast
@@ -55,7 +55,10 @@ def record_heartbeat(
     skew_seconds = _credible_skew((sent_at - now).total_seconds(), seen.clock_skew_seconds)
     beat = _Beat(
         reported=KnownState(inventory, health, agent_version, skew_seconds),
-        inventory=None if inventory is None else msgspec.to_builtins(inventory),
+        # As the database returns it, with lists for tuples: else each heartbeat would change it.
+        inventory=None
+        if inventory is None
+        else msgspec.json.decode(msgspec.json.encode(inventory)),
         health=msgspec.to_builtins(health),
         gpu_processes=msgspec.to_builtins(gpu_processes),
         at=now,
@@ -151,6 +154,12 @@ def _decoded(stored: object, kind: type[T]) -> T | None:
         return None
 
 
+def _shareable(inventory: Mapping[str, Any] | None) -> list[tuple[object, ...]]:
+    """Return the facts about GPUs on which it depends how they are shared."""
+    names = ("uuid", "model", "mig_profiles")
+    return [tuple(map(gpu.get, names)) for gpu in (inventory or {}).get("gpus", ())]
+
+
 def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
     """Store what changed; return False if the appliance was changed concurrently."""
     check_transition(seen.state, ApplianceState.ONLINE)
@@ -163,6 +172,9 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
     inventory = beat.reported.inventory
     if inventory is not None and beat.inventory != seen.inventory:
         values |= {"inventory": beat.inventory, **reported_gpus(inventory)}
+        if _shareable(seen.inventory) != _shareable(beat.inventory):
+            # The orders for its GPUs follow from these, so that its agent fetches them.
+            values["desired_generation"] = Appliance.desired_generation + 1
     if beat.health != seen.health:
         health = beat.reported.health
         values |= {

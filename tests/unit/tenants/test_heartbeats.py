@@ -9,6 +9,7 @@ from sqlalchemy import event
 from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
+from protocol.gpu_slices import MIGInstance, MIGProfile
 from protocol.health import ApplianceHealth, HealthState
 from protocol.inventory import GPUInfo, Inventory
 from tenants.fleet.events import EventKind, add_event, list_events, prune_events
@@ -20,6 +21,23 @@ from tests.cast import NOON, Cast, make_appliance, scope_of
 GPUS = [
     GPUInfo(index=n, uuid=f"GPU-{n}", model="H100 80GB", memory_bytes=80 * 2**30) for n in range(8)
 ]
+MIG_GPU = GPUInfo(
+    index=0,
+    uuid="GPU-0",
+    model="H100 80GB",
+    memory_bytes=80 * 2**30,
+    is_mig_capable=True,
+    mig_profiles=[
+        MIGProfile(
+            name="1g.10gb",
+            profile_id=19,
+            memory_bytes=10 * 2**30,
+            multiprocessors=16,
+            slots=1,
+            starts=tuple(range(7)),
+        )
+    ],
+)
 INVENTORY = Inventory(hostname="gpu-01", gpus=GPUS)
 
 
@@ -209,3 +227,29 @@ def test_a_long_message_is_truncated(session: Session, cast: Cast, gpu01: Applia
     add_event(session, gpu01, EventKind.HEALTH, "x" * 600, now=NOON)
     session.flush()
     assert events(session, cast, gpu01) == [("health", "x" * 500)]
+
+
+def test_gpus_with_mig_do_not_change_with_each_heartbeat(
+    session: Session, gpu01: Appliance
+) -> None:
+    inventory = msgspec.structs.replace(INVENTORY, gpus=[MIG_GPU])
+    beat(session, gpu01, inventory=inventory)
+    report_id = gpu01.report_id
+    session.expire_all()
+    beat(session, gpu01, 20, inventory=inventory)
+    assert gpu01.report_id == report_id
+
+
+def test_an_agent_fetches_its_orders_when_its_gpus_offer_other_profiles(
+    session: Session, gpu01: Appliance
+) -> None:
+    before = gpu01.desired_generation
+    made = MIGInstance(uuid="MIG-1", profile="1g.10gb", start=0, slots=1)
+    for gpu in (
+        MIG_GPU,
+        msgspec.structs.replace(MIG_GPU, is_mig_enabled=True, mig_instances=[made]),
+        msgspec.structs.replace(MIG_GPU, mig_profiles=[]),
+    ):
+        beat(session, gpu01, inventory=msgspec.structs.replace(INVENTORY, gpus=[gpu]))
+    # Instances come and go with jobs, which change the generation themselves.
+    assert gpu01.desired_generation == before + 2
