@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from protocol.gpu_slices import GPUSlice, PartitionMode
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice, PartitionMode
 
 ACTIVITY = "graphics_engine_active_percent"
 """Of a MIG slice, what utilization is of a GPU."""
@@ -29,7 +29,7 @@ def slice_of(gpu_slice: Mapping[str, Any] | None) -> GPUSlice | None:
 
 def gpu_amount(gpu_uuids: Sequence[str], gpu_slice: Mapping[str, Any] | None) -> float:
     """Return how many GPUs an attempt's allocation counts as, by the row's columns."""
-    return gpu_slice["share_milli"] / 1000 if gpu_slice else float(len(gpu_uuids))
+    return gpu_slice["share_milli"] / WHOLE_GPU if gpu_slice else float(len(gpu_uuids))
 
 
 def memory_measurement(gpu_slice: GPUSlice | None) -> str:

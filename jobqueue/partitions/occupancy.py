@@ -10,10 +10,8 @@ from enum import StrEnum
 
 from jobqueue.partitions.mig import bits, slots_of
 from jobqueue.partitions.orders import WHOLE, Policy
-from protocol.gpu_slices import GPUSlice, MIGProfile, PartitionMode
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGProfile, PartitionMode
 from protocol.inventory import GPUInfo
-
-_THOUSAND = 1000
 
 
 class SegmentKind(StrEnum):
@@ -183,11 +181,13 @@ def _mask(segments: Iterable[Segment]) -> int:
 
 def _shares(mode: PartitionMode, slices: Sequence[tuple[str, GPUSlice]], shares: int) -> Occupancy:
     # After a change of the policy, its jobs say how it was divided.
-    shares = shares or round(_THOUSAND / min(own.share_milli for _, own in slices))
+    shares = shares or max(
+        round(WHOLE_GPU * max(1, own.shares) / own.share_milli) for _, own in slices
+    )
     segments: list[Segment] = []
     end = 0
     for job_id, own in slices:
-        slots = max(1, round(own.share_milli * shares / _THOUSAND))
+        slots = max(1, round(own.share_milli * shares / WHOLE_GPU))
         segments.append(
             Segment(
                 start=end,

@@ -14,6 +14,7 @@ from jobqueue.projects.guarantees import ALL_GPUS, QuotaKey
 from jobqueue.projects.models import Project, ProjectQuota, QuotaResource
 from jobqueue.projects.tree import ProjectTree
 from jobqueue.states import WAITING, JobState
+from protocol.gpu_slices import WHOLE_GPU
 
 _RUNNING = (JobState.STARTING, JobState.RUNNING)
 
@@ -121,19 +122,21 @@ def _resource_use(
 
 def _used(
     tree: ProjectTree, views: Sequence[ApplianceView], keys: set[QuotaKey]
-) -> Counter[tuple[str, QuotaKey]]:
-    used: Counter[tuple[str, QuotaKey]] = Counter()
+) -> dict[tuple[str, QuotaKey], float]:
+    used: defaultdict[tuple[str, QuotaKey], float] = defaultdict(float)
     for view in views:
         for job in view.running:
             models = view.models_of(job.gpu_uuids)
             for project in tree.path(job.project_id if job.project_id in tree.by_id else None):
                 for key in keys:
-                    used[project.id, key] += _amount(key, models, job.cpus, job.memory_bytes)
+                    used[project.id, key] += _amount(
+                        key, models, job.cpus, job.memory_bytes, share=job.gpu_milli / WHOLE_GPU
+                    )
     return used
 
 
-def _totals(views: Sequence[ApplianceView], keys: set[QuotaKey]) -> Counter[QuotaKey]:
-    totals: Counter[QuotaKey] = Counter()
+def _totals(views: Sequence[ApplianceView], keys: set[QuotaKey]) -> dict[QuotaKey, float]:
+    totals: defaultdict[QuotaKey, float] = defaultdict(float)
     for view in views:
         models = [gpu.model for gpu in view.gpus]
         for key in keys:
@@ -141,9 +144,12 @@ def _totals(views: Sequence[ApplianceView], keys: set[QuotaKey]) -> Counter[Quot
     return totals
 
 
-def _amount(key: QuotaKey, models: Sequence[str], cpus: float, memory_bytes: int) -> int:
+def _amount(
+    key: QuotaKey, models: Sequence[str], cpus: float, memory_bytes: int, *, share: float = 1
+) -> float:
+    """Return the amount of a resource; `share` is that of each GPU."""
     if key.resource is QuotaResource.GPUS:
-        return sum(map(key.covers, models))
+        return sum(map(key.covers, models)) * share
     return int(cpus) if key.resource is QuotaResource.CPUS else memory_bytes
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from core.clock import NS_PER_SECOND
 from jobqueue.partitions.measures import ACTIVITY
+from protocol.gpu_slices import WHOLE_GPU
 from timeseries.store import TENANT_TAG, RangeQuery, Store
 
 # Also the width of the finest roll-ups: an hour gives the same figures after its samples expired.
@@ -54,7 +55,7 @@ class Use:
 
     def part(self, milli: int) -> "Use":
         """Return some thousandths of it."""
-        return Use(*(round(figure * milli / 1000) for figure in self.figures))
+        return Use(*(round(figure * milli / WHOLE_GPU) for figure in self.figures))
 
     @property
     def figures(self) -> tuple[int, int, int, int]:

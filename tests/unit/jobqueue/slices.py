@@ -25,8 +25,10 @@ MIG = GPUSlice(
     slots=2,
     uuid="MIG-7",
 )
-MPS = GPUSlice(mode=PartitionMode.MPS, gpu_uuid=GPU, share_milli=500, memory_bytes=40 * GIB)
-TURNS = GPUSlice(mode=PartitionMode.TIME_SLICING, gpu_uuid=GPU, share_milli=500)
+MPS = GPUSlice(
+    mode=PartitionMode.MPS, gpu_uuid=GPU, share_milli=500, shares=1, memory_bytes=40 * GIB
+)
+TURNS = GPUSlice(mode=PartitionMode.TIME_SLICING, gpu_uuid=GPU, share_milli=500, shares=1)
 
 
 def start_in(session: Session, cast: Cast, gpu_slice: GPUSlice, **changes: Any) -> Attempt:  # noqa: ANN401

@@ -10,6 +10,8 @@ from jobqueue.dispatch.capacity import list_capacities
 from jobqueue.fairshare.usage import Account, read_usage
 from jobqueue.jobs.idle_limits import idle_limit_problem, stop_idle_jobs
 from jobqueue.jobs.preemptions import lost_text
+from jobqueue.projects.models import Project
+from jobqueue.queue.project_use import use_of_projects
 from jobqueue.usage.efficiency import Efficiency, hardware_of, job_efficiency
 from jobqueue.usage.ledger import SETTLE, record_usage
 from jobqueue.usage.live import Live, live_use
@@ -141,6 +143,16 @@ def test_capacity_counts_the_slots_of_shared_gpus(session: Session, cast: Cast) 
     assert (row.shared_gpus, row.slots, row.free_slots) == (1, 2, 1)
     assert row.summary == "7 of 8 usable GPUs free, 1 in slices, 1 of 2 slots free"
     assert list_capacities(session, scope_of(cast.charlie)).items == []
+
+
+def test_a_project_uses_the_share_of_its_slices(session: Session, cast: Cast) -> None:
+    project = Project(tenant_id=cast.acme.id, name="vision", created_at=NOON)
+    session.add(project)
+    attempt = start_in(session, cast, MIG)
+    attempt.job.project_id = project.id
+    session.flush()
+    [use] = use_of_projects(session, cast.acme.id)
+    assert [(part.used, part.total) for part in use.use] == [(0.25, 8)]
 
 
 def test_fair_share_charges_the_share(session: Session, cast: Cast) -> None:
