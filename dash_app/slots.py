@@ -22,7 +22,7 @@ MODE_TEXTS = {
 }
 _KIND_TEXTS = {
     SegmentKind.FREE: "free",
-    SegmentKind.UNUSABLE: "no profile fits",
+    SegmentKind.UNUSABLE: "unusable",
     SegmentKind.IDLE: "idle",
 }
 
@@ -102,15 +102,14 @@ def _segment(segment: Segment, occupancy: Occupancy, jobs: Mapping[str, Job], se
     text = content_text(segment, jobs)
     job = jobs.get(segment.job_id)
     owner = f"of {job.user.name}" if job and job.user else ""
-    facts = (
-        segment.profile,
-        place_text(segment, occupancy),
-        f"job {text} {owner}" if job else text,
-    )
+    content = f"job {text} {owner}".strip() if job else text
+    if segment.kind is SegmentKind.UNUSABLE:
+        content = "no MIG profile fits here beside what is there"
+    place = ", ".join(filter(None, (segment.profile, place_text(segment, occupancy))))
     properties = {
         "className": f"vdd-slot is-{segment.kind.value}",
         "style": {"flexGrow": segment.slots},
-        "title": ": ".join((", ".join(filter(None, facts[:2])), facts[2].strip())),
+        "title": f"{place}: {content}",
     }
     if job is None:
         return plain(html.Span, text, **properties)

@@ -24,6 +24,7 @@ from dash_app.timerange import Span
 from jobqueue.models import Attempt
 from jobqueue.partitions.allocations import read_gpu_allocations
 from jobqueue.usage.measuring import POWER, WINDOW_NS, GPUWindows, gpu_use
+from protocol.gpu_slices import PartitionMode
 from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance
 from tenants.scope import Scope
@@ -34,6 +35,7 @@ UNREPORTED = {
     "activity": "Only GPUs of the Hopper generation and newer report this",
     "nvlink": "No NVLink traffic is reported in this time range",
 }
+_UNDER_MIG = "The driver reports this by slice while the GPU is in MIG mode"
 # More bands could not be told apart.
 MAX_BANDS = 100
 # The energy is summed over at most this many windows.
@@ -158,9 +160,21 @@ def gpu_detail(
         energy_joules=_energy(telemetry),
         runs=runs,
         xids=xids,
-        charts=charts | slice_charts(telemetry, gpu, names, thresholds),
+        charts=_under_mig(charts, gpu) | slice_charts(telemetry, gpu, names, thresholds),
         problem=telemetry.problem,
     )
+
+
+def _under_mig(charts: dict[str, Chart], gpu: GPURow) -> dict[str, Chart]:
+    """Return the charts, of which those that the driver leaves empty under MIG say why."""
+    if gpu.occupancy is None or gpu.occupancy.mode is not PartitionMode.MIG:
+        return charts
+    return {
+        key: replace(chart, problem=_UNDER_MIG)
+        if not chart.lines and chart.problem in {"", UNREPORTED["activity"]}
+        else chart
+        for key, chart in charts.items()
+    }
 
 
 def _runs(

@@ -10,6 +10,7 @@ from dash_app.queries.telemetry import Values, by_index, number
 from jobqueue.models import Job
 from jobqueue.partitions.allocations import GPUAllocations, GPUSite
 from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from protocol.gpu_slices import PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthState
 from protocol.inventory import GPUInfo, Inventory
 from tenants.fleet.appliances import read_health, read_inventory
@@ -18,6 +19,7 @@ from tenants.models import Appliance
 from timeseries.store import Latest
 
 BUSY_PERCENT = 5.0
+_NOT_UNDER_MIG = frozenset({"utilization_percent", "memory_utilization_percent"})
 _NONE = Latest({}, 0, {})
 
 
@@ -120,12 +122,16 @@ def gpu_rows(
             index=-1, uuid=uuid, model=model_name, memory_bytes=0
         )
         occupancy = allocations.occupancy(gpu, site)
+        values = row.values
+        if occupancy and occupancy.mode is PartitionMode.MIG:
+            # What is left of the time before the mode was on.
+            values = {name: value for name, value in values.items() if name not in _NOT_UNDER_MIG}
         result.append(
             GPURow(
                 index=index,
                 uuid=uuid,
                 model=model_name,
-                values=row.values,
+                values=values,
                 job=None if occupancy else allocations.job_of(uuid),
                 health=report.gpu_healths.get(uuid),
                 occupancy=occupancy,

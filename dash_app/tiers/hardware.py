@@ -42,6 +42,7 @@ def process_table(
                 dcc.Link(
                     f"GPU {process.gpu}", href=f"{gpu_path(appliance_id, str(process.gpu))}{search}"
                 ),
+                " ",
                 html.Span(badge(names.get(process.uuid, "MIG")), title=process.uuid)
                 if process.uuid.startswith(_SLICE_PREFIX)
                 else None,

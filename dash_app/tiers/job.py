@@ -157,9 +157,9 @@ def _processes(detail: JobDetail, search: str) -> Any:  # noqa: ANN401 - a Dash 
     if detail.appliance is None or job.state is not JobState.RUNNING:
         return html.P("The processes of the job are here while it runs.", className="vdd-muted")
     processes = processes_on(detail.appliance, job_id=job.id)
-    return process_table(
-        processes, {job.id: job.name}, appliance_id=detail.appliance.id, search=search
-    )
+    own = slice_of(job.attempt.gpu_slice) if job.attempt else None
+    names = {job.id: job.name} | ({own.uuid: own.profile} if own and own.uuid else {})
+    return process_table(processes, names, appliance_id=detail.appliance.id, search=search)
 
 
 def _times(job: Job, controls: Controls) -> str:

@@ -50,6 +50,7 @@ def cut_by_mig(sessions: SessionFactory, fleet_of_three: Fleet) -> None:
         profile="3g.40gb",
         start=0,
         slots=4,
+        uuid="MIG-a",
     )
     with sessions.begin() as session:
         appliance = session.get_one(Appliance, fleet_of_three.first.id)
@@ -177,6 +178,8 @@ def test_a_gpu_has_a_line_for_each_slice(
         assert names == [("1g.10gb at slot 4", 1), ("3g.40gb at slot 0", 0)]
     # What runs on a part of a GPU says nothing about all of it.
     assert seen.charts["utilization"].bands == ()
+    assert "by slice" in seen.charts["activity"].problem
+    assert seen.gpu.number("utilization_percent") is None
 
 
 def test_the_activity_of_shares_is_not_measurable(
@@ -295,7 +298,7 @@ def test_processes_on_a_slice_are_on_the_pages_of_gpu_and_job(
     assert rows_of(answer["gpu-processes"]) == [["GPU 0 3g.40gb", *expected]]
     path = job_path(mig.job.id)
     answer = json.loads(alice.fill("job-stats.children", job_path_data=path))["response"]
-    assert rows_of(answer["job-processes"]) == [["GPU 0 MIG", *expected]]
+    assert rows_of(answer["job-processes"]) == [["GPU 0 3g.40gb", *expected]]
     assert "3g.40gb" in answer["job-stats"]["children"]
 
 
