@@ -30,6 +30,8 @@ class Owner:
 
 
 HOST = Owner("host")
+# The program of MPS's server, as the kernel cuts it: what its clients compute is listed as theirs.
+MPS_SERVER = "nvidia-cuda-mps"
 
 
 def container_ids(cgroup: str) -> list[str]:
@@ -67,7 +69,8 @@ class Owners:
         for pid in set(pids) - {os.getpid(), os.getppid()}:
             cgroup = self._read(pid, "cgroup")
             if cgroup is not None:
-                owners[pid] = _owner(cgroup, jobs)
+                if self.name_of(pid) != MPS_SERVER:
+                    owners[pid] = _owner(cgroup, jobs)
             else:
                 unreadable.add(pid)
                 if pid in self._unreadable:

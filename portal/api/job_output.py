@@ -81,7 +81,7 @@ class UsageSeriesSchema(Schema):
 
 
 class UsageSchema(Schema):
-    """Resource usage of a job: CPU and memory of its container, and its GPUs."""
+    """Resource usage of a job: CPU and memory of its container, its GPUs, or its slice of one."""
 
     step_seconds = fields.Float()
     series = fields.List(fields.Nested(UsageSeriesSchema))

@@ -13,6 +13,7 @@ from core.quantities import unit_of
 from jobqueue.jobs.gangs import gang_members
 from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.partitions.measures import activity_of, memory_measurement, slice_of
 from jobqueue.queue.service import get_job
 from jobqueue.states import JobState
 from jobqueue.usage.efficiency import Efficiency, hardware_of, job_efficiency
@@ -179,7 +180,12 @@ def job_usage(
             )
         )
 
-    series_list = [*read("attempt", CONTAINER_FIELDS, ()), *read("gpu", GPU_FIELDS, ("gpu",))]
+    own = slice_of(job.attempt.gpu_slice) if job.attempt else None
+    activity = activity_of(own)
+    of_slice = ("memory_used_bytes", *([activity[1]] if activity else []))
+    fields = GPU_FIELDS if own is None else of_slice
+    of_gpus = read(memory_measurement(own), fields, ("gpu",))
+    series_list = [*read("attempt", CONTAINER_FIELDS, ()), *of_gpus]
     return {"step_seconds": step_seconds, "series": [_shaped(series) for series in series_list]}
 
 

@@ -1,12 +1,13 @@
-"""Small pictures of how busy the GPUs of listed jobs are, all from one query."""
+"""Small pictures of how busy the GPUs of listed jobs are, for all jobs at once."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import UnavailableError
 from jobqueue.models import Job
+from jobqueue.partitions.measures import ACTIVITY
 from portal.context import current_scope, now, portal
 from timeseries.store import APPLIANCE_TAG, RangeQuery, Series
 
@@ -37,7 +38,10 @@ def sparklines(jobs: Sequence[Job]) -> dict[str, Sparkline]:
     recent = [
         job
         for job in jobs
-        if job.gpus and job.attempt and job.started_at and (job.finished_at or at) > at - RECENT
+        if job.attempt
+        and job.attempt.gpu_uuids
+        and job.started_at
+        and (job.finished_at or at) > at - RECENT
     ]
     if not recent:
         return {}
@@ -63,9 +67,12 @@ def sparklines(jobs: Sequence[Job]) -> dict[str, Sparkline]:
         if not is_admitted:
             return {}
         try:
-            series_by_job = {
-                series.tags["job"]: series for series in portal().store.query_range(query)
-            }
+            series_list = portal().store.query_range(query)
+            if any(job.attempt and job.attempt.gpu_slice for job in recent):
+                of_slices = replace(query, measurement="gpu_slice", fields=(ACTIVITY,))
+                # A job with a whole GPU has the slices of it, too.
+                series_list = portal().store.query_range(of_slices) + series_list
+            series_by_job = {series.tags["job"]: series for series in series_list}
         except UnavailableError:
             return {}
     return {

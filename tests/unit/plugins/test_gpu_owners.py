@@ -54,6 +54,12 @@ def test_a_process_in_a_container_of_a_jobs_container_is_the_jobs(tmp_path: Path
     assert owners.of([7]) == {7: Owner("job", "job-1", FIRST[:12])}
 
 
+def test_the_server_of_mps_uses_nothing_of_its_own(tmp_path: Path) -> None:
+    put(tmp_path, 7, "0::/system.slice/vedette-agent.service\n")
+    (tmp_path / "7" / "comm").write_text("nvidia-cuda-mps-server"[:15] + "\n")
+    assert Owners(tmp_path, dict).of([7]) == {}
+
+
 def test_an_external_process_is_named_in_the_log_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
