@@ -70,8 +70,8 @@ def _whole_problem(job: JobView, appliances: Sequence[ApplianceView]) -> SlicePr
     if not job.gpus or whole >= job.gpus or not any(len(v.gpus) >= job.gpus for v in appliances):
         return None
     cut = f"{job.gpus} whole GPUs requested, but MIG cuts GPUs into slices by a partition policy"
-    most = f"at most {whole} of an appliance are whole"
-    return SliceProblem("gpus", f"{cut}: {most}. Request fewer, or a part by gpu_memory_bytes.")
+    limit = f"at most {whole} of an appliance are whole"
+    return SliceProblem("gpus", f"{cut}: {limit}. Request fewer, or a part by gpu_memory_bytes.")
 
 
 def _is_cut(kind: GPUKind | None) -> bool:

@@ -133,8 +133,8 @@ class Option(NamedTuple):
 def options(kind: GPUKind, need: SliceNeed) -> Sequence[Option]:
     """Return what suffices of a GPU of a kind, the smallest first; nothing if nothing does."""
     if kind.mode is PartitionMode.MIG:
-        most = max((profile.multiprocessors for profile in kind.profiles), default=0)
-        enough = [profile for profile in kind.offered if _suffices(profile, need, most)]
+        total = max((profile.multiprocessors for profile in kind.profiles), default=0)
+        enough = [profile for profile in kind.offered if _suffices(profile, need, total)]
         enough.sort(key=lambda profile: (profile.slots, profile.memory_bytes, profile.name))
         return [Option(share_milli(profile, kind.profiles), profile) for profile in enough]
     if kind.mode is PartitionMode.WHOLE or need.profile or not kind.shares:
@@ -147,12 +147,12 @@ def options(kind: GPUKind, need: SliceNeed) -> Sequence[Option]:
     return [Option(milli, shares=shares)] if shares <= kind.shares else ()
 
 
-def _suffices(profile: MIGProfile, need: SliceNeed, most: int) -> bool:
+def _suffices(profile: MIGProfile, need: SliceNeed, total: int) -> bool:
     if need.profile:
         return profile.name == need.profile
     # Profiles with media engines (`+me`) or graphics are for those who name them.
     is_plain = "+" not in profile.name and "-" not in profile.name
-    compute = profile.multiprocessors / most if most else 0.0
+    compute = profile.multiprocessors / total if total else 0.0
     return (
         is_plain
         and profile.memory_bytes >= need.memory_bytes

@@ -12,6 +12,7 @@ from jobqueue.placement.ledger import Mask
 from jobqueue.placement.plan import Decision, Planner
 from jobqueue.placement.preemption import find_victims
 from jobqueue.placement.quotas import Verdict
+from jobqueue.placement.slices import Part
 from jobqueue.placement.views import (
     UNLIMITED,
     Caps,
@@ -26,6 +27,7 @@ from jobqueue.placement.views import (
 from jobqueue.simulation.order import START
 from jobqueue.simulation.protection import Protection
 from jobqueue.simulation.recording import RecordedJob, RecordedReservation, Recording
+from protocol.gpu_slices import GPUSlice
 
 # After all limits, and before the end that backfill assumes of a job without one.
 _ENDLESS = START + 1.5 * UNLIMITED
@@ -108,13 +110,16 @@ class ReplayPlanner(Planner):
         choice = self._choose(job, free) if free.any() else None
         return [] if choice is None else [self._assign(job, *choice, [])]
 
-    def occupy(self, job: JobView, place: int, gpus: Sequence[int]) -> None:
+    def occupy(
+        self, job: JobView, place: int, gpus: Sequence[int], part: Part | None = None
+    ) -> GPUSlice | None:
         """Give a job its resources."""
-        super().occupy(job, place, gpus)
+        gpu_slice = super().occupy(job, place, gpus, part)
         if job.time_limit is None:
             # In each plan of the queue, all jobs without a limit end at the same time.
             allocations = self.ledger.allocations[place]
             allocations[-1] = allocations[-1]._replace(ends_at=_ENDLESS)
+        return gpu_slice
 
     def wait(self, job: JobView) -> Decision:
         """Bind a job that doesn't start, which may displace others."""

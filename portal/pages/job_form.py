@@ -1,5 +1,7 @@
 """`/jobs/new`: the form for new jobs, templates and schedules."""
 
+from dataclasses import asdict
+
 from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
@@ -25,7 +27,6 @@ from jobqueue.queue.templates import (
 )
 from jobqueue.services.rolling_updates import update_service
 from jobqueue.services.scaling import changeable_service, service_instances
-from portal.api.job_placement import OfferSchema
 from portal.context import current_scope, database, now, portal
 from portal.forms.jobs import (
     RENAMED,
@@ -115,7 +116,16 @@ def fit() -> ResponseReturnValue:
             offers = slices_that_fit(session, scope, shape, appliance=wanted, now=now())
         except InvalidInputError:  # not a project of the user's
             offers = []
-    return jsonify(never=never, busy=busy, offers=OfferSchema(many=True).dump(offers))
+    shown = [
+        {
+            "mode": offer.kind.mode,
+            "title": offer.title,
+            "text": offer.text,
+            "isolation": asdict(offer.isolation),
+        }
+        for offer in offers
+    ]
+    return jsonify(never=never, busy=busy, offers=shown)
 
 
 @pages.get("/jobs/<job_id>/update")

@@ -84,12 +84,11 @@ def container_options(
         "mem_limit": spec.memory_bytes,
         "memswap_limit": spec.memory_bytes,
         "log_config": LogConfig(type="json-file", config={"max-size": ENGINE_LOG_SIZE}),
+        **_shared_memory(spec),
         **confinement_options(
             spec.container_policy, pids_limit=pids_limit, uses_host_ipc=spec.uses_host_ipc
         ),
     }
-    if not spec.uses_host_ipc:  # the host's shared memory has its own size
-        options["shm_size"] = spec.shared_memory_bytes or spec.memory_bytes // 2
     if nvidia_uuids:
         options["device_requests"] = [gpu_request(nvidia_uuids, engine)]
     if amd_uuids:
@@ -125,6 +124,13 @@ def container_options(
             "retries": check.max_failures,
         }
     return options
+
+
+def _shared_memory(spec: AttemptSpec) -> dict[str, Any]:
+    """Return the size of /dev/shm; that of the host has its own."""
+    if spec.uses_host_ipc:
+        return {}
+    return {"shm_size": spec.shared_memory_bytes or spec.memory_bytes // 2}
 
 
 def gpu_request(uuids: list[str], engine: Mapping[str, Any]) -> DeviceRequest:

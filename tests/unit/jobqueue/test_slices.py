@@ -120,10 +120,10 @@ def test_three_slots_beside_each_other_are_no_room_for_an_instance_of_four() -> 
     )
     odd = RunningJob(job_id="odd", gpu_uuids=[gpu_uuid("b", 0)], gpu_slice=split, gpu_milli=125)
     views = [cut("a", MIG, running=[middle]), cut("b", MIG, running=[odd])]
-    again = decide(views, sliced("x", "3g.40gb"), sliced("y", "3g.40gb"), sliced("z", "4g.40gb"))
-    assert (again["x"].appliance_id, held(again["x"])) == ("a", ("3g.40gb", 0))
-    assert (again["y"].appliance_id, held(again["y"])) == ("b", ("3g.40gb", 4))
-    assert again["z"].gpu_slice is None
+    later = decide(views, sliced("x", "3g.40gb"), sliced("y", "3g.40gb"), sliced("z", "4g.40gb"))
+    assert (later["x"].appliance_id, held(later["x"])) == ("a", ("3g.40gb", 0))
+    assert (later["y"].appliance_id, held(later["y"])) == ("b", ("3g.40gb", 4))
+    assert later["z"].gpu_slice is None
 
 
 @pytest.mark.parametrize(
@@ -375,9 +375,9 @@ def _fits(ledger: Ledger, place: int, slot: int) -> bool:
 
 
 def test_best_starts_keep_the_most_places() -> None:
-    one = H100_PROFILES[0]
+    smallest = H100_PROFILES[0]
     taken, starts = 0, []
-    while (start := best_start(H100_PROFILES, one, taken)) is not None:
+    while (start := best_start(H100_PROFILES, smallest, taken)) is not None:
         starts.append(start)
         taken |= bits(start, 1)
     assert sorted(starts) == list(range(7))
