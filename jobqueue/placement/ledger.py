@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobqueue.partitions.isolation import IsolationRules
-from jobqueue.placement.slices import FleetSlices, Part
+from jobqueue.placement.fleet_slices import FleetSlices
+from jobqueue.placement.slices import Part
 from jobqueue.placement.views import (
     UNLIMITED,
     ApplianceView,
