@@ -127,6 +127,7 @@ class MPSSlices:
                 elif gpu_uuid not in self._control.running():
                     log.warning("the MPS control daemon of %s has ended", gpu_uuid)
                     self._serve(gpu_uuid)
+                    self._faults.note_restart(gpu_uuid)
                 self._errors.pop(gpu_uuid, None)
             except SliceError as error:
                 if self._errors.get(gpu_uuid) != str(error):

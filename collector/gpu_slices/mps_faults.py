@@ -35,6 +35,8 @@ _FATAL = re.compile(r"\b(?:fatal|fault|exception)\b", re.IGNORECASE)
 # Of a server, in the control daemon's log; its exit follows.
 _SHUTTING_DOWN = "Server encountered a fatal exception"
 _PROCESS = re.compile(r"\b(?:PID:?|[Cc]lient(?: process)?) ?(\d+)")
+# The daemon logs each question to it, too.
+_QUESTION = re.compile(r"Accepting connection|NEW UI|UI closed|Cmd:|Unknown command")
 _TIME = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.(\d{3})")
 
 
@@ -43,13 +45,18 @@ class Fault:
     """A fatal fault.
 
     Attributes:
-        pid: the process that caused it; 0 if the server does not say.
+        pids: the processes that the log names with it.
         attempts: those that shared the GPU.
     """
 
     at_ns: int
-    pid: int
+    pids: frozenset[int]
     attempts: frozenset[str]
+
+    @property
+    def cause(self) -> int:
+        """The process that caused it; 0 if the log names none, or several."""
+        return next(iter(self.pids)) if len(self.pids) == 1 else 0
 
 
 @dataclass(slots=True)
@@ -60,6 +67,7 @@ class _GPU:
     attempt_of_pid: dict[int, str] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     is_faulted: bool = False
+    restarted_at_ns: int = 0
 
 
 class MPSFaults:
@@ -76,7 +84,9 @@ class MPSFaults:
     ) -> None:
         """Read what a GPU's servers have logged since the last call, and note their clients."""
         gpu = self._gpus.setdefault(gpu_uuid, _GPU())
-        lines = self._control.new_log_lines(gpu_uuid)
+        lines = [
+            line for line in self._control.new_log_lines(gpu_uuid) if not _QUESTION.search(line)
+        ]
         if not lines:
             return
         for line in lines:
@@ -86,8 +96,12 @@ class MPSFaults:
         for pid in pids:
             if attempt_id := self._attempt_of(pid, attempt_of_container):
                 gpu.attempt_of_pid[pid] = attempt_id
-        if gpu.is_faulted and not was_faulted and not gpu.faults:
-            gpu.faults.append(Fault(to_ns(self._clock()), 0, attempts))
+        if gpu.is_faulted and not was_faulted:
+            self._note(gpu, "", attempts)
+
+    def note_restart(self, gpu_uuid: str) -> None:
+        """Note that the daemon of a GPU had ended and runs again."""
+        self._gpus.setdefault(gpu_uuid, _GPU()).restarted_at_ns = to_ns(self._clock())
 
     def forget(self, gpu_uuid: str) -> None:
         """Forget a GPU whose attempts have ended."""
@@ -100,11 +114,11 @@ class MPSFaults:
             return seen
         fault = next((fault for fault in gpu.faults if _is_ended_by(seen, fault)), None)
         if fault is None:
-            return seen
-        culprit = gpu.attempt_of_pid.get(fault.pid, "")
+            return self._with_restart(seen, gpu_uuid, gpu.restarted_at_ns)
+        culprit = gpu.attempt_of_pid.get(fault.cause, "")
         others = len(fault.attempts) - 1
         if culprit == seen.attempt_id:
-            own = f"Its process {fault.pid} caused a fatal fault on {gpu_uuid}"
+            own = f"Its process {fault.cause} caused a fatal fault on {gpu_uuid}"
             return _with_message(seen, f"{own}, which ended the other jobs there, too.")
         if not others:
             return _with_message(seen, f"A fatal fault on {gpu_uuid} ended it.")
@@ -117,26 +131,38 @@ class MPSFaults:
             "Submit it again. If others must not end it, ask for a MIG instance or a whole GPU.",
         )
 
+    def _with_restart(
+        self, seen: AttemptObservation, gpu_uuid: str, at_ns: int
+    ) -> AttemptObservation:
+        """Return an attempt's observation, with an end of the daemon that may have harmed it."""
+        until_ns = seen.finished_at_ns or to_ns(self._clock())
+        is_concerned = seen.state is ObservedState.RUNNING or seen.reason in _ENDS
+        has_run = seen.started_at_ns is not None and seen.started_at_ns <= at_ns
+        if not is_concerned or not has_run or until_ns - at_ns > AFTER_SECONDS * SECOND_NS:
+            return seen
+        text = f"The MPS control daemon of {gpu_uuid} ended and was started again"
+        return _with_message(seen, f"{text}; programs that used the GPU before may fail.")
+
     def _read(self, gpu: _GPU, line: str, attempts: frozenset[str]) -> None:
         if ready := _READY.search(line):
             gpu.ready_servers.add(int(ready[1]))
         elif exited := _EXITED.search(line):
             # A server that was never ready could not start: no client did that.
             if exited[2] != "0" and int(exited[1]) in gpu.ready_servers:
-                self._note(gpu, line, 0, attempts)
+                self._note(gpu, line, attempts)
             gpu.ready_servers.discard(int(exited[1]))
         elif _FATAL.search(line) and _SHUTTING_DOWN not in line:
-            process = _PROCESS.search(line)
-            self._note(gpu, line, int(process[1]) if process else 0, attempts)
+            self._note(gpu, line, attempts)
 
-    def _note(self, gpu: _GPU, line: str, pid: int, attempts: frozenset[str]) -> None:
+    def _note(self, gpu: _GPU, line: str, attempts: frozenset[str]) -> None:
         at_ns = _logged_at_ns(line) or to_ns(self._clock())
+        pids = frozenset(map(int, _PROCESS.findall(line)))
         last = gpu.faults[-1] if gpu.faults else None
         if last is not None and at_ns - last.at_ns < BEFORE_SECONDS * SECOND_NS:
             # Several lines tell of the same fault.
-            gpu.faults[-1] = Fault(last.at_ns, last.pid or pid, last.attempts)
+            gpu.faults[-1] = Fault(last.at_ns, last.pids | pids, last.attempts)
         else:
-            gpu.faults = [*gpu.faults[-MAX_FAULTS:], Fault(at_ns, pid, attempts)]
+            gpu.faults = [*gpu.faults[-MAX_FAULTS:], Fault(at_ns, pids, attempts)]
 
     def _attempt_of(self, pid: int, attempt_of_container: Mapping[str, str]) -> str:
         try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from collector.gpu_slices.base import SliceError
@@ -15,10 +16,10 @@ from collector.gpu_slices.mps_faults import MPSFaults
 from core.clock import to_ns
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import GPUSlice, PartitionMode
-from tests.fixtures.mps import PROGRAM, MPSHost, mps_host
+from tests.fixtures.mps import MPSHost, mps_host, mps_program
 from tests.fixtures.polling import eventually
 
-__all__ = ["mps_host"]
+__all__ = ["mps_host", "mps_program"]
 
 GIB = 2**30
 GPU = "GPU-1"
@@ -153,7 +154,7 @@ def test_a_daemon_of_a_lost_file_is_adopted_or_ended(site: Site) -> None:
 def test_daemons_of_others_are_left_alone(
     site: Site, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    other = MPSHost(tmp_path_factory.mktemp("o"))
+    other = MPSHost(tmp_path_factory.mktemp("o"), site.host.program)
     other.control().start(GPU)
 
     site.use("a")
@@ -195,7 +196,9 @@ class DyingControl(ControlDaemons):
     """Ends the agent before or after its n-th change of the host."""
 
     def __init__(self, host: MPSHost, dies_at: int) -> None:
-        super().__init__(host.folder, program=str(PROGRAM), is_root=True, switch_mode=self._die)
+        super().__init__(
+            host.folder, program=str(host.program), is_root=True, switch_mode=self._die
+        )
         self._host, self._left = host, dies_at
 
     def start(self, gpu_uuid: str) -> None:
@@ -331,6 +334,49 @@ def test_where_mps_names_no_process_the_message_says_so(site: Site) -> None:
         assert seen.reason == "gpu_fault_of_neighbor"
         assert "This job, or one of 2 others" in seen.message
         assert "does not tell which" in seen.message
+
+
+def test_a_log_that_names_several_processes_names_no_cause(site: Site) -> None:
+    site.use("a", "b")
+    containers = connect(site, a=1, b=2)
+    site.host.tell(GPU, "fault 1\nfault 2\n")
+
+    first, second = site.slices.review([ended("a"), ended("b")], containers)
+
+    assert {first.reason, second.reason} == {"gpu_fault_of_neighbor"}
+    assert "does not tell which" in first.message
+
+
+def test_asking_the_daemon_is_no_reason_to_ask_it_again(site: Site) -> None:
+    site.use("a", "b")
+    containers = connect(site, a=1, b=2)
+    site.slices.review([], containers)
+    log = site.host.folder / GPU / "log" / "control.log"
+    before = log.read_text()
+
+    for _ in range(3):
+        site.slices.review([], containers)
+
+    assert log.read_text() == before
+
+
+def test_attempts_are_told_that_the_daemon_was_started_again(site: Site) -> None:
+    site.use("a", "b")
+    pid = site.host.pid(GPU)
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: site.host.pid(GPU) is None, what="the end of the daemon")
+    site.settle("a", "b")
+    running = msgspec.structs.replace(ended("a"), state=ObservedState.RUNNING, reason="")
+    later = msgspec.structs.replace(running, started_at_ns=to_ns(datetime.now(UTC)))
+
+    first, second, third = site.slices.review([running, ended("b"), later], {})
+
+    text = "The MPS control daemon of GPU-1 ended and was started again"
+    assert text in first.message
+    assert text in second.message
+    assert second.reason == "exit_code"
+    assert third == later
 
 
 def test_a_server_that_exits_is_a_fault(site: Site) -> None:
