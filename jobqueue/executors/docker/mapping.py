@@ -70,6 +70,7 @@ def container_options(
         "VEDETTE_JOB_ID": spec.job_id,
         "NVIDIA_VISIBLE_DEVICES": ",".join(nvidia_uuids) or "void",
     }
+    shared_memory_bytes = spec.shared_memory_bytes or spec.memory_bytes // 2
     options: dict[str, Any] = {
         "image": spec.image,
         "command": list(spec.command) or None,
@@ -83,6 +84,8 @@ def container_options(
         "nano_cpus": int(spec.cpus * NANO),
         "mem_limit": spec.memory_bytes,
         "memswap_limit": spec.memory_bytes,
+        # The host's shared memory has its own size.
+        "shm_size": None if spec.uses_host_ipc else shared_memory_bytes,
         "log_config": LogConfig(type="json-file", config={"max-size": ENGINE_LOG_SIZE}),
         **_shared_memory(spec),
         **confinement_options(
