@@ -45,6 +45,7 @@ class SliceJob:
         count: how many run.
         needs: what they ask for.
         seconds: how long a session lasts; None for a service.
+        faulty_share: of them, that end with a fatal fault of their GPU.
     """
 
     name: str
@@ -53,6 +54,7 @@ class SliceJob:
     count: int
     needs: Mapping[str, Any]
     seconds: tuple[int, int] | None = None
+    faulty_share: float = 0.0
 
     def is_missing(self, names: Collection[str]) -> bool:
         """Return whether fewer run than should."""
@@ -63,6 +65,8 @@ class SliceJob:
         env = {}
         if self.seconds is not None:
             env = {"SIM_SECONDS": str(numbers.randint(*self.seconds)), "SIM_LINE_SECONDS": "10"}
+        if numbers.random() < self.faulty_share:
+            env |= {"SIM_EXIT_CODE": "1", "SIM_GPU_FAULT": "1"}
         return {
             "name": f"{self.name}-{numbers.randint(100, 999)}",
             "kind": "batch" if self.seconds is not None else "service",
@@ -95,6 +99,7 @@ SLICE_JOBS: Mapping[str, Sequence[SliceJob]] = {
             3,
             {"gpu_memory_bytes": 12 * GIB, "gpu_models": ["A100"]},
             _SESSION_SECONDS,
+            faulty_share=0.15,
         ),
     ),
     "globex": (

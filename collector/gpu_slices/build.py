@@ -35,7 +35,7 @@ def build_slices(
     if executor is None or executor.name not in EXECUTORS:
         return None
     mig = MIGSlices(simulation.mig) if simulation is not None else _mig_slices()
-    control = _mps_control(config, is_simulated=simulation is not None)
+    control = _mps_control(config, simulation)
     mps = MPSSlices(control, config.data_dir / "mps.json", clock=clock)
     return AllModes(mig=mig, mps=mps)
 
@@ -55,9 +55,9 @@ def _mig_slices() -> MIGSlices:
     return MIGSlices(WorkerMIGDriver(), is_permitted=is_permitted)
 
 
-def _mps_control(config: AgentConfig, *, is_simulated: bool) -> MPSControl:
-    if is_simulated:
-        return SimulatedMPSControl(config.data_dir / "simulated-mps")
+def _mps_control(config: AgentConfig, simulation: SimulatedAppliance | None) -> MPSControl:
+    if simulation is not None:
+        return SimulatedMPSControl(config.data_dir / "simulated-mps", simulation)
     control = ControlDaemons(config.mps_dir)
     if control.problem and driver_is_present():
         log.info("GPUs can't be shared by MPS: %s", control.problem)

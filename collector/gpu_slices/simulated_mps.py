@@ -1,9 +1,10 @@
-"""MPS on a simulated appliance: a file in place of each daemon, and no clients."""
+"""MPS on a simulated appliance: a file in place of each daemon, and no processes."""
 
 from pathlib import Path
 
 from collector.gpu_slices.base import SliceError
 from collector.gpu_slices.compute_mode import DEFAULT
+from plugins.simulation.appliance import SimulatedAppliance
 
 
 class SimulatedMPSControl:
@@ -11,8 +12,9 @@ class SimulatedMPSControl:
 
     problem = ""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, simulation: SimulatedAppliance) -> None:
         self._folder = folder
+        self._simulation = simulation
         self._modes: dict[str, int] = {}
 
     def running(self) -> set[str]:
@@ -42,9 +44,9 @@ class SimulatedMPSControl:
             self._modes[gpu_uuid] = mode
         return before
 
-    def new_log_lines(self, gpu_uuid: str) -> list[str]:  # noqa: ARG002 - there is no log
-        """Return none."""
-        return []
+    def new_log_lines(self, gpu_uuid: str) -> list[str]:
+        """Return a line for each fault."""
+        return ["Fatal exception of a client"] * self._simulation.pop_mps_faults(gpu_uuid)
 
     def clients(self, gpu_uuid: str) -> tuple[list[int], bool]:  # noqa: ARG002 - there are none
         """Return none."""

@@ -104,6 +104,7 @@ def simulated_executor(
         clock,
         on_work=_adder(model),
         on_end=model.remove,
+        on_fault=model.note_mps_fault,
         state_path=data_dir / "simulated-attempts.json",
         disk=lambda: (DISK_BYTES["/"], model.read(clock()).host.disk_used_bytes["/"]),
     )

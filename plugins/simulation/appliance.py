@@ -51,6 +51,7 @@ class SimulatedAppliance:
         self._looked_at = started_at if is_restart else None
         self._lock = Lock()
         self._workloads: dict[str, Workload] = {}
+        self._mps_faults: list[str] = []
         self._host = SimulatedHost(config)
         self._gpus = {
             uuid: SimulatedGPU(
@@ -74,6 +75,18 @@ class SimulatedAppliance:
         """Remove a workload; ignores unknown IDs."""
         with self._lock:
             self._workloads.pop(workload_id, None)
+
+    def note_mps_fault(self, gpu_uuid: str) -> None:
+        """Note that a job has caused a fatal fault on a GPU that jobs share by MPS."""
+        with self._lock:
+            self._mps_faults.append(gpu_uuid)
+
+    def pop_mps_faults(self, gpu_uuid: str) -> int:
+        """Return how many faults there were on a GPU since the last call."""
+        with self._lock:
+            count = self._mps_faults.count(gpu_uuid)
+            self._mps_faults = [other for other in self._mps_faults if other != gpu_uuid]
+            return count
 
     def read(self, now: datetime) -> ApplianceReading:
         """Return the readings at `now`; for an earlier time than the last, return the last."""

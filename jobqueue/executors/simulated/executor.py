@@ -3,17 +3,17 @@
 The environment of a batch attempt sets its duration (`SIM_SECONDS`), its exit code
 (`SIM_EXIT_CODE`) and the time between lines of its log (`SIM_LINE_SECONDS`). An image whose name
 contains `missing` is not found. Services run until stopped; with a health check they are healthy,
-or as `SIM_HEALTH` says.
+or as `SIM_HEALTH` says. One with `SIM_GPU_FAULT` that fails on a GPU that it shares by MPS ends the
+others there, as a fatal fault does.
 With a state file, attempts survive a restart of the agent as containers do, and their images stay.
 """
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from zlib import crc32
 
 import msgspec
 
@@ -27,31 +27,29 @@ from jobqueue.executors.base import (
     NoExecError,
     Probe,
 )
+from jobqueue.executors.simulated.output import SimulatedLog, fraction, number_of
 from jobqueue.executors.simulated.storage import Disk, SimulatedStorage
 from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
-from protocol.logs import Stream, record
+from protocol.gpu_slices import PartitionMode
 
 log = logging.getLogger(__name__)
 
 START_SECONDS = 2.0
 HEALTHY_AFTER_SECONDS = 3.0
 DEFAULT_SECONDS = 240.0
-STEPS_PER_EPOCH = 20
-BATCH_LINE_SECONDS, LONGEST_LINE_SECONDS = 1.0, 60.0
-SERVICE_LINE_SECONDS = 5.0
-LIMIT_BYTES = 1024 * 1024
 READ_BYTES_PER_SECOND = 100 * 2**20  # for each GPU
 CHECKPOINT_SECONDS = 120.0
 CHECKPOINT_BYTES_PER_SECOND = 1.5 * 2**30
 
 OnWork = Callable[[AttemptSpec, datetime], None]
 OnEnd = Callable[[str], None]
+OnFault = Callable[[str], object]
 
 
 class SimulatedAttempt(msgspec.Struct, kw_only=True):
     """The stored state of one attempt; the rest follows from the elapsed time.
 
-    One with a `start_fault` never runs.
+    One with a `start_fault` never runs; `faulted_at_ns` is when a neighbor on its GPU ended it.
     """
 
     spec: AttemptSpec
@@ -59,13 +57,25 @@ class SimulatedAttempt(msgspec.Struct, kw_only=True):
     start_fault: str = ""
     stopped_at_ns: int | None = None
     stop_reason: StopReason = StopReason.USER
+    faulted_at_ns: int | None = None
+
+    def shares_gpu_with(self, other: "SimulatedAttempt") -> bool:
+        """Return whether both are clients of one MPS server."""
+        own, its = self.spec.gpu_slice, other.spec.gpu_slice
+        return (
+            own is not None
+            and its is not None
+            and own.gpu_uuid == its.gpu_uuid
+            and own.mode is its.mode is PartitionMode.MPS
+        )
 
 
 class SimulatedExecutor:
     """Runs attempts on a simulated appliance.
 
     `on_work` is called with each attempt that starts to load the hardware, and the time; `on_end`
-    with the id of an attempt that stops; `disk` returns total and used bytes without images.
+    with the id of an attempt that stops; `on_fault` with the UUID of a GPU on which a job causes a
+    fatal fault. `disk` returns total and used bytes without images.
 
     Attributes:
         start_fault: why no attempt can start now; "" if they can.
@@ -80,6 +90,7 @@ class SimulatedExecutor:
         *,
         on_work: OnWork,
         on_end: OnEnd,
+        on_fault: OnFault = lambda _: None,
         state_path: Path | None = None,
         disk: Disk = lambda: (0, 0),
     ) -> None:
@@ -87,6 +98,7 @@ class SimulatedExecutor:
         self._clock = clock
         self._on_work = on_work
         self._on_end = on_end
+        self._on_fault = on_fault
         self._state_path = state_path
         self._lock = Lock()
         self._attempts = {attempt.spec.attempt_id: attempt for attempt in _read_state(state_path)}
@@ -128,6 +140,8 @@ class SimulatedExecutor:
         now = self._clock()
         with self._lock:
             observed = [_observe(attempt, now) for attempt in self._attempts.values()]
+            if self._spread_faults(observed):
+                observed = [_observe(attempt, now) for attempt in self._attempts.values()]
             for observation in observed:
                 self._load(observation)
             return observed
@@ -211,6 +225,29 @@ class SimulatedExecutor:
             attempt = self._attempts[attempt_id]
             self._on_work(attempt.spec, from_ns(_started_at_ns(attempt)))
 
+    def _spread_faults(self, observed: Sequence[AttemptObservation]) -> bool:
+        """End the neighbors of attempts that have caused a fault; return whether there are any."""
+        harmed: list[SimulatedAttempt] = []
+        for seen in observed:
+            cause = self._attempts[seen.attempt_id]
+            if "SIM_GPU_FAULT" not in cause.spec.env or seen.reason != "exit_code":
+                continue
+            neighbors = [
+                self._attempts[other.attempt_id]
+                for other in observed
+                if other.state is ObservedState.RUNNING
+                and (other.started_at_ns or 0) < (seen.finished_at_ns or 0)
+                and cause.shares_gpu_with(self._attempts[other.attempt_id])
+            ]
+            for neighbor in neighbors:
+                neighbor.faulted_at_ns = seen.finished_at_ns
+            if neighbors and cause.spec.gpu_slice is not None:
+                self._on_fault(cause.spec.gpu_slice.gpu_uuid)
+            harmed += neighbors
+        if harmed:
+            self._save()
+        return bool(harmed)
+
     def _unload(self, attempt_id: str) -> None:
         if attempt_id in self._loading:
             self._loading.remove(attempt_id)
@@ -267,9 +304,10 @@ def _observe(attempt: SimulatedAttempt, now: datetime) -> AttemptObservation:
             message=f"Image {spec.image!r} not found. Check its name and tag.",
             finished_at_ns=started_at_ns,
         )
-    seconds = max(0.0, _number(spec, "SIM_SECONDS", DEFAULT_SECONDS))
-    ended_at_ns = started_at_ns + int(seconds * 1e9)
-    if spec.is_service or now_ns < ended_at_ns:
+    seconds = max(0.0, number_of(spec, "SIM_SECONDS", DEFAULT_SECONDS))
+    faulted_at_ns = attempt.faulted_at_ns
+    ended_at_ns = faulted_at_ns or started_at_ns + int(seconds * 1e9)
+    if faulted_at_ns is None and (spec.is_service or now_ns < ended_at_ns):
         health = _health(spec, running_seconds=(now_ns - started_at_ns) / 1e9)
         message = "Health check: simulated failure." if health is Health.UNHEALTHY else ""
         return observed(
@@ -278,7 +316,7 @@ def _observe(attempt: SimulatedAttempt, now: datetime) -> AttemptObservation:
             health=health,
             message=message,
         )
-    exit_code = int(_number(spec, "SIM_EXIT_CODE", 0))
+    exit_code = int(number_of(spec, "SIM_EXIT_CODE", 0)) if faulted_at_ns is None else 1
     return observed(
         state=ObservedState.FAILED if exit_code else ObservedState.SUCCEEDED,
         exit_code=exit_code,
@@ -299,76 +337,6 @@ def _health(spec: AttemptSpec, *, running_seconds: float) -> Health:
 
 def _started_at_ns(attempt: SimulatedAttempt) -> int:
     return attempt.accepted_at_ns + int(START_SECONDS * 1e9)
-
-
-def _number(spec: AttemptSpec, variable: str, default: float) -> float:
-    try:
-        return float(spec.env.get(variable, default))
-    except ValueError:
-        return default
-
-
-class SimulatedLog:
-    """Lines of a training or of a service, written as time passes, up to a limit."""
-
-    def __init__(self, spec: AttemptSpec, *, started_at: datetime) -> None:
-        self._spec = spec
-        self._started_at = started_at
-        self._interval_seconds = SERVICE_LINE_SECONDS
-        if not spec.is_service:
-            seconds = _number(spec, "SIM_LINE_SECONDS", BATCH_LINE_SECONDS)
-            self._interval_seconds = min(max(BATCH_LINE_SECONDS, seconds), LONGEST_LINE_SECONDS)
-        self._text = bytearray()
-        self._next_line = 0
-        self._is_finished = False
-
-    def write_until(self, until_at: datetime) -> None:
-        """Write the lines until a time."""
-        while not self._is_finished and len(self._text) < LIMIT_BYTES:
-            offset = timedelta(seconds=self._next_line * self._interval_seconds)
-            if self._started_at + offset > until_at:
-                return
-            self._write(self._started_at + offset, self._line(self._next_line))
-            self._next_line += 1
-
-    def finish(self, observation: AttemptObservation) -> None:
-        """Write the last line, once."""
-        if self._is_finished or observation.started_at_ns is None:
-            return
-        self._is_finished = True
-        match observation.state:
-            case ObservedState.SUCCEEDED:
-                last, stream = "training finished", Stream.STDOUT
-            case ObservedState.STOPPED:
-                last, stream = "received SIGTERM, shutting down", Stream.STDERR
-            case _:
-                last, stream = f"exiting with code {observation.exit_code}", Stream.STDERR
-        self._write(from_ns(observation.finished_at_ns or 0), last, stream)
-
-    def read(self, offset: int, limit: int) -> bytes:
-        """Return up to `limit` bytes from `offset`."""
-        return bytes(self._text[offset : offset + limit])
-
-    def _write(self, at: datetime, line: str, stream: Stream = Stream.STDOUT) -> None:
-        self._text += record(f"{at:%Y-%m-%dT%H:%M:%S.%fZ}".encode(), stream, f"{line}\n".encode())
-
-    def _line(self, number: int) -> str:
-        noise = fraction(f"{self._spec.attempt_id}:{number}")
-        if number == 0:
-            gpus = ", ".join(self._spec.gpu_uuids) or "none"
-            return f"{self._spec.name}: image {self._spec.image}, GPUs: {gpus}"
-        if self._spec.is_service:
-            return f"POST /v1/completions 200 {40 + 200 * noise:.0f} ms"
-        epoch, step = divmod(number, STEPS_PER_EPOCH)
-        loss = 0.4 + 2.2 / (1 + 0.04 * number) + 0.05 * noise
-        if step == 0:
-            return f"epoch {epoch} done, validation loss {loss + 0.08:.4f}"
-        return f"epoch {epoch} step {step * 50} loss {loss:.4f} {1450 + 120 * noise:.0f} samples/s"
-
-
-def fraction(name: str) -> float:
-    """Return a number in [0, 1] that looks random and depends on `name` alone."""
-    return crc32(name.encode()) / 0xFFFFFFFF
 
 
 def _rates(spec: AttemptSpec, running_seconds: float) -> dict[str, float]:
