@@ -228,7 +228,8 @@ def _slice_lines(job: Job) -> dict[str, str]:
     if not held:
         return {}
     uuid = f" ({held['uuid']})" if held["uuid"] else ""
-    isolation = {f"isolation_of_{part}": text for part, text in held["isolation"].items()}
+    parts = ("memory", "faults", "bandwidth", "metrics")
+    isolation = {f"{part}_isolation": held["isolation"][part] for part in parts}
     return {"gpu": held["gpu_uuid"], "slice": f"{held['text']}{uuid}", **isolation}
 
 

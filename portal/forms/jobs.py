@@ -135,15 +135,13 @@ class JobForm(Form):
     secrets = SecretPairsField("Secrets", default=dict)
     secrets_from = HiddenField()
     kind = SelectField("Type", choices=KIND_CHOICES)
-    gpu_choice = SelectField("Request", choices=GPU_CHOICES, default=WHOLE)
+    gpu_choice = SelectField("GPU request", choices=GPU_CHOICES, default=WHOLE)
     gpus = IntegerField(
         "GPUs", [InputRequired("Enter a number, or 0 for none."), NumberRange(0)], default=0
     )
     gpu_slice = StringField("MIG profile", default="")
     gpu_memory = SizeField("GPU memory", default=0)
-    gpu_compute = DecimalField(
-        "GPU compute share", [Optional(), NumberRange(0, 1)], default=0, places=None
-    )
+    gpu_compute = DecimalField("GPU compute share", [Optional(), NumberRange(0, 1)], places=None)
     cpus = DecimalField(
         "CPU cores", [InputRequired("Enter a number."), NumberRange(0)], default=1, places=None
     )
@@ -342,6 +340,7 @@ def values_of_request(job: JobRequest) -> dict[str, Any]:
     values = {renamed[name]: getattr(job, name) for name in renamed}
     choice = PROFILE if job.gpu_slice else PART if is_slice_request(job) else WHOLE
     values |= {"kind": job.kind.value, "appliance": job.appliance_id or "", "gpu_choice": choice}
+    values["gpu_compute"] = job.gpu_compute or None
     if check := job.health_check:
         values |= {
             "health_interval": check.interval_seconds,
