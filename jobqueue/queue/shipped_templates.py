@@ -95,13 +95,14 @@ SHIPPED = (
     ),
     ShippedTemplate(
         name="jupyterlab",
-        description="Notebooks with PyTorch. The log shows the address with its token. Stops after "
-        "12 hours, or when the GPU is idle for two.",
+        description="Notebooks with PyTorch on 8 GiB of a GPU, or a whole one where none is shared. "
+        "The log shows the address with its token. Stops after 12 hours, or when the GPU is measured "
+        "idle for two.",
         request=JobRequest(
             name="jupyterlab",
             image="quay.io/jupyter/pytorch-notebook:cuda12-latest",
             command=["jupyter", "lab", "--ip=0.0.0.0", "--port=8888", "--no-browser"],
-            gpus=1,
+            gpu_memory_bytes=8 * GIB,
             cpus=4.0,
             memory_bytes=16 * GIB,
             ports=[Port(container_port=8888, name="web")],
