@@ -13,18 +13,8 @@ from dash_app.routes import job_path
 from jobqueue.models import Job
 from jobqueue.partitions.measures import NOT_MEASURABLE
 from jobqueue.partitions.occupancy import Occupancy, Segment, SegmentKind
+from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
 from protocol.gpu_slices import PartitionMode
-
-MODE_TEXTS = {
-    PartitionMode.MIG: "MIG",
-    PartitionMode.MPS: "MPS",
-    PartitionMode.TIME_SLICING: "time slicing",
-}
-_KIND_TEXTS = {
-    SegmentKind.FREE: "free",
-    SegmentKind.UNUSABLE: "unusable",
-    SegmentKind.IDLE: "idle",
-}
 
 
 def slot_bar(gpu: GPURow, search: str, *, is_large: bool = False) -> Any:  # noqa: ANN401 - Dash's
@@ -60,29 +50,6 @@ def slice_list(gpu: GPURow, slices: Sequence[SliceUse], search: str) -> list[Any
     headings = ("Place", *profile, "Used by", "Memory", "Activity", "Processes")
     empty = "No slice is in use. Jobs that ask for a part of a GPU get one here."
     return [slot_bar(gpu, search, is_large=True), table(headings, rows, empty=empty)]
-
-
-def slots_text(occupancy: Occupancy) -> str:
-    """Return how a GPU is shared and what is free, such as `MIG, 3 of 8 slots free`."""
-    free = occupancy.slots_with(SegmentKind.FREE, SegmentKind.IDLE)
-    noun = "slots" if occupancy.mode is PartitionMode.MIG else "shares"
-    return f"{MODE_TEXTS[occupancy.mode]}, {free} of {occupancy.slots} {noun} free"
-
-
-def place_text(segment: Segment, occupancy: Occupancy) -> str:
-    """Return where a segment is, such as `slot 4` or `2 of 4 shares`."""
-    if occupancy.mode is not PartitionMode.MIG:
-        return f"{segment.slots} of {occupancy.slots} shares"
-    if segment.slots == 1:
-        return f"slot {segment.start}"
-    return f"slots {segment.start} to {segment.end - 1}"
-
-
-def content_text(segment: Segment, jobs: Mapping[str, Job]) -> str:
-    """Return what is on a segment: the name of its job, or that nothing is."""
-    if segment.kind is SegmentKind.JOB:
-        return jobs[segment.job_id].name
-    return _KIND_TEXTS[segment.kind]
 
 
 def _holder(segment: Segment, jobs: Mapping[str, Job], search: str) -> Any:  # noqa: ANN401 - Dash's

@@ -24,9 +24,10 @@ from dash_app.queries.gpu_rows import GPURow
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
-from dash_app.slots import slot_bar, slots_text
+from dash_app.slots import slot_bar
 from dash_app.tiers.hardware import names_on, process_table, topology
 from dash_app.timerange import Controls, Span
+from jobqueue.partitions.slot_texts import slots_text
 from protocol.health import GPUHealth, HealthState
 from tenants.fleet.appliances import read_gpu_processes, read_inventory
 from tenants.fleet.states import EffectiveStatus, effective_status_of

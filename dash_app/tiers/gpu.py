@@ -29,11 +29,12 @@ from dash_app.queries.gpu import GPUDetail, Run, gpu_detail
 from dash_app.queries.slices import SLICE_PANELS
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
-from dash_app.slots import slice_list, slots_text
+from dash_app.slots import slice_list
 from dash_app.tiers.appliance import unallocated_text
 from dash_app.tiers.hardware import names_on, process_table, processes_on
 from dash_app.timerange import Controls, Span
-from jobqueue.partitions.measures import slice_of, slice_text
+from jobqueue.partitions.measures import slice_label, slice_of
+from jobqueue.partitions.slot_texts import slots_text
 from protocol.health import TIER_MINIMUMS
 from tenants.fleet.appliances import read_inventory
 from tenants.models import Appliance
@@ -323,7 +324,7 @@ def _jobs(runs: Sequence[Run], controls: Controls) -> Any:  # noqa: ANN401 - a D
     rows = [
         [
             dcc.Link(run.attempt.job.name, href=f"{job_path(run.attempt.job_id)}{controls.search}"),
-            slice_text(own) if (own := slice_of(run.attempt.gpu_slice)) else "whole GPU",
+            slice_label(own) if (own := slice_of(run.attempt.gpu_slice)) else "whole GPU",
             run.attempt.state.value,
             _time(run.attempt.started_at, controls),
             _time(run.attempt.finished_at, controls),

@@ -19,7 +19,7 @@ from dash_app.tiers.appliance import GPU_PANELS
 from dash_app.tiers.hardware import process_table, processes_on
 from dash_app.timerange import Controls
 from jobqueue.models import Job
-from jobqueue.partitions.measures import slice_of, slice_text
+from jobqueue.partitions.measures import slice_label, slice_of
 from jobqueue.states import JobState
 
 ATTEMPT_PANELS = {
@@ -144,7 +144,7 @@ def _gpu_stat(job: Job) -> Any:  # noqa: ANN401 - a Dash component
     own = slice_of(job.attempt.gpu_slice) if job.attempt else None
     if own is not None:
         memory = f"{format_size(own.memory_bytes)} of memory" if own.memory_bytes else ""
-        return stat("GPU slice", slice_text(own), note=memory)
+        return stat("GPU slice", slice_label(own), note=memory)
     part = f"at least {format_size(job.gpu_memory_bytes)} each" if job.gpu_memory_bytes else ""
     if job.wants_gpus and not job.gpus:
         return stat("GPUs", "a part of one" if job.attempt is None else "1")

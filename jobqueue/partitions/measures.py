@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from jobqueue.partitions.isolation import MODE_NAMES
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice, PartitionMode
 
 ACTIVITY = "graphics_engine_active_percent"
@@ -17,7 +18,7 @@ _WHOLE_GPU_ONLY = "the driver reports the utilization of the whole GPU only, whi
 NOT_MEASURABLE: Mapping[PartitionMode, str] = {
     PartitionMode.MIG: "the driver reports the activity of MIG slices from Hopper GPUs on",
     PartitionMode.MPS: f"{_WHOLE_GPU_ONLY} by MPS",
-    PartitionMode.TIME_SLICING: f"{_WHOLE_GPU_ONLY} by turns",
+    PartitionMode.TIME_SLICING: f"{_WHOLE_GPU_ONLY} by time slicing",
 }
 """Why the utilization of a slice can't be told; completes "not measurable: "."""
 
@@ -46,9 +47,8 @@ def activity_of(gpu_slice: GPUSlice | None) -> tuple[str, str] | None:
     return ("gpu_slice", ACTIVITY) if gpu_slice.mode is PartitionMode.MIG else None
 
 
-def slice_text(gpu_slice: GPUSlice) -> str:
+def slice_label(gpu_slice: GPUSlice) -> str:
     """Return a slice in a few words, such as `1g.10gb` or `25 % by MPS`."""
     if gpu_slice.mode is PartitionMode.MIG:
         return gpu_slice.profile
-    how = "by MPS" if gpu_slice.mode is PartitionMode.MPS else "by turns"
-    return f"{gpu_slice.share_milli / 10:.3g} % {how}"
+    return f"{gpu_slice.share_milli / 10:.3g} % by {MODE_NAMES[gpu_slice.mode]}"

@@ -12,8 +12,8 @@ from jobqueue.partitions.measures import (
     NOT_MEASURABLE,
     activity_of,
     memory_measurement,
+    slice_label,
     slice_of,
-    slice_text,
 )
 from jobqueue.usage.bottleneck import Bottleneck, Measure, find_bottleneck, measure_windows
 from jobqueue.usage.measuring import (
@@ -129,7 +129,7 @@ def job_efficiency(
     bottleneck = _bottleneck(store, job, tried, host_cpus=hardware.cpu_count, now=now)
     facts: dict[str, Any] = {
         "gpus": len(tried[-1].gpu_uuids) if tried else job.gpus,
-        "gpu_slice": slice_text(own) if own else "",
+        "gpu_slice": slice_label(own) if own else "",
         "gpus_used": gpus_used if measured else None,
         **_gpu_time(use),
         "gpu_memory_peak_bytes": _whole(peaks.get("gpu_memory")),

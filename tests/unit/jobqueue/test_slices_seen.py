@@ -70,7 +70,7 @@ def test_a_mig_slice_before_hopper_has_no_utilization(
 
 @pytest.mark.parametrize(
     ("gpu_slice", "named", "total_bytes"),
-    [(MPS, "50 % by MPS", 40 * GIB), (TURNS, "50 % by turns", 80 * GIB)],
+    [(MPS, "50 % by MPS", 40 * GIB), (TURNS, "50 % by time slicing", 80 * GIB)],
 )
 def test_of_a_share_only_the_memory_of_its_processes_is_measured(
     *,
