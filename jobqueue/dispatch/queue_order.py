@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import case, select
+from sqlalchemy import case, or_, select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
@@ -30,6 +30,8 @@ from protocol.gpu_slices import WHOLE_GPU
 
 # Waiting jobs that are examined for guarantees of their projects in one pass.
 MAX_GUARANTEED = 5000
+# Of a GPU, for a job that names no share of it: a MIG slot.
+ASSUMED_PART = 0.125
 
 
 def queue_order(
@@ -127,10 +129,16 @@ def with_jobs(
 def _columns(alone: Collection[str]) -> list[Any]:
     """Return the columns of `order_queue`; a gang is there once, by its first member."""
     members = case((Job.id.in_(alone), 1), else_=Job.nodes) if alone else Job.nodes
-    requests = (Job.gpus, Job.cpus, Job.memory_bytes)
+    wants_part = or_(Job.gpu_slice != "", Job.gpu_memory_bytes > 0, Job.gpu_compute > 0)
+    part = case((Job.gpu_compute > 0, Job.gpu_compute), else_=ASSUMED_PART)
+    requests = {
+        "gpus": case((Job.gpus > 0, Job.gpus), (wants_part, part), else_=0),
+        "cpus": Job.cpus,
+        "memory_bytes": Job.memory_bytes,
+    }
     return [
         *(Job.id, Job.queue_at, Job.priority, Job.project_id, Job.user_id),
-        *((column * members).label(column.key) for column in requests),
+        *((amount * members).label(name) for name, amount in requests.items()),
     ]
 
 

@@ -33,6 +33,7 @@ from jobqueue.simulation.recording import (
 )
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.models import UsageEntry
+from protocol.gpu_slices import WHOLE_GPU
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -126,8 +127,10 @@ class _Reader:
             submitted_seconds=(row.submitted_at - self.start).total_seconds(),
             run_seconds=max(0.0, sum(runs, timedelta()).total_seconds()),
             time_limit_seconds=row.time_limit_seconds,
-            gpus=row.gpus,
-            gpu_memory_bytes=row.gpu_memory_bytes,
+            # A job for a part of a GPU is recorded with what it got.
+            gpus=row.gpus or len(rows[-1].gpu_uuids),
+            gpu_milli=rows[-1].gpu_slice["share_milli"] if rows[-1].gpu_slice else WHOLE_GPU,
+            gpu_memory_bytes=row.gpu_memory_bytes if row.gpus else 0,
             gpu_models=tuple(sorted(matching_models(row.gpu_models, self._models)))
             if row.gpu_models
             else (),
@@ -184,6 +187,8 @@ def _rows(
             Job.project_id,
             Job.array_id,
             func.coalesce(Job.nodes, 1).label("nodes"),
+            Attempt.gpu_uuids,
+            Attempt.gpu_slice,
             Attempt.started_at.label("began_at"),
             Attempt.finished_at.label("ended_at"),
         )
