@@ -26,14 +26,21 @@ class Protection(Reservations):
     Args:
         ledger: the resources.
         key: returns the place of a waiting job in the whole queue; None if it doesn't wait.
+        is_held: whether a quota holds a waiting job now, which protects nothing then.
 
     Attributes:
         opened: the appliances where another job is protected than before, so that jobs may pass
             which could not.
     """
 
-    def __init__(self, ledger: Ledger, key: Callable[[str], Key | None]) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        key: Callable[[str], Key | None],
+        is_held: Callable[[str], bool] = lambda _job_id: False,
+    ) -> None:
         super().__init__(ledger)
+        self._is_held = is_held
         self.opened: set[int] = set()
         self._key = key
         self._bound: dict[int, list[tuple[Key, str, JobView]]] = {}
@@ -102,7 +109,7 @@ class Protection(Reservations):
     def would_delay(self, job: JobView, place: int, gpus: Sequence[int], *, now: datetime) -> bool:
         """Return whether a job that starts now would delay an earlier one that is protected."""
         earlier = self.jobs.get(place)
-        if earlier is None or self._is_before(job.id, earlier.id):
+        if earlier is None or self.is_before(job.id, place):
             return False
         return super().would_delay(job, place, gpus, now=now)
 
@@ -138,7 +145,7 @@ class Protection(Reservations):
     def is_before(self, job_id: str, place: int) -> bool:
         """Return whether a job comes before the one protected there, or is that one."""
         earlier = self.jobs[place].id
-        return job_id == earlier or self._is_before(job_id, earlier)
+        return job_id == earlier or self._is_before(job_id, earlier) or self._is_held(earlier)
 
     def _is_before(self, job_id: str, other_id: str) -> bool:
         key, other = self._key(job_id), self._key(other_id)

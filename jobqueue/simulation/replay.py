@@ -52,11 +52,12 @@ class Replay:
         self._order = ORDERS[recording.rules.order](recording)
         self._planner = ReplayPlanner(recording, self.usual)
         self._ledger = self._planner.ledger
-        self._protection = Protection(self._ledger, self._key)
+        self._protection = Protection(self._ledger, self._key, self._is_held)
         self._planner.protect(self._protection)
         self._by_project = self._planner.has_quotas or bool(self._planner.reserved)
         self._has_guarantees = self._planner.quotas.has_guarantees
-        self._covered: dict[Group, bool] = {}
+        # What quotas say of jobs now, by group: whether they hold or cover them.
+        self._verdicts: dict[Group, tuple[bool, bool]] = {}
         self._waiting = WaitingJobs(self._ledger.size)
         self._gangs: dict[Group, list[tuple[float, int]]] = {}
         self._places: dict[str, float] = {}
@@ -187,7 +188,7 @@ class Replay:
             model = ledger.views[at].gpus[slot].model
             self.timeline.models[number] = self._model_places[model]
         self._order.started(job, self._now)
-        self._covered.clear()
+        self._verdicts.clear()
         for (at, _), decision in zip(on, decisions, strict=True):
             self._protection.touch(at)
             if self._planner.has_running_views:
@@ -204,7 +205,7 @@ class Replay:
                 running = self._running(at)
                 running[:] = [other for other in running if other.job_id != job_id]
         self._order.ended(self._jobs[number], self._now)
-        self._covered.clear()
+        self._verdicts.clear()
         if math.isnan(self.timeline.starts[number]):
             self._runs[number] += 1
         else:
@@ -325,14 +326,21 @@ class Replay:
 
     def _is_covered(self, number: int) -> bool:
         """Return whether a guarantee covers a job, which comes before others then."""
+        return self._verdict(number)[1]
+
+    def _is_held(self, job_id: str) -> bool:
+        return self._planner.has_quotas and self._verdict(number_of(job_id))[0]
+
+    def _verdict(self, number: int) -> tuple[bool, bool]:
         view = self._view(number)
         group = self._group(number, view)
-        covered = self._covered.get(group)
-        if covered is None:
-            verdict = self._planner.quotas.check(view.whole)
-            covered = verdict.guaranteed is not None and not verdict.refusal
-            self._covered[group] = covered
-        return covered
+        verdict = self._verdicts.get(group)
+        if verdict is None:
+            checked = self._planner.quotas.check(view.whole)
+            is_held = bool(checked.refusal)
+            verdict = is_held, checked.guaranteed is not None and not is_held
+            self._verdicts[group] = verdict
+        return verdict
 
     def _hold(self, number: int, place: float) -> None:
         """Set a job aside that would exceed a cap or a quota; it is bound to no appliance."""

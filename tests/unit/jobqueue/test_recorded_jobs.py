@@ -1,20 +1,25 @@
 """The recording of a tenant's own jobs: what it has, and what it leaves out."""
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from core.db import SessionFactory
 from core.errors import ForbiddenError
 from core.ids import new_id
+from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
+from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
+from jobqueue.projects.models import Project, ProjectMember, ProjectQuota, QuotaResource
+from jobqueue.reservations.models import Reservation
 from jobqueue.simulation.export import recorded_jobs
-from jobqueue.simulation.recording import Recording
+from jobqueue.simulation.recording import Recording, read_recording, write_recording
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.models import UsageEntry
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import start
+from tests.unit.jobqueue.builders import add_appliance, start
 
 HOUR = timedelta(hours=1)
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -92,3 +97,69 @@ def test_only_who_manages_appliances_gets_a_recording_and_only_of_the_own_tenant
     with pytest.raises(ForbiddenError):
         recorded(sessions, cast, who="bob")
     assert recorded(sessions, cast, who="charlie").jobs == []
+
+
+def test_a_gang_is_recorded_once_with_its_members(sessions: SessionFactory, cast: Cast) -> None:
+    with sessions.begin() as session:
+        add_appliance(session, cast.acme, "dgx-02")
+        start(session, cast, nodes=2, gpus=8)
+        members = session.scalars(select(Attempt).order_by(Attempt.id)).unique().all()
+        for minutes, attempt in enumerate(members, 5):
+            attempt.started_at = NOON
+            attempt.finished_at = NOON + timedelta(minutes=minutes)
+    [gang] = recorded(sessions, cast).jobs
+    assert (gang.nodes, gang.gpus, gang.run_seconds) == (2, 8, 360.0)
+
+
+def test_projects_their_quotas_and_reservations_are_recorded_by_number(
+    sessions: SessionFactory, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        attempt = start(session, cast, gpus=1)
+        attempt.started_at = NOON
+        tenant = {"tenant_id": cast.acme.id, "created_at": NOON}
+        group = Project(**tenant, id=new_id(), name="group", shares=3)
+        vision = Project(**tenant, id=new_id(), name="vision", parent_id=group.id)
+        session.add(group)
+        session.flush()
+        session.add(vision)
+        session.flush()
+        attempt.job.project_id = vision.id
+        of_vision = {"tenant_id": cast.acme.id, "project_id": vision.id}
+        session.add(ProjectMember(**of_vision, user_id=cast.alice.id, shares=4))
+        session.add(ProjectQuota(**of_vision, resource=QuotaResource.GPUS, guaranteed=4))
+        session.add(
+            Reservation(
+                **tenant,
+                name="hourly",
+                project_id=vision.id,
+                appliance_ids=[attempt.appliance_id],
+                schedule="30 * * * *",
+                time_zone="UTC",
+                duration_seconds=600,
+            )
+        )
+        settings = QueueSettings(ordering=OrderSettings(policy=OrderPolicy.DRF, age_weight=7))
+        set_settings(session, scope_of(cast.alice), cast.acme.id, settings)
+    recording = recorded(sessions, cast)
+    by_number = {project.project: project for project in recording.projects}
+    assert recording.jobs[0].project == 1
+    assert (by_number[1].parent, by_number[1].member_shares) == (2, {1: 4})
+    assert [quota.guaranteed for quota in by_number[1].quotas] == [4]
+    assert (by_number[2].parent, by_number[2].shares) == (0, 3)
+    [reservation] = recording.reservations
+    assert (reservation.appliances, reservation.project) == (("dgx-01",), 1)
+    # The recording begins at eleven.
+    assert reservation.periods[:2] == ((1800.0, 2400.0), (5400.0, 6000.0))
+    assert (recording.rules.order, recording.rules.ordering.age_weight) == ("drf", 7)
+
+
+def test_a_recording_is_the_same_after_it_was_written_and_read(
+    sessions: SessionFactory, cast: Cast, tmp_path: Path
+) -> None:
+    with sessions.begin() as session:
+        start(session, cast, gpus=1).started_at = NOON
+    recording = recorded(sessions, cast)
+    path = tmp_path / "jobs.jsonl"
+    path.write_bytes(b"".join(write_recording(recording)))
+    assert read_recording(path) == recording

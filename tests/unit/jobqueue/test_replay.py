@@ -11,13 +11,17 @@ import pytest
 from msgspec import structs
 
 from jobqueue.placement.plan import Action, Planner, in_order
-from jobqueue.placement.policies import POLICY_NAMES
+from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from jobqueue.placement.views import JobView, RunningJob, Snapshot
+from jobqueue.projects.models import QuotaResource
+from jobqueue.projects.quotas import QuotaRequest
+from jobqueue.simulation.planner import ReplayPlanner, usual_jobs
 from jobqueue.simulation.recording import (
     QueueRules,
     RecordedAppliance,
     RecordedGPU,
     RecordedJob,
+    RecordedProject,
     Recording,
 )
 from jobqueue.simulation.replay import Replay
@@ -55,6 +59,7 @@ def random_recording(seed: int, policy: str) -> Recording:
                 cpus=drawn.choice([1, 4, 10]),
                 memory_bytes=drawn.choice([1, 30]) * GIB,
                 priority=drawn.choice([0, 0, 1]),
+                project=drawn.choice([0, 1, 2]),
             )
         )
     fleet = [an_appliance("a", gpus=4), an_appliance("b", gpus=2), an_appliance("c", gpus=4)]
@@ -71,6 +76,8 @@ class PlannedAnew:
         self.ends: dict[int, tuple[float, str]] = {}
         self.starts = np.full(len(recording.jobs), np.nan)
         self.uses = 0
+        self.usual = usual_jobs(recording.jobs)
+        self.projects = ReplayPlanner(recording, self.usual).snapshot.projects
 
     def run(self) -> Sequence[float]:
         for number, job in enumerate(self.recording.jobs):
@@ -96,7 +103,8 @@ class PlannedAnew:
                 appliances=list(self.views.values()),
                 jobs=(),
                 policy=self.recording.rules.policy,
-                workload=Replay(self.recording, lambda _part: None).usual,
+                workload=self.usual,
+                projects=self.projects,
             )
         )
         for view in in_order(list(self.waiting.values())):
@@ -116,6 +124,7 @@ class PlannedAnew:
         at = START + timedelta(seconds=now)
         running = RunningJob(
             job_id=view.id,
+            project_id=view.project_id,
             gpu_uuids=gpu_uuids,
             gpu_milli=view.gpu_milli,
             cpus=view.cpus,
@@ -138,6 +147,7 @@ class PlannedAnew:
             id=f"{number:03}",
             name="",
             submitted_at=submitted_at,
+            project_id=str(job.project) if job.project else None,
             gpus=job.gpus,
             gpu_milli=job.gpu_milli,
             cpus=job.cpus,
@@ -154,3 +164,28 @@ def test_every_job_starts_when_the_planner_of_the_queue_would_start_it(
 ) -> None:
     recording = random_recording(seed, policy)
     assert replayed(recording).starts.tolist() == PlannedAnew(recording).run()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_project_exceeds_its_quota_and_jobs_wait_as_long_as_in_the_queue(seed: int) -> None:
+    recording = random_recording(seed, DEFAULT_POLICY)
+    maxima = {1: 4, 2: 5}
+    recording.projects = [
+        RecordedProject(
+            project=project,
+            quotas=(QuotaRequest(resource=QuotaResource.GPUS, maximum=maximum),),
+        )
+        for project, maximum in maxima.items()
+    ]
+    timeline = replayed(recording)
+    for start in timeline.starts:
+        runs = (timeline.starts <= start) & (start < timeline.ends)
+        used = dict.fromkeys((0, *maxima), 0.0)
+        for job, is_running in zip(recording.jobs, runs, strict=True):
+            used[job.project] += is_running * job.gpus * job.gpu_milli / 1000
+        assert all(used[project] <= maximum + 1e-9 for project, maximum in maxima.items())
+    submitted = np.array([job.submitted_seconds for job in recording.jobs])
+    planned = np.array(PlannedAnew(recording).run())
+    # Of equal held jobs, only the first joins those that wait, so not every start is the same.
+    mean = float((planned - submitted).mean())
+    assert float((timeline.starts - submitted).mean()) == pytest.approx(mean, rel=0.1)
