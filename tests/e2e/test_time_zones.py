@@ -175,7 +175,7 @@ def clock_at(places: Sequence[float], middle: datetime, zone: ZoneInfo) -> list[
         # On the days of the changes there are hours before and after them, too.
         pytest.param(NEW_YORK, RECENT, marks=pytest.mark.nightly),
         pytest.param(NEW_YORK, SPRING, marks=pytest.mark.nightly),
-        (NEW_YORK, AUTUMN),
+        pytest.param(NEW_YORK, AUTUMN, marks=pytest.mark.nightly),
     ],
     ids=["Kolkata", "New York", "New York in spring", "New York in autumn"],
 )

@@ -135,6 +135,7 @@ def test_a_restored_server_has_everything_and_only_its_user_can_read_it(
     assert not list(new_host.data.glob("restore-*"))
 
 
+@pytest.mark.nightly
 def test_a_relative_data_folder_with_links_to_other_disks_is_stored_whole(
     lost: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,6 +220,7 @@ def test_verify_finds_damage(lost: Host, tmp_path: Path) -> None:
     assert not list((lost.data / "backup").glob("restore-*"))
 
 
+@pytest.mark.nightly
 def test_a_restore_sets_present_data_aside_only_when_told(lost: Host, new_host: Host) -> None:
     new_host.data.mkdir()
     (new_host.data / "secret_key").write_text("mine\n", encoding="utf-8")
@@ -232,6 +234,7 @@ def test_a_restore_sets_present_data_aside_only_when_told(lost: Host, new_host: 
     assert (new_host.data / "secret_key").read_bytes() == (lost.data / "secret_key").read_bytes()
 
 
+@pytest.mark.nightly
 def test_nothing_is_restored_under_a_server_that_runs_on_another_port(new_host: Host) -> None:
     new_host.data.mkdir()
     copy_migrated(new_host.data / "vedette.db")
@@ -247,6 +250,7 @@ def test_nothing_is_restored_under_a_server_that_runs_on_another_port(new_host: 
     assert new_host.vedette("restore", "--replace").returncode == 0
 
 
+@pytest.mark.nightly
 def test_no_backups_are_deleted_while_one_is_dated_in_the_future(
     tmp_path: Path, lost: Host
 ) -> None:
@@ -280,6 +284,7 @@ def test_backups_can_be_read_beside_the_lock_of_a_server_that_is_lost(
     assert listed.returncode == 0, listed.stderr
 
 
+@pytest.mark.nightly
 def test_a_restore_that_fails_leaves_what_was_there(new_host: Host) -> None:
     (new_host.data / LOG).parent.mkdir(parents=True)
     (new_host.data / LOG).write_bytes(b"mine\n")
@@ -293,6 +298,7 @@ def test_a_restore_that_fails_leaves_what_was_there(new_host: Host) -> None:
     assert contents_of(new_host.data) == before
 
 
+@pytest.mark.nightly
 def test_no_server_starts_after_a_restore_that_was_killed_before_it_is_repeated(
     new_host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +340,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_mariadb
 def test_a_database_on_mariadb_is_dumped_and_loaded(
     lost: Host, mariadb: MariaDB, tmp_path: Path
@@ -374,6 +381,7 @@ def moved(host: Host, folder: Path, *, database_url: str) -> Host:
     return Host(folder, environ)
 
 
+@pytest.mark.nightly
 def test_a_bucket_takes_backups_too(lost: Host, tmp_path: Path) -> None:
     with s3_server(tmp_path) as endpoint:
         url = f"s3://{new_bucket(endpoint).name}/vedette"

@@ -104,6 +104,7 @@ def _rows(engine: Engine) -> dict[str, list[dict[str, Any]]]:
         }
 
 
+@pytest.mark.nightly
 @needs_mariadb
 def test_a_process_killed_in_a_migration_leaves_one_that_continues(
     engines: Callable[[], Engine], tmp_path: Path
@@ -131,6 +132,7 @@ def test_a_migration_of_sqlite_is_made_whole_or_not_at_all(tmp_path: Path) -> No
     engine.dispose()
 
 
+@pytest.mark.nightly
 def test_processes_that_start_together_migrate_once(database_url: str, tmp_path: Path) -> None:
     engine = create_database_engine(database_url)
     with ExitStack() as stack:

@@ -35,6 +35,7 @@ def test_the_migrated_schema_matches_the_models(database: Engine) -> None:
     assert schema_differences(database) == []
 
 
+@pytest.mark.nightly
 def test_migrating_down_and_up_again_works(database: Engine) -> None:
     upgrade_database(database)
 
@@ -73,6 +74,7 @@ def test_an_unknown_revision_is_reported_with_the_next_step(
     engine.dispose()
 
 
+@pytest.mark.nightly
 def test_jobs_of_the_first_schema_keep_their_attempts_and_their_order(database: Engine) -> None:
     upgrade_database(database)
     downgrade_database(database, "0001_initial")

@@ -95,7 +95,10 @@ def by_itself(folder: Path, _environ: dict[str, str]) -> None:
     )
 
 
-@pytest.fixture(scope="module", params=[by_its_own_authority, by_itself])
+@pytest.fixture(
+    scope="module",
+    params=[by_its_own_authority, pytest.param(by_itself, marks=pytest.mark.nightly)],
+)
 def portal(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Portal]:

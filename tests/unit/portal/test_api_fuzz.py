@@ -34,7 +34,7 @@ from tests.unit.portal.world import World
 
 pytestmark = pytest.mark.timeout(900)
 
-MANY, FEW = 8, 2
+MANY, FEW = 8, 1
 ROLES = ("admin", "operator", "member", "viewer", "scoped token")
 CHECKS = [
     schemathesis.checks.not_a_server_error,
