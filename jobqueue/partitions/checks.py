@@ -7,7 +7,13 @@ from difflib import get_close_matches
 from typing import Annotated
 
 from core.spec import About, limit_errors
-from jobqueue.partitions.fleet import GPU, SharingAppliance, covered, listed
+from jobqueue.partitions.fleet import (
+    GPU,
+    SharingAppliance,
+    covered,
+    listed,
+    profiles_by_model,
+)
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.partitions.mig import place_layout, slots_of
 from jobqueue.partitions.models import MAX_MODEL_WORD_LENGTH, MAX_NAME_LENGTH
@@ -89,8 +95,7 @@ def policy_errors(
         errors.setdefault(name, []).append(error)
     if not errors and request.mode is PartitionMode.MIG:
         gpus = [gpu for _, gpu, at in covered(fleet, policies) if at == place]
-        models = {gpu.model for row in fleet for gpu in row.gpus if gpu.is_mig_capable}
-        for name, error in _mig_errors(request, gpus, sorted(models)):
+        for name, error in _mig_errors(request, gpus, fleet):
             errors.setdefault(name, []).append(error)
     return errors
 
@@ -123,13 +128,19 @@ def _mode_errors(request: PolicyRequest) -> Iterator[tuple[str, str]]:
 
 
 def _mig_errors(
-    request: PolicyRequest, gpus: Sequence[GPU], able: Sequence[str]
+    request: PolicyRequest, gpus: Sequence[GPU], fleet: Sequence[SharingAppliance]
 ) -> Iterator[tuple[str, str]]:
     if gpus and not any(gpu.is_mig_capable for gpu in gpus):
         lacking = listed(sorted({gpu.model for gpu in gpus}))
+        able = sorted({gpu.model for row in fleet for gpu in row.gpus if gpu.is_mig_capable})
         others = f", or name a model with MIG: {listed(able)}" if able else ""
         yield "mode", f"{lacking} can't use MIG. Choose MPS or time slicing{others}."
-    kinds = {(gpu.model, gpu.mig_profiles) for gpu in gpus if gpu.mig_profiles}
+    by_model = profiles_by_model(fleet)
+    kinds = {
+        (gpu.model, profiles)
+        for gpu in gpus
+        if (profiles := gpu.mig_profiles or by_model.get(gpu.model, ()))
+    }
     for model, profiles in sorted(kinds, key=lambda kind: kind[0])[:MAX_KINDS]:
         yield from (("layout", error) for error in layout_errors(request.layout, model, profiles))
 

@@ -115,6 +115,12 @@ def covered(
             yield appliance, gpu, place_of(gpu.model, appliance.labels)
 
 
+def profiles_by_model(fleet: Iterable[SharingAppliance]) -> Mapping[str, Profiles]:
+    """Return the MIG profiles of each model: a GPU whose MIG was never on reports none itself."""
+    gpus = (gpu for appliance in fleet for gpu in appliance.gpus)
+    return {gpu.model: gpu.mig_profiles for gpu in gpus if gpu.mig_profiles}
+
+
 def coverages(
     fleet: Sequence[SharingAppliance],
     policies: Sequence[Policy],
@@ -194,7 +200,7 @@ def _warnings(
     lacking = Counter(gpu.model for _, gpu in own if not gpu.is_mig_capable)
     for model, number in lacking.items():
         yield f"{counted(number, 'GPU')} of the model {model} can't use MIG and stay whole."
-    unknown = {gpu.model for _, gpu in own if gpu.is_mig_capable and not gpu.mig_profiles}
+    unknown = {gpu.model for _, gpu in own if gpu.is_mig_capable} - profiles_by_model(fleet).keys()
     if policy.layout and unknown:
         models = listed(sorted(unknown))
         yield f"The MIG profiles of {models} are known, and the layout checked, once MIG is on."

@@ -95,9 +95,9 @@ SHIPPED = (
     ),
     ShippedTemplate(
         name="jupyterlab",
-        description="Notebooks with PyTorch on 8 GiB of a GPU, or a whole one where none is shared. "
-        "The log shows the address with its token. Stops after 12 hours, or when the GPU is measured "
-        "idle for two.",
+        description="Notebooks with PyTorch on 8 GiB of a GPU, or a whole one where none is "
+        "shared. The log shows the address with its token. Stops after 12 hours, or when the GPU "
+        "is measured idle for two.",
         request=JobRequest(
             name="jupyterlab",
             image="quay.io/jupyter/pytorch-notebook:cuda12-latest",

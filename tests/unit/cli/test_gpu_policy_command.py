@@ -4,9 +4,9 @@ import pytest
 
 from core.db import SessionFactory
 from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import run_vedette
-from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.jobqueue.builders import add_appliance, dispatch
 from tests.unit.jobqueue.mig_gpus import mig_gpus
 
 
@@ -53,3 +53,25 @@ def test_isolation_is_printed_and_changed(environ: dict[str, str]) -> None:
     assert done.stdout == "between_users: mig\nbetween_projects: whole\n"
     changed = run_vedette("queue", "isolation", "--between-users", "default", environ=environ)
     assert changed.stdout == "between_users: default\nbetween_projects: whole\n"
+
+
+def test_a_job_is_shown_with_what_it_has_of_a_gpu(
+    environ: dict[str, str], sessions: SessionFactory
+) -> None:
+    run_vedette(
+        "gpu-policy", "add", "A", "--mode", "time_slicing", "--shares", "2", environ=environ
+    )
+    options = ("--image", "acme/lab:1", "--name", "lab", "--gpu-memory", "8GiB")
+    submitted = run_vedette("job", "run", *options, "--gpu-compute", "0.5", environ=environ)
+    assert submitted.returncode == 0, submitted.stderr
+    with sessions.begin() as session:
+        dispatch(session, now=NOON)
+    shown = run_vedette("job", "show", "lab", environ=environ).stdout
+    lines = dict(line.split(maxsplit=1) for line in shown.splitlines() if " " in line)
+    assert lines["slice"].strip() == "Time slicing share of 50 %, memory not limited"
+    assert "memory isolation       not limited: a job can take the memory of the others" in shown
+    listed = run_vedette("job", "ls", environ=environ).stdout
+    assert "8 GiB of a GPU with 0.5 of a GPU's multiprocessors" in listed
+    refused = run_vedette("job", "run", *options, "--gpu-slice", "1g.10gb", environ=environ)
+    assert refused.returncode == 1
+    assert "gpu_slice" in refused.stderr

@@ -232,6 +232,18 @@ def test_profiles_that_are_not_known_yet_are_a_warning(session: Session, cast: C
     assert "known, and the layout checked, once MIG is on" in warning
 
 
+@pytest.mark.usefixtures("dgx")
+def test_profiles_of_another_gpu_of_the_model_are_known(session: Session, cast: Cast) -> None:
+    gpus = [{**gpu, "mig_profiles": []} for gpu in mig_gpus("dgx-02", 1)]
+    labels = {"pool": "new"}
+    appliance = add_appliance(session, cast.acme, "dgx-02", gpus=gpus, partition_modes=ALL_MODES)
+    appliance.labels = labels
+    session.flush()
+    assert preview(session, cast, labels=labels, layout=["7g.80gb"]).warnings == []
+    [error] = errors_of(session, cast, labels=labels, layout=["5g.40gb"])["layout"]
+    assert error.endswith("The nearest is 7g.80gb.")
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
