@@ -35,7 +35,7 @@ from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
 from jobqueue.queue.container_policies import policy_for_job
-from jobqueue.states import ALLOCATED_STATES, WAITING, JobState, Reason
+from jobqueue.states import WAITING, JobState, Reason
 from protocol.job_spec import JobRequest
 from tenants.models import User
 from tenants.permissions import Permission
@@ -307,11 +307,3 @@ def job_counts(session: Session, scope: Scope) -> dict[JobState, int]:
     counted: Any = select(Job.state, func.count()).group_by(Job.state)
     rows = session.execute(scope.select(counted, Job)).all()
     return dict.fromkeys(JobState, 0) | {row[0]: row[1] for row in rows}
-
-
-def gpu_allocations(session: Session, scope: Scope) -> dict[str, Job]:
-    """Return the job that each allocated GPU is allocated to, by UUID."""
-    scope.require(Permission.VIEW)
-    statement = scope.select(select(Attempt).where(Attempt.state.in_(ALLOCATED_STATES)), Attempt)
-    attempts = session.scalars(statement.order_by(Attempt.id)).unique()
-    return {uuid: attempt.job for attempt in attempts for uuid in attempt.gpu_uuids}

@@ -11,7 +11,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.paging import MAX_PAGE_SIZE
-from dash_app.slots import content_text, place_text, slots_text
 from jobqueue.dispatch import drains
 from jobqueue.dispatch.appliance_lifecycle import (
     change_all,
@@ -22,6 +21,7 @@ from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.models import Job
 from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
 from jobqueue.partitions.occupancy import Occupancy
+from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
 from jobqueue.queue.service import list_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now

@@ -4,7 +4,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, NotFoundError
-from jobqueue.queue.service import get_job, gpu_allocations, job_counts, job_events, list_jobs
+from jobqueue.partitions.allocations import read_gpu_allocations
+from jobqueue.queue.service import get_job, job_counts, job_events, list_jobs
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import ObservedState
@@ -34,7 +35,7 @@ def test_charlie_sees_nothing_of_acmes_jobs(session: Session, cast: Cast) -> Non
     charlie = scope_of(cast.charlie)
     assert list_jobs(session, charlie).total == 0
     assert job_counts(session, charlie)[JobState.STARTING] == 0
-    assert gpu_allocations(session, charlie) == {}
+    assert read_gpu_allocations(session, charlie).by_gpu == {}
 
 
 @pytest.mark.parametrize("call", [get_job, job_events, stop_job])
@@ -60,11 +61,11 @@ def test_the_operator_sees_every_tenants_jobs(session: Session, cast: Cast) -> N
 
 def test_a_gpu_names_the_job_that_holds_it(session: Session, cast: Cast) -> None:
     attempt = start(session, cast, gpus=1)
-    assert {u: j.id for u, j in gpu_allocations(session, scope_of(cast.bob)).items()} == {
-        "GPU-dgx-01-0": attempt.job_id
-    }
+    allocations = read_gpu_allocations(session, scope_of(cast.bob))
+    assert list(allocations.by_gpu) == ["GPU-dgx-01-0"]
+    assert allocations.job_of("GPU-dgx-01-0") == attempt.job
     report(session, attempt, ObservedState.SUCCEEDED)
-    assert gpu_allocations(session, scope_of(cast.bob)) == {}
+    assert read_gpu_allocations(session, scope_of(cast.bob)).by_gpu == {}
 
 
 def test_a_waiting_job_is_stopped_at_once(session: Session, cast: Cast) -> None:
