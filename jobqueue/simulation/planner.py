@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import numpy as np
 from msgspec import structs
 
 from jobqueue.placement.filters import FREE, passing
@@ -67,6 +68,10 @@ class ReplayPlanner(Planner):
         )
         self.may_displace = True
         self.has_quotas = bool(projects)
+        self._is_limited = self.has_quotas or self.snapshot.caps != Caps()
+        self._possible: dict[tuple[JobShape, int], bool] = {}
+        # No recorded job has failed anywhere.
+        self._nowhere: Mask = np.zeros(self.ledger.size, np.bool_)
 
     def protect(self, protection: Protection) -> None:
         """Use reservations that last."""
@@ -74,13 +79,24 @@ class ReplayPlanner(Planner):
 
     def is_possible(self, job: JobView) -> bool:
         """Return whether a job would fit if all appliances were idle."""
-        feasible, _ = self.feasible(job.shape)
-        if len(job.members) > 1:
-            return capacity(self.ledger, job.shape, feasible) >= len(job.members)
-        return bool(feasible.any())
+        key = job.shape, job.nodes
+        is_possible = self._possible.get(key)
+        if is_possible is None:
+            feasible, _ = self.feasible(job.shape)
+            is_possible = bool(feasible.any())
+            if len(job.members) > 1:
+                is_possible = capacity(self.ledger, job.shape, feasible) >= len(job.members)
+            self._possible[key] = is_possible
+        return is_possible
+
+    def failed_on(self, _job: JobView) -> Mask:
+        """Return the appliances where attempts of a job failed: none."""
+        return self._nowhere
 
     def admit(self, job: JobView) -> Verdict | None:
         """Return what quotas say of a job, limited to the models it may use; None: it is held."""
+        if not self._is_limited:
+            return Verdict(job)
         if self.cap_reason(job):
             return None
         verdict = self.quotas.check(job.whole)
@@ -99,10 +115,11 @@ class ReplayPlanner(Planner):
         """
         if len(job.members) > 1:
             return start_all(self, job)
-        feasible, _ = self.feasible(job.shape)
+        shape = job.shape
+        feasible, _ = self.feasible(shape)
         wanted = feasible if places is None else feasible & places
         filters = self.free_filters(job) if self.reserved else FREE
-        free = passing(filters, self.ledger, job.shape, wanted)
+        free = passing(filters, self.ledger, shape, wanted)
         if not free.any():
             return []
         free = self.protection.admitted(job, free, now=self.now)
@@ -154,12 +171,12 @@ class ReplayPlanner(Planner):
         del self._owners[job_id]
         if len(self._feasible) > _MAX_SHAPES:
             self._feasible.clear()
+            self._possible.clear()
 
 
 def view_of(number: int, job: RecordedJob, *, bound_to: str | None) -> JobView:
     """Return a recorded job as it waits."""
     limit = job.time_limit_seconds
-    others = [f"{number}{_MEMBER}{member}" for member in range(1, job.nodes)]
     return JobView(
         id=str(number),
         name="",
@@ -178,8 +195,12 @@ def view_of(number: int, job: RecordedJob, *, bound_to: str | None) -> JobView:
         is_preemptible=job.is_preemptible,
         time_limit=timedelta(seconds=limit) if limit else None,
         nodes=job.nodes,
-        members=[str(number), *others] if others else (),
+        members=_members(number, job.nodes) if job.nodes > 1 else (),
     )
+
+
+def _members(number: int, nodes: int) -> list[str]:
+    return [str(number), *(f"{number}{_MEMBER}{member}" for member in range(1, nodes))]
 
 
 def number_of(job_id: str) -> int:

@@ -26,7 +26,8 @@ class Protection(Reservations):
     Args:
         ledger: the resources.
         key: returns the place of a waiting job in the whole queue; None if it doesn't wait.
-        is_held: whether a quota holds a waiting job now, which protects nothing then.
+        is_held: whether a quota holds a waiting job now, which protects nothing then; None where
+            there are no quotas.
 
     Attributes:
         opened: the appliances where another job is protected than before, so that jobs may pass
@@ -37,7 +38,7 @@ class Protection(Reservations):
         self,
         ledger: Ledger,
         key: Callable[[str], Key | None],
-        is_held: Callable[[str], bool] = lambda _job_id: False,
+        is_held: Callable[[str], bool] | None = None,
     ) -> None:
         super().__init__(ledger)
         self._is_held = is_held
@@ -145,7 +146,9 @@ class Protection(Reservations):
     def is_before(self, job_id: str, place: int) -> bool:
         """Return whether a job comes before the one protected there, or is that one."""
         earlier = self.jobs[place].id
-        return job_id == earlier or self._is_before(job_id, earlier) or self._is_held(earlier)
+        if job_id == earlier or self._is_before(job_id, earlier):
+            return True
+        return self._is_held is not None and self._is_held(earlier)
 
     def _is_before(self, job_id: str, other_id: str) -> bool:
         key, other = self._key(job_id), self._key(other_id)

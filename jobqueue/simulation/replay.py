@@ -52,7 +52,9 @@ class Replay:
         self._order = ORDERS[recording.rules.order](recording)
         self._planner = ReplayPlanner(recording, self.usual)
         self._ledger = self._planner.ledger
-        self._protection = Protection(self._ledger, self._key, self._is_held)
+        self._protection = Protection(
+            self._ledger, self._key, self._is_held if self._planner.has_quotas else None
+        )
         self._planner.protect(self._protection)
         self._by_project = self._planner.has_quotas or bool(self._planner.reserved)
         self._has_guarantees = self._planner.quotas.has_guarantees
@@ -307,29 +309,29 @@ class Replay:
 
     def _free(self, at: int) -> Free:
         ledger = self._ledger
-        milli = ledger.gpu_free[:, at]
+        milli: list[int] = ledger.gpu_free[:, at].tolist()
         return Free(
-            int(np.count_nonzero(milli == WHOLE_GPU)),
-            int(milli.max(initial=0)),
+            milli.count(WHOLE_GPU),
+            max(milli, default=0),
             float(ledger.cpus_free[at]),
             int(ledger.memory_free[at]),
         )
 
     def _key_of(self, number: int) -> Key:
-        job, place = self._jobs[number], self._places[str(number)]
-        lane = self._order.lane(job)
+        place, lane = self._places[str(number)], self._order.lane(self._jobs[number])
         borrows = self._has_guarantees and not self._is_covered(number)
         return (borrows, *self._order.key(lane, place, self._now), number)
 
     def _key(self, job_id: str) -> Key | None:
-        return self._key_of(number_of(job_id)) if job_id in self._places else None
+        # Members of a gang wait as the first one.
+        return self._key_of(int(job_id)) if job_id in self._places else None
 
     def _is_covered(self, number: int) -> bool:
         """Return whether a guarantee covers a job, which comes before others then."""
         return self._verdict(number)[1]
 
     def _is_held(self, job_id: str) -> bool:
-        return self._planner.has_quotas and self._verdict(number_of(job_id))[0]
+        return self._verdict(int(job_id))[0]
 
     def _verdict(self, number: int) -> tuple[bool, bool]:
         view = self._view(number)

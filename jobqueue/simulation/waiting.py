@@ -60,7 +60,8 @@ class WaitingJobs:
         self._memory: Ints = np.zeros(0, np.int64)
         self._cpus = np.zeros(0)
         self._limits = np.zeros(0)
-        self._feasible: Mask = np.zeros((0, appliances), np.bool_)
+        # By appliance, so that one look reads neighbors in memory.
+        self._feasible: Mask = np.zeros((appliances, 0), np.bool_)
 
     def __len__(self) -> int:
         return sum(map(len, self.heaps))
@@ -75,7 +76,7 @@ class WaitingJobs:
             self._gpus[slot], self._milli[slot] = shape.gpus, shape.gpu_milli
             self._cpus[slot], self._memory[slot] = shape.cpus, shape.memory_bytes
             self._limits[slot] = group.limit_seconds or np.inf
-            self._feasible[slot] = feasible
+            self._feasible[:, slot] = feasible
         heapq.heappush(self.heaps[slot], (place, number))
 
     def pop(self, slot: int) -> tuple[float, int]:
@@ -84,7 +85,7 @@ class WaitingJobs:
         group = self.groups[slot]
         if not self.heaps[slot] and group is not None:
             self.groups[slot] = None
-            self._feasible[slot] = False
+            self._feasible[:, slot] = False
             del self._slots[group]
             self._unused.append(slot)
         return first
@@ -101,7 +102,7 @@ class WaitingJobs:
             now: the time, as `spare.starts_at`.
         """
         gpus, milli = self._gpus, self._milli
-        fits = self._feasible[:, at] & (self._cpus <= free.cpus + CPU_TOLERANCE)
+        fits = self._feasible[at] & (self._cpus <= free.cpus + CPU_TOLERANCE)
         fits &= self._memory <= free.memory_bytes
         fits &= np.where(
             milli == WHOLE_GPU,
@@ -134,6 +135,6 @@ class WaitingJobs:
             grown = np.zeros(size, column.dtype)
             grown[: len(column)] = column
             setattr(self, name, grown)
-        feasible = np.zeros((size, self._appliances), np.bool_)
-        feasible[: len(self._feasible)] = self._feasible
+        feasible = np.zeros((self._appliances, size), np.bool_)
+        feasible[:, : self._feasible.shape[1]] = self._feasible
         self._feasible = feasible
