@@ -38,7 +38,7 @@ ISOLATION: Mapping[PartitionMode, Isolation] = {
     ),
     PartitionMode.MPS: Isolation(
         2,
-        memory="limited for each job, which its own program could lift; address spaces of their own",
+        memory="limited for each job, unless its program lifts that; separate address spaces",
         faults="not isolated: a fatal fault of one job ends the others on the GPU",
         bandwidth="multiprocessors limited, memory bandwidth shared",
         metrics="memory of each job; utilization only of the whole GPU",
