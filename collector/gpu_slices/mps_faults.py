@@ -122,7 +122,9 @@ class MPSFaults:
             return _with_message(seen, f"{own}, which ended the other jobs there, too.")
         if not others:
             return _with_message(seen, f"A fatal fault on {gpu_uuid} ended it.")
-        cause = "Another job" if culprit else f"This job, or one of {others} others,"
+        cause = "This job or the other one there"
+        if culprit or others > 1:
+            cause = "Another job" if culprit else f"This job or one of {others} others there"
         return msgspec.structs.replace(
             seen,
             reason="gpu_fault_of_neighbor",

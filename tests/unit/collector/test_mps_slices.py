@@ -332,7 +332,7 @@ def test_where_mps_names_no_process_the_message_says_so(site: Site) -> None:
 
     for seen in site.slices.review([ended("a"), ended("b")], containers):
         assert seen.reason == "gpu_fault_of_neighbor"
-        assert "This job, or one of 2 others" in seen.message
+        assert "This job or one of 2 others there caused" in seen.message
         assert "does not tell which" in seen.message
 
 

@@ -113,7 +113,7 @@ def test_the_fault_of_a_job_ends_its_neighbors(site: Site) -> None:
     assert second is not None
     assert third is not None
     assert (second.state, second.reason) == (ObservedState.FAILED, "gpu_fault_of_neighbor")
-    assert "This job, or one of 1 others" in second.message
+    assert "This job or the other one there caused" in second.message
     assert first.reason == "gpu_fault_of_neighbor", "MPS does not tell which of them it was"
     assert third.state is ObservedState.RUNNING
 
