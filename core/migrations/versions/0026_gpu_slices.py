@@ -18,7 +18,7 @@ depends_on = None
 def upgrade() -> None:
     """Add the columns and the table."""
     op.add_column("jobs", sa.Column("gpu_slice", sa.String(32), nullable=False, server_default=""))
-    op.add_column("jobs", sa.Column("gpu_compute", sa.Float(), nullable=False, server_default="0"))
+    op.add_column("jobs", sa.Column("gpu_compute", sa.Double(), nullable=False, server_default="0"))
     op.add_column("attempts", sa.Column("gpu_slice", sa.JSON(), nullable=True))
     for name in ("isolation_between_users", "isolation_between_projects"):
         op.add_column("tenant_queue_settings", sa.Column(name, sa.String(32), nullable=True))
