@@ -39,7 +39,7 @@ def slice_list(gpu: GPURow, slices: Sequence[SliceUse], search: str) -> list[Any
         [
             place_text(use.segment, occupancy),
             *([use.segment.profile] if occupancy.mode is PartitionMode.MIG else []),
-            _holder(use.segment, gpu.sharing, search),
+            *_holder(use.segment, gpu.sharing, search),
             _memory(use),
             unmeasured if use.activity_percent is None else percent_text(use.activity_percent),
             ABSENT if use.processes is None else str(use.processes),
@@ -47,17 +47,18 @@ def slice_list(gpu: GPURow, slices: Sequence[SliceUse], search: str) -> list[Any
         for use in slices
     ]
     profile = ["Profile"] if occupancy.mode is PartitionMode.MIG else []
-    headings = ("Place", *profile, "Used by", "Memory", "Activity", "Processes")
+    headings = ("Place", *profile, "Job", "User", "Memory", "Activity", "Processes")
     empty = "No slice is in use. Jobs that ask for a part of a GPU get one here."
     return [slot_bar(gpu, search, is_large=True), table(headings, rows, empty=empty)]
 
 
-def _holder(segment: Segment, jobs: Mapping[str, Job], search: str) -> Any:  # noqa: ANN401 - Dash's
+def _holder(segment: Segment, jobs: Mapping[str, Job], search: str) -> tuple[Any, str]:
+    """Return the job on a segment, and its user."""
     job = jobs.get(segment.job_id)
     if job is None:
-        return html.Span("idle", className="vdd-muted")
-    owner = f" of {job.user.name}" if job.user else ""
-    return [dcc.Link(job.name, href=f"{job_path(job.id)}{search}"), owner]
+        return html.Span("idle", className="vdd-muted"), ABSENT
+    user = job.user.name if job.user else "deleted user"
+    return dcc.Link(job.name, href=f"{job_path(job.id)}{search}"), user
 
 
 def _memory(use: SliceUse) -> str:

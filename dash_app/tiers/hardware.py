@@ -38,15 +38,11 @@ def process_table(
         return html.P("Unknown: the appliance is offline, or its agent reports no GPU processes.")
     rows = [
         [
-            [
-                dcc.Link(
-                    f"GPU {process.gpu}", href=f"{gpu_path(appliance_id, str(process.gpu))}{search}"
-                ),
-                " ",
-                html.Span(badge(names.get(process.uuid, "MIG")), title=process.uuid)
-                if process.uuid.startswith(_SLICE_PREFIX)
-                else None,
-            ],
+            dcc.Link(
+                _place(process, names),
+                href=f"{gpu_path(appliance_id, str(process.gpu))}{search}",
+                title=process.uuid,
+            ),
             str(process.pid),
             process.name or html.Span("hidden", className="vdd-muted"),
             _owner(process, names, search),
@@ -58,6 +54,13 @@ def process_table(
     ]
     headings = ("GPU", "PID", "Process", "Used by", "Memory")
     return components.table(headings, rows, empty="No process uses a GPU.")
+
+
+def _place(process: GPUProcess, names: Mapping[str, str]) -> str:
+    """Return the GPU of a process, such as `GPU 3`, with the profile of its MIG slice."""
+    is_slice = process.uuid.startswith(_SLICE_PREFIX)
+    profile = f", {names.get(process.uuid, 'MIG')}" if is_slice else ""
+    return f"GPU {process.gpu}{profile}"
 
 
 def names_on(gpus: Iterable[GPURow]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from core.db import SessionFactory
+from dash_app.components import ABSENT
 from dash_app.queries.appliance import appliance_detail
 from dash_app.queries.fleet import fleet, fleet_totals
 from dash_app.queries.gpu import GPUDetail, gpu_detail
@@ -270,8 +271,8 @@ def test_the_page_of_a_gpu_has_its_bar_and_its_slices(alice: Browser, mig: Fleet
     assert f'href="{job_path(mig.job.id)}' in bar
     held, idle = rows_of(answer["gpu-slices"])
     memory = "5 GiB of 40 GiB"
-    assert held == ["slots 0 to 3", "3g.40gb", "train of Alice", memory, "30 %", "2"]
-    assert idle[2:4] == ["idle", "0 B of 10 GiB"]
+    assert held == ["slots 0 to 3", "3g.40gb", "train", "Alice", memory, "30 %", "2"]
+    assert idle[2:5] == ["idle", ABSENT, "0 B of 10 GiB"]
     whole = gpu_path(mig.first.id, "1")
     answer = json.loads(alice.fill("gpu-slices.children", gpu_path_data=whole))["response"]
     assert answer["gpu-slices-section"] == {"hidden": True}
@@ -295,10 +296,10 @@ def test_processes_on_a_slice_are_on_the_pages_of_gpu_and_job(
     path = gpu_path(mig.first.id, "0")
     answer = json.loads(alice.fill("gpu-slices.children", gpu_path_data=path))["response"]
     expected = ["9", "python3", "train", "1 GiB"]
-    assert rows_of(answer["gpu-processes"]) == [["GPU 0 3g.40gb", *expected]]
+    assert rows_of(answer["gpu-processes"]) == [["GPU 0, 3g.40gb", *expected]]
     path = job_path(mig.job.id)
     answer = json.loads(alice.fill("job-stats.children", job_path_data=path))["response"]
-    assert rows_of(answer["job-processes"]) == [["GPU 0 3g.40gb", *expected]]
+    assert rows_of(answer["job-processes"]) == [["GPU 0, 3g.40gb", *expected]]
     assert "3g.40gb" in answer["job-stats"]["children"]
 
 
