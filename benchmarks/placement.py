@@ -40,7 +40,8 @@ from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import QueueSettings
 from jobqueue.models import Attempt, Job, TenantQueueSettings
-from jobqueue.placement.plan import Action, Planner
+from jobqueue.placement.decisions import Action
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, Snapshot
 from jobqueue.projects.models import Project

@@ -29,8 +29,9 @@ from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.preemptions import preemption_of, why_text
 from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
 from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.placement.decisions import Action, Decision, Rule
 from jobqueue.placement.gangs import decide_all
-from jobqueue.placement.plan import Action, Decision, Planner, Rule
+from jobqueue.placement.plan import Planner
 from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
 from protocol.job_spec import OnMemberLoss
 from tenants.fleet.appliances import bump_generations, mark_placed, open_appliances

@@ -19,7 +19,7 @@ from jobqueue.jobs.slice_requests import is_slice_request, slice_errors, slice_p
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.gangs import capacity
 from jobqueue.placement.ledger import Ledger, Mask
-from jobqueue.placement.plan import whole_gpu_for
+from jobqueue.placement.sizing import whole_gpu_for
 from jobqueue.placement.views import ApplianceView, JobView
 from protocol.job_spec import (
     MAX_PORT,

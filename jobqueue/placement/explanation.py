@@ -13,10 +13,11 @@ from datetime import datetime
 import numpy as np
 
 from core.quantities import format_size
+from jobqueue.placement.decisions import Action, Decision, in_order
 from jobqueue.placement.filters import Rejection, count_free
 from jobqueue.placement.gangs import decide_all
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
-from jobqueue.placement.plan import Action, Decision, Planner, in_order
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import UNLIMITED, JobView, Part, Snapshot
 from protocol.gpu_slices import WHOLE_GPU
 

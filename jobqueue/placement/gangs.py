@@ -13,9 +13,10 @@ from datetime import datetime
 import msgspec
 import numpy as np
 
+from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import apply_filters, most_relevant_first
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
-from jobqueue.placement.plan import Action, Decision, Planner, Rule, stopping_text
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.preemption import Rules, stoppable_jobs, victims_at
 from jobqueue.placement.quotas import Verdict
 from jobqueue.placement.views import JobShape, JobView, RunningJob

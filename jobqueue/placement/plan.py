@@ -10,18 +10,14 @@ one and waits there. `jobqueue/README.md` draws the flow.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 
-import msgspec
 import numpy as np
 
-from jobqueue.executors.abilities import Need
-from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.backfill import Reservations
+from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import (
-    CHOSEN,
     FEASIBLE,
     FREE,
     Filter,
@@ -35,82 +31,10 @@ from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import Owner, Rules, find_victims, picked_gpus
 from jobqueue.placement.quotas import Quotas, Verdict
 from jobqueue.placement.reserved import ReservedTimes
+from jobqueue.placement.sizing import NO_SLICES, sized, slice_text
 from jobqueue.placement.slices import Part
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
-from protocol.gpu_slices import WHOLE_GPU, GPUSlice, PartitionMode
-
-_NO_SLICES = "No GPU that it may use is cut into slices that suffice, so it gets a whole one."
-
-
-class Rule(StrEnum):
-    """Which rule chose the appliance, beside the policies by name."""
-
-    LEAST_RECENTLY_USED = "least_recently_used"
-    REQUESTED = "requested"
-    TRIAL = "trial"
-    GANG = "gang"
-    RECLAIM = "reclaim"
-
-
-class Action(StrEnum):
-    """The action for a waiting job.
-
-    A held one would exceed a cap or a quota; WAIT is for gangs, which wait without a place of
-    their own.
-    """
-
-    ASSIGN = "assign"
-    BIND = "bind"
-    STAY = "stay"
-    WAIT = "wait"
-    UNPLACED = "unplaced"
-    HELD = "held"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The decision for one job, the reason, and the rejections of other appliances.
-
-    Attributes:
-        appliance_id: where it runs (ASSIGN) or waits (BIND, STAY); None when it is UNPLACED.
-        policy: the name of the policy or `Rule` that chose it.
-        gpu_uuids: the GPUs allocated to it; only with ASSIGN.
-        gpu_slice: the part that it gets of its only GPU; None for whole ones.
-        rejections: the most relevant first.
-        victims: the running jobs that must stop for it, by id.
-        is_trial: whether its start shows if the appliance can leave its quarantine.
-        guarantor: the project for whose guarantee the victims stop; "" if not for one.
-    """
-
-    job_id: str
-    action: Action
-    reason: str
-    appliance_id: str | None = None
-    policy: str = ""
-    gpu_uuids: Sequence[str] = ()
-    gpu_slice: GPUSlice | None = None
-    rejections: Sequence[Rejection] = ()
-    victims: Sequence[str] = ()
-    is_trial: bool = False
-    guarantor: str = ""
-
-
-def whole_gpu_for(job: JobView) -> JobView:
-    """Return a job that requests a whole GPU in place of a slice."""
-    memory_bytes = job.slice_need.memory_bytes if job.slice_need else 0
-    return msgspec.structs.replace(
-        job,
-        slice_need=None,
-        gpus=1,
-        gpu_milli=WHOLE_GPU,
-        gpu_memory_bytes=memory_bytes,
-        needs=job.needs - {Need.GPU_SLICE},
-    )
-
-
-def in_order(jobs: Sequence[JobView]) -> list[JobView]:
-    """Return jobs in the order of the queue."""
-    return sorted(jobs, key=lambda job: job.order)
+from protocol.gpu_slices import WHOLE_GPU, GPUSlice
 
 
 class Planner:
@@ -150,31 +74,11 @@ class Planner:
     def decide(self, job: JobView) -> Decision:
         """Decide for the next job in the order of the queue."""
         self._drop_claim(job)
-        sized = self.sized(job)
-        decision = self._decide(sized)
-        if sized.slice_need is job.slice_need:
+        wanted = sized(self.ledger, job)
+        decision = self._decide(wanted)
+        if wanted.slice_need is job.slice_need:
             return decision
-        return replace(decision, reason=f"{decision.reason} {_NO_SLICES}")
-
-    def sized(self, job: JobView) -> JobView:
-        """Return a job with the size of its slice, or one for a whole GPU in place of it.
-
-        It gets a whole one if it names no profile, and none of the GPUs that it may use is cut into
-        slices that suffice.
-        """
-        need, slices = job.slice_need, self.ledger.slices
-        if need is None:
-            return job
-        if slices is not None:
-            places, _ = self._reachable(job.shape)
-            if (self.ledger.eligible(job.shape) & places).any():
-                return msgspec.structs.replace(job, gpu_milli=slices.milli(need))
-        return job if need.profile else whole_gpu_for(job)
-
-    def _reachable(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
-        """Return the appliances that the job itself doesn't rule out, idle or not."""
-        everything = np.ones(self.ledger.size, np.bool_)
-        return apply_filters(CHOSEN, self.ledger, shape, everything, is_ranked=False)
+        return replace(decision, reason=f"{decision.reason} {NO_SLICES}")
 
     def _decide(self, job: JobView) -> Decision:
         verdict = self.quotas.check(job)
@@ -380,7 +284,7 @@ class Planner:
             before = self._name_of(job.bound_to)
             reason = f"{view.name} became free before {before}, which the job waited for."
         if gpu_slice is not None:
-            reason = f"{reason} {self._slice_reason(gpu_slice, place, gpus[0])}"
+            reason = f"{reason} {slice_text(self.ledger, gpu_slice, place, gpus[0])}"
         return Decision(
             job_id=job.id,
             action=Action.ASSIGN,
@@ -392,21 +296,6 @@ class Planner:
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
         )
-
-    def _slice_reason(self, held: GPUSlice, place: int, slot: int) -> str:
-        """Return what a job gets of a GPU, as a sentence."""
-        slices, view = self.ledger.slices, self.ledger.views[place]
-        gpu = f"GPU {slot}"
-        if held.mode is not PartitionMode.MIG:
-            shares = "a share" if held.shares == 1 else f"{held.shares} shares"
-            return f"It gets {shares} of {gpu} under {MODE_NAMES[held.mode]}."
-        last = held.start + held.slots - 1
-        slots = f"slot {last}" if held.slots == 1 else f"slots {held.start} to {last}"
-        text = f"It gets a {held.profile} instance in {slots} of {gpu}."
-        is_alone = slices is not None and len(slices.parts_at(place, slot)) == 1
-        if is_alone and slices is not None and slices.changes_layout(place, slot):
-            text += f" {gpu} of {view.name} was idle, so its layout changes for this job."
-        return text
 
     def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
         rule = Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED
@@ -548,12 +437,3 @@ def _only(place: int, size: int) -> Mask:
     mask = np.zeros(size, np.bool_)
     mask[place] = True
     return mask
-
-
-def stopping_text(victims: Sequence[RunningJob]) -> str:
-    """Return which jobs must stop, as the end of a sentence about an appliance."""
-    if not victims:
-        return ""
-    names = ", ".join(repr(victim.name) for victim in victims[:3])
-    rest = f" and {len(victims) - 3} more" if len(victims) > 3 else ""  # noqa: PLR2004
-    return f", where {names}{rest} must stop for it"

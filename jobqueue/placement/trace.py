@@ -19,6 +19,7 @@ from typing import TypeVar
 
 from core.errors import InvalidInputError
 from jobqueue.placement.plan import Planner
+from jobqueue.placement.sizing import sized
 from jobqueue.placement.views import ApplianceView, GPUView, JobShape, JobView, Snapshot
 from protocol.gpu_slices import WHOLE_GPU
 
@@ -89,7 +90,7 @@ def simulate(
         request = fields.pop("slice")
         need = request and request.need
         job = JobView(id=str(arrived), name="", submitted_at=_START, slice_need=need, **fields)
-        decision, _ = planner.start(planner.sized(job))
+        decision, _ = planner.start(sized(planner.ledger, job))
         arrived, requested = arrived + 1, requested + size
         allocated += size if decision else 0
         refused += decision is None

@@ -22,6 +22,7 @@ from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
 from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
 from jobqueue.placement.plan import Planner
+from jobqueue.placement.sizing import sized
 from jobqueue.placement.views import JobView, Snapshot
 from jobqueue.projects.models import Project
 from jobqueue.queue.forecasts import forecast_errors
@@ -151,7 +152,8 @@ def appliance_problems(
     isolation = settings_of(session, scope.require_tenant()).isolation
     snapshot = Snapshot(now=now, appliances=views[:1], jobs=(), isolation=isolation)
     planner = Planner(snapshot)
-    ledger, shape = planner.ledger, planner.sized(job).shape
+    ledger = planner.ledger
+    shape = sized(ledger, job).shape
     feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))
     _, busy = apply_filters(FREE, ledger, shape, feasible)
     return [str(rejection) for rejection in never], [str(rejection) for rejection in busy]

@@ -17,6 +17,7 @@ from jobqueue.partitions.texts import slice_words
 from jobqueue.placement.filters import FEASIBLE, passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.plan import Planner
+from jobqueue.placement.sizing import sized
 from jobqueue.placement.slices import GPUKind, Part, SliceNeed, SliceRequest, fitting_part, options
 from jobqueue.placement.views import JobShape, Snapshot
 from jobqueue.projects.members import project_for_job
@@ -94,12 +95,12 @@ def slices_that_fit(
     isolation = settings_of(session, tenant_id).isolation
     job = view_of(scope, request, models_of(views), now=now, project=project)
     planner = Planner(Snapshot(now=now, appliances=views, jobs=(), isolation=isolation))
-    sized, ledger = planner.sized(job), planner.ledger
-    if not sized.gpus:
+    wanted, ledger = sized(planner.ledger, job), planner.ledger
+    if not wanted.gpus:
         return []
-    places = np.flatnonzero(passing(FEASIBLE, ledger, sized.shape, np.ones(ledger.size, np.bool_)))
-    count = _count_slices if sized.shape.slice else _count_whole
-    free, total = count(ledger, sized.shape, places)
+    places = np.flatnonzero(passing(FEASIBLE, ledger, wanted.shape, np.ones(ledger.size, np.bool_)))
+    count = _count_slices if wanted.shape.slice else _count_whole
+    free, total = count(ledger, wanted.shape, places)
     offers = [SliceOffer(kind, free[kind], number) for kind, number in total.items()]
     return sorted(offers, key=lambda offer: (-offer.free, offer.kind))
 

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 import numpy as np
 from msgspec import structs
 
+from jobqueue.placement.decisions import Decision
 from jobqueue.placement.filters import FREE, passing
 from jobqueue.placement.gangs import capacity, start_all
 from jobqueue.placement.ledger import Mask
-from jobqueue.placement.plan import Decision, Planner
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.preemption import find_victims
 from jobqueue.placement.quotas import Verdict
 from jobqueue.placement.slices import Part

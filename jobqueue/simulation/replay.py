@@ -13,8 +13,8 @@ from datetime import timedelta
 
 import numpy as np
 
+from jobqueue.placement.decisions import Decision
 from jobqueue.placement.gangs import wait_for_all
-from jobqueue.placement.plan import Decision
 from jobqueue.placement.quotas import Verdict
 from jobqueue.placement.views import JobView, RunningJob
 from jobqueue.simulation.order import ORDERS, START

@@ -7,8 +7,8 @@ from marshmallow import Schema, fields, validate
 from core.spec import MAX_INTEGER
 from jobqueue.dispatch.capacity import list_capacities
 from jobqueue.jobs.slice_requests import MAX_PROFILE_LENGTH
+from jobqueue.placement.decisions import Action
 from jobqueue.placement.explanation import Explanation
-from jobqueue.placement.plan import Action
 from jobqueue.queue.applying import apply_jobs, rehearse_jobs
 from jobqueue.queue.pending import explain_job, explain_new, try_job
 from jobqueue.queue.service import get_job

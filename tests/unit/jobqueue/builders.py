@@ -14,8 +14,9 @@ from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.logs.logs import MAX_LOG_BYTES, append_logs
 from jobqueue.models import Attempt, Job
+from jobqueue.placement.decisions import Action, Decision, in_order
 from jobqueue.placement.gangs import decide_all
-from jobqueue.placement.plan import Action, Decision, Planner, in_order
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.queue.service import submit_job
 from protocol.attempts import AttemptObservation, LogAck, LogChunk, ObservedState

@@ -6,7 +6,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobqueue.placement.plan import Action
+from jobqueue.placement.decisions import Action
 from jobqueue.placement.views import JobView, RunningJob, Snapshot
 from tests.cast import NOON
 from tests.unit.jobqueue.builders import appliance, gpu_uuid, job, plan

@@ -16,7 +16,7 @@ from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance
 from jobqueue.dispatch.dispatcher import Dispatcher
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.models import Attempt, Job
-from jobqueue.placement.plan import Action
+from jobqueue.placement.decisions import Action
 from jobqueue.placement.views import Snapshot
 from jobqueue.queue.service import job_events
 from jobqueue.queue.stopping import stop_job

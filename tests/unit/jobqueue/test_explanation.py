@@ -8,8 +8,8 @@ from msgspec import structs
 from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.snapshot import read_snapshot
+from jobqueue.placement.decisions import Action
 from jobqueue.placement.explanation import Explanation, explain_jobs
-from jobqueue.placement.plan import Action
 from jobqueue.placement.views import ApplianceView, Caps, JobView, RunningJob, Snapshot
 from jobqueue.queue import pending
 from jobqueue.queue.pending import explain_job, try_job

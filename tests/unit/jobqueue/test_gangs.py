@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from jobqueue.placement.plan import Action, Decision, Rule
+from jobqueue.placement.decisions import Action, Decision, Rule
 from jobqueue.placement.views import (
     ApplianceView,
     Caps,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobqueue.executors.abilities import Need
-from jobqueue.placement.plan import Action, Decision, Rule
+from jobqueue.placement.decisions import Action, Decision, Rule
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, Snapshot
 from tenants.models import ApplianceState
 from tests.cast import NOON

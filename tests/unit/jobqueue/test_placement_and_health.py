@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import tenant_views
-from jobqueue.placement.plan import Action, Decision
+from jobqueue.placement.decisions import Action, Decision
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.states import JobState, Reason
 from protocol.health import ApplianceHealth, HealthState

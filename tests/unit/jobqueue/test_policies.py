@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from jobqueue.placement.plan import Action
+from jobqueue.placement.decisions import Action
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
 from tests.cast import NOON

@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import structs
 
-from jobqueue.placement.plan import Action, Decision, in_order
+from jobqueue.placement.decisions import Action, Decision, in_order
 from jobqueue.placement.views import PRIORITY_POINT, Caps, JobView, RunningJob, Snapshot
 from tests.cast import NOON
 from tests.unit.jobqueue.builders import appliance, gpu_uuid, job, plan

@@ -10,8 +10,9 @@ from math import inf
 import msgspec
 import pytest
 
+from jobqueue.placement.decisions import Action, Decision, Rule, in_order
 from jobqueue.placement.gangs import decide_all
-from jobqueue.placement.plan import Action, Decision, Planner, Rule, in_order
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import (
     ApplianceView,
     JobView,

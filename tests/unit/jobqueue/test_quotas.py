@@ -5,7 +5,7 @@
 from dataclasses import replace
 from typing import Any
 
-from jobqueue.placement.plan import Action, Rule
+from jobqueue.placement.decisions import Action, Rule
 from jobqueue.placement.views import (
     ApplianceView,
     GPUView,

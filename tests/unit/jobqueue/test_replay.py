@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from msgspec import structs
 
-from jobqueue.placement.plan import Action, Planner, in_order
+from jobqueue.placement.decisions import Action, in_order
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from jobqueue.placement.views import JobView, RunningJob, Snapshot
 from jobqueue.projects.models import QuotaResource

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError
 from jobqueue.models import Job
+from jobqueue.placement.decisions import Action, Decision
 from jobqueue.placement.explanation import explain_jobs
-from jobqueue.placement.plan import Action, Decision
 from jobqueue.placement.views import JobView, ReservationView, RunningJob, Snapshot
 from jobqueue.projects.models import Project
 from jobqueue.projects.service import archive_project, restore_project

@@ -10,7 +10,7 @@ from jobqueue.dispatch.appliance_lifecycle import (
     running_job_names,
     sweep_attempts,
 )
-from jobqueue.placement.plan import Action
+from jobqueue.placement.decisions import Action
 from jobqueue.queue.service import submit_job
 from jobqueue.states import AttemptState, JobState
 from protocol.attempts import ObservedState

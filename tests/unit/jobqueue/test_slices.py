@@ -14,9 +14,10 @@ import pytest
 
 from jobqueue.partitions.isolation import IsolationRules
 from jobqueue.partitions.mig import best_start, bits, place_layout
+from jobqueue.placement.decisions import Action, Decision
 from jobqueue.placement.explanation import explain_jobs
 from jobqueue.placement.ledger import Ledger
-from jobqueue.placement.plan import Action, Decision, Planner
+from jobqueue.placement.plan import Planner
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.slices import GPUKind, SliceNeed
 from jobqueue.placement.views import (
