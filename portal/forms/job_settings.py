@@ -20,6 +20,7 @@ ORDER_LABELS = [
     (OrderPolicy.FAIR_TREE.value, "Fair share of past usage (Fair Tree)"),
     (OrderPolicy.DRF.value, "Fair share of what runs (dominant resource)"),
 ]
+ISOLATION_FIELDS = ("isolation_between_users", "isolation_between_projects")
 _ISOLATION_LABELS = {
     PartitionMode.TIME_SLICING: "Any, time slicing included",
     PartitionMode.MPS: "MPS or MIG",

@@ -9,7 +9,12 @@ from jobqueue.jobs.queue_settings import read_settings, set_settings
 from jobqueue.partitions.isolation import ISOLATION, MODE_NAMES
 from jobqueue.queue.container_policies import DESCRIPTIONS, read_policies, set_policies
 from portal.context import current_scope, database
-from portal.forms.job_settings import ORDER_FIELDS, PoliciesForm, QueueSettingsForm
+from portal.forms.job_settings import (
+    ISOLATION_FIELDS,
+    ORDER_FIELDS,
+    PoliciesForm,
+    QueueSettingsForm,
+)
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy
 from tenants.permissions import Permission
@@ -46,7 +51,8 @@ def settings() -> ResponseReturnValue:
     tenant_id = scope.require_tenant()
     with database() as session:
         stored = read_settings(session, scope, tenant_id)
-    form = QueueSettingsForm(data=asdict(stored) | asdict(stored.ordering))
+    isolation = {name: getattr(stored, name) or "" for name in ISOLATION_FIELDS}
+    form = QueueSettingsForm(data=asdict(stored) | asdict(stored.ordering) | isolation)
     if not form.is_submitted():
         form.data_roots.data = list(stored.data_roots)
     if form.validate_on_submit():
