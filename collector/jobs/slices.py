@@ -216,6 +216,7 @@ def with_slice(spec: AttemptSpec, access: SliceAccess) -> AttemptSpec:
         spec,
         gpu_uuids=access.gpu_uuids,
         env={**spec.env, **access.env},
+        secrets={name: value for name, value in spec.secrets.items() if name not in access.env},
         mounts=[*spec.mounts, *access.mounts],
         uses_host_ipc=access.uses_host_ipc,
     )

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
 from jobqueue.placement.slices import GPUKind
 from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
@@ -235,7 +236,7 @@ def _partitioned(
 def _shared(gpu: GPUView, hardware: _GPU, policy: Policy, report: _Report) -> GPUView:
     is_mig = policy.mode is PartitionMode.MIG
     can = policy.mode in report.partition_modes and (hardware.is_mig_capable or not is_mig)
-    kind = _kind(policy, gpu.memory_bytes, tuple(hardware.mig_profiles)) if can else None
+    kind = _kind(policy, gpu.memory_bytes, valid_profiles(hardware.mig_profiles)) if can else None
     is_switching = hardware.is_mig_enabled != (can and is_mig)
     return replace(gpu, kind=kind, is_switching=is_switching)
 

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt
 from jobqueue.partitions.isolation import MODE_NAMES
+from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, covers
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import MIGProfile, PartitionMode
@@ -237,7 +238,7 @@ def _parse(inventory: str, _health: str | None) -> tuple[Sequence[GPU], frozense
 
 @lru_cache(1000)
 def _same(profiles: Profiles) -> Profiles:
-    return profiles
+    return valid_profiles(profiles)
 
 
 _REPORTS = ReportCache(_parse)

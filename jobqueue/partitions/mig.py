@@ -6,7 +6,7 @@ A GPU's slots in use are a bit mask. All facts come from the profiles that its d
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-from protocol.gpu_slices import MIGPlacement, MIGProfile
+from protocol.gpu_slices import MAX_SLOTS, MIGPlacement, MIGProfile
 
 Profiles = tuple[MIGProfile, ...]
 # Layouts that are tried until one fits; real GPUs need a few dozen.
@@ -16,6 +16,20 @@ _MAX_TRIES = 20_000
 def slots_of(profiles: Sequence[MIGProfile]) -> int:
     """Return how many slots a GPU has."""
     return max((max(p.starts) + p.slots for p in profiles if p.starts), default=0)
+
+
+def valid_profiles(profiles: Sequence[MIGProfile]) -> Profiles:
+    """Return the profiles that make sense: a broken agent may report anything."""
+    by_name = {
+        profile.name: profile
+        for profile in profiles
+        if profile.slots > 0
+        and profile.memory_bytes > 0
+        and profile.multiprocessors > 0
+        and profile.starts
+        and max(profile.starts) + profile.slots <= MAX_SLOTS
+    }
+    return tuple(by_name.values())
 
 
 def bits(start: int, slots: int) -> int:

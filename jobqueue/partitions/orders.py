@@ -1,13 +1,13 @@
 """The orders of a tenant's partition policies for the GPUs of an appliance."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import lru_cache
 
 import msgspec
 from sqlalchemy import Text, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobqueue.partitions.mig import place_layout
+from jobqueue.partitions.mig import place_layout, valid_profiles
 from jobqueue.partitions.models import GPUPartitionPolicy
 from protocol.gpu_slices import GPUPartition, MIGPlacement, MIGProfile, PartitionMode
 from tenants.models import Appliance
@@ -32,11 +32,13 @@ class _GPU(msgspec.Struct):
 
     uuid: str
     model: str = ""
+    is_mig_enabled: bool = False
     mig_profiles: list[MIGProfile] = []
 
 
 class _Hardware(msgspec.Struct):
     gpus: list[_GPU] = []
+    partition_modes: list[str] = []
 
 
 def policies_of(session: Session, tenant_id: str) -> list[Policy]:
@@ -74,21 +76,27 @@ def policy_for(
 
 
 def ordered_partitions(session: Session, appliance_id: str) -> list[GPUPartition]:
-    """Return how the GPUs of an appliance are to be shared; none where no policy says so."""
+    """Return how the GPUs of an appliance are to be shared.
+
+    Where no policy says so, only GPUs that are still cut by MIG have an order: they become whole.
+    """
     statement = select(
         Appliance.tenant_id, Appliance.labels, type_coerce(Appliance.inventory, Text)
     ).where(Appliance.id == appliance_id)
     row = session.execute(statement).one_or_none()
-    policies = policies_of(session, row.tenant_id) if row else []
-    if row is None or not policies:
+    if row is None:
+        return []
+    policies, hardware = policies_of(session, row.tenant_id), _hardware(row[2])
+    if not hardware.partition_modes:
         return []
     return [
         GPUPartition(
             gpu_uuid=gpu.uuid,
             mode=policy.mode,
-            layout=list(placed_layout(policy, tuple(gpu.mig_profiles))),
+            layout=list(placed_layout(policy, valid_profiles(gpu.mig_profiles))),
         )
-        for gpu in _gpus(row[2])
+        for gpu in hardware.gpus
+        if policies or gpu.is_mig_enabled
         for policy in [policy_for(policies, gpu.model, frozenset(row.labels.items()))]
     ]
 
@@ -101,9 +109,8 @@ def placed_layout(policy: Policy, profiles: tuple[MIGProfile, ...]) -> tuple[MIG
     return tuple(place_layout(profiles, policy.layout) or ())
 
 
-@lru_cache(1000)
-def _gpus(inventory: str) -> Sequence[_GPU]:
+def _hardware(inventory: str) -> _Hardware:
     try:
-        return msgspec.json.decode(inventory, type=_Hardware).gpus
+        return msgspec.json.decode(inventory, type=_Hardware)
     except msgspec.ValidationError:
-        return ()
+        return _Hardware()

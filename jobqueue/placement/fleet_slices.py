@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobqueue.partitions.isolation import IsolationRules
-from jobqueue.partitions.mig import slots_of
 from jobqueue.placement.slices import (
     CACHED,
     GPUKind,
@@ -36,18 +35,12 @@ _MAX_CHANGES = 100_000
 
 
 @lru_cache(CACHED)
-def _fit_table(kind: GPUKind, need: SliceNeed, *, is_changed: bool) -> Mask:
-    """Return for each mask of slots in use whether a slice fits."""
-    count = 1 << slots_of(kind.profiles)
-    profiles = [option.profile for option in options(kind, need) if option.profile]
-    fits = (
-        any(
-            start_of(kind, profile, taken, is_changed=is_changed) is not None
-            for profile in profiles
-        )
-        for taken in range(count)
+def _fits(kind: GPUKind, need: SliceNeed, taken: int, *, is_changed: bool) -> bool:
+    """Return whether a MIG instance fits beside slots that are in use."""
+    profiles = (option.profile for option in options(kind, need) if option.profile)
+    return any(
+        start_of(kind, profile, taken, is_changed=is_changed) is not None for profile in profiles
     )
-    return np.fromiter(fits, np.bool_, count)
 
 
 class FleetSlices:
@@ -156,12 +149,14 @@ class FleetSlices:
         for at, kind in self._by_kind(positions):
             offer, of_kind = options(kind, need), positions[at]
             if offer and kind.mode is PartitionMode.MIG:
-                tables = [
-                    _fit_table(kind, need, is_changed=is_changed) for is_changed in (False, True)
+                states = 2 * self._taken.ravel()[of_kind] + self._is_changed.ravel()[of_kind]
+                # A fleet has few states.
+                distinct, state_of = np.unique(states, return_inverse=True)
+                fits = [
+                    _fits(kind, need, state // 2, is_changed=bool(state % 2))
+                    for state in distinct.tolist()
                 ]
-                taken = self._taken.ravel()[of_kind] % tables[0].size
-                is_changed = self._is_changed.ravel()[of_kind]
-                room[at] = np.where(is_changed, tables[1][taken], tables[0][taken])
+                room[at] = np.array(fits, np.bool_)[state_of]
             elif offer:
                 room[at] = self._shares.ravel()[of_kind] + offer[0].shares <= kind.shares
         is_other: Mask = self._is_other.ravel()[positions]
@@ -172,7 +167,8 @@ class FleetSlices:
     ) -> Mask:
         """Return which GPUs a job may share with those on them."""
         users, projects = self._user.ravel()[positions], self._project.ravel()[positions]
-        same_user = users == self._code(user_id)
+        # Two users who were deleted are not the same one.
+        same_user = (users == self._code(user_id)) & (user_id is not None)
         same_project = (projects == self._code(project_id)) & (project_id is not None)
         case = 2 * same_user + same_project
         allowed: Mask = users == _NOBODY

@@ -5,7 +5,7 @@ job without a limit is assumed to run for ever, so it never starts on an applian
 reservation ahead. Where only some GPUs are reserved, others may use the rest.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -21,6 +21,7 @@ from jobqueue.placement.views import (
     Snapshot,
     period_text,
 )
+from protocol.gpu_slices import WHOLE_GPU
 
 
 class ReservedTimes:
@@ -91,19 +92,19 @@ class ReservedTimes:
         if period is None or not job.gpus:
             return True
         usable = sum(not gpu.is_failed for gpu in self._ledger.views[place].gpus)
-        taken: Counter[str | None] = Counter()
+        taken: defaultdict[str | None, float] = defaultdict(float)
         for allocation in self._ledger.allocations[place]:
             project_id = self._projects.get(allocation.job_id)
             if allocation.ends_at > period[0] and project_id not in reservation.project_ids:
-                taken[project_id] += len(allocation.gpus)
-        reserved = reservation.gpus or 0
+                taken[project_id] += len(allocation.gpus) * allocation.gpu_milli / WHOLE_GPU
+        reserved: float = reservation.gpus or 0
         for other in self._at[place]:
             if other is reservation or job.project_id in other.project_ids:
                 continue
             if _overlap(period, other.period(now)):
                 used = sum(taken[project_id] for project_id in other.project_ids)
                 reserved += max(0, (other.gpus or 0) - used)
-        return usable - taken.total() - job.gpus >= reserved
+        return usable - sum(taken.values()) - job.gpu_count >= reserved
 
 
 def _overlap(period: tuple[datetime, datetime], other: tuple[datetime, datetime] | None) -> bool:

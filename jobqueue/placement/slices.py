@@ -211,7 +211,7 @@ def places_of(layout: Iterable[MIGPlacement]) -> set[tuple[str, int]]:
 def _may_share(
     mode: PartitionMode, part: Part, request: SliceRequest, rules: IsolationRules
 ) -> bool:
+    # Two users who were deleted are not the same one.
+    is_same_user = part.user_id is not None and part.user_id == request.user_id
     is_same_project = part.project_id is not None and part.project_id == request.project_id
-    return rules.may_share(
-        mode, is_same_user=part.user_id == request.user_id, is_same_project=is_same_project
-    )
+    return rules.may_share(mode, is_same_user=is_same_user, is_same_project=is_same_project)

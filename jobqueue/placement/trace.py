@@ -89,7 +89,14 @@ def simulate(
         fields = shape._asdict()
         request = fields.pop("slice")
         need = request and request.need
-        job = JobView(id=str(arrived), name="", submitted_at=_START, slice_need=need, **fields)
+        job = JobView(
+            id=str(arrived),
+            name="",
+            submitted_at=_START,
+            user_id="trace",
+            slice_need=need,
+            **fields,
+        )
         decision, _ = planner.start(sized(planner.ledger, job))
         arrived, requested = arrived + 1, requested + size
         allocated += size if decision else 0

@@ -90,11 +90,13 @@ def test_a_slice_that_cannot_be_made_is_tried_elsewhere(session: Session, cast: 
 
 
 def test_gpus_change_their_mode_before_they_get_jobs(session: Session, cast: Cast) -> None:
-    cut_appliance(session, cast, is_enabled=True)
+    appliance = cut_appliance(session, cast, is_enabled=True)
     # No policy: MIG is switched off again, and until then no job starts.
     waiting = placed(session, submit(session, cast.alice, gpus=1))
     assert waiting.state is JobState.QUEUED
     assert "2 to be partitioned anew once idle" in waiting.message
+    [order, _] = desired_state(session, appliance.id, box=BOX).gpu_partitions
+    assert (order.mode, order.layout) == (PartitionMode.WHOLE, [])
     add_policy(session, cast, PartitionMode.MPS, shares=4)
     still = placed(session, submit(session, cast.alice, gpu_compute=0.25))
     assert still.state is JobState.QUEUED

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from jobqueue.partitions.isolation import IsolationRules
-from jobqueue.partitions.mig import best_start, bits, place_layout
+from jobqueue.partitions.mig import best_start, bits, place_layout, valid_profiles
 from jobqueue.placement.decisions import Action, Decision
 from jobqueue.placement.explanation import explain_jobs
 from jobqueue.placement.ledger import Ledger
@@ -206,12 +207,14 @@ def test_shares_end_where_the_gpu_is_full() -> None:
         ),
         (TURNS, {"between_users": PartitionMode.MIG}, [("ada", "p"), ("bob", "p")], False),
         (MIG, {"between_projects": PartitionMode.WHOLE}, [("ada", "p"), ("ada", "q")], False),
+        (TURNS, {}, [(None, None), (None, None)], False),
+        (MPS, {}, [(None, "p"), (None, "p")], False),
     ],
 )
 def test_jobs_share_a_gpu_only_with_the_isolation_that_the_tenant_wants(
     kind: GPUKind,
     rules: dict[str, PartitionMode],
-    owners: list[tuple[str, str | None]],
+    owners: list[tuple[str | None, str | None]],
     expected: bool,  # noqa: FBT001 - a case
 ) -> None:
     jobs = [
@@ -373,6 +376,18 @@ def _fits(ledger: Ledger, place: int, slot: int) -> bool:
     assert ledger.slices is not None
     is_open = ledger.gpu_free[slot, place] > 0
     return bool(is_open) and ledger.slices.part_for(place, slot, request) is not None
+
+
+def test_profiles_that_make_no_sense_are_left_out() -> None:
+    good = H100_PROFILES[0]
+    bad = [
+        replace_fields(good, name="none", slots=0),
+        replace_fields(good, name="beyond", starts=(16,)),
+        replace_fields(good, name="negative", memory_bytes=-1),
+        replace_fields(good, name="still", multiprocessors=0),
+        replace_fields(good, name="nowhere", starts=()),
+    ]
+    assert valid_profiles([*bad, good, good]) == (good,)
 
 
 def test_best_starts_keep_the_most_places() -> None:
