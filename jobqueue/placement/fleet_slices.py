@@ -21,6 +21,7 @@ from jobqueue.placement.slices import (
     fitting_part,
     options,
     places_of,
+    shares_taken,
     slots_taken,
     start_of,
 )
@@ -202,10 +203,10 @@ class FleetSlices:
         self._changed.append(slot * self._kind.shape[1] + place)
         kind = self.kind_at(place, slot)
         self._taken[at] = slots_taken(parts)
-        self._shares[at] = sum(part.shares for part in parts)
         self._user[at] = _only({self._code(part.user_id) for part in parts})
         self._project[at] = _only({self._code(part.project_id) for part in parts})
         if kind is not None:
+            self._shares[at] = shares_taken(kind, parts)
             places = {(part.profile, part.start) for part in parts}
             self._is_changed[at] = bool(kind.layout) and not places <= places_of(kind.layout)
             self._is_other[at] = any(part.mode is not kind.mode for part in parts)

@@ -164,7 +164,7 @@ def fitting_part(
         return None
     owner = (request.user_id, request.project_id)
     if kind.mode is not PartitionMode.MIG:
-        left = kind.shares - sum(part.shares for part in parts)
+        left = kind.shares - shares_taken(kind, parts)
         fitting = (option for option in options(kind, request.need) if option.shares <= left)
         option = next(fitting, None)
         return option and Part(kind.mode, option.milli, *owner, shares=option.shares)
@@ -193,6 +193,11 @@ def start_of(kind: GPUKind, profile: MIGProfile, taken: int, *, is_changed: bool
         if taken or not kind.may_change_layout:
             return None
     return best_start(kind.profiles, profile, taken)
+
+
+def shares_taken(kind: GPUKind, parts: Iterable[Part]) -> int:
+    """Return how many shares jobs have, also of those that started with fewer, larger shares."""
+    return sum(max(part.shares, ceil(part.milli * kind.shares / WHOLE_GPU)) for part in parts)
 
 
 def slots_taken(parts: Iterable[Part]) -> int:

@@ -402,3 +402,12 @@ def test_best_starts_keep_the_most_places() -> None:
     assert place_layout(H100_PROFILES, ["4g.40gb", "4g.40gb"]) is None
     assert place_layout(H100_PROFILES, ["5g.60gb"]) is None
     assert np.array(starts).size == 7
+
+
+@pytest.mark.parametrize("mode", [PartitionMode.MPS, PartitionMode.TIME_SLICING])
+def test_jobs_from_before_a_change_of_shares_keep_what_they_have(mode: PartitionMode) -> None:
+    halves, finer = (GPUKind(mode=mode, memory_bytes=80 * GIB, shares=shares) for shares in (2, 48))
+    first = decide([cut("a", halves)], sliced("first"))["first"]
+    view = cut("a", finer, running=[running("first", first)])
+    assert decide([view], sliced("large", compute=0.51))["large"].action is not Action.ASSIGN
+    assert decide([view], sliced("other", compute=0.5))["other"].action is Action.ASSIGN
