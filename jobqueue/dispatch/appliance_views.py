@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
@@ -122,11 +122,15 @@ class _Report(NamedTuple):
     hardware: "Mapping[str, _GPU]"
 
 
+# A number of a broken agent must not overflow the sums over a fleet.
+_Amount = Annotated[int, msgspec.Meta(ge=0, le=2**48)]
+
+
 class _GPU(msgspec.Struct):
     """A GPU of the inventory, without what placement doesn't need: that is most of it."""
 
     uuid: str
-    memory_bytes: int
+    memory_bytes: _Amount
     model: str = ""
     is_mig_enabled: bool = False
     is_mig_capable: bool = False
@@ -136,8 +140,8 @@ class _GPU(msgspec.Struct):
 class _Hardware(msgspec.Struct):
     """An inventory, likewise."""
 
-    cpu_count: int = 1
-    memory_bytes: int = 0
+    cpu_count: _Amount = 1
+    memory_bytes: _Amount = 0
     gpus: list[_GPU] = []
     executors: list[str] = []
     can_probe: bool = False

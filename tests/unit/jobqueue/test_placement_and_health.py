@@ -8,11 +8,12 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.models import Attempt
 from jobqueue.placement.decisions import Action, Decision
 from jobqueue.placement.views import ApplianceView, GPUView, JobView, RunningJob, Snapshot
 from jobqueue.states import JobState, Reason
@@ -280,6 +281,23 @@ def test_unknown_health_keeps_no_job_away(
     row.health = told
     view = view_of(session, row)
     assert (view.failure, view.gpus[0].state) == ("", HEALTHY)
+
+
+@pytest.mark.parametrize("field", ["cpu_count", "memory_bytes", "gpus"])
+@pytest.mark.parametrize("amount", [-1, 2**64 - 1, 10**400])
+def test_impossible_amounts_of_an_appliance_stop_no_other_one(
+    session: Session, cast: Cast, field: str, amount: int
+) -> None:
+    broken = add_appliance(session, cast.acme, "dgx-00", gpus=1)
+    stored = dict(broken.inventory)
+    gpus = [{**stored["gpus"][0], "memory_bytes": amount}]
+    broken.inventory = {**stored, field: gpus if field == "gpus" else amount}
+    sound = add_appliance(session, cast.acme, "dgx-01", gpus=1)
+    waiting = submit(session, cast.alice, gpus=1)
+    dispatch(session, now=NOON)
+    session.refresh(waiting)
+    attempt = session.scalars(select(Attempt)).one()
+    assert (waiting.state, attempt.appliance_id) == (JobState.STARTING, sound.id)
 
 
 def test_a_job_that_only_failed_gpus_keep_from_running_waits_with_the_reason(
