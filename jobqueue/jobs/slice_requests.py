@@ -81,9 +81,12 @@ def _is_cut(kind: GPUKind | None) -> bool:
 def _profile_problem(profile: str, kinds: set[GPUKind]) -> SliceProblem | None:
     cut = [kind for kind in kinds if _is_cut(kind)]
     offered = sorted({name for kind in cut for name in _offered(kind)})
-    if any(not kind.profiles for kind in cut):
-        return None  # they are known once MIG is on
-    if not offered:
+    if not offered and any(not kind.profiles for kind in cut):
+        sentence = (
+            "The profiles of the GPUs are known once MIG is on, which waits until no job uses "
+            "them. Submit it then, or request gpu_memory_bytes."
+        )
+    elif not offered:
         sentence = f"No GPU is cut by MIG, so none offers {profile!r}. {_ASK}."
     else:
         nearest = nearest_profile(profile, offered)

@@ -154,10 +154,12 @@ def _decoded(stored: object, kind: type[T]) -> T | None:
         return None
 
 
-def _shareable(inventory: Mapping[str, Any] | None) -> list[tuple[object, ...]]:
-    """Return the facts about GPUs on which it depends how they are shared."""
-    names = ("uuid", "model", "mig_profiles")
-    return [tuple(map(gpu.get, names)) for gpu in (inventory or {}).get("gpus", ())]
+def _shareable(inventory: Mapping[str, Any] | None) -> list[object]:
+    """Return the facts on which it depends how GPUs are to be shared."""
+    reported = inventory or {}
+    names = ("uuid", "model", "is_mig_enabled", "mig_profiles")
+    gpus = [tuple(map(gpu.get, names)) for gpu in reported.get("gpus", ())]
+    return [*gpus, reported.get("partition_modes")]
 
 
 def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:

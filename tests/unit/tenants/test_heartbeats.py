@@ -248,8 +248,12 @@ def test_an_agent_fetches_its_orders_when_its_gpus_offer_other_profiles(
     for gpu in (
         MIG_GPU,
         msgspec.structs.replace(MIG_GPU, is_mig_enabled=True, mig_instances=[made]),
+        msgspec.structs.replace(MIG_GPU, is_mig_enabled=True),
         msgspec.structs.replace(MIG_GPU, mig_profiles=[]),
     ):
         beat(session, gpu01, inventory=msgspec.structs.replace(INVENTORY, gpus=[gpu]))
     # Instances come and go with jobs, which change the generation themselves.
-    assert gpu01.desired_generation == before + 2
+    assert gpu01.desired_generation == before + 3
+    able = msgspec.structs.replace(INVENTORY, gpus=[MIG_GPU], partition_modes=["mig"])
+    beat(session, gpu01, inventory=able)
+    assert gpu01.desired_generation == before + 4
