@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from msgspec.structs import replace
@@ -39,6 +39,8 @@ from tenants.scope import Scope
 
 DEFAULT_DAYS = 30
 MAX_JOBS = 1_000_000
+# In one answer of the portal, which holds them in memory meanwhile.
+MAX_DOWNLOADED_JOBS = 100_000
 
 
 def recorded_jobs(
@@ -62,11 +64,18 @@ def recorded_jobs(
         now: the current time.
 
     Raises:
-        InvalidInputError: there are more than `MAX_JOBS` jobs.
+        InvalidInputError: there are more than `MAX_DOWNLOADED_JOBS`.
     """
     scope.require(Permission.MANAGE_APPLIANCES)
     tenant_id = scope.require_tenant()
-    recording, _ = record(session, tenant_id, period, is_anonymous=is_anonymous, now=now)
+    recording, _ = record(
+        session,
+        tenant_id,
+        period,
+        is_anonymous=is_anonymous,
+        max_jobs=MAX_DOWNLOADED_JOBS,
+        now=now,
+    )
     return recording
 
 
@@ -76,12 +85,15 @@ def record(
     period: Period,
     *,
     is_anonymous: bool = False,
-    has_jobs: bool = True,
+    max_jobs: int = MAX_JOBS,
     now: datetime,
 ) -> tuple[Recording, dict[str, int]]:
     """Return a tenant's recording, and the numbers of its projects by name.
 
-    With `has_jobs` false, it is all but the jobs.
+    With `max_jobs` 0, it is all but the jobs.
+
+    Raises:
+        InvalidInputError: there are more jobs than that.
     """
     views = sorted(tenant_views(session, tenant_id), key=lambda view: view.name)
     names = {
@@ -89,11 +101,11 @@ def record(
         for number, view in enumerate(views, 1)
     }
     reader = _Reader(period.since, names, models_of(views), now)
-    rows = _rows(session, tenant_id, period) if has_jobs else iter(())
-    jobs = _gangs_together(reader.job(attempts) for attempts in rows)
-    if len(jobs) > MAX_JOBS:
+    rows = islice(_rows(session, tenant_id, period), max_jobs + 1) if max_jobs else iter(())
+    jobs = [reader.job(attempts) for attempts in rows]
+    if len(jobs) > max_jobs:
         raise InvalidInputError(
-            f"More than {MAX_JOBS:,} jobs were submitted then. Choose a shorter period."
+            f"More than {max_jobs:,} jobs were submitted then. Choose a shorter period."
         )
     projects = read_projects(session, tenant_id)
     recording = Recording(
@@ -102,7 +114,7 @@ def record(
         watts_by_model=_watts_by_model(session, tenant_id),
         projects=_projects(session, tenant_id, projects, reader),
         reservations=_reservations(session, projects, period, reader, tenant_id=tenant_id),
-        jobs=jobs,
+        jobs=_gangs_together(jobs),
     )
     return recording, {
         project.name: _number(reader.projects, ident) for ident, project in projects.rows.items()
@@ -200,7 +212,6 @@ def _rows(
             Attempt.started_at.is_not(None),
         )
         .order_by(Job.submitted_at, Job.id, Attempt.number)
-        .limit(2 * MAX_JOBS)
     )
     rows = session.execute(statement).yield_per(1000)
     return (list(group) for _, group in groupby(rows, key=lambda row: row.id))

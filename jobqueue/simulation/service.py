@@ -94,7 +94,7 @@ def create_simulation(
     """
     scope.require(Permission.MANAGE_APPLIANCES)
     tenant_id = scope.require_tenant()
-    recording, names = record(session, tenant_id, period, has_jobs=False, now=now)
+    recording, names = record(session, tenant_id, period, max_jobs=0, now=now)
     scenarios(recording, changes, names=names, needs_jobs=False)
     if not _has_jobs(session, tenant_id, period):
         message = "No job that was submitted in this period has run. Choose a longer period."

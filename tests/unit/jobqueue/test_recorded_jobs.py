@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select, update
 
 from core.db import SessionFactory
-from core.errors import ForbiddenError
+from core.errors import ForbiddenError, InvalidInputError
 from core.ids import new_id
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
@@ -19,7 +19,7 @@ from jobqueue.simulation.recording import Recording, read_recording, write_recor
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.models import UsageEntry
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, start
+from tests.unit.jobqueue.builders import add_appliance, dispatch, start, submit
 
 HOUR = timedelta(hours=1)
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -36,6 +36,22 @@ def recorded(
             is_anonymous=is_anonymous,
             now=NOON + HOUR,
         )
+
+
+def test_a_period_with_too_many_jobs_is_refused(
+    sessions: SessionFactory, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with sessions.begin() as session:
+        attempt = start(session, cast)
+        session.execute(update(Attempt).where(Attempt.id == attempt.id).values(started_at=NOON))
+    monkeypatch.setattr("jobqueue.simulation.export.MAX_DOWNLOADED_JOBS", 1)
+    assert len(recorded(sessions, cast).jobs) == 1
+    with sessions.begin() as session:
+        submit(session, cast.alice)
+        dispatch(session, now=NOON)
+        session.execute(update(Attempt).values(started_at=NOON))
+    with pytest.raises(InvalidInputError, match="More than 1 jobs were submitted then"):
+        recorded(sessions, cast)
 
 
 def test_jobs_are_recorded_with_the_time_of_all_their_attempts(
