@@ -11,6 +11,7 @@ from collector.gpu_slices.base import GPUSlices, SliceAccess, SliceError
 from collector.gpu_slices.mig import MIGSlices
 from collector.gpu_slices.modes import AllModes
 from collector.jobs.attempts import AttemptRunner
+from collector.jobs.slices import with_slice
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
 from jobqueue.executors.simulated.executor import SimulatedExecutor
@@ -333,3 +334,19 @@ def test_a_container_gets_what_its_slice_needs(site: Site) -> None:
     assert spec.env == {"SIM_SECONDS": "10", "CUDA_MPS_PIPE_DIRECTORY": "/mps"}
     assert spec.mounts == [Mount(source="/run/mps", target="/mps")]
     assert spec.uses_host_ipc
+
+
+def test_no_variable_of_a_job_replaces_the_limits_of_its_slice() -> None:
+    name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    spec = AttemptSpec(
+        attempt_id="a",
+        job_id="j",
+        name="n",
+        image="i",
+        env={name: "100", "MODE": "train"},
+        secrets={name: "100", "KEY": "secret"},
+    )
+    limited = with_slice(spec, SliceAccess(gpu_uuids=["GPU-1"], env={name: "25"}))
+    assert limited.env == {name: "25", "MODE": "train"}
+    assert limited.secrets == {"KEY": "secret"}
+    assert limited.gpu_uuids == ["GPU-1"]
