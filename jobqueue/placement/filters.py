@@ -89,8 +89,6 @@ def apply_filters(
 def passing(filters: Sequence[Filter], ledger: Ledger, shape: JobShape, remaining: Mask) -> Mask:
     """Return the appliances that pass all filters, without the reasons of the others."""
     for appliance_filter in filters:
-        if not remaining.any():
-            break
         remaining = remaining & ~appliance_filter.rejects(ledger, shape)
     return remaining
 

@@ -14,7 +14,7 @@ whatever comes, and more large appliances are left whole than there will be larg
 cores are spent until only the jobs that need the fewest fit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 
@@ -37,11 +37,15 @@ _MAX_INCREASES = 500
 
 @dataclass(slots=True)
 class _Increases:
-    """The increases of one shape, each valid for a version of its appliance."""
+    """The increases of one shape: by appliance, each valid for a version of it, and by state.
+
+    `free` is the free capacity of the GPU with the smallest increase, for a share of one.
+    """
 
     increase: np.ndarray
-    slots: np.ndarray
+    free: np.ndarray
     versions: np.ndarray = field(repr=False)
+    by_state: dict[int, tuple[float, int]] = field(default_factory=dict, repr=False)
 
 
 def _need_of_a_gpu(shape: JobShape) -> JobShape:
@@ -86,6 +90,9 @@ class Fragmentation:
             (*((gpu.memory_bytes, gpu.model, gpu.kind) for gpu in view.gpus), view.failure)
             for view in ledger.views
         ]
+        self._are_equal = ledger.slices is None and all(
+            len({(gpu.memory_bytes, gpu.model) for gpu in view.gpus}) <= 1 for view in ledger.views
+        )
         self._states = np.zeros(ledger.size, np.int64)
         self._state_ids: dict[tuple[object, ...], int] = {}
         self._by_state: list[float] = []
@@ -94,7 +101,8 @@ class Fragmentation:
         """Return by how much a job would increase each candidate's fragmentation.
 
         Returns:
-            The increases, in thousandths of a GPU, and for a share the GPU with the smallest one.
+            The increases, in thousandths of a GPU, and for a share the free capacity of the GPU
+            with the smallest one.
         """
         ledger, size = self._ledger, self._ledger.size
         increases = self._increases.get(shape)
@@ -105,11 +113,27 @@ class Fragmentation:
                 np.zeros(size), np.zeros(size, np.int64), np.full(size, -1, np.int64)
             )
             self._increases[shape] = increases
-        changed = np.flatnonzero(candidates & (ledger.version != increases.versions))
+        changed = (candidates & (ledger.version != increases.versions)).nonzero()[0]
         self._refresh(changed)
         # Appliances in the same state have the same increase.
-        _, first, same = np.unique(self._states[changed], return_index=True, return_inverse=True)
-        alike = changed[first]
+        states, by_state = self._states[changed].tolist(), increases.by_state
+        fresh = {
+            state: place
+            for state, place in zip(states, changed.tolist(), strict=True)
+            if state not in by_state
+        }
+        if fresh:
+            self._compute(shape, increases, fresh)
+        if states:
+            increases.increase[changed], increases.free[changed] = zip(
+                *(by_state[state] for state in states), strict=True
+            )
+        increases.versions[changed] = ledger.version[changed]
+        return increases.increase, increases.free
+
+    def _compute(self, shape: JobShape, increases: _Increases, fresh: Mapping[int, int]) -> None:
+        """Compute the increases of states, each of which an appliance is in."""
+        alike = np.array(list(fresh.values()))
         for start in range(0, alike.size, _CHUNK):
             places = alike[start : start + _CHUNK]
             if shape.gpus == 1 and shape.gpu_milli < WHOLE_GPU:
@@ -117,24 +141,23 @@ class Fragmentation:
             else:
                 after = self._after_whole(shape, places)
                 increases.increase[places] = after - self._current[places]
-        increases.increase[changed], increases.slots[changed] = (
-            increases.increase[alike][same],
-            increases.slots[alike][same],
+        computed = zip(
+            increases.increase[alike].tolist(), increases.free[alike].tolist(), strict=True
         )
-        increases.versions[changed] = ledger.version[changed]
-        return increases.increase, increases.slots
+        increases.by_state.update(zip(fresh, computed, strict=True))
 
     def _refresh(self, places: np.ndarray) -> None:
         ledger = self._ledger
         if len(self._state_ids) > _MAX_STATES:
             self._state_ids.clear()
             self._by_state.clear()
+            self._increases.clear()
             self._versions[:] = -1
         old = places[ledger.version[places] != self._versions[places]]
         fresh = []
         for place, *state in zip(
             old.tolist(),
-            (column.tobytes() for column in ledger.gpu_free.T[old]),
+            (column.tobytes() for column in self._free_in_order(old)),
             ledger.cpus_free[old].tolist(),
             ledger.memory_free[old].tolist(),
             ledger.slices.states(old) if ledger.slices else repeat(b"", old.size),
@@ -155,6 +178,11 @@ class Fragmentation:
                 self._by_state[state] = fragments
         self._current[old] = [self._by_state[state] for state in self._states[old].tolist()]
         self._versions[old] = ledger.version[old]
+
+    def _free_in_order(self, places: np.ndarray) -> np.ndarray:
+        """Return the free capacity of appliances' GPUs; of equal GPUs, the order says nothing."""
+        free = self._ledger.gpu_free.T[places]
+        return np.sort(free, axis=1) if self._are_equal else free
 
     def _after_whole(self, shape: JobShape, places: np.ndarray) -> np.ndarray:
         ledger = self._ledger
@@ -189,7 +217,7 @@ class Fragmentation:
             )
             better = increase < increases.increase[at] - 1e-9
             increases.increase[at[better]] = increase[better]
-            increases.slots[at[better]] = slot
+            increases.free[at[better]] = free[slot, tried[better]]
 
     def _fragments(
         self, free: np.ndarray, cpus: np.ndarray, memory: np.ndarray, places: np.ndarray

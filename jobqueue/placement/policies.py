@@ -89,10 +89,14 @@ class LeastFragmentation:
 
     def choose(self, shape: JobShape, candidates: Mask) -> Choice:
         """Return the candidate with the smallest increase of fragmentation."""
-        increase, slots = self._fragmentation.increase(shape, candidates)
-        best = np.flatnonzero(candidates & (increase <= increase[candidates].min() + 1e-6))
-        place = int(best[np.argmin(self._left.now()[best])])
-        first = int(slots[place]) if shape.gpu_milli < WHOLE_GPU else None
+        increase, free = self._fragmentation.increase(shape, candidates)
+        least = increase.min(where=candidates, initial=np.inf)
+        best = (candidates & (increase <= least + 1e-6)).nonzero()[0]
+        place = int(best[np.argmin(self._left.now(best))])
+        first = None
+        if shape.gpu_milli < WHOLE_GPU:
+            fitting = self._ledger.with_room(shape)[:, place]
+            first = int(np.argmax(fitting & (self._ledger.gpu_free[:, place] == free[place])))
         return place, self._ledger.pick_gpus(place, shape, first=first)
 
 
@@ -104,9 +108,10 @@ class _Left:
         self._most_cpus = max(float(ledger.cpus_total.max(initial=0)), 1e-9)
         self._most_gpus = max(int(ledger.gpus_total.max(initial=0)), 1) * WHOLE_GPU
 
-    def now(self) -> np.ndarray:
-        gpus: np.ndarray = self._ledger.gpu_free.sum(axis=0) / self._most_gpus
-        return gpus + self._ledger.cpus_free / self._most_cpus
+    def now(self, places: np.ndarray | slice = slice(None)) -> np.ndarray:
+        """Return the shares of some appliances, by default of all."""
+        gpus: np.ndarray = self._ledger.gpu_free[:, places].sum(axis=0) / self._most_gpus
+        return gpus + self._ledger.cpus_free[places] / self._most_cpus
 
 
 DEFAULT_POLICY = "first_free_else_lru"
