@@ -133,8 +133,12 @@ class DuckDBStore(Catalog):
                     self.database.files,
                     former=None if is_beside else self.database.folder,
                 )
+            sealing = Sealing(self.database, self.manifest, detail_of)
             self.writer = DuckDBWriter(
-                self.database, self.manifest, max_queued_points=max_queued_points
+                self.database,
+                self.manifest,
+                is_rolled_up=sealing.is_rolled_up,
+                max_queued_points=max_queued_points,
             )
         except BaseException as error:
             with suppress(duckdb.Error):
@@ -145,7 +149,7 @@ class DuckDBStore(Catalog):
         self.maintenance = Maintenance(
             self.database,
             self.writer,
-            Sealing(self.database, self.manifest, detail_of),
+            sealing,
         )
 
     def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:

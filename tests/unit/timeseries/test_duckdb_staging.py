@@ -73,7 +73,7 @@ def writing(path: Path) -> Iterator[DuckDBWriter]:
     database = Database(path)
     with database.cursor() as cursor:
         manifest = Manifest(cursor, database.files)
-    writer = DuckDBWriter(database, manifest, max_queued_points=1_000)
+    writer = DuckDBWriter(database, manifest, is_rolled_up=lambda *_: True, max_queued_points=1_000)
     try:
         yield writer
     finally:

@@ -10,12 +10,12 @@ import duckdb
 import numpy as np
 import pytest
 
-from timeseries.duckdb.hot import staged_series
+from timeseries.duckdb.hot import staged_files, staged_series
 from timeseries.duckdb.hot.staged_series import MOVED_TABLE, SAMPLES_TABLE, SERIES_TABLE
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.points import Point
 from timeseries.series_batch import LabeledSeries, SeriesBatch, SeriesTable
-from timeseries.store import ScanQuery, write
+from timeseries.store import DAY_NS, Detail, ScanQuery, StoreUnavailableError, write
 
 MEASUREMENTS = ("load", "free", "up")
 Sample = tuple[str, str, str, int]
@@ -49,6 +49,32 @@ def store(tmp_path: Path) -> Iterator[DuckDBStore]:
     store.close()
 
 
+# The same of files: staged samples are in a file, and the process dies before it is committed.
+DIES_BEFORE_A_FILE_COUNTS = """
+import os, signal, sys
+from pathlib import Path
+from tests.unit.timeseries.test_staged_series import open_store, post, scanned, series
+from timeseries.duckdb.hot import staged_files
+from timeseries.series_batch import SeriesTable
+
+staged_files.MIN_FILE_SAMPLES = 2
+store, table = open_store(Path(sys.argv[1])), SeriesTable()
+sent = [(series(name, tag), 1.5) for name in ("load", "up") for tag in ("a", "b")]
+for time_ns in (1, 2, 3):
+    assert post(store, table, sent, time_ns) == []
+assert len(scanned(store, "load")) == 6
+assert store.manifest.of("load")
+assert post(store, table, sent, 4) == []
+store.manifest.commit = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+scanned(store, "up")
+"""
+
+
+def open_store(path: Path) -> DuckDBStore:
+    """Return a store that rolls nothing up, so that many staged samples go to files."""
+    return DuckDBStore(path, detail_of=lambda _measurement, _field: Detail.NONE)
+
+
 def series(measurement: str, tag: str, *, tenant: str = "acme") -> LabeledSeries:
     return LabeledSeries(measurement, ("tenant", "appliance", "tag"), (tenant, "a1", tag))
 
@@ -73,7 +99,7 @@ def post(
 
 def scanned(store: DuckDBStore, measurement: str) -> dict[Sample, float]:
     """Return the samples of a measurement, each of which the store must have once."""
-    query = ScanQuery(measurement=measurement, start_ns=0, end_ns=10_000, tenants=None)
+    query = ScanQuery(measurement=measurement, start_ns=0, end_ns=99 * DAY_NS, tenants=None)
     samples: dict[Sample, float] = {}
     for batch in store.scan(query):
         for point in batch.points():
@@ -88,20 +114,24 @@ def rows(path: Path, table: str) -> int:
         return len(connection.execute(f"FROM {table}").fetchall())
 
 
+@pytest.mark.parametrize("min_file_samples", [1, 4, 5_000])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_last_write_of_a_series_and_instant_counts_in_any_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, min_file_samples: int
 ) -> None:
     monkeypatch.setattr(staged_series, "MAX_SERIES", 15)
+    monkeypatch.setattr(staged_files, "MIN_FILE_SAMPLES", min_file_samples)
+    step_ns = DAY_NS // 40 if min_file_samples == 4 else 1
     random, expected = Random(seed), dict[Sample, float]()  # noqa: S311 - not for secrets
-    store, table = DuckDBStore(tmp_path / "samples.duckdb"), SeriesTable()
+    store, table = open_store(tmp_path / "samples.duckdb"), SeriesTable()
     for step in range(40):
         sent, times = [], []
         for _ in range(random.randint(1, 8)):
             measurement, tag = random.choice(MEASUREMENTS), random.choice("abcdef")
             tenant = random.choice(("acme", "globex"))
-            time_ns = max(1, 10 * step - random.choice((0, 0, 0, 7, 30)))
-            sent.append((series(measurement, tag, tenant=tenant), random.random()))
+            time_ns = max(1, 10 * step - random.choice((0, 0, 0, 7, 30))) * step_ns
+            value = random.choice((random.random(), 2.0, -0.0))
+            sent.append((series(measurement, tag, tenant=tenant), value))
             times.append(time_ns)
             expected[measurement, tenant, tag, time_ns] = sent[-1][1]
         action = random.randint(0, 9)
@@ -114,19 +144,25 @@ def test_the_last_write_of_a_series_and_instant_counts_in_any_order(
         assert post(store, table, sent, times) == []
         if action == 1:
             store.close()
-            store = DuckDBStore(tmp_path / "samples.duckdb")
+            store = open_store(tmp_path / "samples.duckdb")
         elif action == 2:
             scanned(store, random.choice(MEASUREMENTS))
+        elif action == 4:
+            store.maintain(now_ns=random.choice((1, 5, 30)) * DAY_NS)
         elif action == 3:
             table = SeriesTable()
-    samples = [item for name in MEASUREMENTS for item in scanned(store, name).items()]
+    samples = dict(item for name in MEASUREMENTS for item in scanned(store, name).items())
     store.close()
-    assert dict(samples) == expected
+    assert samples == expected
+    assert {place for place, value in samples.items() if np.signbit(value)} == {
+        place for place, value in expected.items() if np.signbit(value)
+    }
 
 
-def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("program", [DIES_AFTER_THE_ACKNOWLEDGEMENT, DIES_BEFORE_A_FILE_COUNTS])
+def test_what_was_acknowledged_outlives_a_kill(tmp_path: Path, program: str) -> None:
     path = tmp_path / "samples.duckdb"
-    command = [sys.executable, "-c", DIES_AFTER_THE_ACKNOWLEDGEMENT, str(path)]
+    command = [sys.executable, "-c", program, str(path)]
     assert subprocess.run(command, check=False, timeout=120).returncode == -9
 
     for _ in range(2):
@@ -189,3 +225,49 @@ def test_samples_that_are_not_settled_stay_staged(store: DuckDBStore) -> None:
     assert store.writer.staged_points == staged > 0
     store.maintain(now_ns=40 * hour_ns)
     assert store.writer.staged_points == 0
+
+
+def test_many_staged_samples_become_a_file_that_is_sorted_by_series(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_files, "MIN_FILE_SAMPLES", 4)
+    store, table = open_store(tmp_path / "samples.duckdb"), SeriesTable()
+    sent = [(series("up", tag), 1.0) for tag in "cab"]
+    for time_ns in (1, 2, 3):
+        assert post(store, table, sent, time_ns) == []
+    assert len(scanned(store, "up")) == 9
+    (segment,) = store.manifest.of("up")
+    assert (segment.rows, segment.oldest_ns, segment.newest_ns) == (6, 2, 3)
+    assert (segment.first_appliance, segment.last_appliance) == ("a1", "a1")
+    (path,) = tmp_path.rglob("*.parquet")
+    assert store.fetch(f"SELECT tag_tag, time, field_value FROM '{path}'", ()) == [  # noqa: S608 - ours
+        (tag, time_ns, 1) for tag in "abc" for time_ns in (2, 3)
+    ]
+    store.close()
+
+
+def test_samples_that_are_rolled_up_go_to_their_table(
+    store: DuckDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_files, "MIN_FILE_SAMPLES", 1)
+    table = SeriesTable()
+    for time_ns in (1, 2):
+        post(store, table, [(series("up", "a"), 1.0)], time_ns)
+    assert len(scanned(store, "up")) == 2
+    assert not store.manifest.of("up")
+
+
+def test_a_file_that_cannot_be_written_leaves_its_samples_staged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_files, "MIN_FILE_SAMPLES", 1)
+    store, table = open_store(tmp_path / "samples.duckdb"), SeriesTable()
+    for time_ns in (1, 2):
+        post(store, table, [(series("up", "a"), 1.0)], time_ns)
+    folder = store.database.folder / "acme"
+    folder.write_text("in the way")
+    with pytest.raises(StoreUnavailableError, match="No sample is lost"):
+        scanned(store, "up")
+    folder.unlink()
+    assert len(scanned(store, "up")) == 2
+    store.close()

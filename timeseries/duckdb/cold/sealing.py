@@ -108,6 +108,10 @@ class Sealing:
             field for _, group in by_name for field in islice(group, MAX_NEEDED_FIELDS)
         )
 
+    def is_rolled_up(self, tenant: str, measurement: str, field: str) -> bool:
+        """Return whether there are roll-ups of a field of numbers."""
+        return self._detail(tenant, measurement, field) is not Detail.NONE
+
     def seal(self, unit: Unit) -> int:
         """Seal a unit of the shared table and the tenant's own; return how many samples.
 
@@ -334,11 +338,15 @@ class Sealing:
         """Return the fields that are rolled up, and how much."""
         place = (unit.tenant, unit.key.measurement)
         details = {
-            name: Detail.ALL if (*place, name) in self._needed else self._detail_of(place[1], name)
+            name: self._detail(*place, name)
             for name, kind in table.fields.items()
             if kind is not FieldType.STRING
         }
         return {name: detail for name, detail in details.items() if detail}
+
+    def _detail(self, tenant: str, measurement: str, field: str) -> Detail:
+        is_needed = (tenant, measurement, field) in self._needed
+        return Detail.ALL if is_needed else self._detail_of(measurement, field)
 
     @contextmanager
     def _transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:

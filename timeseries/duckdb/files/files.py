@@ -40,7 +40,7 @@ class Files(Protocol):
         """Move a complete file, created before, to its path: whole, durable, or not at all."""
 
     def abandon(self) -> None:
-        """Delete what was created and not published."""
+        """Delete what this thread has created and not published."""
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files; missing ones are no error."""
@@ -62,7 +62,7 @@ class LocalFiles:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._lock = threading.Lock()
-        self._created: set[Path] = set()
+        self._created: dict[Path, int] = {}
         self.place = str(folder)
         self.allowed = [f"{folder.resolve()}/"]
         self.filesystem = None
@@ -77,21 +77,23 @@ class LocalFiles:
         with self._lock:  # nothing deletes its folder before the file is in it
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
-        self._created.add(file)
+        self._created[file] = threading.get_ident()
         return file
 
     def publish(self, new: Path, path: str) -> None:
         """Give it its name, in folders that survive a power failure too."""
         file = self._folder / path
         new.rename(file)
-        self._created.discard(new)
+        self._created.pop(new, None)
         for folder in list(file.parents)[:4]:
             sync_folder(folder)
 
     def abandon(self) -> None:
-        """Delete what was created and not published."""
-        while self._created:
-            self._created.pop().unlink(missing_ok=True)
+        """Delete what this thread has created and not published."""
+        for file, thread in list(self._created.items()):
+            if thread == threading.get_ident():
+                file.unlink(missing_ok=True)
+                del self._created[file]
 
     def delete(self, paths: Iterable[str]) -> None:
         """Delete files, and folders without any."""

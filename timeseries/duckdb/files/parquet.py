@@ -22,6 +22,8 @@ ROW_GROUP_VALUES = 4_000_000
 """About how many values a row group has; they are in memory while it is written."""
 TRIED_ROWS = 5_000
 """How many of the first rows the encodings are tried on."""
+TRIED_ROWS_FAST = 1_000
+"""The same for files that are merged soon."""
 _PAGE_BYTES = 2**24
 LEVEL, ROLLUP_LEVEL, FAST_LEVEL = 18, 12, 3
 """Levels of zstd for samples, for roll-ups, and for files that are merged soon."""
@@ -54,7 +56,8 @@ def write_parquet(
     rows = min(MAX_ROW_GROUP_ROWS, max(BATCH_ROWS, ROW_GROUP_VALUES // len(schema)))
     groups = _row_groups(batches, schema, rows)
     first = next(groups, schema.empty_table())
-    options = _options(first.slice(0, TRIED_ROWS), level=level)
+    tried_rows = TRIED_ROWS_FAST if level == FAST_LEVEL else TRIED_ROWS
+    options = _options(first.slice(0, tried_rows), level=level)
     with path.open("wb") as file:
         with parquet.ParquetWriter(
             file,

@@ -168,6 +168,10 @@ class NumberedSeries:
         """Return the sets of tags that the series of a table have."""
         return self._tables[self._table_of[key]].shapes
 
+    def labeled(self, ids: Ids) -> list[LabeledSeries]:
+        """Return the series of some IDs."""
+        return [self._series[series_id] for series_id in ids.tolist()]
+
     def by_key(self, ids: Ids) -> Iterator[tuple[Key, NDArray[np.int64]]]:
         """Yield each table that series go to, with the positions of its samples in order."""
         tables = self._facts["key"][ids]

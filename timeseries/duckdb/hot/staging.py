@@ -108,6 +108,10 @@ class StagingTable:
         """Return the staged rows of some tables, in order of writing."""
         return {key: list(self._rows_of(key)) for key in keys}
 
+    def rows_only(self, key: Key) -> list[Rows]:
+        """Return the staged rows of a table without the samples of numbered series."""
+        return [rows for _, rows in self._rows.get(key, ())]
+
     def oldest_ns(self, key: Key) -> int:
         """Return the oldest time of a table's staged points, in nanoseconds since the epoch."""
         times = [oldest_ns([rows]) for _, rows in self._rows.get(key, ())]

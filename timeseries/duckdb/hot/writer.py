@@ -14,7 +14,7 @@ from typing import TypeVar
 import duckdb
 
 from core.errors import VedetteError
-from timeseries.duckdb.files.segments import Manifest, Segment
+from timeseries.duckdb.files.segments import Manifest, Segment, segment_paths
 from timeseries.duckdb.hot.checkpoints import Checkpoints
 from timeseries.duckdb.hot.database import MAX_WAL_MIB, Database, is_fatal
 from timeseries.duckdb.hot.ingest import plan_group
@@ -22,6 +22,7 @@ from timeseries.duckdb.hot.insert import Inserter
 from timeseries.duckdb.hot.overwrites import Overwrites
 from timeseries.duckdb.hot.rows import arrow_table, oldest_ns
 from timeseries.duckdb.hot.series_intake import MAX_STAGED_SAMPLES, SeriesIntake
+from timeseries.duckdb.hot.staged_files import chunk_for_files, write_segments
 from timeseries.duckdb.hot.staged_series import Chunk
 from timeseries.duckdb.hot.staging import RowsByTable, StagingTable
 from timeseries.duckdb.hot.suspects import (
@@ -47,7 +48,7 @@ from timeseries.duckdb.schema import (
 )
 from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
 from timeseries.points import Batch
-from timeseries.series_batch import SeriesBatch
+from timeseries.series_batch import VALUE_FIELD, SeriesBatch
 from timeseries.store import RejectedPoint, StoreUnavailableError
 from timeseries.validation import FieldType
 from timeseries.write_queue import Linger, Submission, Task, WriteQueue, as_store_error
@@ -76,7 +77,9 @@ class DuckDBWriter:
 
     Args:
         database: reopened by the writer after DuckDB invalidated it.
-        manifest: the segments, which may have samples that are overwritten.
+        manifest: the segments, which may have samples that are overwritten; gets those of many
+            staged samples.
+        is_rolled_up: whether sealed samples of a tenant's measurement and field have roll-ups.
         max_queued_points: how many points may wait before `submit` refuses.
 
     Attributes:
@@ -90,9 +93,17 @@ class DuckDBWriter:
     _planned_schema: Schema
     _staging: StagingTable
 
-    def __init__(self, database: Database, manifest: Manifest, *, max_queued_points: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        manifest: Manifest,
+        *,
+        is_rolled_up: Callable[[str, str, str], bool],
+        max_queued_points: int,
+    ) -> None:
         self._database = database
         self._manifest = manifest
+        self._is_rolled_up = is_rolled_up
         self._use(database.cursor())
         self._checkpoints = Checkpoints(database, on_error=self.recover)
         self._queue = WriteQueue(
@@ -447,13 +458,21 @@ class DuckDBWriter:
         is_far = self._database.wal_bytes < MAX_WAL_MIB * 2**20 / 2
         return nullcontext() if is_far else self._database.snapshot()
 
-    def _write(self, rows: RowsByTable, planned: Schema, *, from_stage: Sequence[Key] = ()) -> None:
+    def _write(
+        self,
+        rows: RowsByTable,
+        planned: Schema,
+        *,
+        from_stage: Sequence[Key] = (),
+        segments: Sequence[Segment] = (),
+    ) -> None:
         """Insert rows into their tables in one transaction.
 
         Args:
             rows: those to insert.
             planned: the schema that their tables need first.
             from_stage: tables whose rows come from the staging table.
+            segments: of one measurement, with the other samples of it that were staged.
         """
         schema = dict(self._schema)
         columns = {
@@ -461,7 +480,7 @@ class DuckDBWriter:
             for key, table_rows in rows.items()
         }
         suspected = self._suspects.keys() & {key.measurement for key in rows}
-        with self._transaction():
+        with self._transaction(segments):
             for key, data in columns.items():
                 table = planned[key]
                 for statement in ddl(key, schema.get(key), table):
@@ -500,10 +519,39 @@ class DuckDBWriter:
     def _flush(self, keys: Sequence[Key] | None = None) -> None:
         """Move staged rows, all or of some tables, into their tables."""
         staged_keys = self._staging.keys if keys is None else keys
+        staged_keys = [key for key in staged_keys if not self._flush_to_files(key)]
         if staged_keys:
             self._write(
                 self._staging.rows(staged_keys), self._planned_schema, from_stage=staged_keys
             )
+
+    def _flush_to_files(self, key: Key) -> bool:
+        """Move staged samples of numbered series to files; return False if they are too few.
+
+        A bucket is too slow for the writer's thread, and roll-ups are made of tables.
+        """
+        if (
+            key.measurement in self._suspects
+            or self._manifest.files.filesystem is not None
+            or self._is_rolled_up(*key, VALUE_FIELD)
+        ):
+            return False
+        chunk = chunk_for_files(self._staging.series.chunks(key))
+        if chunk is None:
+            return False
+        try:
+            segments = write_segments(self._manifest.files, key, chunk)
+        except BaseException:
+            self._manifest.files.abandon()
+            raise
+        rows = {key: others} if (others := self._staging.rows_only(key)) else {}
+        try:
+            self._write(rows, self._planned_schema, from_stage=[key], segments=segments)
+        except duckdb.Error as error:
+            if not is_fatal(error):  # after that it may be committed
+                self._manifest.files.delete(segment_paths(segments))
+            raise
+        return True
 
     def _try_flush(self, keys: Sequence[Key] | None = None) -> None:
         """Flush; rows that can't be written stay staged and the error is recorded."""
@@ -525,8 +573,8 @@ class DuckDBWriter:
             _log.warning("could not flush samples of %s: %s", names, error)
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Begin, then commit, or roll back on an error."""
+    def _transaction(self, segments: Sequence[Segment] = ()) -> Iterator[None]:
+        """Begin, then commit with new segments of a measurement, or roll back on an error."""
         with self._database.snapshot():
             self._cursor.begin()
             try:
@@ -535,7 +583,10 @@ class DuckDBWriter:
                 self._roll_back()
                 raise
             try:
-                self._cursor.commit()
+                if segments:
+                    self._manifest.commit(self._cursor, segments[0].measurement, add=segments)
+                else:
+                    self._cursor.commit()
             except duckdb.Error:
                 self._inserter.clear()
                 raise
