@@ -271,3 +271,17 @@ def test_a_file_that_cannot_be_written_leaves_its_samples_staged(
     folder.unlink()
     assert len(scanned(store, "up")) == 2
     store.close()
+
+
+def test_a_sample_of_a_series_that_was_sealed_and_forgotten_overwrites_the_sealed_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(staged_files, "MIN_FILE_SAMPLES", 1)
+    store, table = open_store(tmp_path / "samples.duckdb"), SeriesTable()
+    for time_ns in (1, 2, 3):
+        post(store, table, [(series("up", "a"), 1.0)], time_ns)
+    store.maintain(now_ns=30 * DAY_NS)
+    assert not store.writer.schema
+    post(store, table, [(series("up", "a"), 2.0)], 3)
+    assert list(scanned(store, "up").values()) == [1.0, 1.0, 2.0]
+    store.close()

@@ -147,9 +147,9 @@ class NumberedSeries:
         own = facts["newest_ns"][facts["appliance"] == self._appliances[appliance]]
         return int(own.max()) if len(own) else None
 
-    def newest_times(self) -> Iterator[tuple[Key, str, int]]:
-        """Yield the newest time of each table and appliance."""
-        for key in self._table_of:
+    def newest_times(self, keys: Iterable[Key] | None = None) -> Iterator[tuple[Key, str, int]]:
+        """Yield the newest time of each table, all or some, and appliance."""
+        for key in self._table_of if keys is None else keys:
             for appliance in self._appliances:
                 newest_ns = self.newest_ns(key, appliance)
                 if newest_ns is not None:

@@ -6,6 +6,7 @@ are added afterwards, and those that may overwrite others.
 
 from collections.abc import Sequence
 
+import duckdb
 import numpy as np
 
 from timeseries.duckdb.hot.ingest import Checked, is_declared
@@ -77,11 +78,19 @@ class SeriesIntake:
                 place = series.measurement, series.tenant, series.appliance
                 added[series] = key, self._newest.of(place)
         if len(self._staged.series) + len(added) > MAX_SERIES:
-            for (owner, measurement), appliance, newest_ns in self._staged.series.newest_times():
-                self._newest.note((measurement, owner, appliance), newest_ns)
+            self._note_newest(None)
             self._staged.renew()
         if added:
             self._staged.add(inserter, added)
+
+    def forget(self, cursor: duckdb.DuckDBPyConnection, key: Key) -> None:
+        """Forget the series of a table, of which no sample is staged, but not their newest times."""
+        self._note_newest([key])
+        self._staged.forget(cursor, key)
+
+    def _note_newest(self, keys: Sequence[Key] | None) -> None:
+        for (owner, measurement), appliance, newest_ns in self._staged.series.newest_times(keys):
+            self._newest.note((measurement, owner, appliance), newest_ns)
 
 
 def _newest_of(submission: Submission) -> list[tuple[Key, int]]:

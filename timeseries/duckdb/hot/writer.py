@@ -219,7 +219,7 @@ class DuckDBWriter:
                 ):
                     self._inserter.clear()
                     self._cursor.execute(f"DROP TABLE {table}")
-                    self._staging.series.forget(self._cursor, key)
+                    self._intake.forget(self._cursor, key)
                     self._forget(key)
 
         self._do(run)
