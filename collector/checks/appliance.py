@@ -52,6 +52,11 @@ def check_appliance(config: AgentConfig, *, clock: Clock) -> Iterator[CheckResul
         yield from check_schedulers(config)
     yield from check_certificate(config, clock=clock)
     yield from check_connections(config, identity, clock=clock)
+    if config.remote_write is not None:
+        # Imported only if it is used, to save memory.
+        from collector.checks.remote_write import check_remote_write_server  # noqa: PLC0415
+
+        yield from check_remote_write_server(config)
 
 
 def check_permissions(config: AgentConfig) -> Iterator[CheckResult]:

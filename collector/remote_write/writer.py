@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from random import Random
 
-from urllib3.util import make_headers
+from urllib3 import BaseHTTPResponse
 
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.follower import FollowedFrames
 from collector.periodic_task import Backoff
+from collector.remote_write.credentials import CredentialsError, authorization
 from collector.remote_write.encoding import Series, SeriesBuilder, write_request
 from collector.remote_write.settings import RemoteWriteSettings
 from collector.sending.http import (
@@ -79,6 +80,7 @@ class RemoteWriter:
         self._builder = SeriesBuilder(labels, settings.relabel)
         self._backoff = Backoff(random=random)
         self._logged_at: dict[str, float] = {}
+        self._credentials_error = ""
         self._pending_ns: int | None = None
         self._sent_samples = 0
         self._rejected_samples = 0
@@ -132,15 +134,10 @@ class RemoteWriter:
         if not series:
             return None
         try:
-            response = self._http.request(
-                "POST",
-                self._settings.url,
-                body=write_request(series),
-                headers={**_HEADERS, **self._settings.headers, **self._credentials()},
-                timeout_seconds=self._settings.timeout_seconds,
-            )
-        except HTTP_ERRORS as error:
-            return self._retry_later(f"{self._settings.url} does not answer: {root_cause(error)}")
+            response = post(self._http, self._settings, write_request(series))
+        except (CredentialsError, *HTTP_ERRORS) as error:
+            return self._not_sent(error)
+        self._credentials_error = ""
         status = response.status
         reason = error_message(response.data, default=response.reason or "")
         samples = sum(len(own.samples) for own in series)
@@ -159,15 +156,17 @@ class RemoteWriter:
         header = response.headers.get("Retry-After")
         return self._retry_later(said, at_least=retry_after_seconds(header, now=self._clock()))
 
-    def _credentials(self) -> dict[str, str]:
-        settings = self._settings
-        if settings.bearer_token_file is not None:
-            token = settings.bearer_token_file.expanduser().read_text(encoding="utf-8").strip()
-            return {"Authorization": f"Bearer {token}"}
-        if settings.password_file is not None:
-            password = settings.password_file.expanduser().read_text(encoding="utf-8").strip()
-            return dict(make_headers(basic_auth=f"{settings.username}:{password}"))
-        return {}
+    def _not_sent(self, error: Exception) -> float:
+        """Log why there is no answer: once if somebody has to correct a file first."""
+        if not isinstance(error, CredentialsError):
+            return self._retry_later(f"{self._settings.url} does not answer: {root_cause(error)}")
+        said = error.message
+        if said != self._credentials_error:
+            self._credentials_error = said
+            log.warning(
+                "remote_write: %s. Samples stay in the buffer until the file is corrected.", said
+            )
+        return self._backoff.next_seconds()
 
     def _retry_later(self, said: str, *, at_least: float | None = None) -> float:
         self._warn("outage", f"{said}. Samples stay in the buffer.")
@@ -179,3 +178,19 @@ class RemoteWriter:
         if last is None or not 0 <= now - last < LOG_INTERVAL_SECONDS:  # the clock may be set
             self._logged_at[subject] = now
             log.warning("remote_write: %s", message)
+
+
+def post(http: HTTPClient, settings: RemoteWriteSettings, body: bytes) -> BaseHTTPResponse:
+    """Send the body of a request.
+
+    Raises:
+        CredentialsError: the file with the credentials can't be used.
+        urllib3.exceptions.HTTPError, OSError: no response; see `HTTP_ERRORS`.
+    """
+    return http.request(
+        "POST",
+        settings.url,
+        body=body,
+        headers={**_HEADERS, **settings.headers, **authorization(settings)},
+        timeout_seconds=settings.timeout_seconds,
+    )

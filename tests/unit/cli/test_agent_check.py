@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -11,10 +12,13 @@ from collector.checks.appliance import check_appliance
 from collector.checks.connections import CheckResult, Verdict
 from collector.config import AgentConfig
 from collector.data_dir import Identity, save_identity
+from collector.remote_write.settings import RemoteWriteSettings
 from core.clock import utc_now
 from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.recording_portal import AGENT_TOKEN, RecordingPortal
+from tests.fixtures.remote_write import series_in
 from tests.servers import free_port
+from tests.unit.collector.test_remote_write import Receiver
 
 
 @pytest.fixture
@@ -183,3 +187,60 @@ def test_offline_only_the_file_is_checked(home: Path) -> None:
     result = vedette_check("--offline", str(path))
     assert result.returncode == 0, result.stderr
     assert result.stdout == f"{path} is valid.\n"
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "verdict", "advice"),
+    [
+        (204, Verdict.OK, ""),
+        (400, Verdict.WARNING, "no samples"),
+        (401, Verdict.FAIL, "credentials"),
+        (404, Verdict.FAIL, "--web.enable-remote-write-receiver"),
+        (500, Verdict.FAIL, "Check the server"),
+    ],
+)
+def test_remote_write_is_checked_with_a_request(  # noqa: PLR0917 - fixtures
+    home: Path,
+    portal: RecordingPortal,
+    receiver: Receiver,
+    status: int,
+    verdict: Verdict,
+    advice: str,
+) -> None:
+    receiver.answers.append((status, {}))
+    settings = RemoteWriteSettings(url=receiver.url)
+    finding = findings(home, portal.url, remote_write=settings)[f"remote_write to {receiver.url}"]
+    assert finding.verdict is verdict
+    assert advice in finding.advice
+    (body,) = receiver.bodies
+    assert not series_in(body)
+
+
+def test_a_token_file_of_remote_write_that_cannot_be_read_fails(
+    home: Path, portal: RecordingPortal, receiver: Receiver
+) -> None:
+    settings = RemoteWriteSettings(url=receiver.url, bearer_token_file=home / "missing")
+    finding = findings(home, portal.url, remote_write=settings)[f"remote_write to {receiver.url}"]
+    assert finding.verdict is Verdict.FAIL
+    assert "No such file" in finding.message
+
+
+def test_remote_write_to_a_port_without_tls_fails_without_a_traceback(
+    home: Path, portal: RecordingPortal, receiver: Receiver
+) -> None:
+    url = receiver.url.replace("http:", "https:")
+    finding = findings(home, portal.url, remote_write=RemoteWriteSettings(url=url))[
+        f"remote_write to {url}"
+    ]
+    assert finding.verdict is Verdict.FAIL
+    assert "does not answer" in finding.message

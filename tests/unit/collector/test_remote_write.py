@@ -193,3 +193,33 @@ def test_settings_report_all_their_errors(tmp_path: Path) -> None:
     path.write_text('portal_urls = ["http://p"]\n[remote_write]\nurl = 5\nurls = "x"')
     with pytest.raises(ConfigurationError, match=r"remote_write\.urls"):
         load_agent_config(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(None, "can't be read"), (b"\xff", "can't be read"), (b"", "is empty"), (b"a\nb", "ASCII")],
+)
+def test_a_token_that_cannot_be_used_is_reported_once_and_read_again(  # noqa: PLR0917 - fixtures
+    followed_buffer: DiskBuffer,
+    hand_clock: HandClock,
+    receiver: Receiver,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    content: bytes | None,
+    said: str,
+) -> None:
+    token_file = tmp_path / "token"
+    if content is not None:
+        token_file.write_bytes(content)
+    settings = RemoteWriteSettings(url=receiver.url, bearer_token_file=token_file)
+    writer = writer_to(settings, followed_buffer, hand_clock)
+    fill(followed_buffer, hand_clock, "cpu usage=1")
+    for _ in range(3):
+        assert writer.send_next() > 0
+        hand_clock.advance(120)
+    assert [said in message for message in caplog.messages] == [True]
+    assert not receiver.bodies
+    token_file.write_text("secret\n")
+    assert writer.send_next() == 0
+    assert receiver.headers[0]["Authorization"] == "Bearer secret"
+    writer.close()
