@@ -46,33 +46,40 @@ class Catalog:
 
     def fields(self, measurement: str, *, tenants: Tenants) -> dict[str, str]:
         """Return name to type of the fields with values of these tenants, sorted."""
+        _, staged = self.writer.staged_names(measurement, tenants)
 
         def read(relation: Relation) -> dict[str, str]:
             with_values = {name for segment in relation.visible() for name in segment.fields}
+            with_values |= staged.keys()
             for key, table in relation.tables.items():
                 others = {
                     name: quoted(field_column(name)) for name in table.fields.keys() - with_values
                 }
                 with_values |= self._present(relation, key, others)
-            fields = sorted(relation.table.fields.items())
+            fields = sorted({**staged, **relation.table.fields}.items())
             return {name: str(kind) for name, kind in fields if name in with_values}
 
-        return self._read(measurement, tenants, read)
+        return self._read(measurement, tenants, read, are_own_moved=False)
 
     def tags(self, measurement: str, *, tenants: Tenants) -> list[str]:
         """Return the names of the tags of these tenants' samples, identity tags first."""
+        staged, _ = self.writer.staged_names(measurement, tenants)
 
-        def read(relation: Relation) -> set[str]:
-            tags = {tag for segment in relation.visible() for tag in segment.table.tags}
+        def read(relation: Relation) -> set[str] | None:
+            tags = staged.union(*(segment.table.tags for segment in relation.visible()))
+            has_any = bool(tags)
             for key, table in relation.tables.items():
                 others = table.tags.difference(tags, IDENTITY_TAGS)
                 columns = {tag: quoted(tag_column(tag)) for tag in others}
-                tags |= self._present(relation, key, columns)
-            return tags
+                if not has_any:
+                    columns |= {"": "1"}
+                tags |= (present := self._present(relation, key, columns))
+                has_any = has_any or bool(present)
+            return tags - {""} if has_any else None
 
-        if not self._has_any(measurement, tenants):
+        names = self._read(measurement, tenants, read, are_own_moved=False)
+        if names is None:
             return []
-        names = self._read(measurement, tenants, read)
         return [*IDENTITY_TAGS, *sorted(names.difference(IDENTITY_TAGS))]
 
     def tag_values(self, measurement: str, tag: str, *, tenants: Tenants) -> list[str]:
@@ -103,11 +110,17 @@ class Catalog:
         filters: Mapping[str, Sequence[str]] = MappingProxyType({}),
         matchers: Sequence[TagMatcher] = (),
         before_ns: int = MAX_INT64 + 1,
+        are_own_moved: bool = True,
     ) -> _Result:
-        """Return what `work` reads from a measurement, of samples before a time at least."""
+        """Return what `work` reads from a measurement, of samples before a time at least.
+
+        Unless `are_own_moved`, it does without what is staged of tenants' own tables.
+        """
 
         def read(segments: Sequence[Segment]) -> _Result:
-            tables, later = self.writer.tables(measurement, tenants, before_ns=before_ns)
+            tables, later = self.writer.tables(
+                measurement, tenants, before_ns=before_ns, are_own_moved=are_own_moved
+            )
             relation = Relation(
                 tables=tables,
                 later=later,
@@ -134,7 +147,7 @@ class Catalog:
     def _present(self, relation: Relation, key: Key, columns: Mapping[str, str]) -> set[str]:
         """Return the names whose columns have any value in a table of samples."""
         condition = where_visible(relation.tables[key], tenants=relation.tenants)
-        if condition.matches_nothing:
+        if condition.matches_nothing or not columns:
             return set()
         source = quoted(table_name(key))
         reads = []

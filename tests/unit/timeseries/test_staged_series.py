@@ -285,3 +285,20 @@ def test_a_sample_of_a_series_that_was_sealed_and_forgotten_overwrites_the_seale
     post(store, table, [(series("up", "a"), 2.0)], 3)
     assert list(scanned(store, "up").values()) == [1.0, 1.0, 2.0]
     store.close()
+
+
+def test_names_are_listed_without_moving_what_is_staged(store: DuckDBStore) -> None:
+    table = SeriesTable()
+    for time_ns in (1, 2):
+        post(store, table, [(series("up", "a"), 1.0)], time_ns)
+    write(store, [Point("up", {"rack": "x"}, {"count": 1}, 3)], identity={"tenant": "acme"})
+    staged = store.writer.staged_points
+    assert store.tags("up", tenants=("acme",)) == ["tenant", "appliance", "rack", "tag"]
+    assert store.fields("up", tenants=("acme",)) == {"count": "integer", "value": "float"}
+    assert store.tags("up", tenants=("globex",)) == []
+    assert store.fields("up", tenants=("globex",)) == {}
+    assert store.writer.staged_points == staged > 0
+    store.delete_tenant("globex")  # moves all
+    assert store.writer.staged_points == 0
+    assert store.tags("up", tenants=None) == ["tenant", "appliance", "rack", "tag"]
+    assert store.fields("up", tenants=None) == {"count": "integer", "value": "float"}

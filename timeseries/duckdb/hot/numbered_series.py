@@ -5,7 +5,7 @@ time written, in arrays: for the samples of a post they are looked up together.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
@@ -164,9 +164,10 @@ class NumberedSeries:
             self._facts["is_usable"][series_id] = False
             del self._ids[self._series[series_id]]
 
-    def tags(self, key: Key) -> Iterable[tuple[str, ...]]:
-        """Return the sets of tags that the series of a table have."""
-        return self._tables[self._table_of[key]].shapes
+    def tags(self, key: Key) -> Sequence[tuple[str, ...]]:
+        """Return the sets of tags that the series of a table have; for any thread."""
+        number = self._table_of.get(key)
+        return () if number is None else list(self._tables[number].shapes)
 
     def labeled(self, ids: Ids) -> list[LabeledSeries]:
         """Return the series of some IDs."""

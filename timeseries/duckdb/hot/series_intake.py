@@ -84,7 +84,7 @@ class SeriesIntake:
             self._staged.add(inserter, added)
 
     def forget(self, cursor: duckdb.DuckDBPyConnection, key: Key) -> None:
-        """Forget the series of a table, of which no sample is staged, but not their newest times."""
+        """Forget a table's series, none of which is staged, but not their newest times."""
         self._note_newest([key])
         self._staged.forget(cursor, key)
 

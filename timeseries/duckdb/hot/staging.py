@@ -20,7 +20,7 @@ from timeseries.duckdb.hot.rows import Rows, deserialize, oldest_ns, serialize
 from timeseries.duckdb.hot.staged_series import Chunk, StagedSeries
 from timeseries.duckdb.schema import Key, Schema, Table
 from timeseries.series_batch import VALUE_FIELD
-from timeseries.validation import FieldType
+from timeseries.validation import FIELD_TYPES, FieldType
 
 STAGING_TABLE = "staged"
 _DDL = (
@@ -107,6 +107,23 @@ class StagingTable:
     def rows(self, keys: Iterable[Key]) -> dict[Key, list[Rows]]:
         """Return the staged rows of some tables, in order of writing."""
         return {key: list(self._rows_of(key)) for key in keys}
+
+    def names(self, key: Key) -> Iterator[tuple[set[str], dict[str, FieldType]]]:
+        """Yield the tags and fields with values of a table's staged points; for any thread."""
+        for _, rows in list(self._rows.get(key, ())):
+            tags = {
+                tag for tag, texts in zip(rows.tags, rows.tag_values, strict=True) if any(texts)
+            }
+            yield (
+                tags,
+                {
+                    name: FIELD_TYPES[kind]
+                    for name, kind in zip(rows.fields, rows.kinds, strict=True)
+                },
+            )
+        if key in self.series.pending:
+            for tag_names in self.series.series.tags(key):
+                yield set(tag_names), {VALUE_FIELD: FieldType.FLOAT}
 
     def rows_only(self, key: Key) -> list[Rows]:
         """Return the staged rows of a table without the samples of numbered series."""

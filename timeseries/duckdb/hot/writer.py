@@ -131,6 +131,7 @@ class DuckDBWriter:
         tenants: Sequence[str] | None,
         *,
         before_ns: int = MAX_INT64 + 1,
+        are_own_moved: bool = True,
     ) -> tuple[dict[Key, Table], list[Table]]:
         """Return a measurement's tables, once every acknowledged point is in them, and others.
 
@@ -138,6 +139,7 @@ class DuckDBWriter:
             measurement: its name.
             tenants: whose tables, beside the one that all share; None for all.
             before_ns: tables with only samples of this time or later are the others.
+            are_own_moved: whether what is staged of tenants' own tables is moved into them.
 
         Raises:
             StoreUnavailableError: acknowledged samples can't be moved into them.
@@ -149,10 +151,11 @@ class DuckDBWriter:
             keys = [Key(owner, measurement) for owner in dict.fromkeys(("", *tenants))]
         later = {key for key in keys if self._oldest_ns.get(key, MIN_INT64) >= before_ns}
         keys = [key for key in keys if key not in later]
-        staged = set(self._staging.keys).intersection(keys)
+        moved = [key for key in keys if are_own_moved or not key.owner]
+        staged = set(self._staging.keys).intersection(moved)
         if staged:
             self._queue.run(lambda: self._try_flush(sorted(staged)))
-        for key in keys:
+        for key in moved:
             if key in self._flush_errors:
                 raise StoreUnavailableError(
                     f"Samples of {measurement!r} are staged but can't be moved into their table: "
@@ -186,6 +189,19 @@ class DuckDBWriter:
             if key not in self._flush_errors
             and (tenants is None or (key.owner and key.owner in tenants))
         }
+
+    def staged_names(
+        self, measurement: str, tenants: Sequence[str] | None
+    ) -> tuple[set[str], dict[str, FieldType]]:
+        """Return the tags and fields of what is staged of these tenants' own tables."""
+        tags, fields = set[str](), dict[str, FieldType]()
+        for key in self._staging.keys:
+            is_visible = key.owner and (tenants is None or key.owner in tenants)
+            if key.measurement == measurement and is_visible:
+                for own_tags, own_fields in self._staging.names(key):
+                    tags.update(own_tags)
+                    fields.update(own_fields)
+        return tags, fields
 
     @property
     def staged_points(self) -> int:
