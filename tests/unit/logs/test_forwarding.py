@@ -3,8 +3,10 @@
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ from logs.models import ForwardBatch, ForwardKind, LogForward
 from protocol.attempts import LogChunk
 from protocol.lines import LineEvent, LogLevel
 from tests.cast import BOX, NOON, Cast, scope_of
+from tests.fixtures.certificates import Authority, Pair
 from tests.fixtures.polling import eventually
 from tests.servers import free_port
 from tests.unit.alerting.servers import LOOPBACK, Hook, hook_server
@@ -295,6 +298,89 @@ def test_settings_are_checked_and_other_tenants_see_nothing(
             delete_forward(session, scope_of(cast.charlie), target.ident)
 
 
+class SecureReceiver:
+    """Reads messages of syslog over TLS as RFC 5425 frames them, after some time.
+
+    Attributes:
+        messages: what it has read of each connection that ended as it should.
+    """
+
+    def __init__(self, pair: Pair, *, delay_seconds: float) -> None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(pair.certificate, pair.key)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self._context = context
+        self._delay_seconds = delay_seconds
+        self.messages: list[bytes] = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"syslogs://127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def close(self) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+    def _serve(self) -> None:
+        with suppress(OSError):
+            while True:
+                plain, _ = self._socket.accept()
+                with (
+                    suppress(ssl.SSLError),
+                    self._context.wrap_socket(plain, server_side=True) as tls,
+                ):
+                    time.sleep(self._delay_seconds)
+                    received = b""
+                    while part := tls.recv(1000):  # raises unless TLS ends as it should
+                        received += part
+                    while received:
+                        size, _, received = received.partition(b" ")
+                        self.messages.append(received[: int(size)])
+                        received = received[int(size) :]
+
+
+@pytest.fixture
+def authority(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """An authority that this host trusts."""
+    authority = Authority(tmp_path / "ca", "ca")
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.certificate))
+    return authority
+
+
+def test_syslog_over_tls_gets_whole_messages_and_an_orderly_end(
+    sessions: SessionFactory, cast: Cast, attempt: Attempt, authority: Authority
+) -> None:
+    receiver = SecureReceiver(authority.issue("server"), delay_seconds=0.3)
+    target = Target.of(sessions, cast, ForwardKind.SYSLOG, receiver.url)
+    fill(sessions, attempt)
+    print_lines(
+        sessions, attempt, record("x" * 30_000 + "é", second=3), offset=_size(sessions, attempt)
+    )
+    assert target.forward() == 4
+    receiver.close()
+    assert len(receiver.messages) == 4
+    assert any(b'NVRM: "Xid" 79' in message for message in receiver.messages)
+    assert any(message.endswith("xé".encode()) for message in receiver.messages)
+    assert all(message.startswith(b"<") for message in receiver.messages)
+
+
+def test_syslog_over_tls_to_an_unknown_authority_says_so_and_waits(
+    sessions: SessionFactory, cast: Cast, attempt: Attempt, tmp_path: Path
+) -> None:
+    unknown = Authority(tmp_path / "unknown", "unknown")
+    receiver = SecureReceiver(unknown.issue("server"), delay_seconds=0)
+    target = Target.of(sessions, cast, ForwardKind.SYSLOG, receiver.url)
+    fill(sessions, attempt)
+    assert target.forward() == 0
+    receiver.close()
+    assert "certificate" in target.row.last_error
+    assert receiver.messages == []
+
+
 def _size(sessions: SessionFactory, attempt: Attempt) -> int:
     with sessions.begin() as session:
         return session.get_one(Attempt, attempt.id).log_bytes
@@ -308,15 +394,31 @@ def _answers(port: int) -> bool:
     return True
 
 
-@pytest.fixture
-def rsyslog(tmp_path: Path) -> Iterator[tuple[str, Callable[[], list[str]]]]:
+@pytest.fixture(params=["syslog", "syslogs"])
+def rsyslog(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> Iterator[tuple[str, Callable[[], list[str]]]]:
     """A real rsyslog that writes what it parses into a file."""
     program = shutil.which("rsyslogd") or "/usr/sbin/rsyslogd"
     if not Path(program).exists():
         pytest.skip("Debian package rsyslog")
     port, out = free_port(), tmp_path / "out"
+    tls = ""
+    if request.param == "syslogs":
+        if not any(Path("/usr/lib").glob("*/rsyslog/lmnsd_gtls.so")):
+            pytest.skip("Debian package rsyslog-gnutls")
+        authority = request.getfixturevalue("authority")
+        pair = authority.issue("rsyslog")
+        tls = (
+            f'global(DefaultNetstreamDriverCAFile="{authority.certificate}" '
+            f'DefaultNetstreamDriverCertFile="{pair.certificate}" '
+            f'DefaultNetstreamDriverKeyFile="{pair.key}")\n'
+        )
+        driver = ' StreamDriver.Name="gtls" StreamDriver.Mode="1" StreamDriver.AuthMode="anon"'
+    else:
+        driver = ""
     (tmp_path / "conf").write_text(
-        f'''module(load="imtcp")
+        f'''{tls}module(load="imtcp"{driver})
 input(type="imtcp" port="{port}" address="127.0.0.1")
 template(name="parsed" type="string"
   string="%pri%|%timestamp:::date-rfc3339%|%hostname%|%app-name%|%msgid%|%structured-data%|%msg%\\n")
@@ -329,7 +431,7 @@ action(type="omfile" file="{out}" template="parsed")
         try:
             eventually(lambda: _answers(port), what="rsyslog")
             yield (
-                f"syslog://127.0.0.1:{port}",
+                f"{request.param}://127.0.0.1:{port}",
                 lambda: out.read_text("utf-8").splitlines() if out.exists() else [],
             )
         finally:
