@@ -3,7 +3,7 @@
 Prometheus sends hundreds of metrics, and so samples of hundreds of tables, in each post. An insert
 into a table costs milliseconds, and tags take ten times the room of their sample: so the tags of a
 series are written once, and a commit has the ID of the series, time and value of each sample. They
-are moved into their tables when they are read or sealed, or when there are many.
+are moved into their tables, or to files, when they are read or sealed, or when there are many.
 
 A table is moved alone, so `staged_moved` has the last commit whose samples are in it. Commits are
 deleted once all their samples are moved. After a crash, series get new IDs.
