@@ -147,6 +147,10 @@ class Statements:
             "region != ''",
             "disk = ''",
             "region =~ /(?i)^(EAST|north)$/",
+            "usage > 40",
+            '"temperature"::field <= 50.5',
+            "usage != 12.25",
+            "-1 < usage",
         )
         first, second, third = (self._chance.choice(leaves) for _ in range(3))
         return self._chance.choice(

@@ -1,14 +1,18 @@
-"""WHERE: the span of time of a statement, and its conditions on tags.
+"""WHERE: the span of time of a statement, and its conditions on tags and fields.
 
-Those on tags are checked for each series; what a store can check by itself, it is given as
-matchers, so that it reads less.
+Those on tags are checked for each series, those on fields for each sample; what a store can check
+by itself, it is given as matchers, so that it reads less.
 """
 
+import operator as operators
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from core.clock import to_ns
 from timeseries.influxql.syntax import (
@@ -29,7 +33,23 @@ from timeseries.store import APPLIANCE_TAG, TagMatcher
 TIME = "time"
 _MAX_NS = 2**62
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_NUMBERS: Mapping[str, Callable[[Any, float], Any]] = {
+    "=": operators.eq,
+    "!=": operators.ne,
+    "<": operators.lt,
+    "<=": operators.le,
+    ">": operators.gt,
+    ">=": operators.ge,
+}
 Tags = Mapping[str, str]
+
+
+class _FieldComparison(NamedTuple):
+    """A condition on a field."""
+
+    field: str
+    operator: str
+    number: float
 
 
 class _Comparison(NamedTuple):
@@ -105,33 +125,95 @@ def holding(condition: Expression | None, tags: Sequence[Tags]) -> list[bool]:
     return [matches[text] is not comparison.is_negated for text in texts]
 
 
-def check_tags(condition: Expression | None, fields: Collection[str]) -> None:
-    """Check that a condition is about tags alone.
+def check_condition(condition: Expression | None, fields: Collection[str]) -> None:
+    """Check that a condition compares fields with numbers, and else tags.
 
     Raises:
-        StatementError: it is about one of these fields, or no condition.
+        StatementError: it does not.
     """
-    for comparison in _comparisons(condition):
+    for part in _leaves(condition):
+        if _field_comparison(part, fields) is not None:
+            continue
+        comparison = _comparison_of(part)
         if comparison.tag in fields or comparison.name.kind == "field":
             raise StatementError(
-                f"{comparison.tag!r} is a field. Conditions on fields are not supported: use tags."
+                f"{comparison.tag!r} is a field with numbers. Compare it with a number."
             )
 
 
+def fields_of(condition: Expression | None, fields: Collection[str]) -> list[str]:
+    """Return which of some fields a condition compares with numbers."""
+    comparisons = (_field_comparison(part, fields) for part in _leaves(condition))
+    return sorted({comparison.field for comparison in comparisons if comparison is not None})
+
+
+def holding_rows(
+    condition: Expression | None,
+    tags: Sequence[Tags],
+    series: NDArray[np.int64],
+    values: Mapping[str, NDArray[np.float64]],
+) -> NDArray[np.bool_]:
+    """Return for each row whether a condition holds.
+
+    Args:
+        condition: on tags and fields.
+        tags: those of each series.
+        series: the series of each row.
+        values: of the fields at each row, NaN where there is none: no comparison with it holds.
+    """
+    if isinstance(condition, Logical):
+        flags = [holding_rows(operand, tags, series, values) for operand in condition.operands]
+        combine = np.logical_and if condition.operator == "and" else np.logical_or
+        combined: NDArray[np.bool_] = combine.reduce(flags)
+        return combined
+    comparison = None if condition is None else _field_comparison(condition, values)
+    if comparison is None:
+        return np.array(holding(condition, tags), dtype=bool)[series]
+    own = values[comparison.field]
+    is_true: NDArray[np.bool_] = _NUMBERS[comparison.operator](own, comparison.number)
+    return is_true & ~np.isnan(own)
+
+
+def _field_comparison(part: Expression, fields: Collection[str]) -> _FieldComparison | None:
+    """Return a condition as the comparison of a field with a number; None if it is none."""
+    if not isinstance(part, Binary) or part.operator not in _NUMBERS:
+        return None
+    name, operator, number = part.left, part.operator, _number_of(part.right)
+    if number is None:
+        name, operator, number = part.right, _FLIPPED.get(operator, operator), _number_of(part.left)
+    if number is None or not isinstance(name, Name) or name.kind == "tag":
+        return None
+    return _FieldComparison(name.text, operator, number) if name.text in fields else None
+
+
+def _number_of(expression: Expression) -> float | None:
+    if isinstance(expression, Number):
+        return expression.value
+    if isinstance(expression, Binary) and expression.operator == "*":  # a number below 0
+        left, right = _number_of(expression.left), _number_of(expression.right)
+        return None if left is None or right is None else left * right
+    return None
+
+
 def matchers(
-    condition: Expression | None, tags: Collection[str], names: Mapping[str, str]
+    condition: Expression | None,
+    tags: Collection[str],
+    names: Mapping[str, str],
+    fields: Collection[str],
 ) -> tuple[list[TagMatcher], bool]:
     """Return what a store checks of a condition by itself, and whether that is all of it.
 
     Args:
-        condition: the condition on tags.
+        condition: the condition on tags and fields.
         tags: the tags that the measurement has.
         names: of appliances by ID: conditions are about names, and stores have IDs.
+        fields: those that the condition compares, which no store checks.
     """
     listed = list[TagMatcher]()
     is_exact = True
     for operand in _conjuncts(condition):
-        matcher = _matcher(operand, tags, names)
+        is_of_tags = not fields_of(operand, fields)
+        matcher = _matcher(operand, tags, names) if is_of_tags else None
         is_exact &= matcher is not None
         listed += [matcher] if matcher else []
     return listed, is_exact
@@ -199,13 +281,13 @@ def _conjuncts(condition: Expression | None) -> tuple[Expression, ...]:
     return (condition,)
 
 
-def _comparisons(condition: Expression | None) -> list[_Comparison]:
+def _leaves(condition: Expression | None) -> list[Expression]:
     """Return all comparisons of a condition."""
     if condition is None:
         return []
     if isinstance(condition, Logical):
-        return [part for operand in condition.operands for part in _comparisons(operand)]
-    return [_comparison_of(condition)]
+        return [part for operand in condition.operands for part in _leaves(operand)]
+    return [condition]
 
 
 def _comparison_of(condition: Expression) -> _Comparison:

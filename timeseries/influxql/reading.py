@@ -7,7 +7,14 @@ from functools import cached_property
 import numpy as np
 
 from timeseries.columns import SampleColumns
-from timeseries.influxql.conditions import Where, check_tags, holding, matchers
+from timeseries.influxql.conditions import (
+    Where,
+    check_condition,
+    fields_of,
+    holding,
+    holding_rows,
+    matchers,
+)
 from timeseries.influxql.windows import Floats, Integers
 from timeseries.promql.selection import Source
 from timeseries.store import (
@@ -61,7 +68,7 @@ class Measurement:
     def fields(self) -> list[str]:
         """The fields with numbers, sorted."""
         names = sorted(self.source.numbers_of(self.name))
-        check_tags(self.where.tags, set(names) - set(self.tags))
+        check_condition(self.where.tags, set(names) - set(self.tags))
         return names
 
     @cached_property
@@ -77,7 +84,22 @@ class Measurement:
         return {names.get(text, text) for text in texts if text}
 
     def samples(self, field: str) -> FieldSamples:
-        """Return the samples of a field whose series fulfill the condition."""
+        """Return the samples of a field that fulfill the condition."""
+        samples = self._read(field)
+        values = {
+            name: samples.values if name == field else _at_rows(self._read(name), samples)
+            for name in self._compared
+        }
+        is_wanted = holding_rows(self.where.tags, samples.tags, samples.series, values)
+        return FieldSamples(
+            samples.tags,
+            samples.series[is_wanted],
+            samples.times_ns[is_wanted],
+            samples.values[is_wanted],
+        )
+
+    def _read(self, field: str) -> FieldSamples:
+        """Return the samples of a field whose series may fulfill the condition."""
         self.source.check()
         conditions, _ = self._matchers
         query = SampleQuery(
@@ -90,7 +112,7 @@ class Measurement:
             max_samples=self.source.remaining,
         )
         parts = self.source.read(query) if self.start_ns < self.end_ns else []
-        return self._selected(parts)
+        return self._joined(parts)
 
     def aggregates(
         self, field: str, aggregate: Aggregate, interval_ns: int, group_tags: Sequence[str]
@@ -142,7 +164,12 @@ class Measurement:
 
     @cached_property
     def _matchers(self) -> tuple[list[tuple[str, str, str]], bool]:
-        return matchers(self.where.tags, self.tags, self.source.names)
+        return matchers(self.where.tags, self.tags, self.source.names, self._compared)
+
+    @cached_property
+    def _compared(self) -> list[str]:
+        """The fields that the condition compares with numbers."""
+        return fields_of(self.where.tags, set(self.fields) - set(self.tags))
 
     def _shown(self, tags: Tags) -> Tags:
         """Return tags as the user sees them: appliances have names, and tenants only for all."""
@@ -153,7 +180,7 @@ class Measurement:
             if text and (tag != TENANT_TAG or self.source.tenants is None)
         }
 
-    def _selected(self, parts: Sequence[SampleColumns]) -> FieldSamples:
+    def _joined(self, parts: Sequence[SampleColumns]) -> FieldSamples:
         tags = [self._shown(own) for part in parts for own in part.tags]
         lengths = np.concatenate([part.lengths for part in parts] or [np.zeros(0, dtype=np.int64)])
         series = np.repeat(np.arange(len(tags)), lengths)
@@ -161,5 +188,24 @@ class Measurement:
             [part.times_ns for part in parts] or [np.zeros(0, dtype=np.int64)]
         )
         values = np.concatenate([part.values for part in parts] or [np.zeros(0)])
-        is_wanted = np.array(holding(self.where.tags, tags), dtype=bool)[series]
-        return FieldSamples(tags, series[is_wanted], times_ns[is_wanted], values[is_wanted])
+        return FieldSamples(tags, series, times_ns, values)
+
+
+def _at_rows(samples: FieldSamples, rows: FieldSamples) -> Floats:
+    """Return the values of another field at the series and times of some rows, NaN without any."""
+    values = np.full(len(rows.times_ns), np.nan)
+    places = {tuple(sorted(tags.items())): at for at, tags in enumerate(samples.tags)}
+    order = np.lexsort((samples.times_ns, samples.series))
+    times_ns, sorted_values = samples.times_ns[order], samples.values[order]
+    bounds = np.searchsorted(samples.series[order], np.arange(len(samples.tags) + 1))
+    for series, tags in enumerate(rows.tags):
+        own = places.get(tuple(sorted(tags.items())))
+        at = np.flatnonzero(rows.series == series)
+        if own is None or not len(at):
+            continue
+        low, high = bounds[own], bounds[own + 1]
+        place_of = low + np.searchsorted(times_ns[low:high], rows.times_ns[at])
+        place_of = np.minimum(place_of, high - 1)
+        is_there = times_ns[place_of] == rows.times_ns[at]
+        values[at[is_there]] = sorted_values[place_of[is_there]]
+    return values

@@ -42,5 +42,13 @@ def test_a_statement_has_the_same_answer_in_every_store(store: Store) -> None:
     assert rows(
         f"SELECT power_watts, gpu FROM gpu WHERE {SPAN} AND appliance = 'node-2' AND gpu !~ /0/"
     ) == [({}, [[START, 200, "1"], [START + 10, 210, "1"], [START + 30, 230, "1"]])]
+    # Of the samples, too: it compares a field.
+    assert rows(f"SELECT power_watts FROM gpu WHERE {SPAN} AND power_watts > 220") == [
+        ({}, [[START + 30, 230], [START + 30, 230]])
+    ]
+    condition = "(105 > power_watts OR gpu = '1')"
+    assert rows(f"SELECT count(power_watts) FROM gpu WHERE {SPAN} AND {condition}") == [
+        ({}, [[START, 7]])
+    ]
     values = rows(f"SHOW TAG VALUES WITH KEY = appliance WHERE {SPAN} AND gpu = '0'")
     assert values == [({}, [["appliance", "node-1"], ["appliance", "node-2"]])]

@@ -7,8 +7,9 @@ the table of segments in the database: a file without its row does not count, an
 next start. Files are in a folder or in a bucket; see `files`.
 
 A sample is either in the measurement's table (*hot*) or in one segment, because the transaction
-that adds a segment also deletes the rows, or what was staged, that it was made of. Readers use the segments from memory and
-the table from the database: `Manifest.read` repeats a read if these two have changed in between.
+that adds a segment also deletes the rows, or what was staged, that it was made of. Readers use the
+segments from memory and the table from the database: `Manifest.read` repeats a read if these two
+have changed in between.
 """
 
 import hashlib
