@@ -13,7 +13,7 @@ import pytest
 import requests
 
 from core.ids import new_id
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from timeseries.duckdb.store import DuckDBStore
 from timeseries.influxdb.store import InfluxDBStore
 from timeseries.points import Batch
 from timeseries.store import RejectedPoint, Store
@@ -84,11 +84,7 @@ class FlushedVictoriaMetricsStore(VictoriaMetricsStore):
         return searchable
 
 
-def _duckdb_memory(_: pytest.FixtureRequest) -> Store:
-    return DuckDBStore(MEMORY)
-
-
-def _duckdb_file(request: pytest.FixtureRequest) -> Store:
+def _duckdb(request: pytest.FixtureRequest) -> Store:
     folder: Path = request.getfixturevalue("tmp_path")
     return DuckDBStore(folder / "samples.duckdb")
 
@@ -118,10 +114,9 @@ def _victoria_metrics(request: pytest.FixtureRequest) -> Store:
     return FlushedVictoriaMetricsStore(VictoriaMetricsClient(url), database=new_id())
 
 
-_EMBEDDED = Capabilities(declares_types=True)
 BACKENDS = {
-    "duckdb": Backend(_duckdb_memory, _EMBEDDED),
-    "duckdb-file": Backend(_duckdb_file, _EMBEDDED),
+    # In a file, as in production; the other tests keep it in memory.
+    "duckdb": Backend(_duckdb, Capabilities(declares_types=True)),
     "influxdb": Backend(_influxdb, Capabilities(keeps_negative_zero=False)),
     "victoriametrics": Backend(
         _victoria_metrics,
