@@ -39,7 +39,6 @@ from tests.cast import NOON, Cast, FrozenClock, make_cast
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
 
-
 # The folders of tests are in memory where there is as much room: a disk takes ten milliseconds to
 # store what servers and stores sync, thousands of times.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 * 2**30  # noqa: S108 - pytest makes a folder of the user

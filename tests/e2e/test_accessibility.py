@@ -130,6 +130,7 @@ def test_the_pages_before_signing_in_have_no_serious_fault(open_browser: OpenBro
         assert faults_in(page, (WIDE_LIGHT, NARROW_DARK)) == []
 
 
+@pytest.mark.nightly
 def test_answers_that_no_link_leads_to_have_no_serious_fault(open_browser: OpenBrowser) -> None:
     page = open_browser()
     sign_in(page, ALICE)

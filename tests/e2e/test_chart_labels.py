@@ -8,7 +8,7 @@ from playwright.sync_api import FloatRect, Locator, Page, expect
 from tests.deployment import ALICE
 from tests.e2e.test_dashboards import SLOW_MS, panel
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(240)]
 SignIn = Callable[..., Page]
 WIDTHS = (1440, 390)
 IS_WHOLE = "all => all.every(box => box.scrollHeight <= box.clientHeight)"

@@ -89,6 +89,7 @@ def test_alice_reads_downloads_and_enlarges_charts(sign_in: SignIn, tmp_path: Pa
     expect(page.locator("[name=metric]")).to_have_value("gpu.power_watts")
 
 
+@pytest.mark.nightly
 def test_alice_moves_through_time_and_compares(sign_in: SignIn) -> None:
     page = open_appliance(sign_in)
     page.get_by_role("button", name="Compare", exact=True).click()
@@ -122,6 +123,7 @@ def test_alice_moves_through_time_and_compares(sign_in: SignIn) -> None:
     screenshot(page, "12-appliance")
 
 
+@pytest.mark.nightly
 def test_alice_goes_to_a_gpu_and_through_time_by_keys(sign_in: SignIn) -> None:
     page = sign_in(ALICE)
     expect(page.locator(".vdd-card").first).to_be_visible()

@@ -13,7 +13,7 @@ from tests.e2e.conftest import STEP_MS, screenshot
 from tests.e2e.walking import sign_in
 from tests.fixtures.file_modes import no_umask
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 
 
 def test_a_frozen_server_is_visible_on_dashboards_and_lists(

@@ -10,7 +10,7 @@ from tests.deployment import ALICE
 from tests.e2e.axe import faults_of
 from tests.e2e.conftest import screenshot
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(240)]
 SignIn = Callable[..., Page]
 # The demo submits jobs for slices once its agents run.
 SLOW_MS = 120_000

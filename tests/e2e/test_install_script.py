@@ -21,7 +21,12 @@ from tests.e2e.conftest import STEP_MS
 from tests.e2e.walking import sign_in
 from tests.servers import require_root, running
 
-pytestmark = [pytest.mark.needs_root, pytest.mark.needs_chromium, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.nightly,
+    pytest.mark.needs_root,
+    pytest.mark.needs_chromium,
+    pytest.mark.timeout(240),
+]
 NAME = "dgx-07"
 
 

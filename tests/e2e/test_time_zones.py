@@ -20,7 +20,7 @@ from tests.e2e.walking import sign_in
 from tests.fixtures.file_modes import no_umask
 from tests.fixtures.polling import eventually
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 KOLKATA, NEW_YORK = ZoneInfo("Asia/Kolkata"), ZoneInfo("America/New_York")
@@ -173,9 +173,9 @@ def clock_at(places: Sequence[float], middle: datetime, zone: ZoneInfo) -> list[
     [
         (KOLKATA, RECENT),
         # On the days of the changes there are hours before and after them, too.
-        pytest.param(NEW_YORK, RECENT, marks=pytest.mark.nightly),
-        pytest.param(NEW_YORK, SPRING, marks=pytest.mark.nightly),
-        pytest.param(NEW_YORK, AUTUMN, marks=pytest.mark.nightly),
+        (NEW_YORK, RECENT),
+        (NEW_YORK, SPRING),
+        (NEW_YORK, AUTUMN),
     ],
     ids=["Kolkata", "New York", "New York in spring", "New York in autumn"],
 )

@@ -49,6 +49,7 @@ def store() -> Iterator[Store]:
     opened.close()
 
 
+@pytest.mark.nightly
 def test_random_statements_have_the_answers_that_influxdb_gives(url: str, store: Store) -> None:
     chance = random.Random(20_261_126)  # noqa: S311 - not for secrets
     statements = Statements(chance, START_SECONDS, SECONDS)

@@ -100,6 +100,7 @@ def data_of(answer: Answer) -> dict[str, Any]:
     return data
 
 
+@pytest.mark.nightly
 def test_random_expressions_have_the_values_that_prometheus_gives(url: str, store: Store) -> None:
     generated = Expressions(random.Random(20_261_126))  # noqa: S311 - not for secrets
     grid = Grid(START_MS + 600_000, STEP_MS, 45)

@@ -490,7 +490,7 @@ def world(sessions: SessionFactory, store: Store, clock: FrozenClock, cast: Cast
     return world
 
 
-@pytest.mark.parametrize("first_seed", [0, 4])
+@pytest.mark.parametrize("first_seed", [0, pytest.param(4, marks=pytest.mark.nightly)])
 def test_every_receiver_ends_with_the_current_state(world: World, first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 4):
         play(world, seed)
