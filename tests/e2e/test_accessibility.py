@@ -1,7 +1,6 @@
 """axe-core finds no serious issue on any page of any role, wide or narrow, light or dark.
 
-The nightly run looks at every role in every look; the usual one at the admin's pages in one look,
-and at those that only the operator has in another.
+The nightly run looks at every role in every look; the usual one at the pages before signing in.
 
 The pages are found by following links, so that a new one is looked at without being named here.
 """
