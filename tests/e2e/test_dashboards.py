@@ -146,6 +146,7 @@ def test_alice_goes_to_a_gpu_and_through_time_by_keys(sign_in: SignIn) -> None:
     expect(page.locator(".vd-sidebar")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_alice_filters_the_fleet_by_its_address_and_opens_a_gpu_from_the_heat_map(
     sign_in: SignIn, demo: Demo
 ) -> None:

@@ -20,7 +20,7 @@ from tests.fixtures.mariadb import mariadb_server
 from tests.fixtures.polling import eventually
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 
-pytestmark = [pytest.mark.needs_mariadb, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_mariadb, pytest.mark.timeout(180)]
 
 Get = Callable[[str], requests.Response]
 # For an outage of seconds: one of the database, and one for each kind of skipped task.

@@ -15,6 +15,8 @@ import requests
 from tests.fixtures.databases import influxdb
 from timeseries.lineprotocol.parser import NS_PER_UNIT, parse
 
+pytestmark = pytest.mark.nightly
+
 NOW_NS = 1_700_000_000_000_000_000
 EARLIEST_NOW_NS = 1_700_000_000_000_000_001
 TYPES = {float: "float", int: "integer", bool: "boolean", str: "string"}
