@@ -24,6 +24,7 @@ from collector.data_dir import Identity
 from collector.gpu_slices.build import build_slices
 from collector.heartbeats import HeartbeatBuilder
 from collector.jobs.attempts import AttemptRunner
+from collector.jobs.build import build_preparations
 from collector.jobs.executors import build_executor
 from collector.jobs.storage import StorageReporter
 from collector.logs.shipping import HostLogs
@@ -260,6 +261,7 @@ class Agent:
             registry_token=self._registry_token,
             stop_grace_seconds=self._config.stop_grace_seconds,
             slices=self._slices,
+            preparations=build_preparations(self._config),
             clock=self._clock,
         )
 

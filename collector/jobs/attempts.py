@@ -5,7 +5,7 @@ while the portal was unreachable could be started a second time.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -15,6 +15,7 @@ import msgspec
 from collector.data_dir import load_json, save_json
 from collector.gpu_slices.base import GPUSlices, SliceError
 from collector.jobs.log_shipping import LogShipper
+from collector.jobs.preparations import Preparation, PreparationError, Preparations, failed
 from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
 from collector.jobs.slices import (
     Allocation,
@@ -87,6 +88,7 @@ class AttemptRunner:
         stop_grace_seconds: float = 10.0,
         registry_token: CurrentRegistryToken | None = None,
         slices: GPUSlices | None = None,
+        preparations: Sequence[Preparation] = (),
         clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
@@ -111,6 +113,7 @@ class AttemptRunner:
         self.tunnel_wanted = Event()
         self.step_wanted = Event()
         self._slices = AttemptSlices(slices, wake=self.step_wanted.set)
+        self._preparations = Preparations(preparations)
 
     @property
     def generation(self) -> int:
@@ -175,6 +178,7 @@ class AttemptRunner:
             log.info("executor %s is available", self._executor.name)
         self._is_available = self._has_observed = True
         observed = self._slices.review(observed, self._executor.container_ids())
+        observed = self._preparations.review(observed)
         with self._lock:
             self._observed = with_uuids(observed, self._state.allocations)
             self._remember(self._observed)
@@ -198,6 +202,10 @@ class AttemptRunner:
             self._slices.forget_all_but(starting)
             for action in actions:
                 self._execute(action)
+            listed = {spec.attempt_id for spec in desired.attempts}
+            self._preparations.keep_only(
+                starting, listed | {*desired.stopping} | self._observed.keys()
+            )
             self._probe(desired.probe)
 
     def _probe(self, order: ProbeOrder | None) -> None:
@@ -320,7 +328,7 @@ class AttemptRunner:
                 for attempt_id, observation in self._state.remembered.items()
                 if observation.state.is_final
             }
-        merged = {**self._observed, **ended}
+        merged = {**self._preparations.observations(), **self._observed, **ended}
         return [merged[attempt_id] for attempt_id in sorted(merged)]
 
     def _remember(self, observed: Mapping[str, AttemptObservation]) -> None:
@@ -355,7 +363,7 @@ class AttemptRunner:
             log.warning("%s: %s", type(action).__name__.lower(), error)
 
     def _start(self, spec: AttemptSpec) -> None:
-        """Start an attempt; one with a slice once that is made."""
+        """Start an attempt once its slice, data and network are there."""
         if spec.gpu_slice is not None:
             try:
                 access = self._slices.prepared(spec.attempt_id, spec.gpu_slice)
@@ -366,8 +374,15 @@ class AttemptRunner:
                 return  # a later step starts it
             self._store_uuid(spec.attempt_id, access.slice_uuid)
             spec = with_slice(spec, access)
+        try:
+            prepared = self._preparations.prepared(spec)
+        except PreparationError as error:
+            self._mark(failed(spec.attempt_id, error))
+            return
+        if prepared is None:
+            return  # a later step starts it
         log.info("attempt %s (%s) should run", spec.attempt_id, spec.name)
-        self._executor.start(spec)
+        self._executor.start(prepared)
 
     def _mark(self, observation: AttemptObservation) -> None:
         with self._lock:
@@ -384,8 +399,9 @@ class AttemptRunner:
                 save_json(self._state_path, self._state)
 
     def close(self) -> None:
-        """End what makes slices; those of attempts stay."""
+        """End what prepares attempts; what they use stays."""
         self._slices.close()
+        self._preparations.close()
 
     def _forget(self, attempt_id: str) -> None:
         self._shipper.forget(attempt_id)

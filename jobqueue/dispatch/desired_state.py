@@ -16,6 +16,9 @@ from sqlalchemy.orm import Session
 from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
+from datasets.staging import dataset_orders, staged_datasets
+from jobqueue.gangs.frameworks import framework_env
+from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.arrays import array_env
 from jobqueue.jobs.idle_limits import idle_message
@@ -26,6 +29,7 @@ from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
 from jobqueue.models import Attempt, JobEvent
 from jobqueue.partitions.orders import ordered_partitions
+from jobqueue.results.folders import output_folders
 from jobqueue.states import ALLOCATED_STATES, ATTEMPT_TRANSITIONS, AttemptState, JobState, Reason
 from jobqueue.storage.service import storage_generation
 from protocol.attempts import (
@@ -37,6 +41,7 @@ from protocol.attempts import (
     ProbeResult,
     RegistryToken,
 )
+from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerSpec, JobKind
 from tenants.fleet.appliances import bump_generation
@@ -55,6 +60,8 @@ _FAILURE_REASONS = frozenset(
         Reason.START_FAILED,
         Reason.GPU_SLICE_FAILED,
         Reason.GPU_FAULT_OF_NEIGHBOR,
+        Reason.DATA_UNAVAILABLE,
+        Reason.NETWORK_FAILED,
         Reason.EXECUTOR_ERROR,
         Reason.SIGNAL,
         Reason.TIME_LIMIT,
@@ -109,13 +116,14 @@ def desired_state(
     images += [probe.image] if probe and probe.image else []
     return DesiredState(
         generation=generation,
-        attempts=[_spec(a, box) for a in running],
+        attempts=_specs(session, appliance_id, running, box),
         stopping=[a.id for a in attempts if _is_stopping(a)],
         registry=_registry_token(session, appliance_id, images, registry, now),
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
         gpu_partitions=ordered_partitions(session, appliance_id),
+        datasets=dataset_orders(session, appliance_id, box),
     )
 
 
@@ -223,10 +231,28 @@ def allocated_attempts(session: Session, condition: ColumnElement[bool]) -> list
     return list(session.scalars(statement).unique())
 
 
-def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
+def _specs(
+    session: Session, appliance_id: str, attempts: Sequence[Attempt], box: SecretBox
+) -> list[AttemptSpec]:
+    gangs = gangs_of(session, attempts)
+    mounts = {attempt.id: attempt.job.datasets for attempt in attempts if attempt.job.datasets}
+    staged = staged_datasets(session, appliance_id, mounts, box)
+    outputs = output_folders(session, attempts)
+    return [
+        structs.replace(
+            _spec(attempt, box, gangs.get(attempt.id)),
+            datasets=staged.get(attempt.id, []),
+            outputs=outputs.get(attempt.id),
+        )
+        for attempt in attempts
+    ]
+
+
+def _spec(attempt: Attempt, box: SecretBox, gang: Gang | None) -> AttemptSpec:
     job = attempt.job
     container = msgspec.convert(job, ContainerSpec, from_attributes=True)
-    fields = structs.asdict(container) | {"env": {**job.env, **array_env(job)}}
+    env = {**framework_env(job, gang), **job.env, **array_env(job)}
+    fields = structs.asdict(container) | {"env": env}
     return AttemptSpec(
         attempt_id=attempt.id,
         job_id=job.id,
@@ -235,6 +261,9 @@ def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
         gpu_slice=msgspec.convert(attempt.gpu_slice, GPUSlice | None),
         is_service=job.kind is JobKind.SERVICE,
         container_policy=job.container_policy.value,
+        gang=gang,
+        network=network_of(job).value,
+        uses_rdma=job.uses_rdma,
         **fields,
     )
 

@@ -1,0 +1,1 @@
+"""The private networks of gangs on this appliance."""

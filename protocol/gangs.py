@@ -1,0 +1,122 @@
+"""The members of a gang: who they are, how their framework finds them, and their network.
+
+Each member is an attempt of its own, on its own or on the same appliance. A gang has a *rank* for
+each: 0 to `size - 1`.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+
+class Framework(StrEnum):
+    """What starts the processes of a job on several appliances, and what they expect."""
+
+    NONE = "none"
+    TORCH = "torch"
+    TENSORFLOW = "tensorflow"
+    PADDLE = "paddle"
+    MPI = "mpi"
+    RAY = "ray"
+    JAX = "jax"
+
+
+LED_BY_FIRST = frozenset({Framework.MPI, Framework.RAY})
+"""Frameworks whose other members serve the first, and end well with it."""
+
+
+class JobNetwork(StrEnum):
+    """The network of a job's containers.
+
+    `bridge` is the engine's own, `gang` a private one of the members of a gang, `host` that of the
+    appliance.
+    """
+
+    BRIDGE = "bridge"
+    GANG = "gang"
+    HOST = "host"
+
+
+class GangMember(msgspec.Struct, frozen=True, kw_only=True):
+    """A member as the others know it: `address` is in the gang's network, or its appliance's."""
+
+    rank: int
+    name: str
+    address: str
+    appliance_id: str
+
+
+class GangAppliance(msgspec.Struct, frozen=True, kw_only=True):
+    """An appliance of a gang's network.
+
+    Attributes:
+        address: where its agent sends and receives the gang's packets.
+        wireguard_public_key: of its agent; "" where it has none.
+        is_encrypted: whether packets between it and the receiving appliance are: their sites
+            differ, or the tenant encrypts all.
+        ranks: the members there.
+    """
+
+    appliance_id: str
+    address: str
+    wireguard_public_key: str = ""
+    is_encrypted: bool = False
+    ranks: list[int] = []
+
+
+class GangNetwork(msgspec.Struct, frozen=True, kw_only=True):
+    """The private network of a gang: Ethernet over VXLAN, between sites in WireGuard.
+
+    Attributes:
+        vni: its number, which no other gang has at the same time.
+        subnet: such as `10.96.0.0/16`; other gangs may have the same.
+        wireguard_port: the UDP port of each appliance's tunnel of this gang.
+        allows_egress: whether members also have the engine's bridge, and so reach the outside.
+        appliances: all of them, this one too.
+    """
+
+    vni: int
+    subnet: str
+    wireguard_port: int
+    allows_egress: bool = False
+    appliances: list[GangAppliance] = []
+
+
+class Gang(msgspec.Struct, frozen=True, kw_only=True):
+    """What a member's appliance gets to know of its gang.
+
+    Attributes:
+        gang_id: of the gang; with it start the names of what the agent makes.
+        rank: of this member.
+        members: all, by rank.
+        framework: for what only an agent can do, such as MPI's launcher.
+        network: None with the engine's bridge or the host's network.
+    """
+
+    gang_id: str
+    rank: int
+    members: list[GangMember]
+    framework: Framework = Framework.NONE
+    network: GangNetwork | None = None
+
+
+class NetworkAbilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What an appliance offers to gangs, in its inventory.
+
+    Attributes:
+        address: where other appliances of its site reach its agent; "" makes no networks.
+        public_address: where appliances of other sites do; "" if they can't.
+        wireguard_public_key: "" where WireGuard can't run.
+        can_make_networks: whether the agent may make interfaces.
+        rdma_devices: such as `mlx5_0`.
+        has_gpudirect_storage: whether the driver of GPUDirect Storage is loaded.
+        problem: why it can't make networks.
+    """
+
+    address: str = ""
+    public_address: str = ""
+    wireguard_public_key: str = ""
+    can_make_networks: bool = False
+    rdma_devices: list[str] = []
+    has_gpudirect_storage: bool = False
+    problem: str = ""
