@@ -146,7 +146,9 @@ class DataPart(Base):
     """A part of content in a tenant's store: of manifests' pages, uploads and results.
 
     Attributes:
+        is_in_bucket: whether it is in the tenant's bucket, not in the portal's store.
         last_used_at: when it was last stored or announced; an unused part is deleted a day later.
+        is_deleting: whether its content is being deleted; see `datasets.parts`.
     """
 
     __tablename__ = "data_parts"
@@ -155,8 +157,8 @@ class DataPart(Base):
     sha256: Mapped[str] = mapped_column(String(SHA256_LENGTH), primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     is_in_bucket: Mapped[bool] = mapped_column(default=False)
-    """Whether it is in the tenant's bucket, not in the portal's store."""
     last_used_at: Mapped[datetime] = mapped_column(index=True)
+    is_deleting: Mapped[bool] = mapped_column(default=False, index=True)
 
 
 class VersionPart(Base):

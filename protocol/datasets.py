@@ -17,12 +17,15 @@ import msgspec
 
 PART_BYTES = 64 * 1024**2
 MAX_PAGE_FILES = 10_000
+MAX_PAGE_PARTS = 110_000
 MAX_FILES = 5_000_000
 MAX_PATH_LENGTH = 1024
 MAX_PAGE_BYTES = 4 * 1024**2
 """Of a page, as it is stored: MessagePack, compressed by zlib."""
 SHA256_LENGTH = 64
 Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+Hash = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]
+"""A SHA-256 as bytes."""
 Path = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_PATH_LENGTH)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 
@@ -30,19 +33,20 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 class ManifestPart(msgspec.Struct, frozen=True, array_like=True):
     """A part of the content."""
 
-    sha256: bytes
-    size_bytes: int
+    sha256: Hash
+    size_bytes: Annotated[int, msgspec.Meta(ge=1, le=PART_BYTES)]
 
 
 class ManifestFile(msgspec.Struct, frozen=True, array_like=True):
     """A file: its content begins at `offset` of the part with the index `part` of its page.
 
-    A file above `PART_BYTES` takes whole parts of its own; its page has them all.
+    A file above `PART_BYTES` takes whole parts of its own; its page has them all. An empty file is
+    in no part: its `part` and `offset` are 0.
     """
 
     path: Path
     size_bytes: Count
-    sha256: bytes
+    sha256: Hash
     part: int
     offset: int = 0
     is_executable: bool = False
@@ -51,8 +55,8 @@ class ManifestFile(msgspec.Struct, frozen=True, array_like=True):
 class ManifestPage(msgspec.Struct, frozen=True, array_like=True):
     """Files in the order of their paths, with the parts that hold them."""
 
-    files: list[ManifestFile]
-    parts: list[ManifestPart]
+    files: Annotated[list[ManifestFile], msgspec.Meta(max_length=MAX_PAGE_FILES)]
+    parts: Annotated[list[ManifestPart], msgspec.Meta(max_length=MAX_PAGE_PARTS)]
 
 
 class PageEntry(msgspec.Struct, frozen=True, kw_only=True):

@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("size_bytes", sa.BigInteger(), nullable=False),
         sa.Column("is_in_bucket", sa.Boolean(), nullable=False),
         sa.Column("last_used_at", UTCDateTime(), nullable=False),
+        sa.Column("is_deleting", sa.Boolean(), nullable=False),
         sa.ForeignKeyConstraint(
             ["tenant_id"], ["tenants.id"], name=op.f("fk_data_parts_tenant_id"), ondelete="CASCADE"
         ),
@@ -56,6 +57,9 @@ def upgrade() -> None:
     with op.batch_alter_table("data_parts", schema=None) as batch_op:
         batch_op.create_index(
             batch_op.f("ix_data_parts_last_used_at"), ["last_used_at"], unique=False
+        )
+        batch_op.create_index(
+            batch_op.f("ix_data_parts_is_deleting"), ["is_deleting"], unique=False
         )
 
     op.create_table(
@@ -383,6 +387,7 @@ def upgrade() -> None:
             "ix_job_artifact_parts_tenant_id_sha256", ["tenant_id", "sha256"], unique=False
         )
 
+    op.add_column("tenant_quotas", sa.Column("max_data_bytes", sa.BigInteger(), nullable=True))
     op.add_column("attempts", sa.Column("staging", sa.JSON(), nullable=True))
     for name in _SETTINGS:
         op.add_column(
@@ -396,6 +401,7 @@ def downgrade() -> None:
     for name in reversed(_SETTINGS):
         op.drop_column("tenant_queue_settings", name)
     op.drop_column("attempts", "staging")
+    op.drop_column("tenant_quotas", "max_data_bytes")
     op.drop_table("job_artifact_parts")
     op.drop_table("job_artifacts")
     op.drop_table("dataset_version_parts")
