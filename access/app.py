@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from access.agents import AgentEndpoints
 from access.database import Database
+from access.datasets import AgentDatasets, PartTransfers
 from access.errors import HANDLERS, error_response, on_bug
 from access.identity.auth import Authenticator, AuthFailureLimiter
 from access.ingest.collectd import CollectdEndpoint
@@ -42,6 +43,7 @@ from core.db import SessionFactory
 from core.quantities import format_duration
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
+from datasets.parts import PartStore
 from jobqueue.images.tokens import RegistryTokens
 from logs.ingest import LineRates
 from protocol.tunnel import TUNNEL_PATH
@@ -102,6 +104,8 @@ def create_access_app(
     otlp = OTLPEndpoint(authenticator, receiver, max_body_bytes=max_bytes)
     public = PublicEndpoints(settings, sessions, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
+    transfers = PartTransfers(database, PartStore(settings), clock)
+    datasets = AgentDatasets(authenticator, database, transfers)
     url = settings.resolved_internal_url
     forwarder = Forwarder(url, secret=secret_key(settings), tls=internal_tls(settings))
     tunnels = Tunnels(database, authenticator, forwarder)
@@ -129,6 +133,12 @@ def create_access_app(
         Route("/agent/v1/storage", agents.storage, methods=["POST"]),
         Route("/agent/v1/logs", agents.logs, methods=["POST"]),
         Route("/agent/v1/lines", agents.lines, methods=["POST"]),
+        Route("/agent/v1/parts/{sha256}", datasets.part, methods=["GET"]),
+        Route("/agent/v1/parts/{sha256}", datasets.put_part, methods=["PUT"]),
+        Route("/agent/v1/datasets/{version_id}/pages/{sha256}", datasets.page, methods=["GET"]),
+        Route("/agent/v1/datasets/{version_id}/pages/{sha256}", datasets.put_page, methods=["PUT"]),
+        Route("/agent/v1/datasets/{version_id}/head", datasets.head, methods=["GET"]),
+        Route("/agent/v1/datasets/{version_id}/head", datasets.put_head, methods=["POST"]),
         Route("/agent/v1/transfer", transfer.download, methods=["GET"]),
         Route("/agent/v1/transfer", transfer.upload, methods=["POST"]),
         Route("/agent/v1/certificate", agents.certificate, methods=["POST"]),

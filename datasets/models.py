@@ -80,7 +80,10 @@ class TenantDataSettings(Base):
 
 
 class Dataset(Base):
-    """A dataset: a name and a source, of which versions are made."""
+    """A dataset: a name and a source, of which versions are made.
+
+    `last_number` is that of the latest version, also if that was deleted.
+    """
 
     __tablename__ = "datasets"
     __table_args__ = (UniqueConstraint("tenant_id", "name"),)
@@ -96,11 +99,19 @@ class Dataset(Base):
     kind: Mapped[SourceKind] = mapped_column(enum_column(SourceKind))
     source_url: Mapped[str] = mapped_column(String(MAX_URL_LENGTH), default="")
     connection_id: Mapped[str | None] = reference("data_connections.id", ondelete="SET NULL")
+    last_number: Mapped[int] = mapped_column(default=0)
     created_at: Mapped[datetime]
     user: Mapped[User | None] = relationship(lazy="joined")
     versions: Mapped[list["DatasetVersion"]] = relationship(
         back_populates="dataset", order_by="DatasetVersion.number", lazy="selectin"
     )
+    connection: Mapped[DataConnection | None] = relationship(lazy="joined")
+
+    @property
+    def newest(self) -> "DatasetVersion | None":
+        """The newest version that is ready, if any."""
+        ready = [version for version in self.versions if version.state is VersionState.READY]
+        return ready[-1] if ready else None
 
 
 class DatasetVersion(Base):
@@ -109,7 +120,10 @@ class DatasetVersion(Base):
     Attributes:
         digest: of the manifest; None until it is ready.
         head: the `ManifestHead` as JSON.
-        indexing_appliance_id: the appliance whose agent reads the source.
+        indexing_appliance_id: the appliance whose agent reads the source; None while none can.
+        requested_appliance_id: the appliance that a user chose for that, and no other.
+        upload_key: names the files that are uploaded, for a client that resumes.
+        active_at: when agent or client last made progress.
         parts_stored: whether all its parts are in the portal's store.
     """
 
@@ -129,17 +143,28 @@ class DatasetVersion(Base):
     state: Mapped[VersionState] = mapped_column(enum_column(VersionState), index=True)
     message: Mapped[str] = mapped_column(Text, default="")
     digest: Mapped[str | None] = mapped_column(String(SHA256_LENGTH))
-    head: Mapped[dict[str, Any] | None]
+    head: Mapped[dict[str, Any] | None] = mapped_column(deferred=True)
     file_count: Mapped[int] = mapped_column(BigInteger, default=0)
     total_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     indexing_appliance_id: Mapped[str | None] = reference(
         "appliances.id", ondelete="SET NULL", index=True
     )
+    requested_appliance_id: Mapped[str | None] = reference("appliances.id", ondelete="SET NULL")
+    upload_key: Mapped[str | None] = mapped_column(String(SHA256_LENGTH))
     indexed_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     parts_stored: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime]
+    active_at: Mapped[datetime]
     ready_at: Mapped[datetime | None]
     dataset: Mapped[Dataset] = relationship(back_populates="versions", lazy="joined")
+    indexing_appliance: Mapped[Appliance | None] = relationship(
+        foreign_keys=[indexing_appliance_id], lazy="joined"
+    )
+
+    @property
+    def label(self) -> str:
+        """Its dataset's name with its number, as jobs refer to it."""
+        return f"{self.dataset.name}@{self.number}"
 
 
 class DataPart(Base):

@@ -6,6 +6,7 @@ from typing import Any
 from sqlalchemy.orm import Session
 
 from core.secretbox import SecretBox
+from datasets.indexing import index_orders
 from protocol.datasets import DatasetOrders, StagedDataset
 
 
@@ -29,4 +30,4 @@ def staged_datasets(
 
 def dataset_orders(session: Session, appliance_id: str, box: SecretBox) -> DatasetOrders:
     """Return what an appliance should fetch, keep and index, apart from its attempts."""
-    return DatasetOrders()
+    return DatasetOrders(index=index_orders(session, appliance_id, box))

@@ -76,10 +76,26 @@ def decode_page(data: bytes, sha256: str) -> ManifestPage:
     Raises:
         ValueError: it has another hash, is no page, or describes files that can't be.
     """
+    check_page_data(data, sha256)
+    page = unpack_page(data)
+    _check_page(page, _Order())
+    return page
+
+
+def check_page_data(data: bytes, sha256: str) -> None:
+    """Raise ValueError if a page is too large, or not the one with a hash."""
     if len(data) > MAX_PAGE_BYTES:
         raise ValueError(f"The page has {len(data)} bytes, of at most {MAX_PAGE_BYTES}.")
     if content_hash(data) != sha256:
         raise ValueError(f"The page is not the one with the SHA-256 {sha256}. Send it again.")
+
+
+def unpack_page(data: bytes) -> ManifestPage:
+    """Return a page whose files were checked before; `decode_page` checks them.
+
+    Raises:
+        ValueError: it is no page.
+    """
     unpacker = zlib.decompressobj()
     try:
         raw = unpacker.decompress(data, MAX_PAGE_BYTES)
@@ -88,7 +104,6 @@ def decode_page(data: bytes, sha256: str) -> ManifestPage:
         raise ValueError(f"The page can't be read: {error}.") from error
     if page is None:
         raise ValueError(f"The page is truncated, or unpacks to over {MAX_PAGE_BYTES} bytes.")
-    _check_page(page)
     return page
 
 
@@ -140,23 +155,25 @@ def check_head(head: ManifestHead) -> None:
         raise ValueError("The pages of the manifest are not in the order of their paths.")
 
 
-def check_pages(head: ManifestHead, pages: Iterable[ManifestPage]) -> None:
-    """Check the pages of a head against it, one in memory at a time.
+def checked_pages(head: ManifestHead, pages: Iterable[bytes]) -> Iterator[ManifestPage]:
+    """Check the stored pages of a head and yield them, one in memory at a time.
 
     Raises:
-        ValueError: a page is not as its entry says, a path is twice in the manifest, is out of
-            order, or is both a file and a folder.
+        ValueError: a page is not as its entry says, can't be read, or has a path that is in the
+            manifest twice, out of order, or both a file and a folder.
     """
     check_head(head)
     order = _Order()
-    for entry, page in zip(head.pages, pages, strict=True):
-        if not page.files or entry_of(page, entry.sha256) != entry:
+    for entry, data in zip(head.pages, pages, strict=True):
+        check_page_data(data, entry.sha256)
+        page = unpack_page(data)
+        _check_page(page, order)
+        if entry_of(page, entry.sha256) != entry:
             raise ValueError(
                 f"The page {entry.sha256} from {entry.first_path!r} on has other files than the "
                 "head of the manifest says."
             )
-        for file in page.files:
-            order.check(file.path)
+        yield page
 
 
 class ManifestWriter:
@@ -318,10 +335,9 @@ class _Order:
         self._last = path
 
 
-def _check_page(page: ManifestPage) -> None:
+def _check_page(page: ManifestPage, order: "_Order") -> None:
     if not page.files:
         raise ValueError("The page has no files.")
-    order = _Order()
     part_index, position = 0, 0
     for file in page.files:
         if not safe_path(file.path):

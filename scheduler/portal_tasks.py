@@ -41,6 +41,7 @@ class PortalTasks:
         context: the scheduler.
         store: has the samples.
         delete_images: deletes the images of a tenant that is removed.
+        delete_data: deletes its uploads and results.
     """
 
     def __init__(
@@ -50,11 +51,13 @@ class PortalTasks:
         store: Store,
         *,
         delete_images: Callable[[str], None],
+        delete_data: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._context = context
         self._store = store
         self._delete_images = delete_images
+        self._delete_data = delete_data
         self._budgets = MessageBudgets.of(settings)
 
     def table(self) -> Sequence[PeriodicTask]:
@@ -171,6 +174,7 @@ class PortalTasks:
                 logs=LogFiles(self._settings.resolved_log_url),
                 folder=self._settings.exports_dir,
                 delete_images=self._delete_images,
+                delete_data=self._delete_data,
                 forget=forget_tenant,
                 clock=self._context.clock,
                 is_stopping=self._context.is_stopping,

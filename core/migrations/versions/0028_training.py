@@ -117,6 +117,7 @@ def upgrade() -> None:
         sa.Column("kind", sa.String(length=32), nullable=False),
         sa.Column("source_url", sa.String(length=1000), nullable=False),
         sa.Column("connection_id", sa.String(length=36), nullable=True),
+        sa.Column("last_number", sa.Integer(), nullable=False),
         sa.Column("created_at", UTCDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
             ["connection_id"],
@@ -215,9 +216,12 @@ def upgrade() -> None:
         sa.Column("file_count", sa.BigInteger(), nullable=False),
         sa.Column("total_bytes", sa.BigInteger(), nullable=False),
         sa.Column("indexing_appliance_id", sa.String(length=36), nullable=True),
+        sa.Column("requested_appliance_id", sa.String(length=36), nullable=True),
+        sa.Column("upload_key", sa.String(length=64), nullable=True),
         sa.Column("indexed_bytes", sa.BigInteger(), nullable=False),
         sa.Column("parts_stored", sa.Boolean(), nullable=False),
         sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.Column("active_at", UTCDateTime(), nullable=False),
         sa.Column("ready_at", UTCDateTime(), nullable=True),
         sa.ForeignKeyConstraint(
             ["dataset_id"],
@@ -229,6 +233,12 @@ def upgrade() -> None:
             ["indexing_appliance_id"],
             ["appliances.id"],
             name=op.f("fk_dataset_versions_indexing_appliance_id"),
+            ondelete="SET NULL",
+        ),
+        sa.ForeignKeyConstraint(
+            ["requested_appliance_id"],
+            ["appliances.id"],
+            name=op.f("fk_dataset_versions_requested_appliance_id"),
             ondelete="SET NULL",
         ),
         sa.ForeignKeyConstraint(
