@@ -42,7 +42,7 @@ from core.errors import (
 )
 from core.rate_limits import ConcurrencyLimit
 from core.settings import ServerSettings
-from datasets.catalog import get_version, require_change
+from datasets.catalog import get_upload, get_version
 from datasets.manifests import announce, check_manifest, publish, read_head
 from datasets.models import DatasetVersion, VersionPart, VersionState
 from datasets.parts import PartStore, record_part, reserve_part
@@ -260,7 +260,9 @@ class UserDatasets:
     async def put_head(self, request: Request) -> Response:
         """Finish an upload: the version is ready, and returned."""
         principal = await self._principal(request)
-        version = await self._database.run(lambda session: _own_upload(session, request, principal))
+        version = await self._database.run(
+            lambda session: get_upload(session, principal.scope, request.path_params["version_id"])
+        )
         body = await read_body(request, max_bytes=MAX_HEAD_BYTES, tenant_id=version.tenant_id)
         head = decode_struct(body, ManifestHead)
         ready = await self._transfers.publish(version, head, user_actor(request, principal))
@@ -269,7 +271,9 @@ class UserDatasets:
 
     async def _receive(self, request: Request, max_bytes: int) -> Response:
         principal, sha256 = await self._principal(request), digest_of(request)
-        version = await self._database.run(lambda session: _own_upload(session, request, principal))
+        version = await self._database.run(
+            lambda session: get_upload(session, principal.scope, request.path_params["version_id"])
+        )
 
         def require_open(session: Session, now: datetime) -> None:
             announce(session, version, {sha256}, now)
@@ -372,16 +376,6 @@ def _indexed_version(
             f"Version {version.number} of {version.dataset.name} is not read by this appliance, "
             "or not any more.",
             code="not_indexing",
-        )
-    return version
-
-
-def _own_upload(session: Session, request: Request, principal: Principal) -> DatasetVersion:
-    version = get_version(session, principal.scope, request.path_params["version_id"])
-    require_change(principal.scope, version.dataset)
-    if version.dataset.kind is not SourceKind.UPLOAD:
-        raise ConflictError(
-            f"{version.dataset.name} has a source: its files are read there, not uploaded."
         )
     return version
 

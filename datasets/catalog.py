@@ -147,7 +147,7 @@ def create_dataset(
     if url:
         version = VersionRequest(appliance_id=request.appliance_id)
         create_version(session, scope, dataset.id, version, now=now)
-        session.refresh(dataset)
+    session.refresh(dataset)
     return dataset
 
 
@@ -196,6 +196,21 @@ def get_version(session: Session, scope: Scope, version_id: str) -> DatasetVersi
     """Return a version of a dataset of the scope."""
     scope.require(Permission.VIEW)
     return scope.get(session, DatasetVersion, version_id, kind="dataset version")
+
+
+def get_upload(session: Session, scope: Scope, version_id: str) -> DatasetVersion:
+    """Return a version whose files the scope may upload.
+
+    Raises:
+        ConflictError: its dataset has a source.
+    """
+    version = get_version(session, scope, version_id)
+    require_change(scope, version.dataset)
+    if version.dataset.kind is not SourceKind.UPLOAD:
+        raise ConflictError(
+            f"{version.dataset.name} has a source: its files are read there, not uploaded."
+        )
+    return version
 
 
 def create_version(

@@ -53,6 +53,11 @@ class DataConnection(Base):
     secrets: Mapped[str | None] = mapped_column(Text)
     created_at: Mapped[datetime]
 
+    @property
+    def has_secrets(self) -> bool:
+        """Whether credentials are stored."""
+        return bool(self.secrets)
+
 
 class TenantDataSettings(Base):
     """Where a tenant's results go and how long they stay; a tenant may have no row.
@@ -103,9 +108,17 @@ class Dataset(Base):
     created_at: Mapped[datetime]
     user: Mapped[User | None] = relationship(lazy="joined")
     versions: Mapped[list["DatasetVersion"]] = relationship(
-        back_populates="dataset", order_by="DatasetVersion.number", lazy="selectin"
+        back_populates="dataset",
+        order_by="DatasetVersion.number",
+        lazy="selectin",
+        passive_deletes="all",
     )
     connection: Mapped[DataConnection | None] = relationship(lazy="joined")
+
+    @property
+    def version_count(self) -> int:
+        """The number of its versions in all states."""
+        return len(self.versions)
 
     @property
     def newest(self) -> "DatasetVersion | None":

@@ -18,6 +18,7 @@ from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
 from core.write_turns import WRITER
 from dash_app.context import MINUTE, SharedCache
+from datasets.parts import PartStore
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.logs.log_files import LogFiles
@@ -54,6 +55,7 @@ class Portal:
     webhook_policy: AddressPolicy
     queries: ConcurrencyLimit
     log_files: LogFiles
+    parts: PartStore
     registry_tokens: RegistryTokens
     registry: Registry
     job_proofs: Proofs
@@ -80,6 +82,7 @@ def portal_of(
         webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
         queries=ConcurrencyLimit(MAX_CONCURRENT_QUERIES),
         log_files=LogFiles(settings.resolved_log_url),
+        parts=PartStore(settings),
         registry_tokens=tokens,
         registry=Registry(settings, tokens, clock),
         job_proofs=Proofs(secret_key(settings)),

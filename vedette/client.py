@@ -419,6 +419,13 @@ class Client:
         url = f"{self._base}{path}"
         return self._connection.send("GET", url, timeout=COPY_SECONDS).content
 
+    def send_bytes(self, path: str, data: bytes) -> Any:  # noqa: ANN401 - JSON
+        """PUT bytes to a path below /api/v1 and return the JSON of the response, if any."""
+        url, headers = f"{self._base}{path}", {"Content-Type": "application/octet-stream"}
+        return _json(
+            self._connection.send("PUT", url, data=data, headers=headers, timeout=COPY_SECONDS)
+        )
+
     def query(
         self,
         measurement: str,
