@@ -42,6 +42,7 @@ from core.errors import (
 )
 from core.rate_limits import ConcurrencyLimit
 from core.settings import ServerSettings
+from datasets.archives import MAX_ARCHIVE_BYTES, unpack_archive
 from datasets.catalog import get_upload, get_version
 from datasets.manifests import announce, check_manifest, publish, read_head
 from datasets.models import DatasetVersion, VersionPart, VersionState
@@ -57,7 +58,7 @@ RETRY_AFTER_SECONDS = 2
 _ALL = "all"
 _MAX_DIGITS = 12
 _SHA256 = re.compile("[0-9a-f]{64}")
-_PATH = re.compile(r"/api/v1/dataset-versions/[^/]+/(parts/[^/]+|pages/[^/]+|head)")
+_PATH = re.compile(r"/api/v1/dataset-versions/[^/]+/(parts/[^/]+|pages/[^/]+|head|archive)")
 _BINARY = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -113,6 +114,30 @@ class PartTransfers:
                     )
                 )
         return Response(status_code=204)
+
+    async def receive_archive(
+        self, request: Request, version: DatasetVersion, actor: Actor
+    ) -> DatasetVersion:
+        """Make a version ready with the files of a tar archive, the body of a request."""
+        with self._slot(version.tenant_id):
+            data = await read_raw_body(request, max_bytes=MAX_ARCHIVE_BYTES)
+            archive = await to_thread.run_sync(unpack_archive, data)
+            for sha256, content in archive.contents.items():
+                await self._store_content(version, sha256, content)
+        return await self.publish(version, archive.head, actor)
+
+    async def _store_content(self, version: DatasetVersion, sha256: str, content: bytes) -> None:
+        tenant_id, size_bytes = version.tenant_id, len(content)
+
+        def reserve(session: Session) -> bool:
+            announce(session, version, {sha256}, self._clock())
+            return reserve_part(session, tenant_id, sha256, size_bytes, self._clock())
+
+        if await self._database.run(reserve):
+            await to_thread.run_sync(self._store.put, tenant_id, sha256, content)
+            await self._database.run(
+                lambda session: record_part(session, tenant_id, sha256, size_bytes, self._clock())
+            )
 
     async def send(self, request: Request, tenant_id: str) -> Response:
         """Return the content that the path names."""
@@ -260,20 +285,28 @@ class UserDatasets:
     async def put_head(self, request: Request) -> Response:
         """Finish an upload: the version is ready, and returned."""
         principal = await self._principal(request)
-        version = await self._database.run(
-            lambda session: get_upload(session, principal.scope, request.path_params["version_id"])
-        )
+        version = await self._upload(request, principal)
         body = await read_body(request, max_bytes=MAX_HEAD_BYTES, tenant_id=version.tenant_id)
         head = decode_struct(body, ManifestHead)
-        ready = await self._transfers.publish(version, head, user_actor(request, principal))
-        shown = {"id": ready.id, "number": ready.number, "digest": ready.digest}
-        return Response(msgspec.json.encode(shown), media_type="application/json")
+        actor = user_actor(request, principal)
+        return _shown(await self._transfers.publish(version, head, actor))
+
+    async def put_archive(self, request: Request) -> Response:
+        """Upload a few small files at once, as a tar archive: the version is ready then."""
+        principal = await self._principal(request)
+        version = await self._upload(request, principal)
+        actor = user_actor(request, principal)
+        return _shown(await self._transfers.receive_archive(request, version, actor))
+
+    async def _upload(self, request: Request, principal: Principal) -> DatasetVersion:
+        version_id = request.path_params["version_id"]
+        return await self._database.run(
+            lambda session: get_upload(session, principal.scope, version_id)
+        )
 
     async def _receive(self, request: Request, max_bytes: int) -> Response:
         principal, sha256 = await self._principal(request), digest_of(request)
-        version = await self._database.run(
-            lambda session: get_upload(session, principal.scope, request.path_params["version_id"])
-        )
+        version = await self._upload(request, principal)
 
         def require_open(session: Session, now: datetime) -> None:
             announce(session, version, {sha256}, now)
@@ -311,6 +344,7 @@ def create_user_app(
         Route(f"{version}/pages/{{sha256}}", endpoints.put_page, methods=["PUT"]),
         Route(f"{version}/head", endpoints.head, methods=["GET"]),
         Route(f"{version}/head", endpoints.put_head, methods=["PUT"]),
+        Route(f"{version}/archive", endpoints.put_archive, methods=["PUT"]),
     ]
     return Starlette(routes=routes, exception_handlers=HANDLERS)
 
@@ -378,6 +412,11 @@ def _indexed_version(
             code="not_indexing",
         )
     return version
+
+
+def _shown(version: DatasetVersion) -> Response:
+    shown = {"id": version.id, "number": version.number, "digest": version.digest}
+    return Response(msgspec.json.encode(shown), media_type="application/json")
 
 
 def _json(body: msgspec.Struct) -> Response:

@@ -37,6 +37,17 @@ def can_index(appliance: Appliance) -> str | None:
     return None
 
 
+def able_appliances(session: Session, tenant_id: str) -> list[Appliance]:
+    """Return the appliances of a tenant that can read sources now, by name."""
+    appliances = session.scalars(
+        select(Appliance)
+        .where(Appliance.tenant_id == tenant_id, *_SUITABLE)
+        .options(*with_report())
+        .order_by(Appliance.name)
+    )
+    return [appliance for appliance in appliances if _can_stage(appliance)]
+
+
 def choose_appliance(session: Session, version: DatasetVersion) -> Appliance | None:
     """Return the appliance that should read a version's source: the one that reads the fewest."""
     if version.requested_appliance_id is not None:
@@ -44,18 +55,13 @@ def choose_appliance(session: Session, version: DatasetVersion) -> Appliance | N
         return requested if requested is not None and can_index(requested) is None else None
     if version.dataset.kind in ON_AN_APPLIANCE:
         return None
-    appliances = session.scalars(
-        select(Appliance)
-        .where(Appliance.tenant_id == version.tenant_id, *_SUITABLE)
-        .options(*with_report())
-    ).all()
+    able = able_appliances(session, version.tenant_id)
     reading = session.scalars(
         select(DatasetVersion.indexing_appliance_id).where(
             DatasetVersion.tenant_id == version.tenant_id,
             DatasetVersion.state == VersionState.INDEXING,
         )
     ).all()
-    able = [appliance for appliance in appliances if _can_stage(appliance)]
     return min(able, key=lambda row: (reading.count(row.id), row.name), default=None)
 
 

@@ -14,6 +14,7 @@ from alerting.rule_request import RuleRequest
 from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_size, format_value
 from core.zones import SECONDS
+from datasets.models import VersionState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, portal, principal
@@ -89,6 +90,10 @@ TONES: dict[StrEnum, str] = {
     Health.RESTARTING: "warn",
     UpdateState.ROLLING: "busy",
     UpdateState.DONE: "good",
+    VersionState.INDEXING: "busy",
+    VersionState.UPLOADING: "busy",
+    VersionState.READY: "good",
+    VersionState.FAILED: "bad",
     TenantState.ACTIVE: "good",
     TenantState.SUSPENDED: "bad",
     TenantState.CLOSED: "off",
