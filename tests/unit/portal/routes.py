@@ -3,6 +3,8 @@
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
+from portal.api.data_connections import ConnectionRequestSchema
+from portal.api.datasets import DatasetChangeSchema
 from portal.api.gpu_partition_policies import PartitionPolicyRequestSchema
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
@@ -145,6 +147,11 @@ BODIES: dict[str, dict[str, object]] = {
     "GPU partition policies.replace": POLICY,
     "Reservations.create": RESERVATION,
     "Reservations.replace": RESERVATION,
+    "Datasets.create": {"name": "x"},
+    "Datasets.replace": {"name": "x"},
+    "Dataset versions.announce_parts": {"sha256s": ["0" * 64]},
+    "Data connections.create": {"name": "x", "url": "s3://bucket"},
+    "Data connections.replace": {"name": "x", "url": "s3://bucket"},
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
@@ -154,6 +161,8 @@ BODIES |= {
     endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
     for endpoint, schema in {
         "Dashboards.replace": DashboardRequestSchema,
+        "Data connections.replace": ConnectionRequestSchema,
+        "Datasets.replace": DatasetChangeSchema,
         "GPU partition policies.replace": PartitionPolicyRequestSchema,
         "Job schedules.replace": ScheduleRequestSchema,
         "Job templates.replace": TemplateRequestSchema,
@@ -189,6 +198,10 @@ FORMS: dict[str, dict[str, object]] = {
     "projects.save_member": {"user": "bob@acme.example", "user_shares": 1},
     "projects.save_quota": {"resource": "gpus"},
     "projects.delete_quota": {"resource": "gpus"},
+    "datasets.add": {"name": "x"},
+    "datasets.show": {"name": "x", "connection_id": ""},
+    "datasets.connections": {"name": "x", "url": "s3://bucket"},
+    "datasets.edit_connection": {"name": "x", "url": "s3://bucket"},
     "log_forwards.index": FORWARD | {"sources": "job", "minimum_level": "info"},
     "log_forwards.edit": FORWARD | {"sources": "job", "minimum_level": "info"},
     "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},

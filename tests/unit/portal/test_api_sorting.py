@@ -89,6 +89,7 @@ UNSORTED = {
     "/api/v1/jobs/appliances": "what a search finds, by name",
     "/api/v1/jobs/apply": "jobs, in the order of the file",
     "/api/v1/jobs/{job_id}/events": "a history, short and whole",
+    "/api/v1/dataset-versions/{version_id}/files": "by path, as they are stored",
     "/api/v1/queue/jobs": "a queue, in its order",
     "/api/v1/projects": "a tree, depth first",
     "/api/v1/projects/{project_id}/members": "short and whole, by email address",
