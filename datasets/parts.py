@@ -135,6 +135,8 @@ class PartStore:
     def _open(self) -> Any:  # noqa: ANN401 - obstore's types are not installed everywhere
         if self._place.startswith("s3://"):
             bucket, _, prefix = self._place.removeprefix("s3://").rstrip("/").partition("/")
+            if not bucket:
+                raise ValueError("it has no bucket; use s3://bucket/prefix")
             endpoint = os.environ.get("AWS_ENDPOINT_URL", "")
             return S3Store(
                 bucket,

@@ -9,8 +9,9 @@ from sqlalchemy import func, select
 from core.db import SessionFactory
 from datasets.models import DataConnection, DataPart, DatasetVersion, VersionState
 from tenants.users.tokens import create_api_token
-from tests.cast import Cast, FrozenClock, make_appliance, scope_of
+from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import run_vedette
+from tests.unit.jobqueue.builders import add_appliance
 from vedette.client import Client
 from vedette.datasets import upload_version
 
@@ -131,7 +132,7 @@ def test_a_source_is_added_with_its_connection(
     environ: dict[str, str], sessions: SessionFactory, cast: Cast
 ) -> None:
     with sessions.begin() as session:
-        make_appliance(session, cast.acme, "dgx-01", inventory={"can_stage": True})
+        add_appliance(session, cast.acme, "dgx-01", can_stage=True)
     keys = environ | {"AWS_SECRET_ACCESS_KEY": "hidden", "AWS_SESSION_TOKEN": ""}
     words = ("connection", "add", "minio", "s3://acme-data", "--access-key-id", "AKIA")
     run(keys, *words)
@@ -154,7 +155,7 @@ def test_only_uploads_are_downloaded(
     environ: dict[str, str], sessions: SessionFactory, cast: Cast, tmp_path: Path
 ) -> None:
     with sessions.begin() as session:
-        make_appliance(session, cast.acme, "dgx-01", inventory={"can_stage": True})
+        add_appliance(session, cast.acme, "dgx-01", can_stage=True)
     run(environ, "add", "imagenet", SOURCE, "--no-wait")
     with sessions.begin() as session:
         session.scalars(select(DatasetVersion)).one().state = VersionState.READY

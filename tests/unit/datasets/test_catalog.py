@@ -27,12 +27,11 @@ from datasets.connections import (
 from datasets.indexing import NO_APPLIANCE, index_orders, reassign, record_indexing
 from datasets.models import Dataset, DatasetVersion, VersionState
 from datasets.sources import source_of, source_problem
-from jobqueue.models import TenantQueueSettings
-from jobqueue.placement.orders import DEFAULT_POLICY
+from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, set_settings
 from protocol.datasets import CopyState, DatasetCopy
 from tenants.models import Appliance, ApplianceState
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
-from tests.unit.jobqueue.builders import submit
+from tests.unit.jobqueue.builders import add_appliance, submit
 
 S3 = "s3://acme-data/images"
 CONNECTION = ConnectionRequest(
@@ -47,7 +46,7 @@ CONNECTION = ConnectionRequest(
 @pytest.fixture
 def dgx(session: Session, cast: Cast) -> Appliance:
     """An appliance of acme that can stage."""
-    return make_appliance(session, cast.acme, "dgx-01", inventory={"can_stage": True})
+    return add_appliance(session, cast.acme, "dgx-01", can_stage=True)
 
 
 def added(session: Session, cast: Cast, name: str = "images", url: str = S3) -> Dataset:
@@ -80,8 +79,8 @@ def test_another_tenant_sees_nothing(session: Session, cast: Cast) -> None:
     with pytest.raises(NotFoundError):
         get_dataset(session, charlie, dataset.id)
     connection = create_connection(session, scope_of(cast.alice), CONNECTION, box=BOX, now=NOON)
+    request = DatasetRequest(name="x", source_url=S3, connection_id=connection.id)
     with pytest.raises(NotFoundError):
-        request = DatasetRequest(name="x", source_url=S3, connection_id=connection.id)
         create_dataset(session, charlie, request, now=NOON)
 
 
@@ -133,7 +132,7 @@ def test_a_source_is_read_by_an_appliance_that_can(
     session: Session, cast: Cast, dgx: Appliance
 ) -> None:
     make_appliance(session, cast.acme, "aaa-old-agent")
-    make_appliance(session, cast.globex, "bbb", inventory={"can_stage": True})
+    add_appliance(session, cast.globex, "bbb", can_stage=True)
     before = dgx.desired_generation
     [version] = added(session, cast).versions
     assert (version.indexing_appliance_id, version.state) == (dgx.id, VersionState.INDEXING)
@@ -146,12 +145,12 @@ def test_a_source_is_read_by_an_appliance_that_can(
 def test_a_source_waits_for_an_appliance_and_moves_to_another(session: Session, cast: Cast) -> None:
     [version] = added(session, cast).versions
     assert version.message == NO_APPLIANCE
-    first = make_appliance(session, cast.acme, "dgx-01", inventory={"can_stage": True})
+    first = add_appliance(session, cast.acme, "dgx-01", can_stage=True)
     assert reassign(session) == 1
     assert version.indexing_appliance_id == first.id
     assert reassign(session) == 0
     first.state = ApplianceState.LOST
-    second = make_appliance(session, cast.acme, "dgx-02", inventory={"can_stage": True})
+    second = add_appliance(session, cast.acme, "dgx-02", can_stage=True)
     assert reassign(session) == 1
     assert version.indexing_appliance_id == second.id
     report = DatasetCopy(version_id=version.id, state=CopyState.FAILED, message="gone")
@@ -179,14 +178,8 @@ def test_a_path_on_an_appliance_needs_its_name_and_a_data_root(
 
     with pytest.raises(InvalidInputError, match="not in a data root"):
         request("file:///data/images", dgx.id)
-    session.add(
-        TenantQueueSettings(
-            tenant_id=cast.acme.id,
-            placement_policy=DEFAULT_POLICY,
-            data_roots=[{"path": "/data", "is_read_only": True}],
-        )
-    )
-    session.flush()
+    roots = QueueSettings(data_roots=[DataRoot(path="/data", is_read_only=True)])
+    set_settings(session, scope_of(cast.alice), cast.acme.id, roots)
     with pytest.raises(InvalidInputError, match="not in a data root"):
         request("file:///database", dgx.id)
     savepoint = session.begin_nested()

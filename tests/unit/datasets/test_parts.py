@@ -74,12 +74,14 @@ def stored(sessions: SessionFactory, store: PartStore, cast: Cast) -> str:
 
 
 @pytest.fixture
-def upload(sessions: SessionFactory, cast: Cast) -> DatasetVersion:
-    """A version that is uploaded."""
+def announced(sessions: SessionFactory, stored: str, cast: Cast) -> DatasetVersion:
+    """A version that is uploaded, with the stored part and another one."""
     scope = scope_of(cast.alice)
     with sessions.begin() as session:
         dataset = create_dataset(session, scope, DatasetRequest(name="images"), now=NOON)
-        return create_version(session, scope, dataset.id, VersionRequest(), now=NOON)
+        version = create_version(session, scope, dataset.id, VersionRequest(), now=NOON)
+        assert announce(session, version, {stored, "0" * 64}, NOON) == {"0" * 64}
+        return version
 
 
 def test_a_part_is_stored_once_for_its_tenant(store: PartStore, tmp_path: Path) -> None:
@@ -132,38 +134,27 @@ def test_an_unused_part_is_swept_after_a_day(
 
 
 def test_what_is_being_uploaded_is_never_swept(
-    tasks: DatasetTasks,
-    store: PartStore,
-    stored: str,
-    upload: DatasetVersion,
-    sessions: SessionFactory,
-    clock: FrozenClock,
+    tasks: DatasetTasks, store: PartStore, announced: DatasetVersion, clock: FrozenClock
 ) -> None:
-    with sessions.begin() as session:
-        version = session.get_one(DatasetVersion, upload.id)
-        assert announce(session, version, {stored, "0" * 64}, clock.now) == {"0" * 64}
     clock.now = LATER
     tasks.sweep_parts()
-    assert store.get(upload.tenant_id, stored) == DATA
+    assert store.get(announced.tenant_id, SHA256) == DATA
 
 
 def test_an_abandoned_upload_fails_and_its_parts_are_swept(
     tasks: DatasetTasks,
     store: PartStore,
-    stored: str,
-    upload: DatasetVersion,
+    announced: DatasetVersion,
     sessions: SessionFactory,
     clock: FrozenClock,
 ) -> None:
-    with sessions.begin() as session:
-        announce(session, session.get_one(DatasetVersion, upload.id), {stored}, clock.now)
     clock.now = LATER
     tasks.end_abandoned_uploads()
     tasks.sweep_parts()
     with sessions() as session:
-        assert session.get_one(DatasetVersion, upload.id).state is VersionState.FAILED
+        assert session.get_one(DatasetVersion, announced.id).state is VersionState.FAILED
     with pytest.raises(NotFoundError):
-        store.get(upload.tenant_id, stored)
+        store.get(announced.tenant_id, SHA256)
 
 
 def test_an_upload_waits_while_the_sweep_deletes_the_same_content(
