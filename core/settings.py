@@ -156,6 +156,12 @@ class ServerSettings:
         return self.data_url or str((self.data_dir / "data").absolute())
 
     @property
+    def data_folder(self) -> Path | None:
+        """The folder of uploads and results; None if they are in a bucket."""
+        place = self.resolved_data_url.removeprefix("file://")
+        return None if "://" in place else Path(place).absolute()
+
+    @property
     def exports_dir(self) -> Path:
         """Where exports of removed tenants are stored."""
         return self.data_dir / "exports"

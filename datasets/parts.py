@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import BaseError
@@ -61,7 +60,7 @@ class PartStore:
 
     def __init__(self, settings: ServerSettings) -> None:
         self._place = settings.resolved_data_url
-        self._folder: Path | None = None
+        self._folder = settings.data_folder
         try:
             self._store = self._open()
         except (BaseError, OSError, ValueError) as error:
@@ -144,9 +143,8 @@ class PartStore:
                 client_options={"timeout": _TIMEOUT, "allow_http": endpoint.startswith("http://")},
                 retry_config={"max_retries": _MAX_RETRIES, "retry_timeout": _RETRY_TIMEOUT},
             )
-        if urlsplit(self._place).scheme not in {"", "file"}:
+        if self._folder is None:
             raise ValueError("it must be a folder or s3://bucket/prefix")
-        self._folder = Path(self._place.removeprefix("file://")).absolute()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return LocalStore(self._folder)
 
