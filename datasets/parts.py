@@ -96,11 +96,11 @@ class PartStore:
             NotFoundError: it is not there.
             UnavailableError: the store does not answer, or its content is damaged.
         """
-        try:
-            with self._reporting("read"):
+        with self._reporting("read"):
+            try:
                 data = bytes(obstore.get(self._store, _key(tenant_id, sha256)).bytes())
-        except FileNotFoundError as error:
-            raise NotFoundError.of("part", sha256) from error
+            except FileNotFoundError as error:
+                raise NotFoundError.of("part", sha256) from error
         if content_hash(data) != sha256:
             log.error("part %s of tenant %s is damaged in %s", sha256, tenant_id, self._place)
             raise UnavailableError(
@@ -152,8 +152,6 @@ class PartStore:
     def _reporting(self, action: str) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError:
-            raise
         except (BaseError, OSError) as error:
             log.warning("parts in %s can't be %s: %s", self._place, action, _first_line(error))
             raise UnavailableError(

@@ -94,7 +94,7 @@ class TenantQuota(Base):
     max_receivers: Mapped[int | None]
     max_schedules: Mapped[int | None]
     max_dashboards: Mapped[int | None]
-    max_data_bytes: Mapped[int | None] = mapped_column(BigNumber)
+    max_data_bytes: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class User(Base):

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.unit.datasets.test_catalog import (  # noqa: F401 - the tests run here, too
+    dgx,
     test_a_source_is_read_once_at_a_time,
     test_a_source_waits_for_an_appliance_and_moves_to_another,
     test_an_upload_with_the_same_key_goes_on,
