@@ -218,7 +218,7 @@ def _files(version: DatasetVersion | None, after: str, prefix: str) -> tuple[Fil
         return None, ""
     sessions, store = portal().sessions, portal().parts
     try:
-        return read_files(sessions, store, version, after=after, prefix=prefix), ""
+        return read_files(sessions, store, version, after=after, prefix=prefix, limit=PAGE_SIZE), ""
     except UnavailableError as error:
         return None, error.message
 
