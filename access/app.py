@@ -105,7 +105,7 @@ def create_access_app(
     public = PublicEndpoints(settings, sessions, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
     transfers = PartTransfers(database, PartStore(settings), clock)
-    datasets = AgentDatasets(authenticator, database, transfers)
+    datasets = AgentDatasets(authenticator, database, transfers, clock)
     url = settings.resolved_internal_url
     forwarder = Forwarder(url, secret=secret_key(settings), tls=internal_tls(settings))
     tunnels = Tunnels(database, authenticator, forwarder)
@@ -130,6 +130,7 @@ def create_access_app(
         Route("/agent/v1/desired", agents.desired, methods=["GET"]),
         Route("/agent/v1/heartbeat", agents.heartbeat, methods=["POST"]),
         Route("/agent/v1/observed", agents.observed, methods=["POST"]),
+        Route("/agent/v1/datasets", datasets.report, methods=["POST"]),
         Route("/agent/v1/storage", agents.storage, methods=["POST"]),
         Route("/agent/v1/logs", agents.logs, methods=["POST"]),
         Route("/agent/v1/lines", agents.lines, methods=["POST"]),

@@ -2,6 +2,7 @@
 
     GET  /agent/v1/datasets/VERSION/head, .../pages/SHA256   the manifest of a version
     PUT  /agent/v1/datasets/VERSION/pages/SHA256             a page of a source that the agent reads
+    POST /agent/v1/datasets                                  what its cache has
     POST /agent/v1/datasets/VERSION/head                     its head: the version is ready
     GET, PUT /agent/v1/parts/SHA256                          a part of the agent's tenant
 
@@ -44,14 +45,23 @@ from core.rate_limits import ConcurrencyLimit
 from core.settings import ServerSettings
 from datasets.archives import MAX_ARCHIVE_BYTES, unpack_archive
 from datasets.catalog import get_upload, get_version
+from datasets.copies import record_report
 from datasets.manifests import announce, check_manifest, publish, read_head
 from datasets.models import DatasetVersion, VersionPart, VersionState
 from datasets.parts import PartStore, record_part, reserve_part
-from protocol.datasets import MAX_PAGE_BYTES, PART_BYTES, IndexResult, ManifestHead, SourceKind
+from protocol.datasets import (
+    MAX_PAGE_BYTES,
+    PART_BYTES,
+    DatasetReport,
+    IndexResult,
+    ManifestHead,
+    SourceKind,
+)
 from tenants.auditing.drafts import Actor
 from tenants.principals import Principal, Via
 
 MAX_HEAD_BYTES = 8 * 1024**2
+MAX_REPORT_BYTES = 8 * 1024**2
 MAX_TRANSFERS, MAX_TRANSFERS_PER_TENANT = 8, 4
 """Of parts at a time: they take up to 64 MiB of memory each."""
 RETRY_AFTER_SECONDS = 2
@@ -180,11 +190,27 @@ class AgentDatasets:
     """The endpoints of agents: they read versions of their tenant, and write those they index."""
 
     def __init__(
-        self, authenticator: Authenticator, database: Database, transfers: PartTransfers
+        self,
+        authenticator: Authenticator,
+        database: Database,
+        transfers: PartTransfers,
+        clock: Clock,
     ) -> None:
         self._authenticator = authenticator
         self._database = database
         self._transfers = transfers
+        self._clock = clock
+
+    async def report(self, request: Request) -> Response:
+        """Store what the cache of the appliance has, and how far the index of versions is."""
+        agent = await self._authenticator.agent(request)
+        body = await read_body(request, max_bytes=MAX_REPORT_BYTES, tenant_id=agent.tenant_id)
+        report = decode_struct(body, DatasetReport)
+        now = self._clock()
+        await self._database.run(
+            lambda session: record_report(session, agent.appliance_id, report, now=now)
+        )
+        return Response(status_code=204)
 
     async def head(self, request: Request) -> Response:
         """Return the head of a version that is ready."""

@@ -12,6 +12,7 @@ import click
 from cli.client import all_items, appliance_id, one_named, output_option, print_items, print_object
 from cli.dataset_connections import PATH as CONNECTIONS
 from cli.dataset_connections import connection
+from cli.dataset_copies import copies, prefetch, unpin
 from cli.local_time import local_minutes
 from core.errors import InvalidInputError, VedetteError
 from core.quantities import format_size
@@ -33,7 +34,8 @@ def dataset() -> None:
     """Manage datasets: files that jobs read, staged on appliances before they start."""
 
 
-dataset.add_command(connection)
+for command in (connection, prefetch, unpin, copies):
+    dataset.add_command(command)
 
 
 @dataset.command()

@@ -17,7 +17,7 @@ from core.errors import InvalidInputError
 from core.quantities import format_size, unit_of
 from core.spec import spec_fields
 from protocol.job_spec import HealthCheck, JobRequest, OnMemberLoss
-from protocol.notation import parse_health_check, parse_mount, parse_port
+from protocol.notation import parse_dataset, parse_health_check, parse_mount, parse_port
 from vedette.client import Client
 from vedette.job_fields import JobFields
 from vedette.jobs import Job
@@ -30,6 +30,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "shared_memory_bytes": ("--shm-size",),
     "working_dir": ("--workdir", "-w"),
     "mounts": ("--mount", "-v"),
+    "datasets": ("--dataset",),
     "ports": ("--port",),
     "labels": ("--label",),
     "required_labels": ("--require",),
@@ -54,6 +55,7 @@ POLL_SECONDS = 1.0
 
 MOUNT = Notation("mount", parse_mount)
 PORT = Notation("port", parse_port)
+DATASET = Notation("dataset", parse_dataset)
 HEALTH_CHECK = Notation("check", parse_health_check)
 Command = Callable[..., None]
 # What a user enters for each entry of a list or mapping, and how it is shown in help texts.
@@ -63,6 +65,7 @@ _ENTRIES: Mapping[str, tuple[Any, str]] = {
     "required_labels": (PAIR, "KEY=VALUE"),
     "secrets": (str, "NAME[=VALUE]"),
     "mounts": (MOUNT, "SOURCE:TARGET[:rw]"),
+    "datasets": (DATASET, "NAME[@VERSION]:TARGET"),
     "ports": (PORT, "[NAME=]PORT"),
     "after_ok": (str, "JOB"),
     "after_any": (str, "JOB"),

@@ -19,6 +19,7 @@ from core.errors import ConflictError, InvalidInputError
 from core.guarded_update import changed_one
 from datasets.models import DatasetVersion, VersionPart, VersionState
 from datasets.parts import PartStore, missing_parts, note_use
+from datasets.targets import notify_targets
 from protocol.datasets import ManifestFile, ManifestHead
 from protocol.manifests import checked_pages, head_digest, unpack_page
 from tenants.fleet.appliances import bump_generations
@@ -141,6 +142,9 @@ def publish(
     session.refresh(version)
     if version.state is VersionState.READY and version.digest == publication.digest:
         return version
+    unchanged = _unchanged(session, version, publication)
+    if unchanged is not None:
+        return unchanged
     missing = announce(session, version, publication.sha256s, now)
     if missing:
         raise MissingPartsError(missing)
@@ -165,8 +169,33 @@ def publish(
         raise ConflictError("The version was closed meanwhile. Make a new one.")
     if appliance_id is not None:
         bump_generations(session, {appliance_id})
+    notify_targets(session, version.dataset_id)
     session.refresh(version)
     return version
+
+
+def _unchanged(
+    session: Session, version: DatasetVersion, publication: Publication
+) -> DatasetVersion | None:
+    """Delete a version of a schedule with the files of the one before, and return that one."""
+    if not version.is_scheduled or version.state not in _OPEN:
+        return None
+    newest = session.scalars(
+        select(DatasetVersion)
+        .where(
+            DatasetVersion.dataset_id == version.dataset_id,
+            DatasetVersion.state == VersionState.READY,
+        )
+        .order_by(DatasetVersion.number.desc())
+        .limit(1)
+    ).first()
+    if newest is None or newest.digest != publication.digest:
+        return None
+    if version.indexing_appliance_id is not None:
+        bump_generations(session, {version.indexing_appliance_id})
+    session.delete(version)
+    session.flush()
+    return newest
 
 
 def read_head(session: Session, version: DatasetVersion) -> ManifestHead:

@@ -137,6 +137,7 @@ class DatasetVersion(Base):
         requested_appliance_id: the appliance that a user chose for that, and no other.
         upload_key: names the files that are uploaded, for a client that resumes.
         active_at: when agent or client last made progress.
+        is_scheduled: whether a schedule made it, so that it goes where nothing has changed.
         parts_stored: whether all its parts are in the portal's store.
     """
 
@@ -166,6 +167,7 @@ class DatasetVersion(Base):
     upload_key: Mapped[str | None] = mapped_column(String(SHA256_LENGTH))
     indexed_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     parts_stored: Mapped[bool] = mapped_column(default=False)
+    is_scheduled: Mapped[bool] = mapped_column(default=False)
     created_at: Mapped[datetime]
     active_at: Mapped[datetime]
     ready_at: Mapped[datetime | None]
@@ -247,8 +249,9 @@ class DatasetPrefetch(Base):
 
     Attributes:
         appliance_id: None for all that have the labels.
+        version_id: what is fetched; None is the newest that is ready.
         is_pinned: whether the copy is never evicted.
-        schedule: when the newest version is made and fetched, as for jobs; "" is once.
+        schedule: when a new version is made of a changed source, as for jobs; "" is never.
     """
 
     __tablename__ = "dataset_prefetches"
@@ -261,6 +264,7 @@ class DatasetPrefetch(Base):
     id: Mapped[str] = id_column()
     tenant_id: Mapped[str] = reference("tenants.id", index=True)
     dataset_id: Mapped[str] = reference("datasets.id", index=True)
+    version_id: Mapped[str | None] = reference("dataset_versions.id", index=True)
     appliance_id: Mapped[str | None] = reference("appliances.id", index=True)
     labels: Mapped[dict[str, str]] = mapped_column(default=dict)
     is_pinned: Mapped[bool] = mapped_column(default=False)
@@ -268,5 +272,4 @@ class DatasetPrefetch(Base):
     time_zone: Mapped[str] = mapped_column(String(64), default="UTC")
     next_run_at: Mapped[datetime | None] = mapped_column(index=True)
     created_at: Mapped[datetime]
-    dataset: Mapped[Dataset] = relationship(lazy="joined")
     appliance: Mapped[Appliance | None] = relationship(lazy="joined")

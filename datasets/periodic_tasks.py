@@ -14,6 +14,7 @@ from datasets.catalog import fail_version
 from datasets.indexing import reassign
 from datasets.models import DatasetVersion, VersionPart, VersionState
 from datasets.parts import PartStore, forget_parts, unused_parts
+from datasets.prefetches import run_due
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class DatasetTasks:
         """Return the tasks."""
         return [
             PeriodicTask(self.reassign_sources, 10),
+            PeriodicTask(self.refresh_sources, 15),
             PeriodicTask(self.end_abandoned_uploads, 600),
             PeriodicTask(self.sweep_parts, 600),
         ]
@@ -42,6 +44,13 @@ class DatasetTasks:
             count = reassign(session)
         if count:
             log.info("%d sources of datasets are read by another appliance", count)
+
+    def refresh_sources(self) -> None:
+        """Read the sources again whose schedules are due."""
+        has_run = True
+        while has_run and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                has_run = run_due(session, now=self._context.clock())
 
     def end_abandoned_uploads(self) -> None:
         """Let uploads fail that made no progress for a day; their parts are swept later."""

@@ -207,7 +207,7 @@ class Client:
         job, secrets = self.job(name_or_id), changes.get("secrets", {})
         env = changes.get("env", job.env)
         body: dict[str, Any] = {
-            name: value
+            name: msgspec.to_builtins(value)
             for name, default in _COPIED.items()
             if (value := getattr(job, name)) != default
         }

@@ -46,7 +46,7 @@ def tenant_views(
     if only is not None:
         wanted.append(or_(Appliance.id.in_(only), Appliance.name.in_(only)))
     on_them = Attempt.appliance_id.in_(select(Appliance.id).where(*wanted))
-    running = _running_jobs(session, tenant_id, () if only is None else (on_them,))
+    running = _running_jobs(session, tenant_id, () if only is None else (on_them,), now=now)
     statement = select(
         Appliance.id,
         Appliance.name,
@@ -85,6 +85,7 @@ def tenant_views(
                 running=running.get(row.id, ()),
                 last_used_at=row.last_placed_at,
                 site=row.site,
+                can_stage=report.can_stage,
                 nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
             )
         )
@@ -120,6 +121,7 @@ class _Report(NamedTuple):
     can_probe: bool
     partition_modes: frozenset[str]
     hardware: "Mapping[str, _GPU]"
+    can_stage: bool
 
 
 # A number of a broken agent must not overflow the sums over a fleet.
@@ -146,6 +148,7 @@ class _Hardware(msgspec.Struct):
     executors: list[str] = []
     can_probe: bool = False
     partition_modes: list[str] = []
+    can_stage: bool = False
 
 
 def _parse(inventory: str, health: str | None) -> _Report:
@@ -172,6 +175,7 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         can_probe=inventory.can_probe,
         partition_modes=frozenset(inventory.partition_modes),
         hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
+        can_stage=inventory.can_stage,
     )
 
 
@@ -280,7 +284,11 @@ def _cause(health: ApplianceHealth | GPUHealth | None) -> str:
 
 
 def _running_jobs(
-    session: Session, tenant_id: str, conditions: Iterable[ColumnElement[bool]]
+    session: Session,
+    tenant_id: str,
+    conditions: Iterable[ColumnElement[bool]],
+    *,
+    now: datetime | None,
 ) -> dict[str, list[RunningJob]]:
     statement = (
         select(
@@ -301,6 +309,7 @@ def _running_jobs(
             Attempt.stop_reason,
             Attempt.assigned_at,
             Attempt.started_at,
+            Attempt.staging,
         )
         .join(Job, Job.id == Attempt.job_id)
         .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES), *conditions)
@@ -324,7 +333,11 @@ def _running_jobs(
                 is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
                 array_id=row.array_id,
                 assigned_at=row.assigned_at,
-                ends_at=_end(row.started_at or row.assigned_at, row.time_limit_seconds),
+                # The limit of a job that still waits for its data begins later.
+                ends_at=_end(
+                    row.started_at or (row.staging and now) or row.assigned_at,
+                    row.time_limit_seconds,
+                ),
             )
         )
     return jobs

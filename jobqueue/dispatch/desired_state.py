@@ -40,6 +40,7 @@ from protocol.attempts import (
     ObservedState,
     ProbeResult,
     RegistryToken,
+    StagingProgress,
 )
 from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice
@@ -49,6 +50,8 @@ from tenants.models import Appliance
 
 _MAX_EXIT_CODE = 2**31 - 1
 _MAX_EVENTS = 200
+_MAX_BYTES = 2**62
+_MAX_REMAINING_SECONDS = 365 * 86400.0
 # The reasons that an appliance may report for a failure.
 _FAILURE_REASONS = frozenset(
     {
@@ -299,7 +302,7 @@ def _move(
     code = observation.exit_code
     if outcome.state.is_final:
         values["exit_code"] = code if code is not None and abs(code) <= _MAX_EXIT_CODE else None
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {"staging": None}
     if attempt.gpu_slice and observation.gpu_slice_uuid:
         own["gpu_slice"] = {**attempt.gpu_slice, "uuid": observation.gpu_slice_uuid}
     expected = {attempt.state}
@@ -327,11 +330,43 @@ def _update_progress(
     if observation.state is ObservedState.RUNNING:
         _update_health(session, attempt, observation, message, now=now)
         return
-    if observation.state is not ObservedState.STARTING or message in {"", attempt.message}:
+    if observation.state is not ObservedState.STARTING:
+        return
+    staging = observation.staging and msgspec.to_builtins(_bounded(observation.staging))
+    values: dict[str, Any] = {"message": message} if message not in {"", attempt.message} else {}
+    reason = _staging_reason(attempt, is_staging=staging is not None)
+    values |= {} if reason is None else {"reason": reason}
+    own = {"staging": staging} if staging != attempt.staging else {}
+    if not values and not own:
         return
     starting, job_starting = AttemptState.STARTING, JobState.STARTING
-    if move_attempt(session, attempt.id, starting, expected={starting}, message=message):
-        move_job(session, attempt.job_id, job_starting, expected={job_starting}, message=message)
+    if not move_attempt(session, attempt.id, starting, expected={starting}, **values, **own):
+        return
+    if values:
+        move_job(session, attempt.job_id, job_starting, expected={job_starting}, **values)
+    if reason is Reason.WAITING_FOR_DATA:
+        session.refresh(attempt)
+        record_event(session, attempt.job, message=message, now=now)
+
+
+def _staging_reason(attempt: Attempt, *, is_staging: bool) -> Reason | None:
+    """Return the reason that an attempt gets as it begins or ends to wait for data, if any."""
+    waits = attempt.job.reason is Reason.WAITING_FOR_DATA
+    if waits is is_staging:
+        return None
+    return Reason.WAITING_FOR_DATA if is_staging else Reason.NONE
+
+
+def _bounded(progress: StagingProgress) -> StagingProgress:
+    """Return the progress with figures that make sense, whatever the agent reports."""
+    total = min(max(progress.total_bytes, 0), _MAX_BYTES)
+    remaining = progress.remaining_seconds
+    is_known = remaining is not None and 0 <= remaining <= _MAX_REMAINING_SECONDS
+    return StagingProgress(
+        staged_bytes=min(max(progress.staged_bytes, 0), total),
+        total_bytes=total,
+        remaining_seconds=remaining if is_known else None,
+    )
 
 
 def _update_health(

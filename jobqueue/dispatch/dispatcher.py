@@ -21,6 +21,7 @@ from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
 from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.cached_copies import cached_copies
 from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queue_order
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
@@ -208,6 +209,9 @@ class _Pass:
         jobs = read_waiting(
             session, self.tenant_id, ids, self._models, now=now, points=self._points
         )
+        views = [job.view for job in jobs]
+        data = self._planner.data
+        data.add(cached_copies(session, self.tenant_id, views, but=data))
         self._page.extend(in_given_order(ids, jobs))
 
     def _is_written(self, job: WaitingJob, decision: Decision) -> bool:
@@ -346,6 +350,7 @@ class _Writer:
                 "reason": decision.reason,
                 "rejections": msgspec.to_builtins(decision.rejections),
                 **({"is_trial": True} if decision.is_trial else {}),
+                **_data_facts(decision),
             },
             "assigned_at": assigned_at,
         }
@@ -418,6 +423,12 @@ class _Writer:
             .group_by(Attempt.job_id)
         )
         return {row[0]: row[1] for row in self._session.execute(statement)} if job_ids else {}
+
+
+def _data_facts(decision: Decision) -> Row:
+    if not decision.dataset_bytes:
+        return {}
+    return {"cached_bytes": decision.cached_bytes, "dataset_bytes": decision.dataset_bytes}
 
 
 def _waiting_message(decision: Decision) -> str:

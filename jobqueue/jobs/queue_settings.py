@@ -125,7 +125,7 @@ def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator
     targets = [mount.target for mount in mounts]
     for mount in mounts:
         source, target = mount.source, mount.target
-        if not _is_clean(source) or not _is_clean(target) or target == "/":
+        if not is_clean_path(source) or not is_clean_path(target) or target == "/":
             yield (
                 f"{source!r} at {target!r}: enter absolute paths without '..', such as "
                 "'/data/images' at '/data'."
@@ -169,7 +169,7 @@ def _root_errors(roots: Sequence[str]) -> Iterator[tuple[str, str]]:
     if len(roots) > MAX_ROOTS:
         yield "data_roots", f"There are {len(roots)} data roots; use at most {MAX_ROOTS}."
     for place, path in enumerate(roots):
-        if not _is_clean(path):
+        if not is_clean_path(path):
             yield "data_roots", f"{path!r} is not an absolute path without '..'."
         elif path == "/" or any(
             _is_in(path, folder) or _is_in(folder, path) for folder in FORBIDDEN if folder != "/"
@@ -180,7 +180,8 @@ def _root_errors(roots: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield "data_roots", f"{other!r} and {path!r} overlap; remove one."
 
 
-def _is_clean(path: str) -> bool:
+def is_clean_path(path: str) -> bool:
+    """Return whether a path is absolute, printable, and without `..` or needless parts."""
     parts = PurePosixPath(path)
     return (
         parts.is_absolute()

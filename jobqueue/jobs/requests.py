@@ -24,6 +24,7 @@ from jobqueue.placement.views import ApplianceView, JobView
 from protocol.job_spec import (
     MAX_PORT,
     MIN_IDLE_SECONDS,
+    DatasetMount,
     FailureClass,
     HealthCheck,
     JobKind,
@@ -47,6 +48,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PARTS: Mapping[str, Any] = {
     "kind": JobKind,
     "mounts": list[Mount],
+    "datasets": list[DatasetMount],
     "ports": list[Port],
     "health_check": HealthCheck | None,
 }
@@ -104,6 +106,7 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
     ledger = Ledger(able, now=now)
     if not able:
         return
+    _check_staging(job, able)
     # A job that names no profile gets a whole GPU where no slice suffices.
     has_choice = job.slice_need is not None and not job.slice_need.profile
     for wanted in (job, whole_gpu_for(job)) if has_choice else (job,):
@@ -129,6 +132,17 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
         code="exceeds_every_appliance",
         errors=_excesses(job, able),
     )
+
+
+def _check_staging(job: JobView, able: Sequence[ApplianceView]) -> None:
+    """Raise `InvalidInputError` if no agent fetches the datasets of a job."""
+    if not job.datasets or any(view.can_stage for view in able):
+        return
+    named = able[0].name if len(able) == 1 else "None of the appliances"
+    verb = "fetches no datasets" if len(able) == 1 else "fetches datasets"
+    problem = f"{named} {verb}. Update the agent, and set cache_dir in its configuration."
+    message = f"The job {job.name!r} can't be submitted. {problem}"
+    raise InvalidInputError(message, code="no_dataset_cache", errors={"datasets": [problem]})
 
 
 def _check_gang(job: JobView, ledger: Ledger, large: Mask) -> None:

@@ -39,7 +39,8 @@ PREEMPTED_PAUSE = timedelta(seconds=30)
 DESCRIPTIONS: Mapping[FailureClass, str] = {
     FailureClass.EXIT: "The command exited with an error or was killed.",
     FailureClass.OUT_OF_MEMORY: "The container used more memory than it requested.",
-    FailureClass.START: "The image could not be pulled, or the container could not be started.",
+    FailureClass.START: "The image could not be pulled, the data not fetched, or the container not "
+    "started.",
     FailureClass.APPLIANCE: "The appliance was lost.",
 }
 _CLASSES: Mapping[Reason, FailureClass] = {
@@ -47,6 +48,7 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.SIGNAL: FailureClass.EXIT,
     Reason.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
     Reason.START_FAILED: FailureClass.START,
+    Reason.DATA_UNAVAILABLE: FailureClass.START,
     Reason.GPU_SLICE_FAILED: FailureClass.START,
     Reason.GPU_FAULT_OF_NEIGHBOR: FailureClass.EXIT,
     Reason.INVALID_JOB: FailureClass.START,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from core.quantities import format_size
-from jobqueue.executors.abilities import limit_of
+from jobqueue.executors.abilities import Need, limit_of
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
 from jobqueue.placement.views import JobShape
@@ -331,6 +331,15 @@ FEASIBLE: Sequence[Filter] = (
         lambda *_: "has no executor",
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
+    Filter(
+        "no_dataset_cache",
+        lambda ledger, shape: (
+            ~ledger.can_stage if Need.DATASETS in shape.needs else np.zeros(ledger.size, np.bool_)
+        ),
+        lambda *_: (
+            "its agent fetches no datasets; update it, or set cache_dir in its configuration"
+        ),
+    ),
     CHOSEN[1],
     *TOTALS,
     Filter(

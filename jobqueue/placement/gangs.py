@@ -3,7 +3,8 @@
 A waiting gang holds nothing, so no two gangs can wait for what the other holds. The first gangs of
 the queue are protected like single jobs: the appliances on which they fit first are reserved, and
 later jobs are backfilled around that. Members go to one appliance if they fit there, else to one
-NVLink domain, else to one site, else anywhere; each time to as few appliances as possible.
+NVLink domain, else to one site, else anywhere; each time to as few appliances as possible, and of
+these to the ones with more of the data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -86,23 +87,30 @@ def capacity(ledger: Ledger, shape: JobShape, places: Mask, *, is_usable: bool =
     return int(counts[places].sum())
 
 
-def choose_places(ledger: Ledger, counts: Ints, nodes: int) -> Places | None:
+def choose_places(
+    ledger: Ledger, counts: Ints, nodes: int, levels: Ints | None = None
+) -> Places | None:
     """Return the closest appliances for all members, or None if they don't fit.
 
     Args:
         ledger: has the sites and NVLink domains.
         counts: how many members fit on each appliance.
         nodes: the number of members.
+        levels: how much of the data each appliance has, by `DataLocality`; None without data.
     """
+    levels = np.zeros(ledger.size, np.int64) if levels is None else levels
     for groups in (np.arange(ledger.size), ledger.nvlink_domains, ledger.sites, None):
-        places = _in_one_group(counts, nodes, groups)
+        places = _in_one_group(counts, nodes, groups, levels)
         if places is not None:
             return places
     return None
 
 
-def _in_one_group(counts: Ints, nodes: int, groups: Ints | None) -> Places | None:
-    """Return the places in the group that needs the fewest appliances, then the fullest one."""
+def _in_one_group(counts: Ints, nodes: int, groups: Ints | None, levels: Ints) -> Places | None:
+    """Return the places in the group that needs the fewest appliances.
+
+    Of several such groups, those in the one with more of the data, then in the fullest one.
+    """
     able = np.flatnonzero(counts > 0)
     if groups is None:
         groups = np.zeros(counts.size, np.int64)
@@ -110,23 +118,28 @@ def _in_one_group(counts: Ints, nodes: int, groups: Ints | None) -> Places | Non
     if not able.size:
         return None
     totals = np.bincount(groups[able], weights=counts[able])
-    best: tuple[int, float, Places] | None = None
+    best: tuple[int, int, float, Places] | None = None
     for group in np.flatnonzero(totals >= nodes).tolist():
-        places = _fewest(able[groups[able] == group], counts, nodes)
-        rank = (len(places), float(totals[group]))
-        if best is None or rank < best[:2]:
+        places = _fewest(able[groups[able] == group], counts, nodes, levels)
+        level = sum(int(levels[place]) for place in places)
+        rank = (len(places), -level, float(totals[group]))
+        if best is None or rank < best[:3]:
             best = (*rank, places)
-    return best and best[2]
+    return best and best[3]
 
 
-def _fewest(able: np.ndarray, counts: Ints, nodes: int) -> Places:
-    """Return the fewest of some places that hold all members; the last one is the fullest."""
-    ordered = able[np.argsort(-counts[able], kind="stable")]
+def _fewest(able: np.ndarray, counts: Ints, nodes: int, levels: Ints) -> Places:
+    """Return the fewest of some places that hold all members.
+
+    Of those that hold as many, the ones with more of the data come first; the last one is the
+    fullest of them.
+    """
+    ordered = able[np.lexsort((-levels[able], -counts[able]))]
     needed = int(np.searchsorted(np.cumsum(counts[ordered]), nodes)) + 1
     places = {int(place): int(counts[place]) for place in ordered[: needed - 1]}
     rest = nodes - sum(places.values())
     enough = [place for place in ordered[needed - 1 :].tolist() if counts[place] >= rest]
-    places[min(enough, key=lambda place: counts[place])] = rest
+    places[min(enough, key=lambda place: (-levels[place], counts[place]))] = rest
     return places
 
 
@@ -136,9 +149,10 @@ def _free_places(planner: Planner, job: JobView) -> Places | None:
     feasible, _ = planner.feasible(job.shape)
     candidates = feasible & ~ledger.on_trial & ~planner.kept_places(job)
     avoided = planner.failed_on(job)
+    levels = planner.data.levels(job.datasets) if job.datasets else None
     for is_healthy, mask in ((True, candidates & ~avoided), (False, candidates)):
         counts = np.where(mask, _free_members(ledger, job.shape, is_healthy=is_healthy), 0)
-        while (places := choose_places(ledger, counts, len(job.members))) is not None:
+        while (places := choose_places(ledger, counts, len(job.members), levels)) is not None:
             delaying = [place for place in places if _delays(planner, job, place, places[place])]
             if not delaying:
                 return places
@@ -170,15 +184,16 @@ def _assign(planner: Planner, job: JobView, places: Places) -> list[Decision]:
         member = msgspec.structs.replace(job, id=member_id, members=())
         gpus = ledger.pick_gpus(place, job.shape)
         planner.occupy(member, place, gpus)
-        view = ledger.views[place]
+        view, text = ledger.views[place], planner.data.sentence(job.datasets, place)
         decisions.append(
             Decision(
                 job_id=member_id,
                 action=Action.ASSIGN,
-                reason=f"All {len(ordered)} members fit on {names}.",
+                reason=f"All {len(ordered)} members fit on {names}.{text}",
                 appliance_id=view.id,
                 policy=Rule.GANG,
                 gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
+                **planner.data_of(job, place),
             )
         )
     return decisions

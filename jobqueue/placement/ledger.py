@@ -71,6 +71,7 @@ class Ledger:
         self.cpus_free, self.memory_free = self.cpus_total.copy(), self.memory_total.copy()
         self.states = np.array([view.state.value for view in self.views], np.str_)
         self.drained: Mask = np.array([view.is_drained for view in self.views], np.bool_)
+        self.can_stage: Mask = np.array([view.can_stage for view in self.views], np.bool_)
         self.executes: Mask = np.array([bool(view.executors) for view in self.views], np.bool_)
         self.quarantined: Mask = np.array([bool(view.quarantine) for view in self.views], np.bool_)
         self.on_trial: Mask = np.array([view.is_trial_due for view in self.views], np.bool_)

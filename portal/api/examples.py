@@ -84,6 +84,19 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ]
     },
     "DrainRequestSchema": {"wait_seconds": 3600},
+    "PrefetchRequestSchema": {
+        "version": 0,
+        "appliance": "",
+        "labels": {"pool": "train"},
+        "is_pinned": False,
+        "schedule": "0 2 * * *",
+        "time_zone": "Europe/Oslo",
+    },
+    "DataSettingsSchema": {
+        "results_connection_id": _ID,
+        "results_retention_days": 90,
+        "allows_peers": True,
+    },
     "CleanupPoliciesSchema": {"policies": [{"site": "", "image_days": 30, "disk_percent": 85}]},
     "BulkRequestSchema": {
         "appliance_ids": [_ID],

@@ -49,9 +49,11 @@ from portal.forms.form import (
 from portal.time_zone import current_zone_name
 from protocol.job_spec import FailureClass, JobKind, JobRequest, OnMemberLoss
 from protocol.notation import (
+    format_dataset,
     format_health_check,
     format_mount,
     format_port,
+    parse_dataset,
     parse_health_check,
     parse_mount,
     parse_port,
@@ -107,7 +109,7 @@ SHAPE = (
 )
 # The folded parts of the form.
 OPTIONS = {
-    "storage": ("mounts", "ports", "shared_memory", "working_dir"),
+    "storage": ("datasets", "mounts", "ports", "shared_memory", "working_dir"),
     "placement": ("gpu_models", "required_labels", "labels", "priority", "is_preemptible"),
     "service": ("instances", "health_check"),
     "limits": (
@@ -149,6 +151,7 @@ class JobForm(Form):
     gpu_models = TagsField("GPU models", default=list)
     shared_memory = SizeField("Shared memory", default=0)
     working_dir = StringField("Working directory", default="")
+    datasets = LinesField("Datasets", parse=parse_dataset, format=format_dataset)
     mounts = LinesField("Data paths", parse=parse_mount, format=format_mount)
     ports = LinesField("Ports", parse=parse_port, format=format_port)
     labels = PairsField("Labels", default=dict)

@@ -31,12 +31,14 @@ from datasets.connections import (
     list_connections,
     update_connection,
 )
+from datasets.copies import cached_on
 from datasets.indexing import able_appliances
 from datasets.manifests import FilePage, read_files
 from datasets.models import DataConnection, Dataset, DatasetVersion, VersionState
 from portal.context import current_scope, database, now, portal
 from portal.forms.datasets import ConnectionForm, DatasetChangeForm, DatasetForm
 from portal.pages.common import changing
+from portal.pages.dataset_copies import copies_of
 from portal.query_string import PAGE_SIZE, page_number, search_text
 from protocol.datasets import MAX_PATH_LENGTH
 from tenants.permissions import Permission
@@ -74,8 +76,14 @@ def index() -> ResponseReturnValue:
             page_size=PAGE_SIZE,
         )
         tenants = tenant_names(session, (row.tenant_id for row in page.items))
+        cached = cached_on(session, [row.newest.id for row in page.items if row.newest])
     return render_template(
-        "datasets/index.html", page=page, sort=sort, search=search_text(), tenants=tenants
+        "datasets/index.html",
+        page=page,
+        sort=sort,
+        search=search_text(),
+        tenants=tenants,
+        cached=cached,
     )
 
 
@@ -186,6 +194,7 @@ def _page(dataset: Dataset, form: DatasetChangeForm) -> str:
         )
         chosen = _chosen(session, dataset)
         appliances = able_appliances(session, dataset.tenant_id)
+        copies = copies_of(session, scope, dataset.id)
     files, problem = _files(chosen, after, prefix)
     return render_template(
         "datasets/show.html",
@@ -198,6 +207,7 @@ def _page(dataset: Dataset, form: DatasetChangeForm) -> str:
         after=after,
         prefix=prefix,
         appliances=appliances,
+        **copies,
         may_edit=may_change(scope, dataset) and scope.tenant_id is not None,
         max_bytes=MAX_ARCHIVE_BYTES,
         max_files=MAX_ARCHIVE_FILES,

@@ -33,6 +33,7 @@ from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
 from portal.presenters.jobs import EVIDENCE_LABELS, check_text, efficiency_of, gpu_names, stepper
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
+from portal.presenters.staging import datasets_of
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import MAX_PRIORITY, JobKind
@@ -142,6 +143,7 @@ def show(job_id: str) -> ResponseReturnValue:
         instances = service_instances(session, job) if is_service else []
         members, stops_gang = gang_members(session, job), stops_together(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
+        datasets = datasets_of(session, job)
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
@@ -158,6 +160,7 @@ def show(job_id: str) -> ResponseReturnValue:
         members=members,
         stops_gang=stops_gang,
         update=update,
+        datasets=datasets,
         facts=listed_facts(request_like(job)),
         health_check=check_text(job),
         idle_limit_problem=idle_limit_problem(job),

@@ -158,52 +158,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("tenant_id", name=op.f("pk_tenant_data_settings")),
     )
     op.create_table(
-        "dataset_prefetches",
-        sa.Column("id", sa.String(length=36), nullable=False),
-        sa.Column("tenant_id", sa.String(length=36), nullable=False),
-        sa.Column("dataset_id", sa.String(length=36), nullable=False),
-        sa.Column("appliance_id", sa.String(length=36), nullable=True),
-        sa.Column("labels", sa.JSON(), nullable=False),
-        sa.Column("is_pinned", sa.Boolean(), nullable=False),
-        sa.Column("schedule", sa.String(length=200), nullable=False),
-        sa.Column("time_zone", sa.String(length=64), nullable=False),
-        sa.Column("next_run_at", UTCDateTime(), nullable=True),
-        sa.Column("created_at", UTCDateTime(), nullable=False),
-        sa.ForeignKeyConstraint(
-            ["appliance_id"],
-            ["appliances.id"],
-            name=op.f("fk_dataset_prefetches_appliance_id"),
-            ondelete="CASCADE",
-        ),
-        sa.ForeignKeyConstraint(
-            ["dataset_id"],
-            ["datasets.id"],
-            name=op.f("fk_dataset_prefetches_dataset_id"),
-            ondelete="CASCADE",
-        ),
-        sa.ForeignKeyConstraint(
-            ["tenant_id"],
-            ["tenants.id"],
-            name=op.f("fk_dataset_prefetches_tenant_id"),
-            ondelete="CASCADE",
-        ),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_dataset_prefetches")),
-    )
-    with op.batch_alter_table("dataset_prefetches", schema=None) as batch_op:
-        batch_op.create_index(
-            batch_op.f("ix_dataset_prefetches_appliance_id"), ["appliance_id"], unique=False
-        )
-        batch_op.create_index(
-            batch_op.f("ix_dataset_prefetches_dataset_id"), ["dataset_id"], unique=False
-        )
-        batch_op.create_index(
-            batch_op.f("ix_dataset_prefetches_next_run_at"), ["next_run_at"], unique=False
-        )
-        batch_op.create_index(
-            batch_op.f("ix_dataset_prefetches_tenant_id"), ["tenant_id"], unique=False
-        )
-
-    op.create_table(
         "dataset_versions",
         sa.Column("id", sa.String(length=36), nullable=False),
         sa.Column("tenant_id", sa.String(length=36), nullable=False),
@@ -220,6 +174,7 @@ def upgrade() -> None:
         sa.Column("upload_key", sa.String(length=64), nullable=True),
         sa.Column("indexed_bytes", sa.BigInteger(), nullable=False),
         sa.Column("parts_stored", sa.Boolean(), nullable=False),
+        sa.Column("is_scheduled", sa.Boolean(), nullable=False),
         sa.Column("created_at", UTCDateTime(), nullable=False),
         sa.Column("active_at", UTCDateTime(), nullable=False),
         sa.Column("ready_at", UTCDateTime(), nullable=True),
@@ -261,6 +216,62 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_dataset_versions_state"), ["state"], unique=False)
         batch_op.create_index(
             "ix_dataset_versions_tenant_id_digest", ["tenant_id", "digest"], unique=False
+        )
+
+    op.create_table(
+        "dataset_prefetches",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("tenant_id", sa.String(length=36), nullable=False),
+        sa.Column("dataset_id", sa.String(length=36), nullable=False),
+        sa.Column("version_id", sa.String(length=36), nullable=True),
+        sa.Column("appliance_id", sa.String(length=36), nullable=True),
+        sa.Column("labels", sa.JSON(), nullable=False),
+        sa.Column("is_pinned", sa.Boolean(), nullable=False),
+        sa.Column("schedule", sa.String(length=200), nullable=False),
+        sa.Column("time_zone", sa.String(length=64), nullable=False),
+        sa.Column("next_run_at", UTCDateTime(), nullable=True),
+        sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["appliance_id"],
+            ["appliances.id"],
+            name=op.f("fk_dataset_prefetches_appliance_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["dataset_id"],
+            ["datasets.id"],
+            name=op.f("fk_dataset_prefetches_dataset_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id"],
+            ["tenants.id"],
+            name=op.f("fk_dataset_prefetches_tenant_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["version_id"],
+            ["dataset_versions.id"],
+            name=op.f("fk_dataset_prefetches_version_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_dataset_prefetches")),
+    )
+    with op.batch_alter_table("dataset_prefetches", schema=None) as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_dataset_prefetches_appliance_id"), ["appliance_id"], unique=False
+        )
+        batch_op.create_index(
+            batch_op.f("ix_dataset_prefetches_dataset_id"), ["dataset_id"], unique=False
+        )
+        batch_op.create_index(
+            batch_op.f("ix_dataset_prefetches_next_run_at"), ["next_run_at"], unique=False
+        )
+        batch_op.create_index(
+            batch_op.f("ix_dataset_prefetches_tenant_id"), ["tenant_id"], unique=False
+        )
+        batch_op.create_index(
+            batch_op.f("ix_dataset_prefetches_version_id"), ["version_id"], unique=False
         )
 
     op.create_table(
@@ -416,8 +427,8 @@ def downgrade() -> None:
     op.drop_table("job_artifacts")
     op.drop_table("dataset_version_parts")
     op.drop_table("dataset_copies")
-    op.drop_table("dataset_versions")
     op.drop_table("dataset_prefetches")
+    op.drop_table("dataset_versions")
     op.drop_table("tenant_data_settings")
     op.drop_table("datasets")
     op.drop_table("appliance_caches")

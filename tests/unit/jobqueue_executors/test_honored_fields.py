@@ -16,6 +16,7 @@ from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import app_of, observe_app
 from jobqueue.executors.mesos.metronome import job_of as metronome_job
 from protocol.attempts import AttemptSpec
+from protocol.datasets import DatasetSource, SourceKind, StagedDataset
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
 
@@ -25,6 +26,15 @@ SPEC = AttemptSpec(
     attempt_id="a1", job_id="j1", name="train", image="busybox", command=["true"], cpus=2.0
 )
 GPUS = ["GPU-00000000-0000-0000-0000-000000000001"]
+STAGED: dict[str, Any] = {
+    "version_id": "v-77",
+    "name": "imagenet",
+    "number": 1,
+    "digest": "7" * 64,
+    "file_count": 1,
+    "total_bytes": 77,
+    "source": DatasetSource(kind=SourceKind.UPLOAD),
+}
 # A value of each field, and a pattern that shows it in the request to an executor.
 VALUES: dict[str, tuple[object, str]] = {
     "attempt_id": ("a-77", "a-77"),
@@ -48,6 +58,7 @@ VALUES: dict[str, tuple[object, str]] = {
     "shared_memory_bytes": (7700, "7700"),
     "working_dir": ("/w d", "/w d"),
     "mounts": ([Mount(source="/data-77", target="/mnt-77")], "/mnt-77"),
+    "datasets": ([StagedDataset(**STAGED, target="/data-78")], ""),
     "ports": ([Port(container_port=7777, name="web-77")], "web-77"),
     "time_limit_seconds": (77, ""),
     "stop_grace_seconds": (77, "77"),

@@ -4,6 +4,7 @@ from flask import Flask
 from werkzeug.routing import Rule as Route
 
 from portal.api.data_connections import ConnectionRequestSchema
+from portal.api.data_settings import DataSettingsSchema
 from portal.api.datasets import DatasetChangeSchema
 from portal.api.gpu_partition_policies import PartitionPolicyRequestSchema
 from portal.api.job_schedules import ScheduleRequestSchema
@@ -96,6 +97,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Appliances.bulk": {"appliance_ids": ["x"], "action": "drain"},
     "Appliances.change": {"name": "mine-now"},
     "Tenants.set_quotas": {},
+    "Dataset copies.prefetch": {"labels": {"pool": "train"}},
     "Cleanup policies.replace": {"policies": []},
     "Container policies.replace": {"allowed": ["restricted"], "default": "restricted"},
     "Rules.replace": RULE,
@@ -161,6 +163,7 @@ BODIES |= {
     endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
     for endpoint, schema in {
         "Dashboards.replace": DashboardRequestSchema,
+        "Data settings.replace": DataSettingsSchema,
         "Data connections.replace": ConnectionRequestSchema,
         "Datasets.replace": DatasetChangeSchema,
         "GPU partition policies.replace": PartitionPolicyRequestSchema,

@@ -26,6 +26,7 @@ from dash_app.reports.saved import SavedReportRequest, create_saved
 from datasets.catalog import DatasetRequest, VersionRequest, create_dataset, create_version
 from datasets.connections import ConnectionRequest, create_connection
 from datasets.models import VersionState
+from datasets.prefetches import PrefetchRequest, create_prefetch
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
 from jobqueue.models import Job
@@ -320,6 +321,8 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     version.head = {"file_count": 0, "total_bytes": 0, "pages": []}
     session.add_all([message, removal, platform_rule, simulation])
     session.flush()
+    prefetch = create_prefetch(session, scope, dataset.id, PrefetchRequest(), now=now)
+    session.flush()
     browser = session.scalars(
         select(LoginSession).where(LoginSession.user_id == cast.bob.id).limit(1)
     ).one()
@@ -356,6 +359,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "notification_id": message.id,
             "removal_id": removal.id,
             "dataset_id": dataset.id,
+            "prefetch_id": prefetch.id,
             "version_id": version.id,
             "connection_id": connection.id,
         }
