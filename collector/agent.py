@@ -21,6 +21,7 @@ from threading import Event, Lock
 from collector.certificate_renewal import CertificateManager
 from collector.config import AgentConfig, apply_live_settings, changed_settings, restart_settings
 from collector.data_dir import Identity
+from collector.datasets.build import build_stager
 from collector.gpu_slices.build import build_slices
 from collector.heartbeats import HeartbeatBuilder
 from collector.jobs.attempts import AttemptRunner
@@ -114,6 +115,13 @@ class Agent:
                 clock=clock,
             )
         self._slices = build_slices(config, self._executor, simulation=simulation, clock=clock)
+        self._stager = build_stager(
+            config,
+            identity,
+            connect=self._connect,
+            tls=self._delivery.tls,
+            clock=clock,
+        )
         self._runner = self._build_runner()
         self._samples = SampleWriter(
             self._buffer, flush_interval_seconds=config.flush_interval_seconds
@@ -126,6 +134,7 @@ class Agent:
             executor=self._executor,
             slices=self._slices,
             runner=self._runner,
+            can_stage=self._stager is not None,
             updates=Updates(config.data_dir, update_service_dir),
         )
         self._health = self._heartbeat_builder.health
@@ -158,6 +167,8 @@ class Agent:
         """Run until `stop` is set; then write the last samples to disk and return."""
         log.info("agent %s uses %s", self._name, self._delivery.access_points.current)
         tasks = self._tasks(stop)
+        if self._stager is not None:
+            self._stager.start()
         self._host.start()
         for task in tasks:
             task.start()
@@ -238,7 +249,8 @@ class Agent:
 
     def _extra_metrics(self) -> Mapping[str, float | int | None]:
         own = self._remote_writer.metrics() if self._remote_writer is not None else {}
-        return {**self._certificates.metrics(), **own}
+        cache = self._stager.metrics() if self._stager is not None else {}
+        return {**self._certificates.metrics(), **own, **cache}
 
     def _build_host_logs(self) -> HostLogs | None:
         """Return what sends the host's logs; a simulated appliance is no host of its own."""
@@ -255,15 +267,20 @@ class Agent:
     def _build_runner(self) -> AttemptRunner | None:
         if self._executor is None:
             return None
-        return AttemptRunner(
+        stager = self._stager
+        runner = AttemptRunner(
             self._executor,
             state_path=self._config.data_dir / "attempts.json",
             registry_token=self._registry_token,
             stop_grace_seconds=self._config.stop_grace_seconds,
             slices=self._slices,
-            preparations=build_preparations(self._config),
+            preparations=build_preparations(stager=stager),
+            on_desired=stager.set_desired if stager is not None else lambda _: None,
             clock=self._clock,
         )
+        if stager is not None:
+            stager.wake = runner.step_wanted.set
+        return runner
 
     def _storage_reporter(self) -> StorageReporter | None:
         storage = self._executor.storage() if self._executor is not None else None
@@ -305,6 +322,7 @@ class Agent:
             ),
             runner=self._runner,
             storage=self._storage_reporter(),
+            stager=self._stager,
             samples=self._samples,
             host_logs=self._host_logs,
             is_offline=self._is_offline,

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from collector.datasets.settings import DatasetSettings, check_datasets
 from collector.logs.settings import UNIT_NAME, LogSettings
 from collector.remote_write.settings import RemoteWriteSettings, check_remote_write
 from collector.scheduler_tables import SCHEDULERS, check_schedulers
@@ -114,6 +115,7 @@ class AgentConfig:
         poll_wait_seconds: how long the portal may delay the response to a long poll.
         logs: which lines of the host's logs are sent.
         remote_write: where samples go beside the portal.
+        datasets: the cache of datasets.
         plugins: settings of `[plugins.NAME]`, by name.
     """
 
@@ -147,6 +149,7 @@ class AgentConfig:
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
     logs: LogSettings = field(default_factory=LogSettings)
     remote_write: RemoteWriteSettings | None = None
+    datasets: DatasetSettings = field(default_factory=DatasetSettings)
     plugins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -179,7 +182,7 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
     values = read_toml(path)
     if data_dir is not None:
         values = {"data_dir": str(data_dir), **values}
-    tables = {"influxdb", "logs", "remote_write", *SCHEDULERS}
+    tables = {"influxdb", "logs", "datasets", "remote_write", *SCHEDULERS}
     flat = {key: value for key, value in values.items() if key not in tables}
     config, errors = check_config(AgentConfig, flat)
     errors += _destination_errors(values)
@@ -196,6 +199,11 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
         logs, log_errors = _check_logs(values["logs"])
         errors += log_errors
         config = replace(config, logs=logs) if config is not None and logs is not None else None
+    if "datasets" in values:
+        datasets, dataset_errors = check_datasets(values["datasets"])
+        errors += dataset_errors
+        if config is not None and datasets is not None:
+            config = replace(config, datasets=datasets)
     if "remote_write" in values:
         remote_write, remote_write_errors = check_remote_write(values["remote_write"])
         errors += remote_write_errors

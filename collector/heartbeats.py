@@ -225,6 +225,7 @@ class HeartbeatBuilder:
         simulation: the simulated appliance, if there is one.
         executor: runs jobs, with `runner`; None without jobs.
         slices: cuts GPUs; None if the executor can't use parts of them.
+        can_stage: whether datasets are fetched.
         updates: passes on the orders of the portal to update the agent.
 
     Attributes:
@@ -241,12 +242,14 @@ class HeartbeatBuilder:
         executor: Executor | None,
         slices: GPUSlices | None,
         runner: AttemptRunner | None,
+        can_stage: bool,
         updates: Updates,
     ) -> None:
         self._simulation = simulation
         self._slices = slices
         self._executor = executor
         self._runner = runner
+        self._can_stage = can_stage
         self._updates = updates
         self._inventory = InventoryCache(config.data_dir)
         self.gpu_processes = GPUProcessCache(plans)
@@ -296,6 +299,7 @@ class HeartbeatBuilder:
         return msgspec.structs.replace(
             inventory,
             can_probe=self._executor is not None and self._executor.probe() is not None,
+            can_stage=self._can_stage,
             partition_modes=offered_modes(self._slices, inventory.gpus),
         )
 

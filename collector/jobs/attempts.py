@@ -5,7 +5,7 @@ while the portal was unreachable could be started a second time.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -13,6 +13,7 @@ from threading import Event, Lock, Thread
 import msgspec
 
 from collector.data_dir import load_json, save_json
+from collector.datasets.credentials import without_credentials
 from collector.gpu_slices.base import GPUSlices, SliceError
 from collector.jobs.log_shipping import LogShipper
 from collector.jobs.preparations import Preparation, PreparationError, Preparations, failed
@@ -89,9 +90,11 @@ class AttemptRunner:
         registry_token: CurrentRegistryToken | None = None,
         slices: GPUSlices | None = None,
         preparations: Sequence[Preparation] = (),
+        on_desired: Callable[[DesiredState], None] = lambda _: None,
         clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
+        self._on_desired = on_desired
         self._clock = clock
         self._state_path = state_path
         self._stop_grace_seconds = stop_grace_seconds
@@ -148,7 +151,8 @@ class AttemptRunner:
     def set_desired(self, desired: DesiredState) -> None:
         """Set the desired state for the next step."""
         self._registry_token.set(desired.registry)
-        desired = msgspec.structs.replace(desired, registry=None)
+        self._on_desired(desired)
+        desired = without_credentials(msgspec.structs.replace(desired, registry=None))
         with self._lock:
             self._has_polled = True
             (self.tunnel_wanted.set if desired.wants_tunnel else self.tunnel_wanted.clear)()

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 
-from collector.config import AgentConfig
+from collector.datasets.stager import Stager
 from collector.jobs.preparations import Preparation
+from collector.jobs.staging import DatasetPreparation
 
 
-def build_preparations(config: AgentConfig) -> Sequence[Preparation]:
+def build_preparations(*, stager: Stager | None) -> Sequence[Preparation]:
     """Return what prepares attempts, in the order in which it does."""
-    return ()
+    return (DatasetPreparation(stager),)

@@ -31,6 +31,7 @@ from protocol.attempts import (
     LogUpload,
     ObservedReport,
 )
+from protocol.datasets import DatasetReport, IndexResult
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
 from protocol.storage import CleanupOrder, StorageReport
@@ -39,6 +40,7 @@ T = TypeVar("T")
 
 OVERLOADED = frozenset({429, 502, 503, 504})
 UNAUTHENTICATED = 401
+PARTIAL = 206
 UNCHANGED = frozenset({204, 304})
 SUCCESS = range(200, 300)
 # Long polls: the portal may respond this much later than asked.
@@ -117,6 +119,39 @@ class PortalConnection:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         packed = gzip.compress(body, compresslevel=1)
         self._request("POST", "/agent/v1/lines", body=packed, headers=headers)
+
+    def dataset_head(self, version_id: str) -> bytes:
+        """Return the head of a version's manifest, as JSON."""
+        response, _ = self._request("GET", f"/agent/v1/datasets/{version_id}/head")
+        return response.data
+
+    def dataset_page(self, version_id: str, sha256: str) -> bytes:
+        """Return a page of a version's manifest, as it is stored."""
+        response, _ = self._request("GET", f"/agent/v1/datasets/{version_id}/pages/{sha256}")
+        return response.data
+
+    def send_dataset_page(self, version_id: str, sha256: str, data: bytes) -> None:
+        """Send a page of the manifest of a version that this agent indexes."""
+        path = f"/agent/v1/datasets/{version_id}/pages/{sha256}"
+        headers = {"Content-Type": "application/octet-stream"}
+        self._request("PUT", path, body=data, headers=headers)
+
+    def finish_dataset(self, version_id: str, result: IndexResult) -> None:
+        """Send the head of the manifest of a version that this agent has indexed."""
+        self._post(f"/agent/v1/datasets/{version_id}/head", result)
+
+    def report_datasets(self, report: DatasetReport) -> None:
+        """Report the cache of datasets."""
+        self._post("/agent/v1/datasets", report)
+
+    def part(self, sha256: str, offset: int, size_bytes: int) -> tuple[bytes, bool]:
+        """Return a range of a stored part, or all of it; and whether it is the range."""
+        headers = {
+            "Range": f"bytes={offset}-{offset + size_bytes - 1}",
+            "Accept-Encoding": "identity",
+        }
+        response, _ = self._request("GET", f"/agent/v1/parts/{sha256}", headers=headers)
+        return response.data, response.status == PARTIAL
 
     def tunnel(
         self,
