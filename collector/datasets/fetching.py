@@ -343,8 +343,8 @@ class VersionFetch:
                     self._count(len(taken))
                     content, position = content[len(taken) :], position + len(taken)
                     if position == end:
-                        self._end(writer)
-                        writer = None
+                        done, writer = writer, None
+                        self._end(done)
         finally:
             if writer is not None:
                 writer.close()

@@ -1,6 +1,7 @@
 """Sources of datasets: buckets, web servers and folders, listed and read by path and range."""
 
 import os
+import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,6 +26,9 @@ RETRIES = 2
 NEW_VERSION = "Make a new version of the dataset from what is there now."
 NEW_CREDENTIALS = "Renew the credentials of the dataset, then start the job again."
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch")
+_CODE = re.compile(r"<Code>(\w+)</Code>")
+_STATUS = re.compile(r"status: (\d{3})")
+_SHORT = 300
 _OK, _PARTIAL, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _GONE, _UNSATISFIABLE = (
     200,
     206,
@@ -154,37 +158,36 @@ def _object_file(entry: Any, path: str) -> SourceFile:
 
 
 def _s3_error(error: Exception, address: str, what: str) -> DataError:
-    """Return what a failed request means, by the exception or the code of S3 in its text."""
-    from obstore.exceptions import BaseError, NotFoundError  # noqa: PLC0415
-
+    """Return what a failed request means, by the code and status in the text of obstore's error."""
     if isinstance(error, DataError):
         return error
     text = " ".join(str(error).split())
-    if any(code in text for code in _EXPIRED):
+    code = _CODE.search(text)
+    status = _STATUS.search(text)
+    reason = code[1] if code else f"status {status[1]}" if status else _short(text)
+    if reason in _EXPIRED:
         return DataError(
-            f"The credentials for {address} have expired or are wrong. {NEW_CREDENTIALS}"
+            f"The credentials for {address} have expired or are wrong ({reason}). {NEW_CREDENTIALS}"
         )
-    if isinstance(error, (PermissionError, BaseError)) and (
-        isinstance(error, PermissionError) or "403" in text or "401" in text
-    ):
+    if isinstance(error, FileNotFoundError) or (status and status[1] == "404"):
+        return DataError(f"{address} is not there (404). Put it back, or: {NEW_VERSION}")
+    if isinstance(error, PermissionError) or (status and status[1] in {"401", "403"}):
         return DataError(
             f"{address} can't be {what}: access is denied (403). Allow the dataset's credentials to "
             "list and read the bucket, or renew them; then start the job again."
         )
-    if isinstance(error, (FileNotFoundError, NotFoundError)):
-        return DataError(f"{address} is not there (404). Put it back, or: {NEW_VERSION}")
-    if "416" in text or "InvalidRange" in text:
+    if reason == "InvalidRange" or (status and status[1] == "416"):
         return DataError(f"{address} is shorter than it was. {NEW_VERSION}")
-    if not isinstance(error, (BaseError, OSError)):
+    if isinstance(error, ValueError):  # a name that S3 has and paths can't
         return DataError(f"{address} can't be {what}: {text[:300]}")
-    return TemporaryDataError(f"{address} can't be {what}: {_short(text)}")
+    return TemporaryDataError(f"{address} can't be {what}: {reason}")
 
 
 def _short(text: str) -> str:
     """Return the cause at the end of obstore's nested message."""
     for sign in ("source: ", "error: "):
-        text = text.rpartition(sign)[2] if len(text) > 300 and sign in text else text  # noqa: PLR2004
-    return text[:300]
+        text = text.rpartition(sign)[2] if len(text) > _SHORT and sign in text else text
+    return text[:_SHORT]
 
 
 class HTTPSSource:
