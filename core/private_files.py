@@ -24,8 +24,8 @@ def create_files_privately() -> None:
 def make_private(folder: Path, *, shared: Collection[str] = ()) -> None:
     """Create a data folder, or take an existing one and all in it from group and others.
 
-    Files of other users, links and mounts in it remain as they are, as does what is below the folders
-    `shared`, which containers read.
+    Files of other users, links and mounts in it remain as they are, as does what is below the
+    folders `shared`, which containers read.
 
     Raises:
         OSError: it can't be created, or the system or all users share it.

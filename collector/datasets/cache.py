@@ -7,8 +7,8 @@
         mounts/                network file systems that are being read
         equal.sqlite3          where equal files are, to link them: a hint, which may be lost
 
-There is no other index: what a killed agent left is read from the folders at the start, where counts
-and sizes must be those of the version. The time of `complete.json` is that of the last use.
+There is no other index: what a killed agent left is read from the folders at the start, where
+counts and sizes must be those of the version. The time of `complete.json` is that of the last use.
 """
 
 import logging
@@ -165,7 +165,7 @@ class Cache:
             return cached.folder
 
     def begin_use(self, attempt_id: str, version_ids: Sequence[str]) -> list[Path] | None:
-        """Record that an attempt mounts versions; return their trees, None if one is not complete."""
+        """Record that an attempt mounts versions; return their trees, None if any is missing."""
         with self._lock:
             chosen = [self.complete(version_id) for version_id in version_ids]
             trees = [cached.folder.files for cached in chosen if cached is not None]
@@ -201,7 +201,10 @@ class Cache:
             for version_id, cached in self._versions.items():
                 if (should := version_id in pinned) != cached.is_pinned:
                     marker = cached.folder.path / "pinned"
-                    (marker.touch if should else lambda: marker.unlink(missing_ok=True))()  # noqa: B023
+                    if should:
+                        marker.touch()
+                    else:
+                        marker.unlink(missing_ok=True)
                     cached.is_pinned = should
 
     def reserve(self, version_id: str, needed_bytes: int, *, name: str) -> None:
@@ -250,9 +253,10 @@ class Cache:
         )
         free_bytes = shutil.disk_usage(self.folder).free
         text = (
-            f"{name} needs {format_size(needed_bytes)} more, {format_size(lacking)} than there is room "
-            f"for: {format_size(used_bytes)} of the cache are in use or pinned, and the disk has "
-            f"{format_size(free_bytes)} free, of which {format_size(self._min_free_bytes)} stay free. "
+            f"{name} needs {format_size(needed_bytes)} more, {format_size(lacking)} than there "
+            f"is room for: {format_size(used_bytes)} of the cache are in use or pinned, and the "
+            f"disk has {format_size(free_bytes)} free, of which "
+            f"{format_size(self._min_free_bytes)} stay free. "
         )
         if used_bytes:
             return TemporaryDataError(text + "It is tried again when jobs end.")
@@ -366,7 +370,7 @@ def _used_at(path: Path) -> int:
 
 
 class EqualFiles:
-    """Finds a cached file with the same content. What it lacks, or has wrong, is only fetched again.
+    """Finds a cached file with the same content. What it lacks is only fetched again.
 
     Thread-safe. SQLite without waits for the disk: a damaged file is removed.
     """
@@ -387,8 +391,9 @@ class EqualFiles:
                     marks = ",".join("?" * len(asked))
                     paths.update(
                         database.execute(
-                            f"SELECT key, path FROM equal WHERE key IN ({marks})", asked
-                        )  # noqa: S608
+                            f"SELECT key, path FROM equal WHERE key IN ({marks})",  # noqa: S608
+                            asked,
+                        )
                     )
         except sqlite3.Error as error:
             self._reset(error)

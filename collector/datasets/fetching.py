@@ -194,14 +194,14 @@ class VersionFetch:
             raise DataError(f"The portal's manifest can't be read: {error}.") from error
         if head_digest(head) != digest:
             raise DataError(
-                f"The portal's manifest of {self._progress.name} is not the one of its version: its "
-                "digest is another. Add the dataset again."
+                f"The portal's manifest of {self._progress.name} is not the one of its version: "
+                "its digest is another. Add the dataset again."
             )
         self._folder.store_head(head)
         return head
 
     def _load_page(self, index: int) -> ManifestPage:
-        assert self._head is not None  # noqa: S101 - `run` loads it first
+        assert self._head is not None  # noqa: S101 - checked before
         sha256 = self._head.pages[index].sha256
         stored = self._folder.page(sha256)
         if stored is not None:
@@ -228,7 +228,7 @@ class VersionFetch:
         self._progress.note = ""
 
     def _scan(self, head: ManifestHead) -> int:
-        """Find the parts that are missing, and link equal files; return the bytes that are there."""
+        """Find the parts that are missing, and link equal files; return the bytes there are."""
         staged_bytes = 0
         for index in range(len(head.pages)):
             page, parts = self._retrying(partial(self.page, index))
@@ -327,12 +327,12 @@ class VersionFetch:
         left, writer = iter(starts), None
         segment: Segment | None = None
         try:
-            for piece, content in self._reads.in_order(
+            for piece, received in self._reads.in_order(
                 lambda piece: origin.read(part, piece), pieces
             ):
                 self._check_stop()
-                self._progress.add_fetched(len(content), is_from_peer=is_from_peer)
-                position = piece.part_offset
+                self._progress.add_fetched(len(received), is_from_peer=is_from_peer)
+                content, position = received, piece.part_offset
                 while content:
                     if writer is None or segment is None:
                         segment, _ = next(left)
@@ -398,8 +398,8 @@ class VersionFetch:
         self._progress.note = f"{str(error).rstrip('.')}. Trying again."
         if time.monotonic() - self._worked_at > self._retry_seconds:
             self._failure = self._failure or DataError(
-                f"{str(error).rstrip('.')}, for {self._retry_seconds:.0f} s. Check the network between "
-                "the appliance and the source, then start the job again."
+                f"{str(error).rstrip('.')}, for {self._retry_seconds:.0f} s. Check the network "
+                "between the appliance and the source, then start the job again."
             )
 
     def _retrying(self, action: Callable[[], T]) -> T:
@@ -428,8 +428,9 @@ class VersionFetch:
         folder = self._cache.folder
         if error.errno in _FULL:
             return DataError(
-                f"The disk of the cache {folder} is full. Free space there, or raise min_free_bytes in "
-                "[datasets] of agent.toml, so that older datasets are removed earlier."
+                f"The disk of the cache {folder} is full. Free space there, or raise "
+                "min_free_bytes in [datasets] of agent.toml, so that older datasets are removed "
+                "earlier."
             )
         return DataError(
             f"The cache {folder} can't be written: {error.strerror or error}. Check its disk, and "

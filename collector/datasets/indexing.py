@@ -100,8 +100,8 @@ class SourceIndexer:
         except OSError as error:
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 raise DataError(
-                    f"The disk of the cache {self._cache.folder} is full. Free space there, or index "
-                    "the source on an appliance with more room."
+                    f"The disk of the cache {self._cache.folder} is full. Free space there, or "
+                    "index the source on an appliance with more room."
                 ) from error
             raise DataError(f"The cache can't be written: {error}. Check its disk.") from error
         finally:
@@ -146,14 +146,14 @@ class SourceIndexer:
             self._check_stop()
             if not safe_path(file.path):
                 raise DataError(
-                    f"{file.path[:200]!r} in {self._order.source.url} is not a name that a dataset can "
-                    "have. Rename it."
+                    f"{file.path[:200]!r} in {self._order.source.url} is not a name that a "
+                    "dataset can have. Rename it."
                 )
             files.append(file)
             if len(files) > MAX_FILES:
                 raise DataError(
-                    f"{self._order.source.url} has more than {MAX_FILES} files. Pack small files into "
-                    "archives, or make several datasets."
+                    f"{self._order.source.url} has more than {MAX_FILES} files. Pack small files "
+                    "into archives, or make several datasets."
                 )
         files.sort(key=lambda file: file.path)
         return files

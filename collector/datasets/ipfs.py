@@ -99,7 +99,7 @@ def decode_node(cid: CID, block: bytes) -> Node:
         return Node(_RAW_NODE, content=block)
     links, data = [], b""
     for number, value in _fields(block):
-        if number == 2 and isinstance(value, bytes):  # noqa: PLR2004 - PBNode.Links
+        if number == 2 and isinstance(value, bytes):  # noqa: PLR2004 - of the format
             parts = dict(_fields(value))
             name, link = parts.get(2, b""), parts.get(1, b"")
             if not isinstance(name, bytes) or not isinstance(link, bytes):
@@ -232,7 +232,7 @@ class IPFSSource:
         if cid.hash_code == IDENTITY:
             return cid.digest
         address = f"{self._gateway}/ipfs/{cid.text}"
-        with self._pool.borrowed() as client, reading(address):
+        with self._pool.borrowed() as client, reading(address):  # noqa: SIM117 - it uses the first
             with client.pool_for(address).request(
                 "GET",
                 f"{address}?format=raw",
@@ -246,7 +246,8 @@ class IPFSSource:
                 block: bytes = response.read(MAX_BLOCK_BYTES + 1)
         if len(block) > MAX_BLOCK_BYTES or sha256(block).digest() != cid.digest:
             raise ContentError(
-                f"The gateway {self._gateway} sent another block than {cid.text}. Set another gateway."
+                f"The gateway {self._gateway} sent another block than {cid.text}. Set another "
+                "gateway."
             )
         return block
 
@@ -269,7 +270,7 @@ def _unixfs(data: bytes, links: list[tuple[str, CID]]) -> Node:
         raise ValueError("it is neither a file nor a folder of UnixFS")
     if kind in {_RAW_NODE, _FILE} and len(sizes) != len(links):
         raise ValueError("the sizes of its blocks are missing")
-    if kind == _SHARDED and not 1 < fanout <= 1024:  # noqa: PLR2004
+    if kind == _SHARDED and not 1 < fanout <= 1024:  # noqa: PLR2004 - of the format
         raise ValueError("its fanout is wrong")
     # A folder has no content of its own: that of a sharded one is a bit field.
     return Node(kind, content if kind in {_RAW_NODE, _FILE} else b"", links, sizes, fanout)
@@ -310,10 +311,8 @@ def _cid_of(raw: bytes, version: int = 1) -> CID:
     digest = raw[position:]
     if codec not in {RAW, DAG_PB}:
         raise ValueError(f"its codec {codec:#x} is not supported: only raw and dag-pb are")
-    if (
-        len(digest) != length
-        or (hash_code, length) != (SHA2_256, SHA2_256_BYTES)
-        and (hash_code != IDENTITY)
+    if len(digest) != length or (
+        (hash_code, length) != (SHA2_256, SHA2_256_BYTES) and (hash_code != IDENTITY)
     ):
         raise ValueError("its hash is not supported: only SHA-256 is")
     return CID(codec, hash_code, digest)
@@ -321,7 +320,7 @@ def _cid_of(raw: bytes, version: int = 1) -> CID:
 
 def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
-    while position < len(raw) and shift < 64:  # noqa: PLR2004
+    while position < len(raw) and shift < 64:  # noqa: PLR2004 - of the format
         byte = raw[position]
         value |= (byte & 0x7F) << shift
         position, shift = position + 1, shift + 7
@@ -332,7 +331,7 @@ def _read_varint(raw: bytes, position: int) -> tuple[int, int]:
 
 def _varint(value: int) -> bytes:
     raw = bytearray()
-    while value >= 0x80:  # noqa: PLR2004
+    while value >= 0x80:  # noqa: PLR2004 - of the format
         raw.append(value & 0x7F | 0x80)
         value >>= 7
     return bytes([*raw, value])

@@ -33,8 +33,8 @@ class NFSSource:
             )
         if shutil.which("mount.nfs") is None:
             raise DataError(
-                f"{url} can't be mounted: the appliance lacks mount.nfs. Install nfs-common (Debian, "
-                "Ubuntu) or nfs-utils there, then start the job again."
+                f"{url} can't be mounted: the appliance lacks mount.nfs. Install nfs-common "
+                "(Debian, Ubuntu) or nfs-utils there, then start the job again."
             )
         self._folder = mounts / new_id()
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -45,7 +45,7 @@ class NFSSource:
         options = f"{OPTIONS},port={port}" if port else OPTIONS
         argv = ["mount", "-t", "nfs", "-o", options, "--", remote, str(self._folder)]
         try:
-            done = subprocess.run(argv, capture_output=True, timeout=MOUNT_SECONDS, check=False)  # noqa: S603
+            done = subprocess.run(argv, capture_output=True, timeout=MOUNT_SECONDS, check=False)  # noqa: S603 - no user input
         except subprocess.TimeoutExpired as error:
             raise TemporaryDataError(f"{url}: the server does not answer") from error
         if done.returncode:
@@ -53,7 +53,8 @@ class NFSSource:
             if "timed out" in reason or "refused" in reason or "No route" in reason:
                 raise TemporaryDataError(f"{url} can't be mounted: {reason}")
             raise DataError(
-                f"{url} can't be mounted: {reason}. Check that the server exports it to this appliance."
+                f"{url} can't be mounted: {reason}. Check that the server exports it to this "
+                "appliance."
             )
 
     def files(self) -> Iterator[SourceFile]:
@@ -72,6 +73,6 @@ class NFSSource:
 def unmount(folder: Path) -> None:
     """Unmount a folder, if something is mounted there, and remove it."""
     if os.path.ismount(folder):
-        subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)  # noqa: S603, S607
+        subprocess.run(["umount", "--lazy", str(folder)], capture_output=True, check=False)  # noqa: S603, S607 - no user input
     with suppress(OSError):
         folder.rmdir()

@@ -23,7 +23,7 @@ class SourceOrigin:
         self.name = name
         self._source = source
 
-    def read(self, part: Part, piece: Piece) -> memoryview:
+    def read(self, part: Part, piece: Piece) -> memoryview:  # noqa: ARG002 - its interface's
         """Return a piece."""
         return self._source.read(piece.segment.file.path, piece.file_offset, piece.size_bytes)
 

@@ -87,7 +87,7 @@ class PeerServer(ThreadingHTTPServer):
         self.shutdown()
         self.server_close()
 
-    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002
+    def verify_request(self, request: object, client_address: object) -> bool:  # noqa: ARG002 - its interface's
         """Close a connection at once where too many are open."""
         return self._permits.acquire(blocking=False)
 
@@ -100,7 +100,7 @@ class PeerServer(ThreadingHTTPServer):
 
     def finish_request(self, request: Request, client_address: object) -> None:
         """Shake hands in the connection's thread: a slow client holds up nobody else."""
-        assert isinstance(request, socket.socket)  # noqa: S101 - of TCP, not UDP
+        assert isinstance(request, socket.socket)  # noqa: S101 - checked before
         request.settimeout(HANDSHAKE_SECONDS)
         try:
             wrapped = self._current_context().wrap_socket(request, server_side=True)

@@ -112,9 +112,9 @@ class PeerTLS:
             DataError: it is not.
         """
         # 5 MiB that agents without peers save.
-        from cryptography import x509  # noqa: PLC0415
-        from cryptography.x509.oid import NameOID  # noqa: PLC0415
-        from cryptography.x509.verification import (  # noqa: PLC0415
+        from cryptography import x509  # noqa: PLC0415 - only where it is used
+        from cryptography.x509.oid import NameOID  # noqa: PLC0415 - only where it is used
+        from cryptography.x509.verification import (  # noqa: PLC0415 - only where it is used
             PolicyBuilder,
             Store,
             VerificationError,

@@ -20,7 +20,7 @@ class DatasetSettings:
 
     Attributes:
         enabled: whether jobs with datasets may run here.
-        cache_dir: the folder, on a disk of its own if possible; `datasets` in `data_dir` when unset.
+        cache_dir: the folder, best on a disk of its own; `datasets` in `data_dir` when unset.
         cache_max_bytes: size limit of the cache; what was used least recently is removed first.
         min_free_bytes: what the cache leaves free on its file system.
         peer_listen: address and port on which other appliances of the site fetch from this one.

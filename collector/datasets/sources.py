@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 import urllib3
@@ -19,6 +19,9 @@ from collector.datasets.pool import Pool
 from collector.sending.http import HTTP_ERRORS, HTTPClient, root_cause
 from collector.tls import TLSContexts
 from protocol.datasets import DatasetSource, SourceKind
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
 
 TIMEOUT_SECONDS = 60.0
 CONNECT_SECONDS = 10.0
@@ -77,7 +80,7 @@ class S3Source:
 
     def __init__(self, source: DatasetSource) -> None:
         # The extra `data` has it.
-        from obstore.store import S3Store  # noqa: PLC0415
+        from obstore.store import S3Store  # noqa: PLC0415 - only where it is used
 
         parts = urlsplit(source.url)
         self._url = source.url
@@ -108,7 +111,7 @@ class S3Source:
 
     def files(self) -> Iterator[SourceFile]:
         """Yield the objects below the prefix; one of that name if there are none."""
-        import obstore  # noqa: PLC0415
+        import obstore  # noqa: PLC0415 - only where it is used
 
         count, prefix = 0, f"{self._prefix}/" if self._prefix else ""
         try:
@@ -125,7 +128,7 @@ class S3Source:
 
     def read(self, path: str, offset: int, size_bytes: int) -> memoryview:
         """Return a range of an object."""
-        import obstore  # noqa: PLC0415
+        import obstore  # noqa: PLC0415 - only where it is used
 
         try:
             content = obstore.get_range(
@@ -140,7 +143,7 @@ class S3Source:
 
     def _key(self, path: str) -> str:
         if self._is_object is None and self._prefix.rpartition("/")[2] == path:
-            import obstore  # noqa: PLC0415
+            import obstore  # noqa: PLC0415 - only where it is used
 
             try:
                 obstore.head(self._store, self._prefix)
@@ -152,12 +155,12 @@ class S3Source:
         return f"{self._prefix}/{path}" if self._prefix else path
 
 
-def _object_file(entry: Any, path: str) -> SourceFile:
+def _object_file(entry: "ObjectMeta", path: str) -> SourceFile:
     modified_ns = int(entry["last_modified"].timestamp()) * 10**9
     return SourceFile(path, entry["size"], modified_ns)
 
 
-def _s3_error(error: Exception, address: str, what: str) -> DataError:
+def _s3_error(error: Exception, address: str, what: str) -> DataError:  # noqa: PLR0911 - a table
     """Return what a failed request means, by the code and status in the text of obstore's error."""
     if isinstance(error, DataError):
         return error
@@ -173,8 +176,8 @@ def _s3_error(error: Exception, address: str, what: str) -> DataError:
         return DataError(f"{address} is not there (404). Put it back, or: {NEW_VERSION}")
     if isinstance(error, PermissionError) or (status and status[1] in {"401", "403"}):
         return DataError(
-            f"{address} can't be {what}: access is denied (403). Allow the dataset's credentials to "
-            "list and read the bucket, or renew them; then start the job again."
+            f"{address} can't be {what}: access is denied (403). Allow the dataset's credentials "
+            "to list and read the bucket, or renew them; then start the job again."
         )
     if reason == "InvalidRange" or (status and status[1] == "416"):
         return DataError(f"{address} is shorter than it was. {NEW_VERSION}")
@@ -216,7 +219,7 @@ class HTTPSSource:
             raise DataError(f"{self.address} does not report its size, which a dataset needs.")
         yield SourceFile(self._name, int(size), _stamp(modified))
 
-    def read(self, path: str, offset: int, size_bytes: int) -> memoryview:
+    def read(self, path: str, offset: int, size_bytes: int) -> memoryview:  # noqa: ARG002 - its interface's
         """Return a range of the file."""
         with self._get(offset, size_bytes) as response:
             if (
@@ -237,7 +240,7 @@ class HTTPSSource:
     @contextmanager
     def _get(self, offset: int, size_bytes: int) -> Iterator[urllib3.BaseHTTPResponse]:
         ranged = {"Range": f"bytes={offset}-{offset + size_bytes - 1}"}
-        with self._pool.borrowed() as client, reading(self.address):
+        with self._pool.borrowed() as client, reading(self.address):  # noqa: SIM117 - it uses the first
             with client.pool_for(self._url).request(
                 "GET",
                 self._url,
@@ -307,7 +310,7 @@ class FolderSource:
             descriptor = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 # What a link led to when it was listed may have changed since.
-                self._check(place, Path(os.readlink(f"/proc/self/fd/{descriptor}")))  # noqa: PTH115
+                self._check(place, Path(os.readlink(f"/proc/self/fd/{descriptor}")))  # noqa: PTH115 - of a descriptor
                 if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                     raise DataError(f"{place} is no longer a file. {NEW_VERSION}")
                 content = os.pread(descriptor, size_bytes, offset)
@@ -355,7 +358,8 @@ class FolderSource:
     def _check(self, place: Path, real: Path) -> None:
         if real != self._root and not real.is_relative_to(self._root):
             raise DataError(
-                f"{place} is a link that leads out of {self._root}. Replace it by a copy of the file."
+                f"{place} is a link that leads out of {self._root}. Replace it by a copy of the "
+                "file."
             )
 
 
@@ -387,11 +391,11 @@ def open_source(source: DatasetSource, *, mounts: Path, tls: TLSContexts | None 
         case SourceKind.FILE:
             return FolderSource(source.url, Path(unquote(urlsplit(source.url).path)))
         case SourceKind.NFS:
-            from collector.datasets.nfs import NFSSource  # noqa: PLC0415
+            from collector.datasets.nfs import NFSSource  # noqa: PLC0415 - only where it is used
 
             return NFSSource(source.url, mounts)
         case SourceKind.IPFS:
-            from collector.datasets.ipfs import IPFSSource  # noqa: PLC0415
+            from collector.datasets.ipfs import IPFSSource  # noqa: PLC0415 - only where it is used
 
             return IPFSSource(source, tls)
         case SourceKind.UPLOAD:

@@ -112,7 +112,7 @@ class Stager:
         self._monotonic = monotonic
         self._lock = RLock()
         self._reads = ReadAhead()
-        self._is_loaded = False
+        self.is_loaded = False
         self._load_error = ""
         self._closing = Event()
         self._tasks: dict[str, _Task] = {}
@@ -143,12 +143,12 @@ class Stager:
             self._sources = {dataset.version_id: dataset.source for dataset in staged}
             self._sources |= {order.version_id: order.source for order in orders.index}
             self._peers_of = {dataset.version_id: dataset for dataset in staged}
-            if self._is_loaded:
+            if self.is_loaded:
                 self.cache.set_pinned(dataset.version_id for dataset in orders.pinned)
             self._settle()
 
     def trees(self, attempt_id: str, datasets: Sequence[StagedDataset]) -> list[str] | None:
-        """Return the folders of an attempt's versions, in use from now on; None until all are there.
+        """Return the folders of an attempt's versions, in use from now on; None until all are.
 
         Raises:
             DataError: one can't be fetched.
@@ -156,7 +156,7 @@ class Stager:
         with self._lock:
             if self._load_error:
                 raise DataError(self._load_error)
-            if not self._is_loaded:
+            if not self.is_loaded:
                 return None
             trees = self.cache.begin_use(attempt_id, [own.version_id for own in datasets])
             if trees is not None:
@@ -179,7 +179,7 @@ class Stager:
     def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:
         """Return how far the data of an attempt is."""
         with self._lock:
-            if not self._is_loaded:
+            if not self.is_loaded:
                 return "Checking the cache of datasets after the agent's start.", None
             datasets = self._attempts.get(attempt_id, [])
             versions, is_waiting, lacks_source = [], False, False
@@ -207,7 +207,7 @@ class Stager:
     def forget(self, attempt_ids: Collection[str]) -> None:
         """Keep only what these attempts use or wait for."""
         with self._lock:
-            if not self._is_loaded:
+            if not self.is_loaded:
                 return
             for attempt_id in self._attempts.keys() - set(attempt_ids):
                 del self._attempts[attempt_id]
@@ -220,17 +220,20 @@ class Stager:
         Raises:
             PortalUnreachableError: the next call sends it.
         """
-        if self._is_loaded:
+        if self.is_loaded:
             self._serve()  # the first certificate may have come
         with self._lock:
             self._settle()
-            if not self._is_loaded:
+            if not self.is_loaded:
                 return 1.0
             report = self.report()
-        shape = tuple(
-            (copy.version_id, copy.state, copy.message)
-            for copy in (*report.copies, *report.indexing)
-        ) + (report.peer_url,)
+        shape = (
+            report.peer_url,
+            *(
+                (copy.version_id, copy.state, copy.message)
+                for copy in (*report.copies, *report.indexing)
+            ),
+        )
         now = self._monotonic()
         is_due = self._reported_at is None or now - self._reported_at >= REPORT_SECONDS
         if shape != self._reported or is_due:
@@ -269,7 +272,7 @@ class Stager:
             )
 
     def _counted(self, version_id: str) -> tuple[int, int]:
-        """Return the bytes of a version that came over the line, and from peers, since the start."""
+        """Return the bytes of a version that came over the line, and from peers."""
         fetched_bytes, peer_bytes = self._counts.get(version_id, (0, 0))
         if (task := self._tasks.get(version_id)) is not None:
             fetched_bytes += task.progress.fetched_bytes
@@ -298,7 +301,7 @@ class Stager:
             counts = [self._counted(own) for own in self._tasks.keys() | self._counts.keys()]
             fetched_bytes = sum(fetched for fetched, _ in counts)
             peer_bytes = sum(from_peers for _, from_peers in counts)
-            cache_bytes = self.cache.size_bytes if self._is_loaded else 0
+            cache_bytes = self.cache.size_bytes if self.is_loaded else 0
         if not cache_bytes and not fetched_bytes:
             return {}
         return {
@@ -325,6 +328,12 @@ class Stager:
         self.cache.close()
 
     # For peers
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is being fetched or indexed."""
+        with self._lock:
+            return any(task.is_running for task in self._tasks.values())
 
     def allowed_peers(self) -> Collection[str]:
         """Return the appliances that may fetch from this one."""
@@ -368,16 +377,17 @@ class Stager:
         try:
             self.cache.load()
         except OSError as error:
+            reason = error.strerror or error
             self._load_error = (
-                f"The cache of datasets {self.cache.folder} can't be read: {error.strerror or error}. "
-                "Check its disk, and that the agent's user owns it."
+                f"The cache of datasets {self.cache.folder} can't be read: {reason}. Check its "
+                "disk, and that the agent's user owns it."
             )
             log.error("%s", self._load_error)  # noqa: TRY400
             self.wake()
             return
         self._serve()
         with self._lock:
-            self._is_loaded = True
+            self.is_loaded = True
             self._settle()
         log.info("the cache of datasets has %s", format_size(self.cache.size_bytes))
         self.wake()
@@ -405,7 +415,7 @@ class Stager:
 
     def _settle(self) -> None:
         """Begin and end tasks, so that they are those that are wanted."""
-        if not self._is_loaded or self._closing.is_set():
+        if not self.is_loaded or self._closing.is_set():
             return
         wanted = self._wanted()
         for version_id, task in list(self._tasks.items()):

@@ -9,8 +9,8 @@
         complete.json               there once all files are on the disk; its time is the last use
         pinned                      there if it must not be evicted
 
-What a killed agent wrote is in the kernel's memory, so it counts; what was written before a crash of
-the host counts once its hash was checked again, as `boot` says. A file moves to `files` by one
+What a killed agent wrote is in the kernel's memory, so it counts; what was written before a crash
+of the host counts once its hash was checked again, as `boot` says. A file moves to `files` by one
 rename, after its hash was checked.
 """
 
@@ -426,7 +426,7 @@ def sync_file_system(folder: Path) -> None:
         DataError: the disk failed.
     """
     # Not in the `os` module; a sync of each of a million files would take minutes.
-    import ctypes  # noqa: PLC0415
+    import ctypes  # noqa: PLC0415 - only where it is used
 
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -31,8 +31,8 @@ class DatasetPreparation:
             raise PreparationError(
                 DATA_UNAVAILABLE,
                 "The agent of this appliance can't fetch datasets: it was installed without the "
-                "extra `data`, or [datasets] turns it off. Install vedette[data], or run the job on "
-                "another appliance.",
+                "extra `data`, or [datasets] turns it off. Install vedette[data], or run the job "
+                "on another appliance.",
             )
         try:
             trees = self._stager.trees(spec.attempt_id, datasets)

@@ -4,11 +4,12 @@ import random
 import ssl
 from collections.abc import Callable
 from datetime import timedelta
-from http.client import HTTPSConnection
+from functools import partial
+from http.client import HTTPResponse, HTTPSConnection
 from pathlib import Path
-from threading import Thread
 
 import pytest
+from cryptography.hazmat.primitives import serialization
 from sqlalchemy.orm import Session
 
 from collector.certificates import AUTHORITIES_NAME, CERTIFICATE_NAME, create_key_and_request
@@ -21,7 +22,7 @@ from protocol.datasets import DatasetOrders, PeerAddress, StagedDataset
 from tenants.pki.authority import authorities_pem, signing_authority
 from tenants.pki.signing import Subject, key_of_request, sign
 from tests.cast import BOX
-from tests.fixtures.data_portal import UPLOAD, DataPortal
+from tests.fixtures.data_portal import DataPortal
 from tests.fixtures.polling import eventually
 from tests.servers import free_port
 from tests.unit.collector.datasets.conftest import GIB, Appliance
@@ -31,8 +32,6 @@ NAMES = ("dgx-1", "dgx-2", "dgx-3", "dgx-4")
 
 def enroll(session: Session, folder: Path, name: str, *, tenant_id: str = "acme") -> PeerTLS:
     """Give an appliance the certificate that the portal would."""
-    from cryptography.hazmat.primitives import serialization
-
     folder.mkdir(parents=True, exist_ok=True)
     now = utc_now()
     key = folder / "key"
@@ -68,7 +67,7 @@ def site(
         tls = enroll(session, tmp_path / "tls" / name, name)
         appliances[name] = make_appliance(name, settings=settings, peer_tls=tls)
     for appliance in appliances.values():
-        eventually(lambda own=appliance: own.stager._is_loaded, what="the cache")
+        eventually(partial(getattr, appliance.stager, "is_loaded"), what="the cache")
     return appliances
 
 
@@ -81,13 +80,11 @@ def addresses(site: dict[str, Appliance]) -> list[PeerAddress]:
 
 def desired(dataset: StagedDataset) -> DesiredState:
     spec = AttemptSpec(attempt_id="a", job_id="j", name="n", image="i", datasets=[dataset])
-    return DesiredState(
-        generation=1, attempts=[spec], datasets=DatasetOrders(peers=list(NAMES))
-    )
+    return DesiredState(generation=1, attempts=[spec], datasets=DatasetOrders(peers=list(NAMES)))
 
 
 def dataset_of(portal: DataPortal) -> StagedDataset:
-    chosen = random.Random(3)
+    chosen = random.Random(3)  # noqa: S311 - repeatable
     files = {f"{number:04}.bin": chosen.randbytes(20_000) for number in range(400)}
     portal.add("images", files, pack_bytes=200_000)
     return portal.staged("images")
@@ -103,7 +100,7 @@ def test_four_appliances_that_start_at_once_fetch_each_part_once_from_outside(
     for appliance in site.values():
         appliance.stager.trees("a", [dataset])
     for appliance in site.values():
-        eventually(lambda own=appliance: own.stager.trees("a", [dataset]), what="the dataset")
+        eventually(partial(appliance.stager.trees, "a", [dataset]), what="the dataset")
     assert portal.sent_part_bytes == dataset.total_bytes
     copies = [appliance.stager.report().copies[0] for appliance in site.values()]
     assert sum(copy.peer_bytes for copy in copies) == 3 * dataset.total_bytes
@@ -130,7 +127,7 @@ def status_of(appliance: Appliance, tls: PeerTLS, version_id: str) -> int:
 
 
 def test_only_appliances_that_the_portal_lists_get_an_answer(
-    site: dict[str, Appliance], session: Session, tmp_path: Path, portal: DataPortal
+    site: dict[str, Appliance], session: Session, tmp_path: Path
 ) -> None:
     site["dgx-1"].stager.set_desired(
         DesiredState(generation=1, datasets=DatasetOrders(peers=["dgx-2"]))
@@ -142,14 +139,18 @@ def test_only_appliances_that_the_portal_lists_get_an_answer(
     assert statuses == [200, 403, 403]
 
 
+def answer_of(connection: HTTPSConnection) -> HTTPResponse:
+    connection.request("GET", "/v1/versions/v")
+    return connection.getresponse()
+
+
 def test_a_client_without_a_certificate_gets_no_answer(site: dict[str, Appliance]) -> None:
     host, port = site["dgx-1"].settings.peer_address
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     connection = HTTPSConnection(host, port, context=context, timeout=10)
-    with pytest.raises(OSError, match="certificate required|EOF|reset|closed"):
-        connection.request("GET", "/v1/versions/v")
-        connection.getresponse()
+    with pytest.raises(OSError, match=r"certificate required|EOF|reset|closed"):
+        answer_of(connection)
     connection.close()
 
 

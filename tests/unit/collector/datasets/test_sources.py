@@ -31,7 +31,7 @@ from tests.unit.collector.datasets.conftest import Appliance
 from tests.unit.collector.datasets.test_staging import content_of, small_files
 
 MIB = 2**20
-NIGHTLY_LARGE = random.Random(5).randbytes(PART_BYTES + 5 * MIB)
+NIGHTLY_LARGE = random.Random(5).randbytes(PART_BYTES + 5 * MIB)  # noqa: S311 - repeatable
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +63,7 @@ def bucket_with(endpoint: str, files: dict[str, bytes]) -> DatasetSource:
 
 def index(appliance: Appliance, source: DatasetSource, version_id: str = "v") -> CopyState:
     order = IndexOrder(version_id=version_id, name="images", number=1, source=source)
-    appliance.stager.set_desired(
-        DesiredState(generation=1, datasets=DatasetOrders(index=[order]))
-    )
+    appliance.stager.set_desired(DesiredState(generation=1, datasets=DatasetOrders(index=[order])))
 
     def state() -> CopyState | None:
         indexing = appliance.stager.report().indexing
@@ -192,7 +190,7 @@ class FaultyServer:
 
 @pytest.fixture
 def web() -> Iterator[tuple[str, FaultyServer]]:
-    state = FaultyServer(random.Random(6).randbytes(9 * MIB))
+    state = FaultyServer(random.Random(6).randbytes(9 * MIB))  # noqa: S311 - repeatable
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -214,7 +212,7 @@ def web() -> Iterator[tuple[str, FaultyServer]]:
             self.end_headers()
             self.wfile.write(body)
 
-        def log_message(self, format: str, *args: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its base's name
             """Nothing is printed."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
@@ -291,7 +289,7 @@ def test_a_source_that_changed_fails_the_job_with_words_and_the_rest_goes_on(
     first, second = make_appliance("dgx-1"), make_appliance("dgx-2")
     assert index(first, source) is CopyState.COMPLETE
     write_files(tmp_path / "s", {"a": b"after!"})
-    with pytest.raises(DataError, match="source has changed. Make a new version"):
+    with pytest.raises(DataError, match=r"source has changed\\. Make a new version"):
         second.stage(portal.staged("v", source=source))
     second.stage(portal.add("other", small_files(3)), attempt_id="b")
 
@@ -304,7 +302,7 @@ def test_a_vanished_file_fails_the_job_with_words(
     first, second = make_appliance("dgx-1"), make_appliance("dgx-2")
     assert index(first, source) is CopyState.COMPLETE
     (tmp_path / "s" / "a").unlink()
-    with pytest.raises(DataError, match="is not there. Put it back"):
+    with pytest.raises(DataError, match=r"is not there\\. Put it back"):
         second.stage(portal.staged("v", source=source))
 
 
@@ -317,7 +315,6 @@ def test_a_source_that_does_not_answer_is_tried_for_a_while_and_shown(
     portal.fault = lambda path: 503 if "/parts/" in path else None
     with pytest.raises(DataError, match="Check the network"):
         appliance.stage(dataset)
-    assert "answered 503" in appliance.stager.progress("a")[0] or True
 
 
 def test_an_index_goes_on_after_a_restart_without_reading_anew(
@@ -328,9 +325,8 @@ def test_an_index_goes_on_after_a_restart_without_reading_anew(
     order = IndexOrder(version_id="v", name="images", number=1, source=source)
     desired = DesiredState(generation=1, datasets=DatasetOrders(index=[order]))
     appliance.stager.set_desired(desired)
-    eventually(
-        lambda: (appliance.folder / "datasets/versions/v/files/data.tar").exists(), what="the file"
-    )
+    place = appliance.folder / "datasets/versions/v/files/data.tar"
+    eventually(place.exists, what="the file")
     appliance.restart()
     portal.fault = lambda _: None
     sent_bytes = web[1].sent_bytes

@@ -1,11 +1,8 @@
 """Datasets are fetched before their job starts, checked, and stay in the cache."""
 
-import os
 import random
-from collections.abc import Mapping
 from pathlib import Path
 
-from collector.datasets.settings import DatasetSettings
 from protocol.datasets import PART_BYTES
 from tests.fixtures.data_portal import DataPortal
 from tests.unit.collector.datasets.conftest import Appliance
@@ -20,7 +17,7 @@ def content_of(tree: Path) -> dict[str, bytes]:
 
 
 def small_files(count: int = 50) -> dict[str, bytes]:
-    chosen = random.Random(1)
+    chosen = random.Random(1)  # noqa: S311 - repeatable
     return {
         f"train/{number % 7}/{number:05}.jpg": chosen.randbytes(number * 37)
         for number in range(count)
@@ -28,7 +25,7 @@ def small_files(count: int = 50) -> dict[str, bytes]:
 
 
 def large_file() -> bytes:
-    return random.Random(2).randbytes(PART_BYTES + 3 * MIB + 17)
+    return random.Random(2).randbytes(PART_BYTES + 3 * MIB + 17)  # noqa: S311 - repeatable
 
 
 def test_an_upload_arrives_as_it_was_with_its_files_read_only(
@@ -37,8 +34,8 @@ def test_an_upload_arrives_as_it_was_with_its_files_read_only(
     files = {**small_files(), "weights/model.bin": large_file(), "empty": b""}
     (tree,) = appliance.stage(portal.add("imagenet", files))
     assert content_of(tree) == files
-    assert {os.stat(path).st_mode & 0o777 for path in tree.rglob("*") if path.is_file()} == {0o444}
-    assert {os.stat(path).st_mode & 0o777 for path in tree.rglob("*") if path.is_dir()} == {0o755}
+    assert {path.stat().st_mode & 0o777 for path in tree.rglob("*") if path.is_file()} == {0o444}
+    assert {path.stat().st_mode & 0o777 for path in tree.rglob("*") if path.is_dir()} == {0o755}
 
 
 def test_a_second_job_moves_no_bytes_also_after_a_restart(
