@@ -427,12 +427,12 @@ class Stager:
                 self._counts[version_id] = self._counted(version_id)
                 del self._tasks[version_id]
         for version_id, (order, rank) in wanted.items():
-            known = self._tasks.get(version_id)
-            if known is None:
+            present = self._tasks.get(version_id)
+            if present is None:
                 total_bytes = order.total_bytes if isinstance(order, StagedDataset) else 0
                 self._tasks[version_id] = _Task(order, rank, Progress(order.name, total_bytes))
-            elif not known.is_running and self._is_retry_due(known):
-                known.error, known.failed_at = "", None
+            elif not present.is_running and self._is_retry_due(present):
+                present.error, present.failed_at = "", None
         self._begin_next()
 
     def _wanted(self) -> dict[str, tuple[StagedDataset | IndexOrder, int]]:
@@ -448,8 +448,8 @@ class Stager:
             for dataset in datasets:
                 version_id = dataset.version_id
                 is_there = self.cache.complete(version_id) is not None
-                is_known = version_id in self._sources
-                if not is_there and is_known and version_id not in wanted:
+                is_present = version_id in self._sources
+                if not is_there and is_present and version_id not in wanted:
                     wanted[version_id] = dataset, rank
         for order in self._orders.index:
             wanted.setdefault(order.version_id, (order, INDEX))
