@@ -146,7 +146,14 @@ def _rclone_seconds(source: DatasetSource, folder: Path) -> float:
         "RCLONE_CONFIG_BENCH_ACCESS_KEY_ID": source.access_key_id,
         "RCLONE_CONFIG_BENCH_SECRET_ACCESS_KEY": source.secret_access_key,
     }
-    argv = [rclone, "copy", "--transfers", "16", f"bench:{source.url.removeprefix('s3://')}", folder]
+    argv = [
+        rclone,
+        "copy",
+        "--transfers",
+        "16",
+        f"bench:{source.url.removeprefix('s3://')}",
+        folder,
+    ]
     began = time.perf_counter()
     subprocess.run(argv, env=environ, check=True)  # noqa: S603 - fixed words
     return time.perf_counter() - began

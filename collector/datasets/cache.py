@@ -399,6 +399,15 @@ class EqualFiles:
             self._reset(error)
         return paths
 
+    def is_empty(self) -> bool:
+        """Return whether no file is listed."""
+        try:
+            with self._lock:
+                return self._open().execute("SELECT 1 FROM equal LIMIT 1").fetchone() is None
+        except sqlite3.Error as error:
+            self._reset(error)
+            return True
+
     def add(self, version_id: str, page: ManifestPage) -> None:
         """Store where the files of a page of a version are."""
         rows = [

@@ -112,6 +112,8 @@ class VersionFetch:
         self._worked_at = time.monotonic()
         self._mismatches: set[tuple[int, int]] = set()
         self.done: dict[int, bytearray] = {}
+        self._is_new = False
+        self._tried: set[Place] = set()
         self._queue = PartQueue(own_id, digest=dataset().digest)
 
     def run(self) -> None:
@@ -133,6 +135,8 @@ class VersionFetch:
         self._head = head
         if not self._folder.is_of_this_boot:
             self._recheck(head)
+        # Nothing that is there has to be looked for, which counts for a million files.
+        self._is_new = self._folder.is_empty() and self._cache.equal.is_empty()
         missing_bytes = head.total_bytes - self._scan(head)
         self._retrying(
             lambda: self._cache.reserve(self._version_id, missing_bytes, name=dataset.name)
@@ -233,10 +237,12 @@ class VersionFetch:
         for index in range(len(head.pages)):
             page, parts = self._retrying(partial(self.page, index))
             self._check_stop()
-            self._link_equal(page)
+            self._create_empty(page)
+            if not self._is_new:
+                self._link_equal(page)
             have = bytearray(-(-len(parts) // 8))
             for part in parts:
-                done_bytes = self._folder.done_bytes(part)
+                done_bytes = 0 if self._is_new else self._folder.done_bytes(part)
                 staged_bytes += done_bytes
                 if done_bytes == part.stored.size_bytes:
                     have[part.part_index // 8] |= 1 << part.part_index % 8
@@ -246,11 +252,13 @@ class VersionFetch:
             self._progress.begin(staged_bytes)
         return staged_bytes
 
-    def _link_equal(self, page: ManifestPage) -> None:
-        missing = {key_of(page, file): file for file in page.files if not self._folder.has(file)}
+    def _create_empty(self, page: ManifestPage) -> None:
         for file in page.files:
             if not file.size_bytes and not self._folder.has(file):
                 self._folder.create_empty(file)
+
+    def _link_equal(self, page: ManifestPage) -> None:
+        missing = {key_of(page, file): file for file in page.files if not self._folder.has(file)}
         versions = self._cache.folder / "versions"
         for key, path in self._cache.equal.paths_of(list(missing)).items():
             if missing[key].size_bytes:
@@ -332,10 +340,17 @@ class VersionFetch:
             ):
                 self._check_stop()
                 self._progress.add_fetched(len(received), is_from_peer=is_from_peer)
-                content, position = received, piece.part_offset
+                content, position, stored_bytes = received, piece.part_offset, 0
                 while content:
                     if writer is None or segment is None:
-                        segment, _ = next(left)
+                        segment, start = next(left)
+                        size_bytes = segment.size_bytes
+                        is_whole = start == segment.part_offset and size_bytes <= len(content)
+                        if is_whole and not part.is_of_large_file:
+                            self._folder.store(segment.file, content[:size_bytes])
+                            content, position = content[size_bytes:], position + size_bytes
+                            stored_bytes += size_bytes
+                            continue
                         writer = self._open(part, segment)
                     end = segment.part_offset + segment.size_bytes
                     taken = content[: end - position]
@@ -345,12 +360,19 @@ class VersionFetch:
                     if position == end:
                         done, writer = writer, None
                         self._end(done)
+                if stored_bytes:
+                    self._count(stored_bytes)
         finally:
             if writer is not None:
                 writer.close()
 
     def _starts(self, part: Part) -> list[tuple[Segment, int]]:
         """Return what is missing of a part, each from a position on."""
+        place = part.page_index, part.part_index
+        is_untouched = self._is_new and place not in self._tried
+        self._tried.add(place)
+        if is_untouched and not part.is_of_large_file:
+            return [(segment, segment.part_offset) for segment in part.segments]
         starts = []
         for segment in part.segments:
             if not part.is_of_large_file and self._folder.has(segment.file):

@@ -9,14 +9,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from protocol.datasets import PART_BYTES, ManifestFile, ManifestPage, ManifestPart
 
 PIECES_UNDER_WAY = 16
 PIECE_BYTES = PART_BYTES // PIECES_UNDER_WAY
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, gc=False):
     """The content of a file from `file_offset` on, which begins at `part_offset` of its part."""
 
     file_index: int

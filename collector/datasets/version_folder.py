@@ -74,6 +74,7 @@ class VersionFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.files = path / "files"
+        self._files = str(self.files)
         self._partial = path / "partial"
         self._folders: set[str] = set()
         self._lock = Lock()
@@ -116,10 +117,14 @@ class VersionFolder:
 
     # Files
 
+    def is_empty(self) -> bool:
+        """Return whether nothing is there yet, and nothing was begun."""
+        return not any(self.files.iterdir()) and not any(self._partial.iterdir())
+
     def has(self, file: ManifestFile) -> bool:
         """Return whether a file is there, as its size proves: it was moved there once checked."""
         try:
-            return os.stat(self.files / file.path).st_size == file.size_bytes  # noqa: PTH116 - often
+            return os.stat(f"{self._files}/{file.path}").st_size == file.size_bytes  # noqa: PTH116 - often
         except OSError:
             return False
 
@@ -129,6 +134,23 @@ class VersionFolder:
         path.unlink(missing_ok=True)
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         path.chmod(_mode(file))
+
+    def store(self, file: ManifestFile, content: memoryview) -> None:
+        """Write a small file at once: its mode comes first, so that its size proves all of it.
+
+        Raises:
+            ContentError: it has another hash.
+        """
+        if sha256(content).digest() != file.sha256:
+            raise ContentError(f"{file.path} has other content than its version")
+        self._make_folder(file.path.rpartition("/")[0])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(f"{self._files}/{file.path}", flags, 0o600)
+        try:
+            os.fchmod(descriptor, _mode(file))
+            write_all(descriptor, content, 0)
+        finally:
+            os.close(descriptor)
 
     def link(self, file: ManifestFile, other: Path) -> bool:
         """Link an equal file that is cached; return False if that isn't there, or can't be."""
@@ -185,18 +207,18 @@ class VersionFolder:
 
     def _place(self, path: str) -> Path:
         """Return the path of a file, with its folder created."""
-        place = self.files / path
-        folder = path.rpartition("/")[0]
-        if folder not in self._folders:
-            missing, above = [], place.parent
-            while above != self.files and not above.is_dir():
-                missing.append(above)
-                above = above.parent
-            for new in reversed(missing):
-                new.mkdir(mode=FOLDER_MODE, exist_ok=True)
-                new.chmod(FOLDER_MODE)
-            self._folders.add(folder)
-        return place
+        self._make_folder(path.rpartition("/")[0])
+        return self.files / path
+
+    def _make_folder(self, folder: str) -> None:
+        if folder in self._folders:
+            return
+        if folder:
+            self._make_folder(folder.rpartition("/")[0])
+            new = self.files / folder
+            new.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            new.chmod(FOLDER_MODE)
+        self._folders.add(folder)
 
     def finish_large(self, stem: Path, file: ManifestFile, part_count: int) -> None:
         """Move a large file to its place once all of its parts were checked."""

@@ -289,7 +289,7 @@ def test_a_source_that_changed_fails_the_job_with_words_and_the_rest_goes_on(
     first, second = make_appliance("dgx-1"), make_appliance("dgx-2")
     assert index(first, source) is CopyState.COMPLETE
     write_files(tmp_path / "s", {"a": b"after!"})
-    with pytest.raises(DataError, match=r"source has changed\\. Make a new version"):
+    with pytest.raises(DataError, match=r"source has changed\. Make a new version"):
         second.stage(portal.staged("v", source=source))
     second.stage(portal.add("other", small_files(3)), attempt_id="b")
 
@@ -302,7 +302,7 @@ def test_a_vanished_file_fails_the_job_with_words(
     first, second = make_appliance("dgx-1"), make_appliance("dgx-2")
     assert index(first, source) is CopyState.COMPLETE
     (tmp_path / "s" / "a").unlink()
-    with pytest.raises(DataError, match=r"is not there\\. Put it back"):
+    with pytest.raises(DataError, match=r"is not there\. Put it back"):
         second.stage(portal.staged("v", source=source))
 
 
