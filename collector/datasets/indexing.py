@@ -36,7 +36,7 @@ from protocol.manifests import ManifestWriter, StoredPage, head_digest, safe_pat
 T = TypeVar("T")
 
 # The portal is slow or away, not the request wrong.
-PASSING = frozenset({401, 403, 408, 409, 429})
+PASSING = frozenset({401, 403, 408, 429})
 
 
 @dataclass(frozen=True, slots=True)

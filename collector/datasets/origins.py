@@ -1,6 +1,7 @@
 """Where parts come from, apart from peers: their source, or the portal's store."""
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 
 from collector.datasets.errors import DataError, TemporaryDataError
@@ -12,6 +13,16 @@ from collector.sending.portal_connection import PortalConnection
 from protocol.datasets import IndexResult
 
 GONE = frozenset({404, 410})
+# Two versions at once, with four parts each.
+MAX_HELD = 8
+
+
+class _Held:
+    """A whole part, and how much of it was not read yet."""
+
+    def __init__(self, content: memoryview) -> None:
+        self.content = content
+        self.left_bytes = len(content)
 
 
 class SourceOrigin:
@@ -67,7 +78,8 @@ class PortalPages:
 class PortalOrigin:
     """Parts of an upload, from the portal's store.
 
-    A portal that answers with whole parts is asked for one at a time, which is held for its pieces.
+    A portal that answers with whole parts is asked for one at a time. Each is held until all of it
+    was read: at most as many as are written at once.
     """
 
     name = "the portal"
@@ -76,29 +88,30 @@ class PortalOrigin:
     def __init__(self, portal: PortalPages) -> None:
         self._portal = portal
         self._lock = threading.Lock()
-        self._whole: tuple[str, memoryview] | None = None
-        self._knows_ranges = True
+        self._whole: OrderedDict[str, _Held] = OrderedDict()
+        self._has_ranges = False
 
     def read(self, part: Part, piece: Piece) -> memoryview:
         """Return a piece."""
-        if not self._knows_ranges:
-            return self._from_whole(part, piece)
-        content, is_range = self._get(part.sha256, piece.part_offset, piece.size_bytes)
-        if is_range or len(content) == piece.size_bytes == part.stored.size_bytes:
+        if self._has_ranges:
+            content, _ = self._get(part.sha256, piece.part_offset, piece.size_bytes)
             return self._checked(memoryview(content), piece.size_bytes)
-        self._knows_ranges = False
-        with self._lock:
-            self._whole = part.sha256, memoryview(content)
-        return self._from_whole(part, piece)
-
-    def _from_whole(self, part: Part, piece: Piece) -> memoryview:
-        with self._lock:
-            if self._whole is None or self._whole[0] != part.sha256:
-                self._whole = None
-                content, _ = self._get(part.sha256, 0, part.stored.size_bytes)
-                self._whole = part.sha256, memoryview(content)
-            end = piece.part_offset + piece.size_bytes
-            return self._checked(self._whole[1][piece.part_offset : end], piece.size_bytes)
+        with self._lock:  # until it is known, one request shows what the portal does
+            held = self._whole.get(part.sha256)
+            if held is None:
+                content, is_range = self._get(part.sha256, piece.part_offset, piece.size_bytes)
+                if is_range:
+                    self._has_ranges = True
+                    return self._checked(memoryview(content), piece.size_bytes)
+                whole = self._checked(memoryview(content), part.stored.size_bytes)
+                held = self._whole[part.sha256] = _Held(whole)
+                while len(self._whole) > MAX_HELD:
+                    self._whole.popitem(last=False)
+            held.left_bytes -= piece.size_bytes
+            if held.left_bytes <= 0:
+                self._whole.pop(part.sha256, None)
+        end = piece.part_offset + piece.size_bytes
+        return self._checked(held.content[piece.part_offset : end], piece.size_bytes)
 
     def _get(self, sha256: str, offset: int, size_bytes: int) -> tuple[bytes, bool]:
         try:
