@@ -3,7 +3,7 @@
 import errno
 import logging
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -330,9 +330,9 @@ class VersionFetch:
             raise TemporaryDataError(f"{error}. It is fetched again.") from error
 
     def _copy(self, part: Part, origin: Origin, *, is_from_peer: bool) -> None:
-        starts = self._starts(part)
-        pieces = pieces_of(starts, may_join=origin.reads_whole_parts)
-        left, writer = iter(starts), None
+        starts = deque(self._starts(part))
+        pieces = pieces_of(list(starts), may_join=origin.reads_whole_parts)
+        writer: Writer | None = None
         segment: Segment | None = None
         try:
             for piece, received in self._reads.in_order(
@@ -340,17 +340,14 @@ class VersionFetch:
             ):
                 self._check_stop()
                 self._progress.add_fetched(len(received), is_from_peer=is_from_peer)
-                content, position, stored_bytes = received, piece.part_offset, 0
+                content, position = received, piece.part_offset
                 while content:
                     if writer is None or segment is None:
-                        segment, start = next(left)
-                        size_bytes = segment.size_bytes
-                        is_whole = start == segment.part_offset and size_bytes <= len(content)
-                        if is_whole and not part.is_of_large_file:
-                            self._folder.store(segment.file, content[:size_bytes])
-                            content, position = content[size_bytes:], position + size_bytes
-                            stored_bytes += size_bytes
-                            continue
+                        small = self._store_small(part, starts, content)
+                        content, position = content[small:], position + small
+                        if not content:
+                            break
+                        segment, _ = starts.popleft()
                         writer = self._open(part, segment)
                     end = segment.part_offset + segment.size_bytes
                     taken = content[: end - position]
@@ -360,11 +357,27 @@ class VersionFetch:
                     if position == end:
                         done, writer = writer, None
                         self._end(done)
-                if stored_bytes:
-                    self._count(stored_bytes)
         finally:
             if writer is not None:
                 writer.close()
+
+    def _store_small(
+        self, part: Part, starts: deque[tuple[Segment, int]], content: memoryview
+    ) -> int:
+        """Store the files that are whole in what was received; return their bytes."""
+        if part.is_of_large_file:
+            return 0
+        stored_bytes = 0
+        while starts:
+            segment, start = starts[0]
+            end = stored_bytes + segment.size_bytes
+            if start != segment.part_offset or end > len(content):
+                break
+            self._folder.store(segment.file, content[stored_bytes:end])
+            starts.popleft()
+            stored_bytes = end
+        self._count(stored_bytes)
+        return stored_bytes
 
     def _starts(self, part: Part) -> list[tuple[Segment, int]]:
         """Return what is missing of a part, each from a position on."""
