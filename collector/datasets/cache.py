@@ -154,8 +154,12 @@ class Cache:
             return cached if cached is not None and cached.is_complete else None
 
     def open(self, version_id: str) -> VersionFolder:
-        """Return the folder of a version to write to, new if it is not there."""
+        """Return the folder of a version to write to, new if it is not there.
+
+        It is not removed for others until `release`.
+        """
         with self._lock:
+            self._reserved.setdefault(version_id, _Reservation(0))
             cached = self._versions.get(version_id)
             if cached is None:
                 folder = VersionFolder(self.folder / "versions" / version_id)
@@ -217,6 +221,7 @@ class Cache:
         while True:
             with self._lock:
                 self.release(version_id)
+                self._reserved[version_id] = _Reservation(0)
                 whole_bytes = self._versions[version_id].size_bytes + needed_bytes
                 if whole_bytes > self.max_bytes:
                     raise DataError(

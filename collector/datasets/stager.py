@@ -361,11 +361,11 @@ class Stager:
         with self._lock:
             task = self._tasks.get(version_id)
             cached = self.cache.complete(version_id)
-            wanted = task.wanted if task is not None else None
+            wanted = task.wanted if task is not None and task.fetch is not None else None
         if cached is not None and cached.record is not None:
             folder, digest = cached.folder, cached.record.digest
         elif isinstance(wanted, StagedDataset):
-            folder, digest = self.cache.open(version_id), wanted.digest
+            folder, digest = self.cache.versions()[version_id].folder, wanted.digest
         else:
             raise DataError("There is no such version.")
         place = page_index, part_index

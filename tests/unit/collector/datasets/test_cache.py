@@ -141,6 +141,21 @@ def test_what_is_being_removed_when_the_agent_is_killed_is_gone_after_the_start(
     assert list((tmp_path / "trash").iterdir()) == []
 
 
+def test_a_version_that_is_being_fetched_is_not_removed_for_another(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, max_bytes=MIB, min_free_bytes=0, now_ns=lambda: 1)
+    cache.load()
+    for version_id in ("v1", "v2"):
+        cache.open(version_id)
+    cache.reserve("v1", MIB, name="imagenet")
+    with pytest.raises(DataError, match="than there is room for"):
+        cache.reserve("v2", MIB, name="coco")
+    assert set(cache.versions()) == {"v1", "v2"}
+    cache.add_written("v1", MIB)
+    cache.release("v1")
+    cache.reserve("v2", MIB, name="coco")
+    assert set(cache.versions()) == {"v2"}
+
+
 def test_what_must_stay_free_on_the_disk_is_no_room(tmp_path: Path) -> None:
     cache = Cache(tmp_path, max_bytes=2**62, min_free_bytes=2**61, now_ns=lambda: 1)
     cache.load()
