@@ -4,9 +4,14 @@ Each member is an attempt of its own, on its own or on the same appliance. A gan
 each: 0 to `size - 1`.
 """
 
+import re
 from enum import StrEnum
+from ipaddress import IPv4Interface, IPv4Network
 
 import msgspec
+
+_NOT_IN_HOST_NAMES = re.compile(r"[^a-z0-9-]+")
+_MAX_HOST_NAME = 63
 
 
 class Framework(StrEnum):
@@ -71,6 +76,9 @@ class GangNetwork(msgspec.Struct, frozen=True, kw_only=True):
         vni: its number, which no other gang has at the same time.
         subnet: such as `10.96.0.0/16`; other gangs may have the same.
         wireguard_port: the UDP port of each appliance's tunnel of this gang.
+        vxlan_port: the UDP port of its packets outside of tunnels.
+        mtu: the largest packet of a member, in bytes, which fits all its paths; 0 is for the agent
+            to choose.
         allows_egress: whether members also have the engine's bridge, and so reach the outside.
         appliances: all of them, this one too.
     """
@@ -78,6 +86,8 @@ class GangNetwork(msgspec.Struct, frozen=True, kw_only=True):
     vni: int
     subnet: str
     wireguard_port: int
+    vxlan_port: int = 0
+    mtu: int = 0
     allows_egress: bool = False
     appliances: list[GangAppliance] = []
 
@@ -100,6 +110,19 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     network: GangNetwork | None = None
 
 
+def member_name(job_name: str, rank: int) -> str:
+    """Return the name of a member as a host: the job's with its rank."""
+    suffix = f"-{rank}"
+    cleaned = _NOT_IN_HOST_NAMES.sub("-", job_name.lower()).strip("-") or "job"
+    return f"{cleaned[: _MAX_HOST_NAME - len(suffix)].rstrip('-')}{suffix}"
+
+
+def member_address(subnet: str, rank: int) -> IPv4Interface:
+    """Return the address of a member in its gang's network."""
+    network = IPv4Network(subnet)
+    return IPv4Interface((network.network_address + rank + 1, network.prefixlen))
+
+
 class NetworkAbilities(msgspec.Struct, frozen=True, kw_only=True):
     """What an appliance offers to gangs, in its inventory.
 
@@ -107,7 +130,10 @@ class NetworkAbilities(msgspec.Struct, frozen=True, kw_only=True):
         address: where other appliances of its site reach its agent; "" makes no networks.
         public_address: where appliances of other sites do; "" if they can't.
         wireguard_public_key: "" where WireGuard can't run.
+        mtu: the largest packet of the interface with `address`, in bytes; 0 if it is unknown.
         can_make_networks: whether the agent may make interfaces.
+        can_use_host: whether it gives jobs the host's network and RDMA devices, if a tenant allows
+            it; agents of earlier versions don't.
         rdma_devices: such as `mlx5_0`.
         has_gpudirect_storage: whether the driver of GPUDirect Storage is loaded.
         problem: why it can't make networks.
@@ -116,7 +142,9 @@ class NetworkAbilities(msgspec.Struct, frozen=True, kw_only=True):
     address: str = ""
     public_address: str = ""
     wireguard_public_key: str = ""
+    mtu: int = 0
     can_make_networks: bool = False
+    can_use_host: bool = False
     rdma_devices: list[str] = []
     has_gpudirect_storage: bool = False
     problem: str = ""

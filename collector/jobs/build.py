@@ -2,10 +2,10 @@
 
 from collections.abc import Sequence
 
-from collector.config import AgentConfig
+from collector.gang_networks.build import GangNetworks
 from collector.jobs.preparations import Preparation
 
 
-def build_preparations(config: AgentConfig) -> Sequence[Preparation]:
+def build_preparations(networks: GangNetworks) -> Sequence[Preparation]:
     """Return what prepares attempts, in the order in which it does."""
-    return ()
+    return [] if networks.preparation is None else [networks.preparation]
