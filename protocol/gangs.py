@@ -7,11 +7,14 @@ each: 0 to `size - 1`.
 import re
 from enum import StrEnum
 from ipaddress import IPv4Interface, IPv4Network
+from typing import Annotated
 
 import msgspec
 
 _NOT_IN_HOST_NAMES = re.compile(r"[^a-z0-9-]+")
 _MAX_HOST_NAME = 63
+MAX_RDMA_DEVICES = 64
+Text = Annotated[str, msgspec.Meta(max_length=300)]
 
 
 class Framework(StrEnum):
@@ -110,6 +113,17 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     network: GangNetwork | None = None
 
 
+def job_network(network: str, framework: str, nodes: int) -> JobNetwork:
+    """Return the network of a job: the one that it names, or the usual one.
+
+    One that this version does not know is the engine's; requests for it are refused.
+    """
+    if network in tuple(JobNetwork):
+        return JobNetwork(network)
+    has_framework = framework not in {"", Framework.NONE}
+    return JobNetwork.GANG if has_framework and nodes > 1 else JobNetwork.BRIDGE
+
+
 def member_name(job_name: str, rank: int) -> str:
     """Return the name of a member as a host: the job's with its rank."""
     suffix = f"-{rank}"
@@ -139,12 +153,12 @@ class NetworkAbilities(msgspec.Struct, frozen=True, kw_only=True):
         problem: why it can't make networks.
     """
 
-    address: str = ""
-    public_address: str = ""
-    wireguard_public_key: str = ""
-    mtu: int = 0
+    address: Text = ""
+    public_address: Text = ""
+    wireguard_public_key: Text = ""
+    mtu: Annotated[int, msgspec.Meta(ge=0, le=65535)] = 0
     can_make_networks: bool = False
     can_use_host: bool = False
-    rdma_devices: list[str] = []
+    rdma_devices: Annotated[list[Text], msgspec.Meta(max_length=MAX_RDMA_DEVICES)] = []
     has_gpudirect_storage: bool = False
-    problem: str = ""
+    problem: Text = ""

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from collector.capabilities import has_capability
 from collector.gang_networks.settings import NetworkSettings
-from collector.gpu_slices.build import has_capability
 from protocol.gangs import NetworkAbilities
 
 log = logging.getLogger(__name__)

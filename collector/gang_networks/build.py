@@ -74,7 +74,7 @@ class Refusal:
             raise PreparationError("network_failed", self._problem)
         return spec
 
-    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:
+    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:  # noqa: ARG002 - the interface's
         """Return nothing: no attempt waits."""
         return "", None
 

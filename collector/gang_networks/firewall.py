@@ -88,7 +88,7 @@ class Firewall:
         try:
             # The program inherits the namespace of this thread.
             with entered(self._underlay()):
-                process = subprocess.Popen(
+                process = subprocess.Popen(  # noqa: S603 - words of this module
                     [program, *command[1:]],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,

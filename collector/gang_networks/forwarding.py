@@ -96,8 +96,7 @@ class _Member:
 
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             task = asyncio.current_task()
-            assert task is not None
-            if len(own) >= MAX_CONNECTIONS:
+            if task is None or len(own) >= MAX_CONNECTIONS:
                 writer.close()
                 return
             for tasks in (own, self._connections):
@@ -116,7 +115,7 @@ class _Member:
     ) -> None:
         with entered(self._namespace):
             connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        connection.setblocking(False)
+        connection.setblocking(False)  # noqa: FBT003 - its signature
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 await asyncio.get_running_loop().sock_connect(connection, (self._address, port))

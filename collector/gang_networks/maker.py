@@ -6,8 +6,9 @@ from a chain of iptables with the agent's name; so what a killed agent left is f
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
@@ -20,7 +21,6 @@ from collector.gang_networks import wireguard
 from collector.gang_networks.containers import NetworkContainers, namespace_of, sandbox_name
 from collector.gang_networks.errors import LostError, NetworkError
 from collector.gang_networks.firewall import Firewall
-from collector.gang_networks.namespaces import opened
 from collector.gang_networks.wireguard import Peer, Tunnels
 from protocol.attempts import AttemptSpec
 from protocol.gangs import Gang, GangAppliance, GangNetwork, member_address
@@ -30,6 +30,19 @@ log = logging.getLogger(__name__)
 VXLAN_OVERHEAD_BYTES = 50
 USUAL_MTU = 1500
 OWN_NAMESPACE = Path("/proc/self/ns/net")
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """A gang's switch: netlink of the host and of its namespace, and the portal's orders."""
+
+    underlay: IPRoute
+    links: IPRoute
+    namespace: int
+    gang_id: str
+    network: GangNetwork
+    own: GangAppliance
+    mtu: int
 
 
 class NetworkMaker:
@@ -69,11 +82,10 @@ class NetworkMaker:
             NetworkError: it can't be made.
         """
         gang = spec.gang
-        assert gang is not None
-        network = gang.network
-        assert network is not None
+        if gang is None or gang.network is None:
+            raise NetworkError("The portal has not said which network its gang has.")
         try:
-            return self._ensure(spec, gang, network)
+            return self._ensure(spec, gang, gang.network)
         except (NetlinkError, OSError) as error:
             raise NetworkError(f"The gang's network can't be made: {error}.") from error
 
@@ -99,31 +111,26 @@ class NetworkMaker:
         os.close(self._underlay)
 
     def _ensure(self, spec: AttemptSpec, gang: Gang, network: GangNetwork) -> str:
-        own = next(
-            (seen for seen in network.appliances if seen.appliance_id == self._owner),
-            None,
-        )
+        places = {seen.appliance_id: seen for seen in network.appliances}
+        own = places.pop(self._owner, None)
         if own is None:
             raise NetworkError("The portal lists this appliance in none of the gang's places.")
-        if self._containers.sandbox(spec.attempt_id) is None and self._containers.has_started(
-            spec.attempt_id
-        ):
+        has_sandbox = self._containers.sandbox(spec.attempt_id) is not None
+        if not has_sandbox and self._containers.has_started(spec.attempt_id):
             raise LostError("The container of its network was ended on the appliance.")
-        others = [seen for seen in network.appliances if seen is not own]
+        others = list(places.values())
         self._on_step("switch")
-        switch = self._containers.ensure_switch(gang.gang_id)
         with (
             interfaces.links_of(self._underlay) as underlay,
-            namespace_of(switch) as switch_namespace,
-            interfaces.links_of(switch_namespace) as links,
+            namespace_of(self._containers.ensure_switch(gang.gang_id)) as namespace,
+            interfaces.links_of(namespace) as links,
         ):
             mtu = network.mtu or self._mtu(underlay, own, others)
+            switch = _Switch(underlay, links, namespace, gang.gang_id, network, own, mtu)
             self._on_step("bridge")
             interfaces.add_bridge(links)
-            plain = [seen for seen in others if not seen.is_encrypted]
-            encrypted = [seen for seen in others if seen.is_encrypted]
-            self._ensure_plain(underlay, links, switch_namespace, gang, own, plain, mtu)
-            self._ensure_encrypted(underlay, links, switch_namespace, gang, own, encrypted, mtu)
+            self._ensure_plain(switch, [seen for seen in others if not seen.is_encrypted])
+            self._ensure_encrypted(switch, [seen for seen in others if seen.is_encrypted])
             self._on_step("sandbox")
             sandbox = self._containers.ensure_sandbox(
                 spec, gang, allows_egress=network.allows_egress
@@ -145,87 +152,69 @@ class NetworkMaker:
         self._on_step("made")
         return sandbox_name(spec.attempt_id)
 
-    def _ensure_plain(
-        self,
-        underlay: IPRoute,
-        links: IPRoute,
-        switch: int,
-        gang: Gang,
-        own: GangAppliance,
-        peers: list[GangAppliance],
-        mtu: int,
-    ) -> None:
-        network = gang.network
-        assert network is not None
+    def _ensure_plain(self, switch: "_Switch", peers: Sequence[GangAppliance]) -> None:
         if not peers:
-            interfaces.remove(links, interfaces.PLAIN)
+            interfaces.remove(switch.links, interfaces.PLAIN)
             return
+        network = switch.network
         self._on_step("filter")
-        self._firewall.admit(gang.gang_id, network.vxlan_port, {seen.address for seen in peers})
+        addresses = {seen.address for seen in peers}
+        self._firewall.admit(switch.gang_id, network.vxlan_port, addresses)
         self._on_step("vxlan")
         index = interfaces.add_vxlan(
-            underlay,
-            links,
-            switch,
+            switch.underlay,
+            switch.links,
+            switch.namespace,
             name=interfaces.PLAIN,
             vni=network.vni,
             port=network.vxlan_port,
-            local=own.address,
-            mtu=mtu,
+            local=switch.own.address,
+            mtu=switch.mtu,
         )
         self._on_step("forwarding")
-        interfaces.set_forwarding(links, index, {seen.address: seen.ranks for seen in peers})
+        members = {seen.address: seen.ranks for seen in peers}
+        interfaces.set_forwarding(switch.links, index, members)
 
-    def _ensure_encrypted(
-        self,
-        underlay: IPRoute,
-        links: IPRoute,
-        switch: int,
-        gang: Gang,
-        own: GangAppliance,
-        peers: list[GangAppliance],
-        mtu: int,
-    ) -> None:
-        network = gang.network
-        assert network is not None
+    def _ensure_encrypted(self, switch: "_Switch", peers: Sequence[GangAppliance]) -> None:
         if not peers:
-            interfaces.remove(links, interfaces.ENCRYPTED)
-            interfaces.remove(links, wireguard.INTERFACE)
+            interfaces.remove(switch.links, interfaces.ENCRYPTED)
+            interfaces.remove(switch.links, wireguard.INTERFACE)
             return
         missing = [seen.appliance_id for seen in peers if not seen.wireguard_public_key]
         if missing:
             raise NetworkError(f"Appliance {missing[0]} has no WireGuard for an encrypted network.")
-        inner = {seen.appliance_id: wireguard.inner_address(seen.ranks) for seen in (own, *peers)}
+        network, own = switch.network, wireguard.inner_address(switch.own.ranks)
+        inner = {seen.appliance_id: wireguard.inner_address(seen.ranks) for seen in peers}
         self._on_step("tunnel")
         self._tunnels.ensure(
-            underlay,
-            links,
-            switch,
-            gang_id=gang.gang_id,
+            switch.underlay,
+            switch.links,
+            switch.namespace,
+            gang_id=switch.gang_id,
             port=network.wireguard_port,
-            inner=inner[own.appliance_id],
+            inner=own,
             peers=[
                 Peer(seen.wireguard_public_key, seen.address, inner[seen.appliance_id])
                 for seen in peers
             ],
-            mtu=mtu + VXLAN_OVERHEAD_BYTES,
+            mtu=switch.mtu + VXLAN_OVERHEAD_BYTES,
         )
         self._on_step("vxlan in tunnel")
         index = interfaces.add_vxlan(
-            links,
-            links,
-            switch,
+            switch.links,
+            switch.links,
+            switch.namespace,
             name=interfaces.ENCRYPTED,
             vni=network.vni,
             port=network.vxlan_port,
-            local=inner[own.appliance_id],
-            mtu=mtu,
+            local=own,
+            mtu=switch.mtu,
         )
         self._on_step("forwarding in tunnel")
         members = {inner[seen.appliance_id]: seen.ranks for seen in peers}
-        interfaces.set_forwarding(links, index, members)
+        interfaces.set_forwarding(switch.links, index, members)
 
-    def _mtu(self, underlay: IPRoute, own: GangAppliance, others: list[GangAppliance]) -> int:
+    def _mtu(self, underlay: IPRoute, own: GangAppliance, others: Sequence[GangAppliance]) -> int:
         mtu = interfaces.mtu_of(underlay, own.address) or USUAL_MTU
         is_encrypted = any(seen.is_encrypted for seen in others)
         return mtu - VXLAN_OVERHEAD_BYTES - (wireguard.OVERHEAD_BYTES if is_encrypted else 0)
@@ -240,6 +229,3 @@ def sandbox_namespace(containers: NetworkContainers, attempt_id: str) -> Iterato
         return
     with namespace_of(container) as namespace:
         yield namespace
-
-
-__all__ = ["NetworkMaker", "opened", "sandbox_namespace"]

@@ -189,7 +189,7 @@ class Tunnels:
         # not wait for that.
         command = ["/bin/sh", "-c", '"$0" -f "$1" >/dev/null 2>&1 &', program, name]
         with entered(self._underlay()):
-            started = subprocess.Popen(
+            started = subprocess.Popen(  # noqa: S603 - words of this module
                 command,
                 stdin=subprocess.DEVNULL,
                 env={**os.environ, "WG_PROCESS_FOREGROUND": "1"},

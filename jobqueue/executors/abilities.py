@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.attempts import AttemptSpec
+from protocol.gangs import JobNetwork, job_network
 
 
 class Need(StrEnum):
@@ -23,6 +24,9 @@ class Need(StrEnum):
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
     GPU_SLICE = "gpu_slice"
+    GANG_NETWORK = "network gang"
+    HOST_NETWORK = "network host"
+    RDMA = "uses_rdma"
 
 
 _FIELDS = (Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE)
@@ -69,7 +73,30 @@ def _without_ports(executor: str) -> Limit:
     )
 
 
+def _without_networks(executor: str) -> tuple[Limit, Limit, Limit]:
+    on_docker = "which only appliances with the executor docker offer"
+    return (
+        Limit(
+            executor,
+            frozenset({Need.GANG_NETWORK}),
+            f"{executor} makes no private network for the members of a gang, {on_docker}",
+        ),
+        Limit(
+            executor,
+            frozenset({Need.HOST_NETWORK}),
+            f"{executor} gives no job the host's network, {on_docker}",
+        ),
+        Limit(
+            executor,
+            frozenset({Need.RDMA}),
+            f"{executor} passes no RDMA devices, {on_docker}",
+        ),
+    )
+
+
+_NETWORKS = {JobNetwork.GANG: Need.GANG_NETWORK, JobNetwork.HOST: Need.HOST_NETWORK}
 LIMITS: Sequence[Limit] = (
+    *(limit for name in ("marathon", "metronome", "chronos") for limit in _without_networks(name)),
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
     *map(_without_slices, ("marathon", "metronome", "chronos")),
@@ -102,6 +129,10 @@ def needs_of(
     needs = {need for need in _FIELDS if getattr(job, need)}
     needs |= {Need.SERVICE} if is_service else set()
     needs |= {Need.GPU_SLICE} if has_slice else set()
+    needs |= {Need.RDMA} if job.uses_rdma else set()
+    framework, nodes = getattr(job, "framework", None), getattr(job, "nodes", None)
+    network = _NETWORKS.get(job_network(job.network or "", framework or "", nodes or 1))
+    needs |= {network} if network is not None else set()
     return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
 
 

@@ -42,7 +42,7 @@ def confinement_options(
     """Return the keyword arguments that confine a container.
 
     What the engine's own settings could widen is stated. `uses_host_ipc` opens the host's shared
-    memory to it, as MPS needs it, under every policy; so does `uses_rdma` with locking memory, which
+    memory to it, as MPS needs it, under every policy; `uses_rdma` lets it lock memory, which
     transfers by RDMA need.
 
     Raises:

@@ -15,6 +15,7 @@ from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
 from jobqueue.jobs.health_checks import health_check_errors
+from jobqueue.jobs.network_requests import network_errors
 from jobqueue.jobs.slice_requests import is_slice_request, slice_errors, slice_problem
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.gangs import capacity
@@ -163,6 +164,7 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _idle_errors(request)
     yield from _service_errors(request)
     yield from _gang_errors(request)
+    yield from network_errors(request)
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
