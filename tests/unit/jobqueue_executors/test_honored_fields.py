@@ -16,6 +16,7 @@ from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import app_of, observe_app
 from jobqueue.executors.mesos.metronome import job_of as metronome_job
 from protocol.attempts import AttemptSpec
+from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
 
@@ -25,6 +26,7 @@ SPEC = AttemptSpec(
     attempt_id="a1", job_id="j1", name="train", image="busybox", command=["true"], cpus=2.0
 )
 GPUS = ["GPU-00000000-0000-0000-0000-000000000001"]
+GANG = Gang(gang_id="g-77", rank=0, members=[])
 # A value of each field, and a pattern that shows it in the request to an executor.
 VALUES: dict[str, tuple[object, str]] = {
     "attempt_id": ("a-77", "a-77"),
@@ -51,6 +53,10 @@ VALUES: dict[str, tuple[object, str]] = {
     "ports": ([Port(container_port=7777, name="web-77")], "web-77"),
     "time_limit_seconds": (77, ""),
     "stop_grace_seconds": (77, "77"),
+    "gang": (GANG, ""),
+    "network": ("host", '"network_mode": "host"'),
+    "sandbox": ("sandbox-77", ""),
+    "uses_rdma": (True, "infiniband"),
     "health_check": (HealthCheck(kind=HealthCheckKind.COMMAND, command="check-77"), "check-77"),
 }
 MET_ELSEWHERE = ("always", "by the agent", "not applied", "-")
