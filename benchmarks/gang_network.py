@@ -17,6 +17,7 @@ from pathlib import Path
 from secrets import token_hex
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from pyroute2 import IPRoute
 
 from benchmarks.shared.document import Outcome, compared
 from collector.gang_networks import links as interfaces
@@ -93,7 +94,7 @@ def _connect(mark: str, number: int, keys: list[X25519PrivateKey], *, is_in_kern
     other = 1 - number
     with ExitStack() as stack:
 
-        def at(kind: str) -> tuple[int, interfaces.IPRoute]:
+        def at(kind: str) -> tuple[int, IPRoute]:
             path = Path("/run/netns") / f"vdb{mark}{kind}{number}"
             namespace = stack.enter_context(opened(path))
             return namespace, stack.enter_context(interfaces.links_of(namespace))

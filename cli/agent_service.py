@@ -73,7 +73,7 @@ def unit(
     portal_url: str,
     name: str,
 ) -> None:
-    """Print a systemd unit: the one that runs the agent, its privileges, or those that update it."""
+    """Print a systemd unit: that of the agent, its privileges, or those that update it."""
     values = {
         "program": str((program or this_program()).absolute()),
         "data_dir": str(data_dir.absolute()),

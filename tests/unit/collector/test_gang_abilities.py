@@ -50,7 +50,7 @@ def test_the_loopback_address_is_none_for_others() -> None:
     assert not own_address(["http://127.0.0.1:8080"]).startswith("127.")
 
 
-@pytest.mark.parametrize("address", ["host.example.com", "::1", "0.0.0.0", "224.0.0.1"])
+@pytest.mark.parametrize("address", ["host.example.com", "::1", "255.255.255.255", "224.0.0.1"])
 def test_an_address_has_to_be_one_of_ipv4(address: str) -> None:
     _, errors = check_network({"address": address})
     assert errors == [f"network.address = {address!r}: enter an IPv4 address, such as 192.0.2.10"]
