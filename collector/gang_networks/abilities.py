@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 INFINIBAND = Path("/sys/class/infiniband")
 GPUDIRECT_STORAGE = Path("/proc/driver/nvidia-fs")
 MAX_DEVICES = 64
+MAX_PROBLEM_LENGTH = 300
 REFRESH_SECONDS = 60.0
 CAPABILITIES = {"CAP_NET_ADMIN": 12, "CAP_SYS_PTRACE": 19, "CAP_SYS_ADMIN": 21}
 MACHINES = frozenset({"x86_64", "aarch64"})
@@ -81,7 +82,7 @@ class AbilitiesReader:
         self._settings = settings
         self._portal_urls = portal_urls
         self._wireguard_public_key = wireguard_public_key
-        self._problem = problem
+        self._problem = problem[:MAX_PROBLEM_LENGTH]
         self._can_use_host = can_use_host
         self._mtu_of = mtu_of
         self._infiniband = infiniband
