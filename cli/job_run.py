@@ -16,7 +16,7 @@ from cli.job_output import follow_job
 from core.errors import InvalidInputError
 from core.quantities import format_size, unit_of
 from core.spec import spec_fields
-from protocol.job_spec import HealthCheck, JobRequest, OnMemberLoss
+from protocol.job_spec import HealthCheck, JobRequest
 from protocol.notation import parse_health_check, parse_mount, parse_port
 from vedette.client import Client
 from vedette.job_fields import JobFields
@@ -68,6 +68,8 @@ _ENTRIES: Mapping[str, tuple[Any, str]] = {
     "after_any": (str, "JOB"),
 }
 _HELP = {
+    "framework": "How the members of a gang find each other: variables, host file or cluster.",
+    "network": "Network of the container: gang is private to the members of a gang.",
     "on_member_loss": "When a member of a gang fails: stop, restart or continue.",
     "secrets": "Secret variable, by default with the value that it has in this shell.",
     "container_policy": "Container policy: restricted or standard.",
@@ -90,6 +92,9 @@ def _option(name: str, **settings: Any) -> Callable[[Command], Command]:  # noqa
     elif unit := {"_bytes": SIZE, "_seconds": DURATION}.get(unit_of(name).suffix):
         default = format_size(field.default, exact=True) if field.default else "0"
         settings |= {"type": unit, "default": default, "show_default": True}
+    elif choices := [str(choice) for choice in field.about.choices if choice]:
+        settings |= {"type": click.Choice(choices), "default": field.default or None}
+        settings |= {"show_default": bool(field.default)}
     elif field.default is not msgspec.NODEFAULT:
         settings |= {"default": field.default, "show_default": field.type is not str}
     return click.option(*_NAMES.get(name, (f"--{words}",)), name, **settings)
@@ -116,7 +121,7 @@ _OWN_OPTIONS = (
 )
 # Fields that can't be updated, and have no option in `update`.
 _FIXED = {"name", "priority", "time_limit_seconds", "project", "nodes", "on_member_loss"}
-_FIXED |= {"array", "after_ok", "after_any", "notify"}
+_FIXED |= {"framework", "array", "after_ok", "after_any", "notify"}
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)
@@ -138,7 +143,8 @@ def _with_options(command: Command) -> Command:
 @_option("priority")
 @_option("time_limit_seconds")
 @_option("nodes")
-@_option("on_member_loss", type=click.Choice(list(map(str, OnMemberLoss))))
+@_option("on_member_loss")
+@_option("framework")
 @_option("array")
 @_option("after_ok")
 @_option("after_any")

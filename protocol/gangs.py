@@ -25,6 +25,12 @@ LED_BY_FIRST = frozenset({Framework.MPI, Framework.RAY})
 """Frameworks whose other members serve the first, and end well with it."""
 
 
+LAUNCHER_DIR = "/run/vedette"
+"""Where members that the first one leads have the launcher, the host files of MPI with it."""
+GANG_INTERFACE = "gang0"
+"""The interface of a member in its gang's private network."""
+
+
 class JobNetwork(StrEnum):
     """The network of a job's containers.
 
@@ -35,6 +41,13 @@ class JobNetwork(StrEnum):
     BRIDGE = "bridge"
     GANG = "gang"
     HOST = "host"
+
+
+def chosen_network(network: str, framework: str, nodes: int) -> JobNetwork:
+    """Return the network that a job names, or the usual one of such a job."""
+    if network:
+        return JobNetwork(network)
+    return JobNetwork.GANG if framework != Framework.NONE and nodes > 1 else JobNetwork.BRIDGE
 
 
 class GangMember(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +111,11 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     members: list[GangMember]
     framework: Framework = Framework.NONE
     network: GangNetwork | None = None
+
+    @property
+    def hosts(self) -> list[str]:
+        """The members by rank, as the others find them: names are those of a private network."""
+        return [member.name if self.network else member.address for member in self.members]
 
 
 class NetworkAbilities(msgspec.Struct, frozen=True, kw_only=True):

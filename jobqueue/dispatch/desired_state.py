@@ -17,7 +17,7 @@ from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
-from jobqueue.gangs.frameworks import framework_env
+from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
 from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.arrays import array_env
@@ -251,12 +251,12 @@ def _specs(
 def _spec(attempt: Attempt, box: SecretBox, gang: Gang | None) -> AttemptSpec:
     job = attempt.job
     container = msgspec.convert(job, ContainerSpec, from_attributes=True)
-    env = {**framework_env(job, gang), **job.env, **array_env(job)}
+    env = {**framework_env(job, gang, abilities_of(attempt)), **job.env, **array_env(job)}
     fields = structs.asdict(container) | {"env": env}
     return AttemptSpec(
         attempt_id=attempt.id,
         job_id=job.id,
-        secrets=decrypt_secrets(box, job.secret_env),
+        secrets={**framework_secrets(gang, box), **decrypt_secrets(box, job.secret_env)},
         gpu_uuids=attempt.gpu_uuids,
         gpu_slice=msgspec.convert(attempt.gpu_slice, GPUSlice | None),
         is_service=job.kind is JobKind.SERVICE,

@@ -4,12 +4,13 @@ Placement leaves such an appliance out, and its executor refuses the attempt. Th
 `docs/marathon.md` is compared with this by a test.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.attempts import AttemptSpec
+from protocol.gangs import LED_BY_FIRST, Framework, JobNetwork, chosen_network
 
 
 class Need(StrEnum):
@@ -23,9 +24,27 @@ class Need(StrEnum):
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
     GPU_SLICE = "gpu_slice"
+    GANG = "gang"
+    NETWORK = "network"
+    RDMA = "uses_rdma"
+    DATASETS = "datasets"
+    OUTPUTS = "outputs"
 
 
-_FIELDS = (Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE)
+_FIELDS = (
+    *(Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE),
+    *(Need.RDMA, Need.DATASETS, Need.OUTPUTS),
+)
+# What only the Docker executor does, and what to do about it.
+_DOCKER_ONLY: Mapping[Need, str] = {
+    Need.GPU_SLICE: "runs jobs on whole GPUs only; request gpus in place of a part of one",
+    Need.GANG: "can't start the members of an mpi or ray gang; run it on appliances with Docker",
+    Need.NETWORK: "gives jobs no network but its own; set network to bridge, or run the job on "
+    "appliances with Docker",
+    Need.RDMA: "gives jobs no RDMA devices; remove uses_rdma",
+    Need.DATASETS: "fetches no datasets; remove them, or mount a folder of the appliance",
+    Need.OUTPUTS: "keeps no results; remove outputs",
+}
 
 
 class Limit(NamedTuple):
@@ -53,12 +72,9 @@ def _own_containerizer(executor: str) -> tuple[Limit, Limit]:
     )
 
 
-def _without_slices(executor: str) -> Limit:
-    return Limit(
-        executor,
-        frozenset({Need.GPU_SLICE}),
-        f"{executor} runs jobs on whole GPUs only; request gpus in place of a part of one",
-    )
+def _docker_only(executor: str) -> Iterator[Limit]:
+    for need, reason in _DOCKER_ONLY.items():
+        yield Limit(executor, frozenset({need}), f"{executor} {reason}")
 
 
 def _without_ports(executor: str) -> Limit:
@@ -72,7 +88,9 @@ def _without_ports(executor: str) -> Limit:
 LIMITS: Sequence[Limit] = (
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
-    *map(_without_slices, ("marathon", "metronome", "chronos")),
+    *_docker_only("marathon"),
+    *_docker_only("metronome"),
+    *_docker_only("chronos"),
     _without_ports("metronome"),
     _without_ports("chronos"),
     Limit(
@@ -102,6 +120,12 @@ def needs_of(
     needs = {need for need in _FIELDS if getattr(job, need)}
     needs |= {Need.SERVICE} if is_service else set()
     needs |= {Need.GPU_SLICE} if has_slice else set()
+    # A spec has the framework in its gang, and the network that was chosen.
+    gang, nodes = getattr(job, "gang", None), getattr(job, "nodes", None) or 1
+    framework = gang.framework if gang else getattr(job, "framework", None) or Framework.NONE
+    needs |= {Need.GANG} if framework in LED_BY_FIRST and (gang or nodes > 1) else set()
+    network = chosen_network(job.network or "", framework, nodes)
+    needs |= set() if network is JobNetwork.BRIDGE else {Need.NETWORK}
     return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
 
 

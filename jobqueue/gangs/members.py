@@ -5,15 +5,12 @@ from collections.abc import Sequence
 from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt, Job
-from protocol.gangs import Framework, Gang, JobNetwork
+from protocol.gangs import Gang, JobNetwork, chosen_network
 
 
 def network_of(job: Job) -> JobNetwork:
     """Return the network of a job: the one that it names, or the usual one."""
-    if job.network:
-        return JobNetwork(job.network)
-    has_framework = job.framework != Framework.NONE
-    return JobNetwork.GANG if has_framework and job.nodes > 1 else JobNetwork.BRIDGE
+    return chosen_network(job.network, job.framework, job.nodes)
 
 
 def gangs_of(session: Session, attempts: Sequence[Attempt]) -> dict[str, Gang]:
