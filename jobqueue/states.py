@@ -128,6 +128,7 @@ class Reason(StrEnum):
     WAITING_FOR_DATA = "waiting_for_data"
     DATA_UNAVAILABLE = "data_unavailable"
     NETWORK_FAILED = "network_failed"
+    FIRST_MEMBER_ENDED = "first_member_ended"
 
 
 _J = JobState

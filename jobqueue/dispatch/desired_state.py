@@ -21,6 +21,7 @@ from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_sec
 from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.arrays import array_env
+from jobqueue.jobs.gangs import ENDED_WITH_FIRST
 from jobqueue.jobs.idle_limits import idle_message
 from jobqueue.jobs.job_secrets import decrypt_secrets
 from jobqueue.jobs.quarantine import apply_probe, note_outcome, probe_order
@@ -75,6 +76,10 @@ _STOP_MESSAGES = {
     Reason.GANG_RESTARTED: "Stopped: the gang starts anew.",
     Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
 }
+
+
+# The message of such an attempt names the member that ended, since the queue stopped it.
+_NAMES_MEMBER = frozenset({Reason.MEMBER_ENDED, Reason.GANG_RESTARTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,12 +157,21 @@ def apply_report(
         attempt = attempts.get(observation.attempt_id)
         if attempt is None:
             continue
+        if attempt.stop_reason is Reason.FIRST_MEMBER_ENDED and observation.state.is_final:
+            observation = structs.replace(
+                observation,
+                state=ObservedState.SUCCEEDED,
+                exit_code=None,
+                message=ENDED_WITH_FIRST,
+            )
         outcome = next_state(
             attempt.state,
             observation,
             is_stop_requested=attempt.job.stop_requested_at is not None,
             stop_reason=attempt.stop_reason,
         )
+        if outcome is not None and outcome.reason in _NAMES_MEMBER and attempt.message:
+            outcome = replace(outcome, message=attempt.message)
         if outcome is not None and outcome.reason is Reason.IDLE_GPU:
             outcome = replace(outcome, message=idle_message(attempt.job))
         if outcome is None:
@@ -324,6 +338,8 @@ def _update_progress(
 ) -> None:
     """Show the progress of a start, such as the pull of its image, and the health of a service."""
     message = shorten(observation.message)
+    if attempt.stop_reason is not None:
+        return  # its message says why
     if observation.state is ObservedState.RUNNING:
         _update_health(session, attempt, observation, message, now=now)
         return

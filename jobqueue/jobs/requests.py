@@ -270,6 +270,9 @@ def _framework_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     if has_framework and request.network == JobNetwork.BRIDGE:
         problem = "Members on different appliances don't reach each other through bridge"
         yield "network", f"{problem}; leave network empty, or choose gang or host."
+    if request.framework in LED_BY_FIRST and request.on_member_loss == OnMemberLoss.CONTINUE:
+        problem = f"A gang of {request.framework} does not go on without a member"
+        yield "on_member_loss", f"{problem}; choose stop or restart."
     if request.framework in LED_BY_FIRST and not request.command:
         problem = f"A gang of {request.framework} needs the command that its first member runs"
         yield "command", f"{problem}; enter one."

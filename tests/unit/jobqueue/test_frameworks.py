@@ -25,7 +25,7 @@ def gang(
         for member in range(size)
     ]
     network = GangNetwork(vni=7, subnet="10.96.0.0/16", wireguard_port=51820)
-    fields = {
+    fields: dict[str, Any] = {
         "gang_id": "gang-1",
         "rank": rank,
         "members": members,
@@ -186,6 +186,6 @@ def test_members_that_the_first_leads_share_a_secret_that_no_other_gang_has() ->
     box = SecretBox([new_key()])
     [first] = framework_secrets(gang(0, "mpi"), box).values()
     assert framework_secrets(gang(2, "mpi"), box) == {"VEDETTE_GANG_SECRET": first}
-    assert framework_secrets(gang(0, "mpi", gang_id="gang-2"), box).values() != {first}
+    assert first not in framework_secrets(gang(0, "mpi", gang_id="gang-2"), box).values()
     assert first not in env("mpi", 0).values()
     assert framework_secrets(gang(0, "torch"), box) == framework_secrets(None, box) == {}
