@@ -351,8 +351,8 @@ def test_a_gang_does_not_restart_without_a_member_that_was_deleted(
     assert states(session, first.job) == ["failed"], "it would wait forever to be complete"
 
 
-def history(session: Session, member: Attempt) -> list[str]:
-    events = job_events(session, scope_of(member.job.user), member.job_id)
+def history(session: Session, cast: Cast, member: Attempt) -> list[str]:
+    events = job_events(session, scope_of(cast.alice), member.job_id)
     return [event.message for event in events]
 
 
@@ -362,7 +362,7 @@ def test_the_others_name_the_member_that_failed(session: Session, cast: Cast) ->
     session.expire_all()
     failed = f"ember 2 ({third.appliance.name}) failed: exit code 1."
     assert first.job.message == f"Stopped: m{failed}", "already while it stops"
-    assert f"M{failed}" in history(session, first)
+    assert f"M{failed}" in history(session, cast, first)
     report(session, first, ObservedState.STARTING, message="Pulling.")
     for other in (first, second):
         report(session, other, ObservedState.STOPPED)
@@ -384,7 +384,7 @@ def test_the_first_of_a_gang_that_goes_on_has_the_end_of_a_member_in_its_history
     first, second = running(session, cast, on_member_loss="continue")
     report(session, second, ObservedState.FAILED, exit_code=3, reason="exit_code")
     name = second.appliance.name
-    assert history(session, first)[-1] == f"Member 1 ({name}) failed: exit code 3."
+    assert history(session, cast, first)[-1] == f"Member 1 ({name}) failed: exit code 3."
     assert first.stop_reason is None
 
 
