@@ -14,6 +14,7 @@ from protocol.gangs import LAUNCHER_DIR, LED_BY_FIRST, Framework, Gang, NetworkA
 from tenants.models.appliances import decode_inventory
 
 SECRET_VARIABLE = "VEDETTE_GANG_SECRET"  # noqa: S105 - its name
+RAY_TOKEN = "RAY_AUTH_TOKEN"  # noqa: S105 - its name
 _LAUNCHER_PORT = 7070
 _TORCH_PORT, _TENSORFLOW_PORT, _PADDLE_PORT = 29500, 2222, 37777
 _JAX_PORT, _RAY_PORT = 1234, 6379
@@ -62,7 +63,10 @@ def framework_secrets(gang: Gang | None, box: SecretBox) -> Mapping[str, str]:
     """Return the secret by which members that the first one leads authenticate each other."""
     if gang is None or gang.framework not in LED_BY_FIRST:
         return {}
-    return {SECRET_VARIABLE: box.derive(f"gang:{gang.gang_id}")}
+    secrets = {SECRET_VARIABLE: box.derive(f"gang:{gang.gang_id}")}
+    if gang.framework is Framework.RAY:
+        secrets[RAY_TOKEN] = box.derive(f"ray:{gang.gang_id}")
+    return secrets
 
 
 def _rank(rank: int, size: int) -> Iterator[Variable]:
@@ -193,12 +197,14 @@ def _mpi(place: Place) -> Iterator[Variable]:
 def _ray(place: Place) -> Iterator[Variable]:
     """Yield what `ray.init()` and `ray start` read.
 
-    Source: https://docs.ray.io/en/latest/ray-core/starting-ray.html
+    Source: https://docs.ray.io/en/latest/ray-core/starting-ray.html; the token counts from Ray 2.52.
     """
     yield Variable("RAY_USAGE_STATS_ENABLED", "0", "Ray reports nothing to its makers.")
     if not place.run_id:
         return
     address = f"{place.hosts[0]}:{place.port(_RAY_PORT)}"
+    token = f"Members authenticate each other by {RAY_TOKEN}, which is not shown."
+    yield Variable("RAY_AUTH_MODE", "token", token)
     cpus = max(1, int(place.job.cpus))
     yield Variable("RAY_ADDRESS", address, "The cluster's head is on the first member.")
     options = f"--num-cpus={cpus} --num-gpus={place.job.gpus}"
