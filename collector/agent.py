@@ -21,6 +21,7 @@ from threading import Event, Lock
 from collector.certificate_renewal import CertificateManager
 from collector.config import AgentConfig, apply_live_settings, changed_settings, restart_settings
 from collector.data_dir import Identity
+from collector.gang_networks.build import build_gang_networks
 from collector.gpu_slices.build import build_slices
 from collector.heartbeats import HeartbeatBuilder
 from collector.jobs.attempts import AttemptRunner
@@ -114,6 +115,9 @@ class Agent:
                 clock=clock,
             )
         self._slices = build_slices(config, self._executor, simulation=simulation, clock=clock)
+        self._networks = build_gang_networks(
+            config, self._executor, owner=self._name, simulation=simulation
+        )
         self._runner = self._build_runner()
         self._samples = SampleWriter(
             self._buffer, flush_interval_seconds=config.flush_interval_seconds
@@ -125,6 +129,7 @@ class Agent:
             simulation=simulation,
             executor=self._executor,
             slices=self._slices,
+            network=self._networks.abilities,
             runner=self._runner,
             updates=Updates(config.data_dir, update_service_dir),
         )
@@ -261,7 +266,7 @@ class Agent:
             registry_token=self._registry_token,
             stop_grace_seconds=self._config.stop_grace_seconds,
             slices=self._slices,
-            preparations=build_preparations(self._config),
+            preparations=build_preparations(self._networks, self._config.data_dir),
             clock=self._clock,
         )
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from collector.gang_networks.settings import NetworkSettings, check_network
 from collector.logs.settings import UNIT_NAME, LogSettings
 from collector.remote_write.settings import RemoteWriteSettings, check_remote_write
 from collector.scheduler_tables import SCHEDULERS, check_schedulers
@@ -110,6 +111,7 @@ class AgentConfig:
         docker_config_file: `config.json` with credentials of registries, in place of that in the
             home folder of the agent's user.
         container_pids_limit: most processes and threads of one container.
+        network: how other appliances reach this one, for gangs' networks.
         mps_dir: folder of the sockets and logs of MPS, which all users of the host may open.
         poll_wait_seconds: how long the portal may delay the response to a long poll.
         logs: which lines of the host's logs are sent.
@@ -143,6 +145,7 @@ class AgentConfig:
     docker_url: str = "unix:///var/run/docker.sock"
     docker_config_file: Path | None = None
     container_pids_limit: Annotated[int, Meta(ge=16)] = 4096
+    network: NetworkSettings = field(default_factory=NetworkSettings)
     mps_dir: Path = Path("/run/vedette-mps")
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
     logs: LogSettings = field(default_factory=LogSettings)
@@ -179,7 +182,7 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
     values = read_toml(path)
     if data_dir is not None:
         values = {"data_dir": str(data_dir), **values}
-    tables = {"influxdb", "logs", "remote_write", *SCHEDULERS}
+    tables = {"influxdb", "logs", "network", "remote_write", *SCHEDULERS}
     flat = {key: value for key, value in values.items() if key not in tables}
     config, errors = check_config(AgentConfig, flat)
     errors += _destination_errors(values)
@@ -196,6 +199,11 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
         logs, log_errors = _check_logs(values["logs"])
         errors += log_errors
         config = replace(config, logs=logs) if config is not None and logs is not None else None
+    if "network" in values:
+        network, network_errors = check_network(values["network"])
+        errors += network_errors
+        if config is not None and network is not None:
+            config = replace(config, network=network)
     if "remote_write" in values:
         remote_write, remote_write_errors = check_remote_write(values["remote_write"])
         errors += remote_write_errors

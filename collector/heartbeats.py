@@ -32,6 +32,7 @@ from core.clock import Clock, to_ns
 from core.ids import new_id
 from jobqueue.executors.base import Executor
 from plugins.simulation.appliance import SimulatedAppliance
+from protocol.gangs import NetworkAbilities
 from protocol.gpu_processes import MAX_GPU_PROCESSES, GPUProcess
 from protocol.health import ApplianceHealth
 from protocol.heartbeat import Heartbeat
@@ -224,6 +225,7 @@ class HeartbeatBuilder:
         plans: the plugins at the start.
         simulation: the simulated appliance, if there is one.
         executor: runs jobs, with `runner`; None without jobs.
+        network: returns what it offers to gangs.
         slices: cuts GPUs; None if the executor can't use parts of them.
         updates: passes on the orders of the portal to update the agent.
 
@@ -240,11 +242,13 @@ class HeartbeatBuilder:
         simulation: SimulatedAppliance | None,
         executor: Executor | None,
         slices: GPUSlices | None,
+        network: Callable[[], NetworkAbilities],
         runner: AttemptRunner | None,
         updates: Updates,
     ) -> None:
         self._simulation = simulation
         self._slices = slices
+        self._network = network
         self._executor = executor
         self._runner = runner
         self._updates = updates
@@ -297,6 +301,7 @@ class HeartbeatBuilder:
             inventory,
             can_probe=self._executor is not None and self._executor.probe() is not None,
             partition_modes=offered_modes(self._slices, inventory.gpus),
+            network=self._network(),
         )
 
 

@@ -8,6 +8,7 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.fairshare.usage import charge_ended, tenants_to_charge
+from jobqueue.gangs.networks import sweep_networks
 from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
@@ -61,6 +62,7 @@ class JobTasks:
             PeriodicTask(self.move_logs, 30),
             PeriodicTask(self.sweep_log_files, 3600),
             PeriodicTask(self.expire_jobs, 3600),
+            PeriodicTask(self.sweep_networks, 600),
         ]
 
     def advance_updates(self) -> None:
@@ -79,6 +81,11 @@ class JobTasks:
             # One at a time: each may be an array, or replace one.
             with transaction(self._context.sessions) as session:
                 count = submit_due(session, box=self._box, now=self._context.clock(), limit=1)
+
+    def sweep_networks(self) -> None:
+        """Release the numbers of the networks of gangs that have ended."""
+        with transaction(self._context.sessions) as session:
+            sweep_networks(session, now=self._context.clock())
 
     def stop_idle_jobs(self) -> None:
         """Stop the jobs whose GPUs were idle for the time of their limit."""

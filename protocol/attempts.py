@@ -56,6 +56,7 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
         container_policy: one of `ContainerPolicy`; an agent rejects one that it does not know.
         gang: the gang that it is a member of.
         network: one of `JobNetwork`; an agent rejects one that it does not know.
+        sandbox: the container whose network it joins; the agent sets it for `gang`.
         uses_rdma: whether it gets the appliance's RDMA devices.
         datasets: what is staged before it starts.
         outputs: the folders whose files are its results.
@@ -71,6 +72,7 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     container_policy: str = ContainerPolicy.RESTRICTED.value
     gang: Gang | None = None
     network: str = JobNetwork.BRIDGE.value
+    sandbox: str = ""
     uses_rdma: bool = False
     datasets: list[StagedDataset] = []
     outputs: OutputFolders | None = None

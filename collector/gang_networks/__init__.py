@@ -1,1 +1,1 @@
-"""The private networks of gangs on this appliance."""
+"""Private networks of gangs: made and removed with the attempts of their members."""

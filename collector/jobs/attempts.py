@@ -178,6 +178,7 @@ class AttemptRunner:
             log.info("executor %s is available", self._executor.name)
         self._is_available = self._has_observed = True
         observed = self._slices.review(observed, self._executor.container_ids())
+        self._preparations.update(self._desired_attempts(), {seen.attempt_id for seen in observed})
         observed = self._preparations.review(observed)
         with self._lock:
             self._observed = with_uuids(observed, self._state.allocations)

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Collection, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StagingProgress
 
@@ -48,6 +48,14 @@ class Preparation(Protocol):
         """End the threads; what attempts use stays."""
 
 
+@runtime_checkable
+class Following(Protocol):
+    """A preparation that also follows changes of attempts while they run."""
+
+    def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
+        """Apply the desired attempts, to those of them that the executor has."""
+
+
 class Preparations:
     """All preparations of an agent's attempts, in their order. For one thread."""
 
@@ -76,6 +84,12 @@ class Preparations:
             attempt_id: _observation(attempt_id, *preparation.progress(attempt_id))
             for attempt_id, preparation in self._waiting.items()
         }
+
+    def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
+        """Let those that follow changes apply the desired attempts."""
+        for preparation in self._preparations:
+            if isinstance(preparation, Following):
+                preparation.update(specs, observed)
 
     def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
         """Return what was observed, where attempts run on until their results are safe."""

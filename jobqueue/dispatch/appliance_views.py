@@ -14,12 +14,16 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
+from jobqueue.executors.abilities import Need
+from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
+from jobqueue.placement.networks import Reach, missing_abilities, reach_of
 from jobqueue.placement.slices import GPUKind
 from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
 from jobqueue.states import ALLOCATED_STATES
+from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
@@ -63,6 +67,7 @@ def tenant_views(
     rows = session.execute(statement).all()
     reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
     policies = policies_of(session, tenant_id)
+    encrypts = settings_of(session, tenant_id).encrypts_gang_networks
     views = []
     for row in rows:
         report = reports.get(row.id)
@@ -86,6 +91,8 @@ def tenant_views(
                 last_used_at=row.last_placed_at,
                 site=row.site,
                 nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
+                missing=report.missing,
+                reach=report.reach_encrypted if encrypts else report.reach,
             )
         )
     return views
@@ -120,6 +127,9 @@ class _Report(NamedTuple):
     can_probe: bool
     partition_modes: frozenset[str]
     hardware: "Mapping[str, _GPU]"
+    missing: Mapping[Need, str]
+    reach: Reach
+    reach_encrypted: Reach
 
 
 # A number of a broken agent must not overflow the sums over a fleet.
@@ -146,6 +156,7 @@ class _Hardware(msgspec.Struct):
     executors: list[str] = []
     can_probe: bool = False
     partition_modes: list[str] = []
+    network: NetworkAbilities = NetworkAbilities()
 
 
 def _parse(inventory: str, health: str | None) -> _Report:
@@ -172,6 +183,9 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         can_probe=inventory.can_probe,
         partition_modes=frozenset(inventory.partition_modes),
         hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
+        missing=missing_abilities(inventory.network),
+        reach=reach_of(inventory.network, encrypts=False),
+        reach_encrypted=reach_of(inventory.network, encrypts=True),
     )
 
 

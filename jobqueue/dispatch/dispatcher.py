@@ -25,6 +25,7 @@ from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queu
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
 from jobqueue.fairshare.points import QueueOrder
+from jobqueue.gangs.networks import note_assigned
 from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.preemptions import preemption_of, why_text
 from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
@@ -269,6 +270,7 @@ class _Writer:
         self._events: list[Row] = []
         self._changed_appliances: set[str] = set()
         self._placed: set[str] = set()
+        self._assigned_members: list[str] = []
 
     def add(self, job: WaitingJob, decision: Decision) -> Action:
         """Add one decision; return the resulting action."""
@@ -309,6 +311,9 @@ class _Writer:
             session.execute(insert(cast("Table", Attempt.__table__)), self._new_attempts)
         if self._events:
             session.execute(insert(cast("Table", JobEvent.__table__)), self._events)
+        self._changed_appliances |= note_assigned(
+            session, self._tenant_id, self._assigned_members, now=self._now
+        )
         mark_placed(session, self._placed, now=self._now)
         bump_generations(session, self._changed_appliances)
         session.expire_all()
@@ -350,6 +355,8 @@ class _Writer:
             "assigned_at": assigned_at,
         }
         self._placed.add(decision.appliance_id or "")
+        if state is AttemptState.STARTING and job.view.nodes > 1:
+            self._assigned_members.append(job.id)
         if state is AttemptState.STARTING:
             self._changed_appliances.add(decision.appliance_id or "")
         if job.attempt_id:

@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.attempts import AttemptSpec
-from protocol.gangs import LED_BY_FIRST, Framework, JobNetwork, chosen_network
+from protocol.gangs import LED_BY_FIRST, JobNetwork, job_network
 
 
 class Need(StrEnum):
@@ -24,9 +24,10 @@ class Need(StrEnum):
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
     GPU_SLICE = "gpu_slice"
-    GANG = "gang"
-    NETWORK = "network"
+    GANG_NETWORK = "network gang"
+    HOST_NETWORK = "network host"
     RDMA = "uses_rdma"
+    GANG = "gang"
     DATASETS = "datasets"
     OUTPUTS = "outputs"
 
@@ -35,15 +36,16 @@ _FIELDS = (
     *(Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE),
     *(Need.RDMA, Need.DATASETS, Need.OUTPUTS),
 )
-# What only the Docker executor does, and what to do about it.
+_ON_DOCKER = "which only appliances with the executor docker offer"
+# What only the Docker executor does.
 _DOCKER_ONLY: Mapping[Need, str] = {
     Need.GPU_SLICE: "runs jobs on whole GPUs only; request gpus in place of a part of one",
-    Need.GANG: "can't start the members of an mpi or ray gang; run it on appliances with Docker",
-    Need.NETWORK: "gives jobs no network but its own; set network to bridge, or run the job on "
-    "appliances with Docker",
-    Need.RDMA: "gives jobs no RDMA devices; remove uses_rdma",
-    Need.DATASETS: "fetches no datasets; remove them, or mount a folder of the appliance",
-    Need.OUTPUTS: "keeps no results; remove outputs",
+    Need.GANG: f"starts no members that the first one leads, as mpi and ray need, {_ON_DOCKER}",
+    Need.GANG_NETWORK: f"makes no private network for the members of a gang, {_ON_DOCKER}",
+    Need.HOST_NETWORK: f"gives no job the host's network, {_ON_DOCKER}",
+    Need.RDMA: f"passes no RDMA devices, {_ON_DOCKER}",
+    Need.DATASETS: f"fetches no datasets, {_ON_DOCKER}",
+    Need.OUTPUTS: f"keeps no results, {_ON_DOCKER}",
 }
 
 
@@ -85,12 +87,11 @@ def _without_ports(executor: str) -> Limit:
     )
 
 
+_NETWORKS = {JobNetwork.GANG: Need.GANG_NETWORK, JobNetwork.HOST: Need.HOST_NETWORK}
 LIMITS: Sequence[Limit] = (
+    *(limit for name in ("marathon", "metronome", "chronos") for limit in _docker_only(name)),
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
-    *_docker_only("marathon"),
-    *_docker_only("metronome"),
-    *_docker_only("chronos"),
     _without_ports("metronome"),
     _without_ports("chronos"),
     Limit(
@@ -122,10 +123,10 @@ def needs_of(
     needs |= {Need.GPU_SLICE} if has_slice else set()
     # A spec has the framework in its gang, and the network that was chosen.
     gang, nodes = getattr(job, "gang", None), getattr(job, "nodes", None) or 1
-    framework = gang.framework if gang else getattr(job, "framework", None) or Framework.NONE
+    framework = gang.framework if gang else getattr(job, "framework", None) or ""
     needs |= {Need.GANG} if framework in LED_BY_FIRST and (gang or nodes > 1) else set()
-    network = chosen_network(job.network or "", framework, nodes)
-    needs |= set() if network is JobNetwork.BRIDGE else {Need.NETWORK}
+    network = _NETWORKS.get(job_network(job.network or "", framework, nodes))
+    needs |= {network} if network is not None else set()
     return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
 
 

@@ -19,3 +19,5 @@ class GangNetworkRecord(Base):
     tenant_id: Mapped[str] = reference("tenants.id", index=True)
     vni: Mapped[int] = mapped_column(unique=True)
     created_at: Mapped[datetime]
+    released_at: Mapped[datetime | None]
+    """When it was seen without members; nobody else gets its number for a time after that."""

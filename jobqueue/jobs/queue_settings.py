@@ -50,6 +50,9 @@ class QueueSettings:
         isolation_between_users: the weakest mode in which jobs of different users share a GPU;
             None is the default of `jobqueue.partitions.isolation`.
         isolation_between_projects: likewise, of different projects.
+        allows_gang_egress: whether members of gangs with a private network also reach the outside.
+        allows_host_network: whether jobs may use the appliance's network and RDMA devices.
+        encrypts_gang_networks: whether gangs' packets are encrypted within a site, too.
     """
 
     placement_policy: str = DEFAULT_POLICY
@@ -61,6 +64,9 @@ class QueueSettings:
     ordering: OrderSettings = field(default_factory=OrderSettings)
     isolation_between_users: PartitionMode | None = None
     isolation_between_projects: PartitionMode | None = None
+    allows_gang_egress: bool = False
+    allows_host_network: bool = False
+    encrypts_gang_networks: bool = False
 
     @property
     def isolation(self) -> IsolationRules:
@@ -91,6 +97,9 @@ def settings_of(session: Session, tenant_id: str) -> QueueSettings:
         ordering=msgspec.convert(row.ordering or {}, OrderSettings),
         isolation_between_users=row.isolation_between_users,
         isolation_between_projects=row.isolation_between_projects,
+        allows_gang_egress=row.allows_gang_egress,
+        allows_host_network=row.allows_host_network,
+        encrypts_gang_networks=row.encrypts_gang_networks,
     )
 
 

@@ -14,14 +14,15 @@ from core.spec import limit_errors
 from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.framework_requests import framework_errors
 from jobqueue.jobs.health_checks import health_check_errors
+from jobqueue.jobs.network_requests import network_errors
 from jobqueue.jobs.slice_requests import is_slice_request, slice_errors, slice_problem
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.gangs import capacity
 from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.sizing import whole_gpu_for
 from jobqueue.placement.views import ApplianceView, JobView
-from protocol.gangs import LED_BY_FIRST, Framework, JobNetwork
 from protocol.job_spec import (
     MAX_PORT,
     MIN_IDLE_SECONDS,
@@ -164,7 +165,8 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _idle_errors(request)
     yield from _service_errors(request)
     yield from _gang_errors(request)
-    yield from _framework_errors(request)
+    yield from network_errors(request)
+    yield from framework_errors(request)
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -251,31 +253,6 @@ def _gang_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     if request.max_retries and request.on_member_loss == OnMemberLoss.STOP:
         problem = "A gang with on_member_loss 'stop' is not retried"
         yield "on_member_loss", f"{problem}; choose restart or continue, or set max_retries to 0."
-
-
-def _framework_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
-    for name, choices in (("framework", Framework), ("network", JobNetwork)):
-        value = getattr(request, name)
-        if value and value not in tuple(choices):
-            yield name, f"{value!r} is not one of: {', '.join(choices)}."
-    has_framework = request.framework != Framework.NONE
-    is_gang = request.kind is not JobKind.SERVICE and not request.array
-    kind = "a service" if request.kind is JobKind.SERVICE else "an array"
-    if has_framework and not is_gang:
-        yield "framework", f"A framework is for gangs and single jobs, not for {kind}; remove it."
-    if request.network == JobNetwork.GANG and not is_gang:
-        yield "network", f"A gang's network is not for {kind}; choose bridge or host."
-    if request.nodes == 1:
-        return
-    if has_framework and request.network == JobNetwork.BRIDGE:
-        problem = "Members on different appliances don't reach each other through bridge"
-        yield "network", f"{problem}; leave network empty, or choose gang or host."
-    if request.framework in LED_BY_FIRST and request.on_member_loss == OnMemberLoss.CONTINUE:
-        problem = f"A gang of {request.framework} does not go on without a member"
-        yield "on_member_loss", f"{problem}; choose stop or restart."
-    if request.framework in LED_BY_FIRST and not request.command:
-        problem = f"A gang of {request.framework} needs the command that its first member runs"
-        yield "command", f"{problem}; enter one."
 
 
 def _idle_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

@@ -56,6 +56,7 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
     Reason.START_FAILED: FailureClass.START,
     Reason.GPU_SLICE_FAILED: FailureClass.START,
+    Reason.NETWORK_FAILED: FailureClass.START,
     Reason.GPU_FAULT_OF_NEIGHBOR: FailureClass.EXIT,
     Reason.INVALID_JOB: FailureClass.START,
     Reason.IMAGE_NOT_FOUND: FailureClass.START,

@@ -13,9 +13,11 @@ from datetime import datetime
 import msgspec
 import numpy as np
 
+from jobqueue.executors.abilities import Need
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import apply_filters, most_relevant_first
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
+from jobqueue.placement.networks import Reach
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.preemption import Rules, stoppable_jobs, victims_at
 from jobqueue.placement.quotas import Verdict
@@ -86,19 +88,35 @@ def capacity(ledger: Ledger, shape: JobShape, places: Mask, *, is_usable: bool =
     return int(counts[places].sum())
 
 
-def choose_places(ledger: Ledger, counts: Ints, nodes: int) -> Places | None:
+def choose_places(
+    ledger: Ledger, counts: Ints, nodes: int, *, is_connected: bool = False
+) -> Places | None:
     """Return the closest appliances for all members, or None if they don't fit.
 
     Args:
         ledger: has the sites and NVLink domains.
         counts: how many members fit on each appliance.
         nodes: the number of members.
+        is_connected: whether they need a private network, which not every appliance extends to
+            others.
     """
-    for groups in (np.arange(ledger.size), ledger.nvlink_domains, ledger.sites, None):
-        places = _in_one_group(counts, nodes, groups)
+    sites = ledger.network_sites if is_connected else ledger.sites
+    for groups, reach in (
+        (np.arange(ledger.size), Reach.ALONE),
+        (ledger.nvlink_domains, Reach.SITE),
+        (sites, Reach.SITE),
+        (None, Reach.ANYWHERE),
+    ):
+        reaching = np.where(ledger.reach >= reach, counts, 0) if is_connected else counts
+        places = _in_one_group(reaching, nodes, groups)
         if places is not None:
             return places
     return None
+
+
+def is_connected(job: JobView) -> bool:
+    """Return whether the members of a gang need a private network."""
+    return Need.GANG_NETWORK in job.needs
 
 
 def _in_one_group(counts: Ints, nodes: int, groups: Ints | None) -> Places | None:
@@ -138,7 +156,11 @@ def _free_places(planner: Planner, job: JobView) -> Places | None:
     avoided = planner.failed_on(job)
     for is_healthy, mask in ((True, candidates & ~avoided), (False, candidates)):
         counts = np.where(mask, _free_members(ledger, job.shape, is_healthy=is_healthy), 0)
-        while (places := choose_places(ledger, counts, len(job.members))) is not None:
+        while (
+            places := choose_places(
+                ledger, counts, len(job.members), is_connected=is_connected(job)
+            )
+        ) is not None:
             delaying = [place for place in places if _delays(planner, job, place, places[place])]
             if not delaying:
                 return places
@@ -192,6 +214,8 @@ def wait_for_all(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
     if limit < nodes:
         reason = f"The appliances that accept jobs hold {limit} of the gang's {nodes} members."
         return Decision(job_id=job.id, action=Action.UNPLACED, reason=reason, rejections=rejections)
+    if is_connected(job) and (apart := _apart(ledger, job, feasible)):
+        return Decision(job_id=job.id, action=Action.UNPLACED, reason=apart, rejections=rejections)
     _, busy = apply_filters(planner.free_filters(job), ledger, job.shape, feasible)
     open_now = feasible & ~planner.kept_places(job)
     fitting = min(int(_free_members(ledger, job.shape)[open_now].sum()), nodes)
@@ -210,6 +234,28 @@ def wait_for_all(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
         rejections=most_relevant_first([*rejections, *busy]),
         victims=[victim.job_id for victim in victims],
         guarantor=guarantor,
+    )
+
+
+def _apart(ledger: Ledger, job: JobView, feasible: Mask) -> str:
+    """Return why the members of a gang could not reach each other even on idle appliances."""
+    shape = job.shape
+    counts = fitting_members(
+        shape,
+        gpus=ledger.eligible(shape) & ledger.usable,
+        cpus=ledger.cpus_total,
+        memory_bytes=ledger.memory_total,
+    )
+    counts = np.where(feasible, counts, 0)
+    if choose_places(ledger, counts, len(job.members), is_connected=True) is not None:
+        return ""
+    places = np.flatnonzero((counts > 0) & (ledger.reach < Reach.ANYWHERE))
+    example = ledger.views[int(places[0])].name if places.size else ""
+    return (
+        f"No site has room for all {len(job.members)} members, and the gang's private network does "
+        f"not reach beyond it: {example} has no public_address or no WireGuard."
+        if example
+        else ""
     )
 
 
@@ -244,17 +290,22 @@ def _earliest(
 ) -> tuple[datetime, Places] | None:
     """Return when and where all members fit, once running jobs have reached their limits."""
     ends = _Ends(ledger, job, open_places)
+
+    def _choose(index: int) -> Places | None:
+        counts = ends.members_at(index)
+        return choose_places(ledger, counts, len(job.members), is_connected=is_connected(job))
+
     last = len(ends.times) - 1
     first, beyond = 0, len(ends.times)
     while first < beyond:
         middle = (first + beyond) // 2
-        if choose_places(ledger, ends.members_at(middle), len(job.members)) is None:
+        if _choose(middle) is None:
             first = middle + 1
         else:
             beyond = middle
     if first > last:
         return None
-    places = choose_places(ledger, ends.members_at(first), len(job.members))
+    places = _choose(first)
     return None if places is None else (max(ends.times[first], now), places)
 
 
@@ -305,11 +356,11 @@ def _places_by_preemption(
     ]
     for place in stoppable[:MAX_EXAMINED]:
         counts[place] = _members_after_stops(planner, job, place, rules)
-    places = choose_places(ledger, counts, nodes)
+    places = choose_places(ledger, counts, nodes, is_connected=is_connected(job))
     for place in sorted(places or (), key=lambda place: counts[place] - unstopped[place]):
         fewer = counts.copy()
         fewer[place] = unstopped[place]
-        others = choose_places(ledger, fewer, nodes)
+        others = choose_places(ledger, fewer, nodes, is_connected=is_connected(job))
         if others is not None:
             counts, places = fewer, others
     victims: list[RunningJob] = []

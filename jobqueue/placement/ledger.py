@@ -133,6 +133,16 @@ class Ledger:
         return _numbered([view.site for view in self.views])
 
     @cached_property
+    def network_sites(self) -> Ints:
+        """Likewise, where those of an unknown site are of one."""
+        return _numbered([view.site or " " for view in self.views])
+
+    @cached_property
+    def reach(self) -> Ints:
+        """How far the private network of a gang reaches from each appliance."""
+        return np.array([view.reach for view in self.views], np.int64)
+
+    @cached_property
     def nvlink_domains(self) -> Ints:
         """The NVLink domain of each appliance as a number; -1 without one."""
         return _numbered([view.nvlink_domain for view in self.views])

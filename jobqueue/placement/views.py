@@ -5,7 +5,7 @@ dataclasses. A GPU's capacity is `WHOLE_GPU` thousandths, of which slices take s
 clusters also have jobs that request thousandths without a slice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -14,6 +14,7 @@ import msgspec
 
 from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import IsolationRules
+from jobqueue.placement.networks import Reach
 from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest
 from jobqueue.projects.guarantees import QuotaKey
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice
@@ -88,6 +89,8 @@ class ApplianceView:
         is_trial_due: whether a single job may start there in spite of that.
         last_used_at: when a job was last placed on it.
         nvlink_domain: which appliances its NVLinks reach; "" for none besides itself.
+        missing: the needs of jobs' networks that it can't meet, and why.
+        reach: where its members of a gang with a private network may have others.
     """
 
     id: str
@@ -106,6 +109,8 @@ class ApplianceView:
     last_used_at: datetime | None = None
     site: str = ""
     nvlink_domain: str = ""
+    missing: Mapping[Need, str] = field(default_factory=dict)
+    reach: Reach = Reach.ANYWHERE
 
     def models_of(self, gpu_uuids: Sequence[str]) -> list[str]:
         """Return the models of some of its GPUs."""

@@ -27,6 +27,7 @@ from jobqueue.jobs.dependencies import (
 )
 from jobqueue.jobs.end_notices import notify_errors
 from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
+from jobqueue.jobs.network_requests import permission_errors
 from jobqueue.jobs.queue_settings import mount_errors, settings_of
 from jobqueue.jobs.requests import check_capacity, check_request
 from jobqueue.jobs.transitions import record_event
@@ -146,8 +147,9 @@ def checked_job(
         InvalidInputError: names every invalid field; or no appliance is large enough.
     """
     tenant_id = scope.require_tenant()
-    roots = settings_of(session, tenant_id).data_roots
-    errors = [("mounts", error) for error in mount_errors(request.mounts, roots)]
+    settings = settings_of(session, tenant_id)
+    errors = [("mounts", error) for error in mount_errors(request.mounts, settings.data_roots)]
+    errors += permission_errors(request, settings)
     errors += notify_errors(session, tenant_id, request.notify)
     policy = None
     try:

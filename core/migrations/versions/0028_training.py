@@ -64,6 +64,7 @@ def upgrade() -> None:
         sa.Column("tenant_id", sa.String(length=36), nullable=False),
         sa.Column("vni", sa.Integer(), nullable=False),
         sa.Column("created_at", UTCDateTime(), nullable=False),
+        sa.Column("released_at", UTCDateTime(), nullable=True),
         sa.ForeignKeyConstraint(
             ["tenant_id"],
             ["tenants.id"],

@@ -50,7 +50,8 @@ def states(session: Session, leader: Job) -> list[str]:
 def running(session: Session, cast: Cast, *, nodes: int = 2, **changes: Any) -> list[Attempt]:
     """The attempts of a gang that runs on as many appliances."""
     for number in range(nodes):
-        add_appliance(session, cast.acme, f"dgx-{number:02}")
+        network = {"address": f"192.0.2.{number + 1}", "can_make_networks": True}
+        add_appliance(session, cast.acme, f"dgx-{number:02}", network=network)
     leader = submit(session, cast.alice, nodes=nodes, gpus=8, **changes)
     dispatch(session, now=NOON)
     for attempt in latest(session, leader):
@@ -440,9 +441,13 @@ def test_a_led_gang_whose_first_member_failed_restarts_as_a_whole(
         ({"framework": "horovod"}, "framework", "is not one of: none, torch"),
         ({"framework": "torch", "kind": JobKind.SERVICE}, "framework", "not for a service"),
         ({"framework": "torch", "array": "0-3"}, "framework", "not for an array"),
-        ({"framework": "torch", "nodes": 2, "network": "bridge"}, "network", "choose gang or host"),
+        (
+            {"framework": "torch", "nodes": 2, "network": "bridge"},
+            "network",
+            "Choose gang, or host",
+        ),
         ({"network": "mesh"}, "network", "is not one of: bridge, gang, host"),
-        ({"network": "gang", "array": "0-3"}, "network", "choose bridge or host"),
+        ({"network": "gang", "array": "0-3"}, "network", "connects the members of a gang"),
         ({"framework": "mpi", "nodes": 2}, "command", "its first member runs"),
         (
             {"framework": "ray", "nodes": 2, "on_member_loss": "continue"},
