@@ -25,6 +25,7 @@ from cli.job_templates import template
 from cli.local_time import local_seconds
 from core.clock import utc_now
 from core.quantities import format_duration, format_value
+from protocol.gangs import Framework
 from vedette.client import Client
 from vedette.jobs import Job
 
@@ -136,11 +137,14 @@ def show(name: str, output: str) -> None:
         job = client.job(name)
         events = client.get(f"/jobs/{job.id}/events")["items"]
         members = list(client.jobs(array_id=job.array_id)) if job.nodes > 1 else []
+        has_framework = job.nodes > 1 or job.framework != Framework.NONE
+        variables = client.framework(job.id)["variables"] if has_framework else []
     if output == "name":
         click.echo(job.name)
     elif output != "table":
         listed = [_fields(member) for member in _by_rank(members)]
-        print_object(_fields(job) | {"events": events, "members": listed}, output)
+        shown = {"events": events, "members": listed, "variables": variables}
+        print_object(_fields(job) | shown, output)
     else:
         for key, value in (_fields(job) | {"attempt": None} | _slice_lines(job)).items():
             if value not in (None, "", [], {}):
@@ -148,6 +152,8 @@ def show(name: str, output: str) -> None:
         for member in _by_rank(members):
             place = member.appliance_name or "-"
             click.echo(f"member {member.array_index:<15} {member.id}  {member.state:<9}  {place}")
+        for variable in variables:
+            click.echo(f"{'variable':<22} {variable['name']}={variable['value']}")
         for event in events:
             click.echo(f"{local_seconds(event['at'])}  {event['state']:<9}  {event['message']}")
 

@@ -121,7 +121,7 @@ _OWN_OPTIONS = (
 )
 # Fields that can't be updated, and have no option in `update`.
 _FIXED = {"name", "priority", "time_limit_seconds", "project", "nodes", "on_member_loss"}
-_FIXED |= {"framework", "array", "after_ok", "after_any", "notify"}
+_FIXED |= {"framework", "network", "uses_rdma", "array", "after_ok", "after_any", "notify"}
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)
@@ -145,6 +145,8 @@ def _with_options(command: Command) -> Command:
 @_option("nodes")
 @_option("on_member_loss")
 @_option("framework")
+@_option("network")
+@_option("uses_rdma")
 @_option("array")
 @_option("after_ok")
 @_option("after_any")

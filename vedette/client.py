@@ -116,6 +116,11 @@ class Client:
         explanation: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/pending")
         return explanation
 
+    def framework(self, name_or_id: str) -> dict[str, Any]:
+        """Return the members of a job's gang, and the variables that its framework gets."""
+        described: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/framework")
+        return described
+
     def jobs(self, *, limit: int | None = None, **filters: str | None) -> Iterator[Job]:
         """Yield the jobs, newest first; `filters` as those of `GET /jobs`, such as `state`."""
         after: str | None = None

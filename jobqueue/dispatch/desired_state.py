@@ -153,17 +153,11 @@ def apply_report(
         bump_generation(session, appliance_id)
     ended = {observation.attempt_id for observation in observations if observation.state.is_final}
     # Those first: the event of another move locks the appliance for reading, see `_move`.
-    for observation in sorted(observations, key=lambda seen: seen.attempt_id not in ended):
-        attempt = attempts.get(observation.attempt_id)
+    for reported in sorted(observations, key=lambda seen: seen.attempt_id not in ended):
+        attempt = attempts.get(reported.attempt_id)
         if attempt is None:
             continue
-        if attempt.stop_reason is Reason.FIRST_MEMBER_ENDED and observation.state.is_final:
-            observation = structs.replace(
-                observation,
-                state=ObservedState.SUCCEEDED,
-                exit_code=None,
-                message=ENDED_WITH_FIRST,
-            )
+        observation = _with_first(attempt, reported)
         outcome = next_state(
             attempt.state,
             observation,
@@ -181,6 +175,14 @@ def apply_report(
     if probe is not None:
         apply_probe(session, appliance_id, probe, now=now)
     return moved
+
+
+def _with_first(attempt: Attempt, observation: AttemptObservation) -> AttemptObservation:
+    """Return what counts of an attempt: one that served a member which succeeded has so, too."""
+    if attempt.stop_reason is not Reason.FIRST_MEMBER_ENDED or not observation.state.is_final:
+        return observation
+    state, message = ObservedState.SUCCEEDED, ENDED_WITH_FIRST
+    return structs.replace(observation, state=state, exit_code=None, message=message)
 
 
 def next_state(

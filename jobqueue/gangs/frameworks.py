@@ -197,7 +197,8 @@ def _mpi(place: Place) -> Iterator[Variable]:
 def _ray(place: Place) -> Iterator[Variable]:
     """Yield what `ray.init()` and `ray start` read.
 
-    Source: https://docs.ray.io/en/latest/ray-core/starting-ray.html; the token counts from Ray 2.52.
+    Source: https://docs.ray.io/en/latest/ray-core/starting-ray.html and
+    https://docs.ray.io/en/latest/ray-security/token-auth.html
     """
     yield Variable("RAY_USAGE_STATS_ENABLED", "0", "Ray reports nothing to its makers.")
     if not place.run_id:

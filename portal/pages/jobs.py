@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
 from core.spec import listed_facts
+from jobqueue.gangs.description import framework_description
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.idle_limits import idle_limit_problem
@@ -141,6 +142,7 @@ def show(job_id: str) -> ResponseReturnValue:
         is_service = job.kind is JobKind.SERVICE
         instances = service_instances(session, job) if is_service else []
         members, stops_gang = gang_members(session, job), stops_together(session, job)
+        framework = framework_description(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
@@ -157,6 +159,7 @@ def show(job_id: str) -> ResponseReturnValue:
         instances=instances,
         members=members,
         stops_gang=stops_gang,
+        framework=framework,
         update=update,
         facts=listed_facts(request_like(job)),
         health_check=check_text(job),
