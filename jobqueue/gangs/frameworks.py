@@ -197,7 +197,7 @@ def _mpi(place: Place) -> Iterator[Variable]:
 def _ray(place: Place) -> Iterator[Variable]:
     """Yield what `ray.init()` and `ray start` read.
 
-    Source: https://docs.ray.io/en/latest/ray-core/starting-ray.html and
+    Source: https://docs.ray.io/en/latest/ray-core/starting-ray.html and, for Ray since 2.52,
     https://docs.ray.io/en/latest/ray-security/token-auth.html
     """
     yield Variable("RAY_USAGE_STATS_ENABLED", "0", "Ray reports nothing to its makers.")

@@ -120,7 +120,8 @@ def test_a_ray_cluster_runs_a_task_on_each_member(tmp_path: Path, ray_environmen
     script.write_text(RAY_TASKS)
     path = f"{ray_environment}:/usr/bin:/bin"
     with namespaced_gang(tmp_path, 3, framework="ray") as gang:
-        gang.start_all(["python", str(script)], PATH=path)
+        # A container has a /tmp of its own.
+        gang.start_all(["python", str(script)], PATH=path, RAY_TMPDIR="/run")
         codes = gang.wait(seconds=300)
         output = gang.output(0)
     assert "ran on ['0', '1', '2']" in output, output
