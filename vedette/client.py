@@ -159,8 +159,9 @@ class Client:
                 f"No job has the name or ID {name_or_id!r}. See: vedette job ls"
             )
         found_id = matches[0]["id"]
-        if matches[0]["kind"] == "service" and matches[0]["name"] == name_or_id:
-            # The first instance stands for its service.
+        is_whole = matches[0]["kind"] == "service" or matches[0].get("nodes", 1) > 1
+        if is_whole and matches[0]["name"] == name_or_id:
+            # The first instance stands for its service, the first member for its gang.
             found_id = matches[0]["array_id"] or found_id
         return _job(self.get(f"/jobs/{found_id}"))
 

@@ -37,6 +37,12 @@ def test_the_page_of_a_gang_shows_what_its_framework_gets(
     assert "PET_NODE_RANK" in page
     assert "The first member." in page
     assert "The job sets it." in page
+    options = [
+        line for line in page.splitlines() if "data-log-member" in line or ">Member 0<" in line
+    ]
+    assert options[1].index(">Member 0<") < options[1].index(">Member 1<"), (
+        "the first one's is first"
+    )
     shown = bob.get(f"/api/v1{path}/framework").get_json()
     assert (shown["framework"], shown["network"]) == ("torch", "gang")
     assert (shown["rank"], shown["size"]) == (0, 2)
