@@ -81,6 +81,7 @@ SERVER_OF = {
     "tests/integration/test_docker_executor.py": "dockerd",
     "tests/integration/test_gateway_clients.py": "portal",
     "tests/integration/test_interrupted_migrations.py": "mariadb",
+    "tests/integration/test_gang_jobs.py": "dockerd",
     "tests/integration/test_job_access.py": "dockerd",
     "tests/integration/test_jobs.py": "dockerd",
     "tests/integration/test_mesos_executors.py": "dockerd",
