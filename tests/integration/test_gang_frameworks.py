@@ -115,6 +115,7 @@ def ray_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)  # with the download of Ray
 def test_a_ray_cluster_runs_a_task_on_each_member(tmp_path: Path, ray_environment: Path) -> None:
     script = tmp_path / "tasks.py"
     script.write_text(RAY_TASKS)
