@@ -64,7 +64,7 @@ VALUES: dict[str, tuple[object, str]] = {
         "",
     ),
     "network": ("host", '"network_mode": "host"'),
-    "sandbox": ("container-77", ""),
+    "sandbox": ("sandbox-77", ""),
     "uses_rdma": (True, "memlock"),
     "datasets": (
         [
