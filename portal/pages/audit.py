@@ -40,6 +40,7 @@ KINDS = {
     "job_schedule": "Job schedules",
     "container_policies": "Container policies",
     "queue_settings": "Queue settings",
+    "data_settings": "Data settings",
     "reservation": "Reservations",
     "gpu_partition_policy": "GPU partition policies",
     "simulation": "Simulations",

@@ -3,6 +3,7 @@
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
+from portal.api.data_settings import DataSettingsSchema
 from portal.api.gpu_partition_policies import PartitionPolicyRequestSchema
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
@@ -154,6 +155,7 @@ BODIES |= {
     endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
     for endpoint, schema in {
         "Dashboards.replace": DashboardRequestSchema,
+        "Data settings.replace": DataSettingsSchema,
         "GPU partition policies.replace": PartitionPolicyRequestSchema,
         "Job schedules.replace": ScheduleRequestSchema,
         "Job templates.replace": TemplateRequestSchema,

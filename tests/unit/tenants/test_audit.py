@@ -22,6 +22,7 @@ from core.ids import new_id
 from dash_app.custom.models import CustomDashboard
 from dash_app.reports.models import ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind
+from datasets.models import TenantDataSettings
 from jobqueue.models import (
     Job,
     JobSchedule,
@@ -105,6 +106,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
         TenantQueueSettings(
             **tenant, placement_policy="first_free", allows_preemption=False, data_roots=[]
         ),
+        TenantDataSettings(**tenant, allows_peers=False),
         CleanupPolicies(**tenant, policies={"": {"image_days": 9}}),
         APIToken(
             **tenant, user_id=cast.bob.id, name="ci", secret_hash=next(secret), created_at=NOON
