@@ -36,6 +36,7 @@ from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
 from access.probes import probe_database, probe_store, probe_writing
+from access.results import ResultEndpoints
 from access.transfer import TransferEndpoints
 from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
@@ -124,6 +125,7 @@ def create_access_app(
         ),
         clock=clock,
     )
+    results = ResultEndpoints(authenticator, database, box=SecretBox.of(settings), clock=clock)
     # In the order of their frequency: the router tries one after the other.
     routes = [
         Route(WRITE_PATH, influx.write_v2, methods=["POST"]),
@@ -132,6 +134,9 @@ def create_access_app(
         Route("/agent/v1/observed", agents.observed, methods=["POST"]),
         Route("/agent/v1/storage", agents.storage, methods=["POST"]),
         Route("/agent/v1/logs", agents.logs, methods=["POST"]),
+        Route("/agent/v1/results", results.announce, methods=["POST"]),
+        Route("/agent/v1/results/{attempt_id}", results.stored, methods=["GET"]),
+        Route("/agent/v1/results/{attempt_id}/parts/{sha256}", results.source, methods=["GET"]),
         Route("/agent/v1/lines", agents.lines, methods=["POST"]),
         Route("/agent/v1/parts/{sha256}", datasets.part, methods=["GET"]),
         Route("/agent/v1/parts/{sha256}", datasets.put_part, methods=["PUT"]),

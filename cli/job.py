@@ -18,6 +18,7 @@ from cli.job_copy import copy
 from cli.job_export import export
 from cli.job_files import apply, schema
 from cli.job_output import attach, logs
+from cli.job_results import artifacts, download
 from cli.job_run import clone, run, update
 from cli.job_schedules import schedule
 from cli.job_shell import exec_command, shell
@@ -176,7 +177,7 @@ def delete(names: tuple[str, ...]) -> None:
 job.add_command(stop, "cancel")
 for _command in (
     *(run, clone, update, logs, attach, exec_command, shell, copy),
-    *(apply, schema, template, schedule, export),
+    *(apply, schema, template, schedule, export, artifacts, download),
 ):
     job.add_command(_command)
 

@@ -253,17 +253,31 @@ class Agent:
         )
 
     def _build_runner(self) -> AttemptRunner | None:
-        if self._executor is None:
+        executor, identity = self._executor, self._identity
+        if executor is None:
             return None
+        preparations = build_preparations(
+            self._config,
+            executor,
+            connect=None if identity is None else lambda: self._connect(identity),
+            add_points=self._add_points,
+            wake=lambda: self._runner.step_wanted.set() if self._runner is not None else None,
+            clock=self._clock,
+        )
         return AttemptRunner(
-            self._executor,
+            executor,
             state_path=self._config.data_dir / "attempts.json",
             registry_token=self._registry_token,
             stop_grace_seconds=self._config.stop_grace_seconds,
             slices=self._slices,
-            preparations=build_preparations(self._config),
+            preparations=preparations,
+            add_points=self._add_points,
             clock=self._clock,
         )
+
+    def _add_points(self, points: list[Point]) -> None:
+        """Add metrics of jobs; the writer is made after what finds them."""
+        self._samples.add(points)
 
     def _storage_reporter(self) -> StorageReporter | None:
         storage = self._executor.storage() if self._executor is not None else None

@@ -22,6 +22,7 @@ from msgspec import Meta
 
 from collector.logs.settings import UNIT_NAME, LogSettings
 from collector.remote_write.settings import RemoteWriteSettings, check_remote_write
+from collector.results.settings import ResultSettings
 from collector.scheduler_tables import SCHEDULERS, check_schedulers
 from collector.tls import TLSFiles, tls_errors
 from core.config import check_config, read_toml
@@ -113,6 +114,7 @@ class AgentConfig:
         mps_dir: folder of the sockets and logs of MPS, which all users of the host may open.
         poll_wait_seconds: how long the portal may delay the response to a long poll.
         logs: which lines of the host's logs are sent.
+        results: the output folders of jobs, and their uploads.
         remote_write: where samples go beside the portal.
         plugins: settings of `[plugins.NAME]`, by name.
     """
@@ -146,6 +148,7 @@ class AgentConfig:
     mps_dir: Path = Path("/run/vedette-mps")
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
     logs: LogSettings = field(default_factory=LogSettings)
+    results: ResultSettings = field(default_factory=ResultSettings)
     remote_write: RemoteWriteSettings | None = None
     plugins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
@@ -179,7 +182,7 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
     values = read_toml(path)
     if data_dir is not None:
         values = {"data_dir": str(data_dir), **values}
-    tables = {"influxdb", "logs", "remote_write", *SCHEDULERS}
+    tables = {"influxdb", "logs", "results", "remote_write", *SCHEDULERS}
     flat = {key: value for key, value in values.items() if key not in tables}
     config, errors = check_config(AgentConfig, flat)
     errors += _destination_errors(values)
@@ -196,6 +199,10 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
         logs, log_errors = _check_logs(values["logs"])
         errors += log_errors
         config = replace(config, logs=logs) if config is not None and logs is not None else None
+    if "results" in values:
+        results, result_errors = _check_results(values["results"])
+        errors += result_errors
+        config = replace(config, results=results) if config is not None and results else None
     if "remote_write" in values:
         remote_write, remote_write_errors = check_remote_write(values["remote_write"])
         errors += remote_write_errors
@@ -241,6 +248,12 @@ def _check_logs(table: object) -> tuple[LogSettings | None, list[str]]:
         if not UNIT_NAME.fullmatch(unit):
             errors.append(f"logs.units has {unit!r}: write the unit's full name, docker.service")
     return settings, errors
+
+
+def _check_results(table: object) -> tuple[ResultSettings | None, list[str]]:
+    if not isinstance(table, Mapping):
+        return None, [f"results = {table!r}: expected a table [results]"]
+    return check_config(ResultSettings, table, prefix="results.")
 
 
 def plugin_settings(config: AgentConfig) -> list[PluginSettings]:

@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 IDENTITY_NAME = "identity.json"
 LOCK_NAME = "agent.lock"
+RESULTS_NAME = "results"
+"""The folder with the output folders of attempts, which containers of any user write to."""
 LOCK_TIMEOUT_SECONDS = 10.0
 LOCK_RETRY_SECONDS = 0.2
 
@@ -70,7 +72,7 @@ def require_writable(data_dir: Path) -> None:
         EnrollmentError: it isn't.
     """
     try:
-        make_private(data_dir)
+        make_private(data_dir, but_not_in=[RESULTS_NAME])
         with tempfile.TemporaryFile(dir=data_dir):
             pass
     except OSError as error:
@@ -83,7 +85,7 @@ def require_writable(data_dir: Path) -> None:
 def secure_data_dir(data_dir: Path) -> None:
     """Take the data folder and all in it from other users; log a warning if that fails."""
     try:
-        make_private(data_dir)
+        make_private(data_dir, but_not_in=[RESULTS_NAME])
     except OSError as error:
         log.warning("other users may read the data folder %s: %s", data_dir, error.strerror)
 

@@ -23,6 +23,7 @@ from collector.gpu_slices.inventory import offered_modes, with_mig, with_profile
 from collector.health.monitor import GPU_PLUGINS, HealthMonitor, gpu_interval_seconds
 from collector.inventory import host_inventory, simulated_inventory
 from collector.jobs.attempts import AttemptRunner
+from collector.jobs.build import keeps_results
 from collector.reading.plugin_host import PluginHost
 from collector.reading.plugin_reader import PluginPlan
 from collector.samples import SampleWriter
@@ -220,7 +221,7 @@ class HeartbeatBuilder:
     """Collects what heartbeats contain.
 
     Args:
-        config: names the data folder.
+        config: of the agent.
         plans: the plugins at the start.
         simulation: the simulated appliance, if there is one.
         executor: runs jobs, with `runner`; None without jobs.
@@ -243,6 +244,7 @@ class HeartbeatBuilder:
         runner: AttemptRunner | None,
         updates: Updates,
     ) -> None:
+        self._config = config
         self._simulation = simulation
         self._slices = slices
         self._executor = executor
@@ -297,6 +299,7 @@ class HeartbeatBuilder:
             inventory,
             can_probe=self._executor is not None and self._executor.probe() is not None,
             partition_modes=offered_modes(self._slices, inventory.gpus),
+            can_keep_results=keeps_results(self._config, self._executor),
         )
 
 

@@ -21,6 +21,7 @@ from jobqueue.queue.forecasts import (
 )
 from jobqueue.queue.retention import expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
+from jobqueue.results.retention import expire_results
 from jobqueue.services.rolling_updates import advance_updates
 from jobqueue.simulation.runner import SimulationRunner
 from jobqueue.simulation.service import expire_simulations
@@ -61,6 +62,7 @@ class JobTasks:
             PeriodicTask(self.move_logs, 30),
             PeriodicTask(self.sweep_log_files, 3600),
             PeriodicTask(self.expire_jobs, 3600),
+            PeriodicTask(self.expire_results, 3600),
         ]
 
     def advance_updates(self) -> None:
@@ -139,6 +141,13 @@ class JobTasks:
         while expired and not self._context.is_stopping():
             with transaction(self._context.sessions) as session:
                 expired = expire_jobs(session, retention_days=days, now=self._context.clock())
+
+    def expire_results(self) -> None:
+        """Delete results of ended jobs that are older than their tenant retains them."""
+        expired = 1
+        while expired and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                expired = expire_results(session, now=self._context.clock())
 
     def sync_images(self) -> None:
         """Compare the list of images with the registry, whose notifications may be lost."""

@@ -5,7 +5,7 @@ while the portal was unreachable could be started a second time.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -26,6 +26,7 @@ from collector.jobs.slices import (
     with_uuid,
     with_uuids,
 )
+from collector.results.metrics import PrintedMetrics
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns, utc_now
 from jobqueue.executors.base import (
@@ -89,6 +90,7 @@ class AttemptRunner:
         registry_token: CurrentRegistryToken | None = None,
         slices: GPUSlices | None = None,
         preparations: Sequence[Preparation] = (),
+        add_points: Callable[[list[Point]], object] = list,
         clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
@@ -102,7 +104,8 @@ class AttemptRunner:
         if (desired := self._state.desired) is not None and not self._state.allocations:
             # The agent that stored the state knew no allocations.
             self._state.allocations = allocations_of(desired, {}, listed=())
-        self._shipper = LogShipper(executor)
+        self._shipper = LogShipper(executor, self._on_output)
+        self._printed = PrintedMetrics(add_points)
         self._observed: dict[str, AttemptObservation] = {}
         self._probing: Thread | None = None
         self._reported: ObservedReport | None = None
@@ -403,7 +406,13 @@ class AttemptRunner:
         self._slices.close()
         self._preparations.close()
 
+    def _on_output(self, attempt_id: str, records: bytes) -> None:
+        own = self._state.allocations.get(attempt_id)
+        if own is not None:
+            self._printed.read(attempt_id, own.job_id, records)
+
     def _forget(self, attempt_id: str) -> None:
+        self._printed.forget(attempt_id)
         self._shipper.forget(attempt_id)
         with self._lock:
             allocations = self._state.allocations

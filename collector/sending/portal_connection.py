@@ -1,7 +1,7 @@
 """A client of the agent API: HTTP to the access point in use, with failover to the others."""
 
 import gzip
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -33,6 +33,7 @@ from protocol.attempts import (
 )
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
+from protocol.results import PartSource, ResultPage, ResultReply, ResultUpload
 from protocol.storage import CleanupOrder, StorageReport
 
 T = TypeVar("T")
@@ -41,6 +42,9 @@ OVERLOADED = frozenset({429, 502, 503, 504})
 UNAUTHENTICATED = 401
 UNCHANGED = frozenset({204, 304})
 SUCCESS = range(200, 300)
+OCTETS = "application/octet-stream"
+# Of each read and write of a streamed body, also over a slow line.
+STREAM_TIMEOUT_SECONDS = 60.0
 # Long polls: the portal may respond this much later than asked.
 POLL_MARGIN_SECONDS = 10.0
 
@@ -117,6 +121,51 @@ class PortalConnection:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         packed = gzip.compress(body, compresslevel=1)
         self._request("POST", "/agent/v1/lines", body=packed, headers=headers)
+
+    def announce_results(self, upload: ResultUpload) -> ResultReply:
+        """Announce files of an attempt; return the parts that the portal lacks."""
+        return _decode(*self._post("/agent/v1/results", upload), ResultReply)
+
+    def stored_results(self, attempt_id: str, *, after: str = "") -> ResultPage:
+        """Return files that the job of an attempt has, those with a path after `after`."""
+        query = urlencode({"after": after})
+        reply = self._request("GET", f"/agent/v1/results/{attempt_id}?{query}")
+        return _decode(*reply, ResultPage)
+
+    def result_source(self, attempt_id: str, sha256: str) -> PartSource:
+        """Return where a part of a job's results is."""
+        reply = self._request("GET", f"/agent/v1/results/{attempt_id}/parts/{sha256}")
+        return _decode(*reply, PartSource)
+
+    def stream(
+        self, method: str, path: str, *, body: Iterable[bytes] | None, size_bytes: int = 0
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a body as it is made, to the current access point; return the open response."""
+        url = self.access_points.current
+        headers = dict(self.auth_headers(url))
+        if body is not None:
+            headers |= {"Content-Type": OCTETS, "Content-Length": str(size_bytes)}
+        seconds = max(self.timeout_seconds, STREAM_TIMEOUT_SECONDS)
+        try:
+            response = self.http.pool_for(url).request(
+                method,
+                f"{url}{path}",
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=seconds, read=seconds),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+        except HTTP_ERRORS as error:
+            self.access_points.record_failure(url)
+            raise PortalUnreachableError(
+                f"The portal at {url} does not answer: {root_cause(error)}."
+            ) from error
+        if response.status not in SUCCESS:
+            _ = response.data  # the message
+            self._check(response, f"{url}{path}")
+        return response
 
     def tunnel(
         self,

@@ -85,6 +85,7 @@ def tenant_views(
                 running=running.get(row.id, ()),
                 last_used_at=row.last_placed_at,
                 site=row.site,
+                keeps_results=report.keeps_results,
                 nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
             )
         )
@@ -120,6 +121,7 @@ class _Report(NamedTuple):
     can_probe: bool
     partition_modes: frozenset[str]
     hardware: "Mapping[str, _GPU]"
+    keeps_results: bool
 
 
 # A number of a broken agent must not overflow the sums over a fleet.
@@ -146,6 +148,7 @@ class _Hardware(msgspec.Struct):
     executors: list[str] = []
     can_probe: bool = False
     partition_modes: list[str] = []
+    can_keep_results: bool = False
 
 
 def _parse(inventory: str, health: str | None) -> _Report:
@@ -172,6 +175,7 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         can_probe=inventory.can_probe,
         partition_modes=frozenset(inventory.partition_modes),
         hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
+        keeps_results=inventory.can_keep_results,
     )
 
 

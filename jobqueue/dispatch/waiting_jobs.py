@@ -269,6 +269,7 @@ _JOB_COLUMNS = (
     Job.kind,
     Job.working_dir,
     Job.shared_memory_bytes,
+    Job.options["outputs"].label("outputs"),
     Job.options["stop_grace_seconds"].as_integer().label("stop_grace_seconds"),
     (type_coerce(Job.ports, Text) != _EMPTY_LIST).label("ports"),
     (type_coerce(Job.command, Text) != _EMPTY_LIST).label("command"),

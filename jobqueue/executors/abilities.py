@@ -23,9 +23,10 @@ class Need(StrEnum):
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
     GPU_SLICE = "gpu_slice"
+    OUTPUTS = "outputs"
 
 
-_FIELDS = (Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE)
+_FIELDS = (Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE, Need.OUTPUTS)
 
 
 class Limit(NamedTuple):
@@ -61,6 +62,14 @@ def _without_slices(executor: str) -> Limit:
     )
 
 
+def _without_outputs(executor: str) -> Limit:
+    return Limit(
+        executor,
+        frozenset({Need.OUTPUTS}),
+        f"{executor} keeps no results of output folders; remove outputs, or mount a data path",
+    )
+
+
 def _without_ports(executor: str) -> Limit:
     return Limit(
         executor,
@@ -73,6 +82,7 @@ LIMITS: Sequence[Limit] = (
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
     *map(_without_slices, ("marathon", "metronome", "chronos")),
+    *map(_without_outputs, ("marathon", "metronome", "chronos")),
     _without_ports("metronome"),
     _without_ports("chronos"),
     Limit(

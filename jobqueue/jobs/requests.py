@@ -39,6 +39,7 @@ MAX_NAME_LENGTH = 100
 MAX_TEXT_LENGTH = 64 * 1024
 MAX_PATH_LENGTH = 300
 
+_SYSTEM_FOLDERS = frozenset({"dev", "proc", "sys"})
 _PORT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -196,6 +197,30 @@ def _container_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     if request.time_limit_seconds and request.kind is JobKind.SERVICE:
         yield "time_limit_seconds", "A service runs until it is stopped; remove the time limit."
     yield from (("ports", error) for error in _port_errors(request.ports))
+    yield from (("outputs", error) for error in _output_errors(request))
+
+
+def _output_errors(request: JobRequest) -> Iterator[str]:
+    others = [mount.target for mount in request.mounts]
+    others += [mount.target for mount in request.datasets]
+    seen: list[str] = []
+    for path in request.outputs:
+        parts = path.split("/")[1:]
+        is_plain = bool(parts) and not any(part in {"", ".", ".."} for part in parts)
+        if not path.startswith("/") or not path.isprintable() or not is_plain:
+            yield f"{path!r} is not the absolute path of a folder; enter one such as '/results'."
+        elif len(path) > MAX_PATH_LENGTH:
+            yield f"{path[:50]!r}... has more than {MAX_PATH_LENGTH} characters; shorten it."
+        elif parts[0] in _SYSTEM_FOLDERS:
+            yield f"{path!r} is a folder of the system; use one such as '/results'."
+        elif near := next((other for other in (*seen, *others) if _overlap(path, other)), None):
+            yield f"{path!r} overlaps {near!r}; use folders that contain no other."
+        seen.append(path)
+
+
+def _overlap(path: str, other: str) -> bool:
+    path, other = f"{path.rstrip('/')}/", f"{other.rstrip('/')}/"
+    return path.startswith(other) or other.startswith(path)
 
 
 def _port_errors(ports: Sequence[Port]) -> Iterator[str]:

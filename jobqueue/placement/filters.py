@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from core.quantities import format_size
-from jobqueue.executors.abilities import limit_of
+from jobqueue.executors.abilities import Need, limit_of
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
 from jobqueue.placement.views import JobShape
@@ -331,6 +331,15 @@ FEASIBLE: Sequence[Filter] = (
         lambda *_: "has no executor",
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
+    Filter(
+        "no_result_upload",
+        lambda ledger, shape: (
+            ~ledger.keeps_results
+            if Need.OUTPUTS in shape.needs
+            else np.zeros(ledger.size, np.bool_)
+        ),
+        lambda *_: "its agent keeps no results; update it, or enable [results] in its file",
+    ),
     CHOSEN[1],
     *TOTALS,
     Filter(

@@ -72,6 +72,7 @@ class Ledger:
         self.states = np.array([view.state.value for view in self.views], np.str_)
         self.drained: Mask = np.array([view.is_drained for view in self.views], np.bool_)
         self.executes: Mask = np.array([bool(view.executors) for view in self.views], np.bool_)
+        self.keeps_results: Mask = np.array([view.keeps_results for view in self.views], np.bool_)
         self.quarantined: Mask = np.array([bool(view.quarantine) for view in self.views], np.bool_)
         self.on_trial: Mask = np.array([view.is_trial_due for view in self.views], np.bool_)
         self.failed: Mask = np.array([bool(view.failure) for view in self.views], np.bool_)

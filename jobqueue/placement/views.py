@@ -88,6 +88,7 @@ class ApplianceView:
         is_trial_due: whether a single job may start there in spite of that.
         last_used_at: when a job was last placed on it.
         nvlink_domain: which appliances its NVLinks reach; "" for none besides itself.
+        keeps_results: whether its agent uploads the output folders of jobs.
     """
 
     id: str
@@ -106,6 +107,7 @@ class ApplianceView:
     last_used_at: datetime | None = None
     site: str = ""
     nvlink_domain: str = ""
+    keeps_results: bool = False
 
     def models_of(self, gpu_uuids: Sequence[str]) -> list[str]:
         """Return the models of some of its GPUs."""

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import BigInteger, Index, String, UniqueConstraint
+from sqlalchemy import BigInteger, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
@@ -52,3 +52,16 @@ class ArtifactPart(Base):
     tenant_id: Mapped[str] = reference("tenants.id")
 
     __table_args__ = (Index("ix_job_artifact_parts_tenant_id_sha256", "tenant_id", "sha256"),)
+
+
+class ResultReport(Base):
+    """What an appliance says of the results of an attempt: what waits, and what is left out."""
+
+    __tablename__ = "job_result_reports"
+
+    attempt_id: Mapped[str] = reference("attempts.id", primary_key=True)
+    tenant_id: Mapped[str] = reference("tenants.id", index=True)
+    pending_files: Mapped[int] = mapped_column(BigInteger, default=0)
+    pending_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    message: Mapped[str] = mapped_column(Text, default="")
+    reported_at: Mapped[datetime]

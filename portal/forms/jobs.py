@@ -107,7 +107,7 @@ SHAPE = (
 )
 # The folded parts of the form.
 OPTIONS = {
-    "storage": ("mounts", "ports", "shared_memory", "working_dir"),
+    "storage": ("mounts", "outputs", "ports", "shared_memory", "working_dir"),
     "placement": ("gpu_models", "required_labels", "labels", "priority", "is_preemptible"),
     "service": ("instances", "health_check"),
     "limits": (
@@ -150,6 +150,7 @@ class JobForm(Form):
     shared_memory = SizeField("Shared memory", default=0)
     working_dir = StringField("Working directory", default="")
     mounts = LinesField("Data paths", parse=parse_mount, format=format_mount)
+    outputs = LinesField("Output folders", parse=str.strip, format=str)
     ports = LinesField("Ports", parse=parse_port, format=format_port)
     labels = PairsField("Labels", default=dict)
     required_labels = PairsField("Required appliance labels", default=dict)

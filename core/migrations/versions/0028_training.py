@@ -398,6 +398,33 @@ def upgrade() -> None:
         )
 
     op.add_column("tenant_quotas", sa.Column("max_data_bytes", sa.BigInteger(), nullable=True))
+    op.create_table(
+        "job_result_reports",
+        sa.Column("attempt_id", sa.String(length=36), nullable=False),
+        sa.Column("tenant_id", sa.String(length=36), nullable=False),
+        sa.Column("pending_files", sa.BigInteger(), nullable=False),
+        sa.Column("pending_bytes", sa.BigInteger(), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("reported_at", UTCDateTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["attempt_id"],
+            ["attempts.id"],
+            name=op.f("fk_job_result_reports_attempt_id"),
+            ondelete="CASCADE",
+        ),
+        sa.ForeignKeyConstraint(
+            ["tenant_id"],
+            ["tenants.id"],
+            name=op.f("fk_job_result_reports_tenant_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("attempt_id", name=op.f("pk_job_result_reports")),
+    )
+    with op.batch_alter_table("job_result_reports", schema=None) as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_job_result_reports_tenant_id"), ["tenant_id"], unique=False
+        )
+
     op.add_column("attempts", sa.Column("staging", sa.JSON(), nullable=True))
     for name in _SETTINGS:
         op.add_column(
@@ -412,6 +439,7 @@ def downgrade() -> None:
         op.drop_column("tenant_queue_settings", name)
     op.drop_column("attempts", "staging")
     op.drop_column("tenant_quotas", "max_data_bytes")
+    op.drop_table("job_result_reports")
     op.drop_table("job_artifact_parts")
     op.drop_table("job_artifacts")
     op.drop_table("dataset_version_parts")

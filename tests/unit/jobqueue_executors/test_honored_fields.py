@@ -18,6 +18,7 @@ from jobqueue.executors.mesos.metronome import job_of as metronome_job
 from protocol.attempts import AttemptSpec
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
+from protocol.results import OutputFolders
 
 DOCS = Path(__file__).parents[3] / "docs" / "marathon.md"
 SITE = Site(owner="dgx-01", hostname="dgx-01", state_dir=Path("state"))
@@ -48,6 +49,7 @@ VALUES: dict[str, tuple[object, str]] = {
     "shared_memory_bytes": (7700, "7700"),
     "working_dir": ("/w d", "/w d"),
     "mounts": ([Mount(source="/data-77", target="/mnt-77")], "/mnt-77"),
+    "outputs": (OutputFolders(paths=["/out-77"]), ""),
     "ports": ([Port(container_port=7777, name="web-77")], "web-77"),
     "time_limit_seconds": (77, ""),
     "stop_grace_seconds": (77, "77"),
