@@ -166,6 +166,10 @@ DECLARED: Mapping[str, Declared] = {
         "attempt job",
         "cpu_percent memory_bytes",
     ),
+    "job_metric": _declared(
+        "attempt job name",
+        "step value",
+    ),
     "agent": _declared(
         "",
         "access_point_latency_seconds backlog_points buffered_bytes buffered_points "
