@@ -19,7 +19,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers web-apps wheelhouse
+.PHONY: help demo up test checks collected test-nightly test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -57,7 +57,7 @@ collected: $(DEV_STAMP)
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
 # tests in PYTEST_ARGS does not need the web apps.
-test-nightly: $(DEV_STAMP) servers $(if $(PYTEST_ARGS),,web-apps)
+test-nightly: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
 
 # Each failure of the table under load. FAILURES_ARGS="--only kill-portal" runs one, --list names all.
@@ -74,6 +74,9 @@ test-mutants: $(DEV_STAMP)
 
 servers:
 	@deploy/install-test-servers
+
+nightly-servers:
+	@deploy/install-test-servers nightly
 
 bench: $(DEV_STAMP)
 	@deploy/install-test-servers >&2
@@ -133,9 +136,9 @@ $(DEV_STAMP): requirements/dev.txt pyproject.toml
 lock: COMPILE = $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-emit-options
 lock: $(DEV_STAMP)
 	$(BIN)/pip install --quiet pip-tools
-	$(COMPILE) --extra server --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra server --extra network --extra data --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra server --output-file cli/server-requirements.txt pyproject.toml
-	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --output-file cli/agent-requirements.txt pyproject.toml
+	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra network --extra data --output-file cli/agent-requirements.txt pyproject.toml
 	$(COMPILE) --output-file requirements/web-apps.txt requirements/web-apps.in
 
 # JupyterLab and TensorBoard, which tests run as jobs.

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from access.agents import AgentEndpoints
 from access.database import Database
+from access.datasets import AgentDatasets, PartTransfers
 from access.errors import HANDLERS, error_response, on_bug
 from access.identity.auth import Authenticator, AuthFailureLimiter
 from access.ingest.collectd import CollectdEndpoint
@@ -35,6 +36,7 @@ from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
 from access.probes import probe_database, probe_store, probe_writing
+from access.results import ResultEndpoints
 from access.transfer import TransferEndpoints
 from core.advertised_ca import advertised_ca
 from core.clock import Clock, utc_now
@@ -42,6 +44,7 @@ from core.db import SessionFactory
 from core.quantities import format_duration
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
+from datasets.parts import PartStore
 from jobqueue.images.tokens import RegistryTokens
 from logs.ingest import LineRates
 from protocol.tunnel import TUNNEL_PATH
@@ -102,6 +105,8 @@ def create_access_app(
     otlp = OTLPEndpoint(authenticator, receiver, max_body_bytes=max_bytes)
     public = PublicEndpoints(settings, sessions, store, clock=clock)
     transfer = TransferEndpoints(authenticator)
+    transfers = PartTransfers(database, PartStore(settings), clock)
+    datasets = AgentDatasets(authenticator, database, transfers, clock)
     url = settings.resolved_internal_url
     forwarder = Forwarder(url, secret=secret_key(settings), tls=internal_tls(settings))
     tunnels = Tunnels(database, authenticator, forwarder)
@@ -120,15 +125,26 @@ def create_access_app(
         ),
         clock=clock,
     )
+    results = ResultEndpoints(authenticator, database, box=SecretBox.of(settings), clock=clock)
     # In the order of their frequency: the router tries one after the other.
     routes = [
         Route(WRITE_PATH, influx.write_v2, methods=["POST"]),
         Route("/agent/v1/desired", agents.desired, methods=["GET"]),
         Route("/agent/v1/heartbeat", agents.heartbeat, methods=["POST"]),
         Route("/agent/v1/observed", agents.observed, methods=["POST"]),
+        Route("/agent/v1/datasets", datasets.report, methods=["POST"]),
         Route("/agent/v1/storage", agents.storage, methods=["POST"]),
         Route("/agent/v1/logs", agents.logs, methods=["POST"]),
+        Route("/agent/v1/results", results.announce, methods=["POST"]),
+        Route("/agent/v1/results/{attempt_id}", results.stored, methods=["GET"]),
+        Route("/agent/v1/results/{attempt_id}/parts/{sha256}", results.source, methods=["GET"]),
         Route("/agent/v1/lines", agents.lines, methods=["POST"]),
+        Route("/agent/v1/parts/{sha256}", datasets.part, methods=["GET"]),
+        Route("/agent/v1/parts/{sha256}", datasets.put_part, methods=["PUT"]),
+        Route("/agent/v1/datasets/{version_id}/pages/{sha256}", datasets.page, methods=["GET"]),
+        Route("/agent/v1/datasets/{version_id}/pages/{sha256}", datasets.put_page, methods=["PUT"]),
+        Route("/agent/v1/datasets/{version_id}/head", datasets.head, methods=["GET"]),
+        Route("/agent/v1/datasets/{version_id}/head", datasets.put_head, methods=["POST"]),
         Route("/agent/v1/transfer", transfer.download, methods=["GET"]),
         Route("/agent/v1/transfer", transfer.upload, methods=["POST"]),
         Route("/agent/v1/certificate", agents.certificate, methods=["POST"]),

@@ -54,7 +54,7 @@ class Manifest:
         database: `sqlite` or `mysql`.
         rows: the number of rows by table.
         samples: how many samples the embedded store has; None if it is no part of the backup.
-        folders: where the folders `samples`, `logs` and `exports` were.
+        folders: where the folders `samples`, `logs`, `data` and `exports` were.
         left_out: what is no part of the backup, and how to back it up.
     """
 
@@ -141,6 +141,9 @@ def left_out(settings: ServerSettings) -> list[str]:
         )
     if "://" in logs:
         parts.append(f"the logs of ended jobs in {logs}: turn on versions in the bucket")
+    if settings.data_folder is None:
+        place = settings.resolved_data_url
+        parts.append(f"the uploads and results in {place}: turn on versions in the bucket")
     if settings.registry_url:
         parts.append(f"the images in the registry {settings.registry_url}: back up its storage")
     return parts
@@ -173,6 +176,8 @@ def _folders(settings: ServerSettings) -> dict[str, Path]:
         folders["samples"] = folder.resolve()
     if "://" not in logs:
         folders["logs"] = Path(logs).resolve()
+    if settings.data_folder is not None:
+        folders["data"] = settings.data_folder.resolve()
     return folders
 
 

@@ -190,6 +190,8 @@ def _places(settings: ServerSettings) -> Iterator[Path]:
         yield from [] if "://" in store.files else [_samples_folder(settings, store.file)]
     if "://" not in settings.resolved_log_url:
         yield Path(settings.resolved_log_url)
+    if settings.data_folder is not None:
+        yield settings.data_folder
 
 
 def _moves(tree: Tree, settings: ServerSettings) -> Iterator[Move]:
@@ -204,6 +206,8 @@ def _moves(tree: Tree, settings: ServerSettings) -> Iterator[Move]:
         targets["samples"] = _samples_folder(settings, store.file)
     if "://" not in settings.resolved_log_url:
         targets["logs"] = Path(settings.resolved_log_url)
+    if settings.data_folder is not None:
+        targets["data"] = settings.data_folder
     for name, target in targets.items():
         folder = tree.folder(name)
         if folder is not None and folder.is_dir():

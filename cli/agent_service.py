@@ -29,6 +29,7 @@ from collector.errors import EnrollmentError
 from core.errors import ForbiddenError, InvalidInputError, UnavailableError
 
 UNIT_NAME = "vedette-agent.service"
+PRIVILEGES_NAME = "vedette-agent-privileged.conf"
 UPDATE_UNIT_NAMES = ("vedette-agent-update.path", "vedette-agent-update.service")
 # The folder of the update service, in that of the software.
 UPDATES_NAME = "updates"
@@ -57,7 +58,7 @@ user_option = click.option("--user", default=USER, show_default=True, help="The 
 @click.option("--portal-url", default="", help="Where the update service gets new versions.")
 @click.option(
     "--name",
-    type=click.Choice([UNIT_NAME, *UPDATE_UNIT_NAMES]),
+    type=click.Choice([UNIT_NAME, PRIVILEGES_NAME, *UPDATE_UNIT_NAMES]),
     default=UNIT_NAME,
     show_default=True,
     help="The unit to print.",
@@ -72,7 +73,7 @@ def unit(
     portal_url: str,
     name: str,
 ) -> None:
-    """Print a systemd unit: the one that runs the agent, or those that update it."""
+    """Print a systemd unit: that of the agent, its privileges, or those that update it."""
     values = {
         "program": str((program or this_program()).absolute()),
         "data_dir": str(data_dir.absolute()),
@@ -155,6 +156,11 @@ def _service_steps() -> Iterator[Step]:
         if has_systemd:
             yield f"stop {name}", partial(call, "systemctl", "disable", "--now", name)
         yield f"remove {UNIT_DIR / name}", (UNIT_DIR / name).unlink
+    folder = UNIT_DIR / f"{UNIT_NAME}.d"
+    if (privileges := folder / "privileged.conf").exists():
+        yield f"remove {privileges}", privileges.unlink
+        if [*folder.iterdir()] == [privileges]:
+            yield f"remove {folder}", folder.rmdir
     if has_systemd:
         yield "reload systemd", partial(call, "systemctl", "daemon-reload")
 

@@ -20,6 +20,7 @@ from werkzeug.test import create_environ
 
 from access.app import create_access_app, is_for_agents
 from access.database import Database
+from access.datasets import create_user_app, is_for_users, route_of_user
 from access.jobs.app import create_job_access_app, is_job_access, job_of_path
 from access.jobs.follow import create_follow_app, is_followed
 from access.jobs.forwarding import SCOPE_KEY
@@ -134,6 +135,7 @@ def create_asgi_app(
             *_job_branches(backend, access, identify=identify, clock=clock),
             *branches,
             _follow_branch(backend, identify=identify, clock=clock),
+            _upload_branch(backend, identify=identify, clock=clock),
             _portal_branch(flask, identify=identify, threads=settings.portal_threads),
         ]
     networks = settings.proxy_networks
@@ -171,7 +173,9 @@ async def _elsewhere(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _agent_branches(access: Starlette, parts: Collection[ServerPart]) -> list[_Branch]:
     """Return the agent API; without that part, only for tunnels that other processes forward."""
-    paths = {route.path for route in access.routes if isinstance(route, Route)}
+    routes = [route for route in access.routes if isinstance(route, Route)]
+    paths = {route.path for route in routes}
+    with_parameters = [route for route in routes if "{" in route.path]
 
     def is_for_agent(scope: Scope) -> bool:
         return scope["type"] == "websocket" or is_for_agents(scope["path"])
@@ -180,7 +184,10 @@ def _agent_branches(access: Starlette, parts: Collection[ServerPart]) -> list[_B
         return scope["path"] == TUNNEL_PATH and SCOPE_KEY in scope
 
     def route_of(scope: Scope) -> str:
-        return _path(scope) if scope["path"] in paths else ""
+        path = _path(scope)
+        if path in paths:
+            return path
+        return next((route.path for route in with_parameters if route.path_regex.match(path)), "")
 
     served = with_safe_headers(access)
     if ServerPart.ACCESS in parts:
@@ -219,6 +226,13 @@ def _follow_branch(backend: Backend, *, identify: Identify, clock: Clock) -> _Br
     return _Branch(
         lambda scope: is_followed(scope["path"]), with_safe_headers(follow), _route_of_job
     )
+
+
+def _upload_branch(backend: Backend, *, identify: Identify, clock: Clock) -> _Branch:
+    """Return uploads and downloads of datasets."""
+    database = Database(backend.sessions, clock=clock)
+    app = create_user_app(backend.settings, database, identify=identify, clock=clock)
+    return _Branch(lambda scope: is_for_users(scope["path"]), with_safe_headers(app), route_of_user)
 
 
 def _portal_branch(flask: Flask, *, identify: Identify, threads: int) -> _Branch:

@@ -15,12 +15,15 @@ import alerting.notification.models
 import core.leases
 import dash_app.custom.models
 import dash_app.reports.models
+import datasets.models
 import jobqueue.fairshare.models
+import jobqueue.gangs.models
 import jobqueue.images.models
 import jobqueue.models
 import jobqueue.partitions.models
 import jobqueue.projects.models
 import jobqueue.reservations.models
+import jobqueue.results.models
 import jobqueue.simulation.models
 import jobqueue.storage.models
 import jobqueue.usage.models
@@ -45,7 +48,10 @@ from tenants.scope import Scope
 TABLE_MODULES = (
     core.leases,
     tenants.models,
+    datasets.models,
     jobqueue.models,
+    jobqueue.gangs.models,
+    jobqueue.results.models,
     jobqueue.partitions.models,
     jobqueue.projects.models,
     jobqueue.reservations.models,

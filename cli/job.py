@@ -18,6 +18,7 @@ from cli.job_copy import copy
 from cli.job_export import export
 from cli.job_files import apply, schema
 from cli.job_output import attach, logs
+from cli.job_results import artifacts, download
 from cli.job_run import clone, run, update
 from cli.job_schedules import schedule
 from cli.job_shell import exec_command, shell
@@ -25,6 +26,7 @@ from cli.job_templates import template
 from cli.local_time import local_seconds
 from core.clock import utc_now
 from core.quantities import format_duration, format_value
+from protocol.gangs import Framework
 from vedette.client import Client
 from vedette.jobs import Job
 
@@ -136,11 +138,14 @@ def show(name: str, output: str) -> None:
         job = client.job(name)
         events = client.get(f"/jobs/{job.id}/events")["items"]
         members = list(client.jobs(array_id=job.array_id)) if job.nodes > 1 else []
+        has_framework = job.nodes > 1 or job.framework != Framework.NONE
+        variables = client.framework(job.id)["variables"] if has_framework else []
     if output == "name":
         click.echo(job.name)
     elif output != "table":
         listed = [_fields(member) for member in _by_rank(members)]
-        print_object(_fields(job) | {"events": events, "members": listed}, output)
+        shown = {"events": events, "members": listed, "variables": variables}
+        print_object(_fields(job) | shown, output)
     else:
         for key, value in (_fields(job) | {"attempt": None} | _slice_lines(job)).items():
             if value not in (None, "", [], {}):
@@ -148,6 +153,8 @@ def show(name: str, output: str) -> None:
         for member in _by_rank(members):
             place = member.appliance_name or "-"
             click.echo(f"member {member.array_index:<15} {member.id}  {member.state:<9}  {place}")
+        for variable in variables:
+            click.echo(f"{'variable':<22} {variable['name']}={variable['value']}")
         for event in events:
             click.echo(f"{local_seconds(event['at'])}  {event['state']:<9}  {event['message']}")
 
@@ -176,7 +183,7 @@ def delete(names: tuple[str, ...]) -> None:
 job.add_command(stop, "cancel")
 for _command in (
     *(run, clone, update, logs, attach, exec_command, shell, copy),
-    *(apply, schema, template, schedule, export),
+    *(apply, schema, template, schedule, export, artifacts, download),
 ):
     job.add_command(_command)
 

@@ -45,6 +45,8 @@ PAIR = Notation("pair", _pair)
 def print_pending(explanation: Mapping[str, Any]) -> None:
     """Print why a job waits, or where it would go."""
     click.echo(explanation["reason"] or "The job is not waiting.")
+    if explanation.get("data"):
+        click.echo(f"Data:           {explanation['data']}")
     if explanation["position"] is not None and explanation["is_pending"]:
         click.echo(f"Position:       {explanation['position']} of {explanation['queue_length']}")
         _print_points(explanation)

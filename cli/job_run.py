@@ -16,8 +16,8 @@ from cli.job_output import follow_job
 from core.errors import InvalidInputError
 from core.quantities import format_size, unit_of
 from core.spec import spec_fields
-from protocol.job_spec import HealthCheck, JobRequest, OnMemberLoss
-from protocol.notation import parse_health_check, parse_mount, parse_port
+from protocol.job_spec import HealthCheck, JobRequest
+from protocol.notation import parse_dataset, parse_health_check, parse_mount, parse_port
 from vedette.client import Client
 from vedette.job_fields import JobFields
 from vedette.jobs import Job
@@ -30,6 +30,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "shared_memory_bytes": ("--shm-size",),
     "working_dir": ("--workdir", "-w"),
     "mounts": ("--mount", "-v"),
+    "datasets": ("--dataset",),
+    "outputs": ("--output", "-o"),
     "ports": ("--port",),
     "labels": ("--label",),
     "required_labels": ("--require",),
@@ -54,6 +56,7 @@ POLL_SECONDS = 1.0
 
 MOUNT = Notation("mount", parse_mount)
 PORT = Notation("port", parse_port)
+DATASET = Notation("dataset", parse_dataset)
 HEALTH_CHECK = Notation("check", parse_health_check)
 Command = Callable[..., None]
 # What a user enters for each entry of a list or mapping, and how it is shown in help texts.
@@ -63,11 +66,15 @@ _ENTRIES: Mapping[str, tuple[Any, str]] = {
     "required_labels": (PAIR, "KEY=VALUE"),
     "secrets": (str, "NAME[=VALUE]"),
     "mounts": (MOUNT, "SOURCE:TARGET[:rw]"),
+    "datasets": (DATASET, "NAME[@VERSION]:TARGET"),
+    "outputs": (str, "PATH"),
     "ports": (PORT, "[NAME=]PORT"),
     "after_ok": (str, "JOB"),
     "after_any": (str, "JOB"),
 }
 _HELP = {
+    "framework": "How the members of a gang find each other: variables, host file or cluster.",
+    "network": "Network of the container: gang is private to the members of a gang.",
     "on_member_loss": "When a member of a gang fails: stop, restart or continue.",
     "secrets": "Secret variable, by default with the value that it has in this shell.",
     "container_policy": "Container policy: restricted or standard.",
@@ -90,6 +97,9 @@ def _option(name: str, **settings: Any) -> Callable[[Command], Command]:  # noqa
     elif unit := {"_bytes": SIZE, "_seconds": DURATION}.get(unit_of(name).suffix):
         default = format_size(field.default, exact=True) if field.default else "0"
         settings |= {"type": unit, "default": default, "show_default": True}
+    elif choices := [str(choice) for choice in field.about.choices if choice]:
+        settings |= {"type": click.Choice(choices), "default": field.default or None}
+        settings |= {"show_default": bool(field.default)}
     elif field.default is not msgspec.NODEFAULT:
         settings |= {"default": field.default, "show_default": field.type is not str}
     return click.option(*_NAMES.get(name, (f"--{words}",)), name, **settings)
@@ -116,7 +126,7 @@ _OWN_OPTIONS = (
 )
 # Fields that can't be updated, and have no option in `update`.
 _FIXED = {"name", "priority", "time_limit_seconds", "project", "nodes", "on_member_loss"}
-_FIXED |= {"array", "after_ok", "after_any", "notify"}
+_FIXED |= {"framework", "network", "uses_rdma", "array", "after_ok", "after_any", "notify"}
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)
@@ -138,7 +148,10 @@ def _with_options(command: Command) -> Command:
 @_option("priority")
 @_option("time_limit_seconds")
 @_option("nodes")
-@_option("on_member_loss", type=click.Choice(list(map(str, OnMemberLoss))))
+@_option("on_member_loss")
+@_option("framework")
+@_option("network")
+@_option("uses_rdma")
 @_option("array")
 @_option("after_ok")
 @_option("after_any")

@@ -14,6 +14,7 @@ from core.db import SessionFactory, transaction
 from core.errors import ConfigurationError, UnavailableError
 from core.secretbox import KEY_FILE, SecretBox
 from core.settings import ServerSettings
+from datasets.models import DataConnection
 from jobqueue.models import Job, JobSchedule
 from logs.models import LogForward
 from tenants.models import CertificateAuthority, User
@@ -26,6 +27,7 @@ ENCRYPTED: dict[str, tuple[type[Any], InstrumentedAttribute[Any]]] = {
     "secrets of jobs": (Job, Job.secret_env),
     "secrets of job schedules": (JobSchedule, JobSchedule.secret_env),
     "tokens of log targets": (LogForward, LogForward.token),
+    "credentials of data connections": (DataConnection, DataConnection.secrets),
     "second factors": (User, User.totp_secret),
     "certificate authority keys": (CertificateAuthority, CertificateAuthority.private_key),
 }

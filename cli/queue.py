@@ -141,6 +141,39 @@ def isolation(output: str, **changes: str | None) -> None:
     print_object(shown, output)
 
 
+@queue.command()
+@click.option(
+    "--gang-egress/--no-gang-egress",
+    "allows_gang_egress",
+    default=None,
+    help="Members of gangs also reach the outside.",
+)
+@click.option(
+    "--host/--no-host",
+    "allows_host_network",
+    default=None,
+    help="Jobs may use the appliance's network and RDMA devices.",
+)
+@click.option(
+    "--encrypt/--no-encrypt",
+    "encrypts_gang_networks",
+    default=None,
+    help="Encrypt the packets of gangs within a site, too.",
+)
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml")
+def network(output: str, **changes: bool | None) -> None:
+    """Print which networks jobs may have; with options, change it.
+
+    \b
+    vedette queue network --encrypt --no-host
+    """
+    wanted = {name: value for name, value in changes.items() if value is not None}
+    with Client() as client:
+        path = f"/tenants/{client.get('/me')['tenant_id']}/queue-settings"
+        settings = client.patch(path, wanted) if wanted else client.get(path)
+    print_object({name: settings[name] for name in changes}, output)
+
+
 def _indented(row: Mapping[str, Any]) -> str:
     return f"{'  ' * row['depth']}{row['name'] or 'tenant'}"
 

@@ -143,6 +143,7 @@ def remove(slug: str, name: str) -> None:
 @click.option("--receivers", type=_COUNT, help="Maximum number of receivers.")
 @click.option("--schedules", type=_COUNT, help="Maximum number of schedules.")
 @click.option("--dashboards", type=_COUNT, help="Maximum number of custom dashboards.")
+@click.option("--data-bytes", type=_BYTES, help="Maximum size of uploads and results.")
 @click.option("--unlimited", is_flag=True, help="Remove all quotas.")
 def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
     """Show the quotas of tenant SLUG. Options replace all of them."""
@@ -162,6 +163,7 @@ def quota(*, slug: str, unlimited: bool, **options: int | None) -> None:
                 max_receivers=options["receivers"],
                 max_schedules=options["schedules"],
                 max_dashboards=options["dashboards"],
+                max_data_bytes=options["data_bytes"],
             )
             set_limits(session, OPERATOR, tenant.id, limits)
         limits = limits_of(session, tenant.id)

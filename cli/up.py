@@ -18,6 +18,7 @@ import click
 
 from cli.bootstrap import Login, prepare_default, prepare_demo
 from cli.database import open_database, prepare_data_dir
+from cli.demo_datasets import add_datasets
 from cli.listen_address import check_port
 from cli.process_plan import ProcessPlan
 from cli.server_health import server_problem
@@ -89,6 +90,8 @@ def _run(
             with open_database(settings) as (_engine, sessions):
                 logins = (prepare_demo if is_demo else prepare_default)(sessions, now=utc_now())
                 _print_logins(logins, is_demo=is_demo)
+                if is_demo:
+                    add_datasets(sessions, settings, logins[0].email, now=utc_now())
                 plan.create_tokens(sessions)
             _start_registry(plan, settings, children)
             _start_agents(plan, children, is_demo=is_demo, with_agent=with_agent)

@@ -21,9 +21,12 @@ from threading import Event, Lock
 from collector.certificate_renewal import CertificateManager
 from collector.config import AgentConfig, apply_live_settings, changed_settings, restart_settings
 from collector.data_dir import Identity
+from collector.datasets.build import build_stager
+from collector.gang_networks.build import build_gang_networks
 from collector.gpu_slices.build import build_slices
 from collector.heartbeats import HeartbeatBuilder
 from collector.jobs.attempts import AttemptRunner
+from collector.jobs.build import build_preparations
 from collector.jobs.executors import build_executor
 from collector.jobs.storage import StorageReporter
 from collector.logs.shipping import HostLogs
@@ -113,6 +116,16 @@ class Agent:
                 clock=clock,
             )
         self._slices = build_slices(config, self._executor, simulation=simulation, clock=clock)
+        self._stager = build_stager(
+            config,
+            identity,
+            connect=self._connect,
+            tls=self._delivery.tls,
+            clock=clock,
+        )
+        self._networks = build_gang_networks(
+            config, self._executor, owner=self._name, simulation=simulation
+        )
         self._runner = self._build_runner()
         self._samples = SampleWriter(
             self._buffer, flush_interval_seconds=config.flush_interval_seconds
@@ -124,7 +137,9 @@ class Agent:
             simulation=simulation,
             executor=self._executor,
             slices=self._slices,
+            network=self._networks.abilities,
             runner=self._runner,
+            can_stage=self._stager is not None,
             updates=Updates(config.data_dir, update_service_dir),
         )
         self._health = self._heartbeat_builder.health
@@ -157,6 +172,8 @@ class Agent:
         """Run until `stop` is set; then write the last samples to disk and return."""
         log.info("agent %s uses %s", self._name, self._delivery.access_points.current)
         tasks = self._tasks(stop)
+        if self._stager is not None:
+            self._stager.start()
         self._host.start()
         for task in tasks:
             task.start()
@@ -237,7 +254,8 @@ class Agent:
 
     def _extra_metrics(self) -> Mapping[str, float | int | None]:
         own = self._remote_writer.metrics() if self._remote_writer is not None else {}
-        return {**self._certificates.metrics(), **own}
+        cache = self._stager.metrics() if self._stager is not None else {}
+        return {**self._certificates.metrics(), **own, **cache}
 
     def _build_host_logs(self) -> HostLogs | None:
         """Return what sends the host's logs; a simulated appliance is no host of its own."""
@@ -252,16 +270,38 @@ class Agent:
         )
 
     def _build_runner(self) -> AttemptRunner | None:
-        if self._executor is None:
+        executor, identity = self._executor, self._identity
+        if executor is None:
             return None
-        return AttemptRunner(
-            self._executor,
+        stager = self._stager
+        preparations = build_preparations(
+            self._config,
+            executor,
+            networks=self._networks,
+            stager=stager,
+            connect=None if identity is None else lambda: self._connect(identity),
+            add_points=self._add_points,
+            wake=lambda: self._runner.step_wanted.set() if self._runner is not None else None,
+            clock=self._clock,
+        )
+        runner = AttemptRunner(
+            executor,
             state_path=self._config.data_dir / "attempts.json",
             registry_token=self._registry_token,
             stop_grace_seconds=self._config.stop_grace_seconds,
             slices=self._slices,
+            preparations=preparations,
+            on_desired=stager.set_desired if stager is not None else lambda _: None,
+            add_points=self._add_points,
             clock=self._clock,
         )
+        if stager is not None:
+            stager.wake = runner.step_wanted.set
+        return runner
+
+    def _add_points(self, points: list[Point]) -> None:
+        """Add metrics of jobs; the writer is made after what finds them."""
+        self._samples.add(points)
 
     def _storage_reporter(self) -> StorageReporter | None:
         storage = self._executor.storage() if self._executor is not None else None
@@ -303,6 +343,7 @@ class Agent:
             ),
             runner=self._runner,
             storage=self._storage_reporter(),
+            stager=self._stager,
             samples=self._samples,
             host_logs=self._host_logs,
             is_offline=self._is_offline,

@@ -12,7 +12,7 @@ the settings of that plugin.
 """
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,8 +20,11 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
+from collector.datasets.settings import DatasetSettings, check_datasets
+from collector.gang_networks.settings import NetworkSettings, check_network
 from collector.logs.settings import UNIT_NAME, LogSettings
 from collector.remote_write.settings import RemoteWriteSettings, check_remote_write
+from collector.results.settings import ResultSettings
 from collector.scheduler_tables import SCHEDULERS, check_schedulers
 from collector.tls import TLSFiles, tls_errors
 from core.config import check_config, read_toml
@@ -110,10 +113,13 @@ class AgentConfig:
         docker_config_file: `config.json` with credentials of registries, in place of that in the
             home folder of the agent's user.
         container_pids_limit: most processes and threads of one container.
+        network: how other appliances reach this one, for gangs' networks.
         mps_dir: folder of the sockets and logs of MPS, which all users of the host may open.
         poll_wait_seconds: how long the portal may delay the response to a long poll.
         logs: which lines of the host's logs are sent.
+        results: the output folders of jobs, and their uploads.
         remote_write: where samples go beside the portal.
+        datasets: the cache of datasets.
         plugins: settings of `[plugins.NAME]`, by name.
     """
 
@@ -143,10 +149,13 @@ class AgentConfig:
     docker_url: str = "unix:///var/run/docker.sock"
     docker_config_file: Path | None = None
     container_pids_limit: Annotated[int, Meta(ge=16)] = 4096
+    network: NetworkSettings = field(default_factory=NetworkSettings)
     mps_dir: Path = Path("/run/vedette-mps")
     stop_grace_seconds: Annotated[float, Meta(ge=0)] = 10.0
     logs: LogSettings = field(default_factory=LogSettings)
+    results: ResultSettings = field(default_factory=ResultSettings)
     remote_write: RemoteWriteSettings | None = None
+    datasets: DatasetSettings = field(default_factory=DatasetSettings)
     plugins: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -179,27 +188,18 @@ def load_agent_config(path: Path, *, data_dir: Path | None = None) -> AgentConfi
     values = read_toml(path)
     if data_dir is not None:
         values = {"data_dir": str(data_dir), **values}
-    tables = {"influxdb", "logs", "remote_write", *SCHEDULERS}
-    flat = {key: value for key, value in values.items() if key not in tables}
+    flat = {key: value for key, value in values.items() if key not in {*_TABLES, *SCHEDULERS}}
     config, errors = check_config(AgentConfig, flat)
     errors += _destination_errors(values)
     if data_dir is not None and config is not None:
         errors += _data_dir_errors(config.data_dir, data_dir)
-    schedulers, scheduler_errors = check_schedulers(values)
+    tables, scheduler_errors = check_schedulers(values)
     errors += scheduler_errors
-    config = replace(config, **schedulers) if config is not None else None
-    if "influxdb" in values:
-        influxdb, influxdb_errors = check_influxdb(values["influxdb"])
-        errors += influxdb_errors
-        config = replace(config, influxdb=influxdb) if config is not None else None
-    if "logs" in values:
-        logs, log_errors = _check_logs(values["logs"])
-        errors += log_errors
-        config = replace(config, logs=logs) if config is not None and logs is not None else None
-    if "remote_write" in values:
-        remote_write, remote_write_errors = check_remote_write(values["remote_write"])
-        errors += remote_write_errors
-        config = replace(config, remote_write=remote_write) if config is not None else None
+    for name in _TABLES.keys() & values:
+        settings, table_errors = _TABLES[name](values[name])
+        errors += table_errors
+        tables |= {} if settings is None else {name: settings}
+    config = replace(config, **tables) if config is not None else None
     if config is not None:
         files = TLSFiles(config.ca_file, config.client_certificate_file, config.client_key_file)
         errors += tls_errors(files)
@@ -241,6 +241,12 @@ def _check_logs(table: object) -> tuple[LogSettings | None, list[str]]:
         if not UNIT_NAME.fullmatch(unit):
             errors.append(f"logs.units has {unit!r}: write the unit's full name, docker.service")
     return settings, errors
+
+
+def _check_results(table: object) -> tuple[ResultSettings | None, list[str]]:
+    if not isinstance(table, Mapping):
+        return None, [f"results = {table!r}: expected a table [results]"]
+    return check_config(ResultSettings, table, prefix="results.")
 
 
 def plugin_settings(config: AgentConfig) -> list[PluginSettings]:
@@ -344,3 +350,13 @@ def _is_http_url(url: str) -> bool:
 
 def _read_secret(path: Path | None) -> str:
     return path.read_text(encoding="utf-8").strip() if path is not None else ""
+
+
+_TABLES: Mapping[str, Callable[[object], tuple[Any, list[str]]]] = {
+    "influxdb": check_influxdb,
+    "logs": _check_logs,
+    "datasets": check_datasets,
+    "network": check_network,
+    "results": _check_results,
+    "remote_write": check_remote_write,
+}

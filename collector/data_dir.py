@@ -22,6 +22,10 @@ T = TypeVar("T")
 
 IDENTITY_NAME = "identity.json"
 LOCK_NAME = "agent.lock"
+RESULTS_NAME = "results"
+"""The folder with the output folders of attempts, which containers of any user write to."""
+# What jobs mount.
+SHARED_NAMES = frozenset({"datasets", RESULTS_NAME})
 LOCK_TIMEOUT_SECONDS = 10.0
 LOCK_RETRY_SECONDS = 0.2
 
@@ -70,7 +74,7 @@ def require_writable(data_dir: Path) -> None:
         EnrollmentError: it isn't.
     """
     try:
-        make_private(data_dir)
+        make_private(data_dir, shared=SHARED_NAMES)
         with tempfile.TemporaryFile(dir=data_dir):
             pass
     except OSError as error:
@@ -83,7 +87,7 @@ def require_writable(data_dir: Path) -> None:
 def secure_data_dir(data_dir: Path) -> None:
     """Take the data folder and all in it from other users; log a warning if that fails."""
     try:
-        make_private(data_dir)
+        make_private(data_dir, shared=SHARED_NAMES)
     except OSError as error:
         log.warning("other users may read the data folder %s: %s", data_dir, error.strerror)
 

@@ -23,6 +23,7 @@ from collector.gpu_slices.inventory import offered_modes, with_mig, with_profile
 from collector.health.monitor import GPU_PLUGINS, HealthMonitor, gpu_interval_seconds
 from collector.inventory import host_inventory, simulated_inventory
 from collector.jobs.attempts import AttemptRunner
+from collector.jobs.build import keeps_results
 from collector.reading.plugin_host import PluginHost
 from collector.reading.plugin_reader import PluginPlan
 from collector.samples import SampleWriter
@@ -32,6 +33,7 @@ from core.clock import Clock, to_ns
 from core.ids import new_id
 from jobqueue.executors.base import Executor
 from plugins.simulation.appliance import SimulatedAppliance
+from protocol.gangs import NetworkAbilities
 from protocol.gpu_processes import MAX_GPU_PROCESSES, GPUProcess
 from protocol.health import ApplianceHealth
 from protocol.heartbeat import Heartbeat
@@ -220,11 +222,13 @@ class HeartbeatBuilder:
     """Collects what heartbeats contain.
 
     Args:
-        config: names the data folder.
+        config: of the agent.
         plans: the plugins at the start.
         simulation: the simulated appliance, if there is one.
         executor: runs jobs, with `runner`; None without jobs.
+        network: returns what it offers to gangs.
         slices: cuts GPUs; None if the executor can't use parts of them.
+        can_stage: whether datasets are fetched.
         updates: passes on the orders of the portal to update the agent.
 
     Attributes:
@@ -240,13 +244,18 @@ class HeartbeatBuilder:
         simulation: SimulatedAppliance | None,
         executor: Executor | None,
         slices: GPUSlices | None,
+        network: Callable[[], NetworkAbilities],
         runner: AttemptRunner | None,
+        can_stage: bool,
         updates: Updates,
     ) -> None:
+        self._config = config
         self._simulation = simulation
         self._slices = slices
+        self._network = network
         self._executor = executor
         self._runner = runner
+        self._can_stage = can_stage
         self._updates = updates
         self._inventory = InventoryCache(config.data_dir)
         self.gpu_processes = GPUProcessCache(plans)
@@ -296,7 +305,10 @@ class HeartbeatBuilder:
         return msgspec.structs.replace(
             inventory,
             can_probe=self._executor is not None and self._executor.probe() is not None,
+            can_stage=self._can_stage,
             partition_modes=offered_modes(self._slices, inventory.gpus),
+            network=self._network(),
+            can_keep_results=keeps_results(self._config, self._executor),
         )
 
 

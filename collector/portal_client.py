@@ -3,6 +3,7 @@
 heartbeat   sends heartbeats with inventory and health
 desired     long-polls the desired state
 attempts    makes the executor match it; reports observations and ships logs
+datasets    reports the cache of datasets
 storage     reports images and stopped containers, and deletes what the portal orders
 logs-read   moves lines of the host's logs to their buffer
 logs-send   sends them
@@ -15,6 +16,7 @@ from datetime import datetime, timedelta
 from threading import Event
 
 from collector.config import AgentConfig
+from collector.datasets.stager import Stager
 from collector.heartbeats import Heartbeats
 from collector.jobs.attempts import AttemptRunner
 from collector.jobs.storage import StorageReporter
@@ -41,6 +43,7 @@ class PortalClient:
         heartbeats: sends heartbeats.
         runner: runs attempts; None without an executor.
         storage: reports the container storage; None without an engine.
+        stager: fetches datasets; None if the agent can't.
         host_logs: reads and sends the host's logs; None if that is off.
         samples: takes the usage of attempts.
         is_offline: whether a simulated appliance has an outage now.
@@ -55,6 +58,7 @@ class PortalClient:
         heartbeats: Heartbeats,
         runner: AttemptRunner | None,
         storage: StorageReporter | None,
+        stager: Stager | None,
         samples: SampleWriter,
         host_logs: HostLogs | None,
         is_offline: Callable[[], bool],
@@ -65,6 +69,7 @@ class PortalClient:
         self._heartbeats = heartbeats
         self._runner = runner
         self._storage = storage
+        self._stager = stager
         self._samples = samples
         self._host_logs = host_logs
         self._is_offline = is_offline
@@ -100,12 +105,19 @@ class PortalClient:
             ]
         if self._storage is not None:
             tasks.append(self._task("storage", self._report_storage, stop))
+        if (stager := self._stager) is not None:
+            tasks.append(
+                self._task("datasets", lambda portal: self._report_datasets(stager, portal), stop)
+            )
         return tasks
 
     def _report_storage(self, portal: PortalConnection) -> float:
         if self._storage is None or self._is_offline():
             return OFFLINE_WAIT_SECONDS
         return self._storage.step(portal)
+
+    def _report_datasets(self, stager: Stager, portal: PortalConnection) -> float:
+        return OFFLINE_WAIT_SECONDS if self._is_offline() else stager.report_step(portal)
 
     def _task(
         self,

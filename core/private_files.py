@@ -3,6 +3,7 @@
 import logging
 import os
 import stat
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,10 +21,11 @@ def create_files_privately() -> None:
     os.umask(UMASK)
 
 
-def make_private(folder: Path) -> None:
+def make_private(folder: Path, *, shared: Collection[str] = ()) -> None:
     """Create a data folder, or take an existing one and all in it from group and others.
 
-    Files of other users, links and mounts in it remain as they are.
+    Files of other users, links and mounts in it remain as they are, and so does what is below the
+    folders named in `shared`, which containers use: only they themselves are private.
 
     Raises:
         OSError: it can't be created, or the system or all users share it.
@@ -37,6 +39,8 @@ def make_private(folder: Path) -> None:
         here = Path(parent)
         folders[:] = [name for name in folders if not os.path.ismount(here / name)]
         changed += sum(_tighten(here / name) for name in (*folders, *files))
+        if here == folder:
+            folders[:] = [name for name in folders if name not in shared]
     if changed:
         log.warning("%s: removed the permissions of other users on %d paths", folder, changed)
 

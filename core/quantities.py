@@ -132,6 +132,14 @@ def format_size(size_bytes: float, *, exact: bool = False) -> str:
     return f"{size_bytes:.0f} B"
 
 
+def format_share(part_bytes: float, total_bytes: float) -> str:
+    """Return a part of a size, such as `2.1 of 2.3 TiB`."""
+    number, _, unit = format_size(part_bytes).partition(" ")
+    total = format_size(total_bytes)
+    has_same_unit = not part_bytes or unit == total.partition(" ")[2]
+    return f"{number} of {total}" if has_same_unit else f"{number} {unit} of {total}"
+
+
 def parse_duration(text: str) -> float:
     """Return the seconds of `90`, `5m` or `1h 30m`.
 

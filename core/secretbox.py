@@ -4,6 +4,7 @@ There may be several keys: the first encrypts, all decrypt. To rotate, add a new
 re-encrypt what is stored, and remove the old key.
 """
 
+import hmac
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class SecretBox:
     def __init__(self, keys: Sequence[str]) -> None:
         try:
             self._fernet = MultiFernet([Fernet(key) for key in keys])
+            self._first_key = keys[0].encode()
         except ValueError as error:
             error_text = (
                 "encryption_keys must be keys of 32 bytes in URL-safe base64, such as "
@@ -56,6 +58,10 @@ class SecretBox:
                 "A stored secret was encrypted with a key that is missing. Add the old key to "
                 "encryption_keys."
             ) from error
+
+    def derive(self, purpose: str) -> str:
+        """Return a secret for a purpose, the same each time until the first key changes."""
+        return hmac.new(self._first_key, purpose.encode(), "sha256").hexdigest()
 
     def rotate(self, stored: str) -> str:
         """Return the secret encrypted by the first key; raises as `decrypt` does."""

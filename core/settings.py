@@ -44,6 +44,7 @@ class ServerSettings:
     timeseries_url: str = ""
     job_domain: str = ""
     log_url: str = ""
+    data_url: str = ""
     backup_url: str = ""
     backup_password_file: Path | None = None
     backup_interval_seconds: Annotated[float, Meta(ge=60)] = 6 * 3600.0
@@ -148,6 +149,17 @@ class ServerSettings:
     def resolved_log_url(self) -> str:
         """The folder of the logs of ended attempts, or the one in the data folder."""
         return self.log_url or str((self.data_dir / "job-logs").absolute())
+
+    @property
+    def resolved_data_url(self) -> str:
+        """The folder or bucket of uploads and results, or the folder in the data folder."""
+        return self.data_url or str((self.data_dir / "data").absolute())
+
+    @property
+    def data_folder(self) -> Path | None:
+        """The folder of uploads and results; None if they are in a bucket."""
+        place = self.resolved_data_url.removeprefix("file://")
+        return None if "://" in place else Path(place).absolute()
 
     @property
     def exports_dir(self) -> Path:

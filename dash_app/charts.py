@@ -39,6 +39,7 @@ class Line:
     Attributes:
         color: an index of the palette, so that a GPU has one color.
         extremes: the least and the greatest sample behind each value, which is their mean.
+        notes: a short text for each value, shown with it.
         summary: its figures; None for a total of several series, which has no samples.
     """
 
@@ -47,6 +48,7 @@ class Line:
     values: Sequence[float]
     color: int
     extremes: Sequence[tuple[float, float]] = ()
+    notes: Sequence[str] = ()
     summary: Summary | None = None
     is_dotted: bool = False
     is_filled: bool = False

@@ -292,10 +292,14 @@ def _traces(line: Line, chart: Chart, *, step_ns: int, scale: tuple[float, str])
         return [*_band(line, alpha=alpha, step_ns=step_ns, divisor=scale[0]), trace]
     if not (chart.is_stacked or line.is_filled or len(chart.lines) == 1):
         times_ns, values = with_gaps(line.times_ns, line.values, step_ns=step_ns)
-        return [_trace(line, chart.field, times_ns, values, scale=scale)]
+        trace = _trace(line, chart.field, times_ns, values, scale=scale)
+        noted = dict(zip(line.times_ns, line.notes, strict=False))
+        _add_notes(trace, [noted.get(at, "") for at in times_ns] if noted else ())
+        return [trace]
     traces = []
     for number, part in enumerate(split_at_gaps(line.times_ns, step_ns=step_ns)):
         trace = _trace(line, chart.field, line.times_ns[part], line.values[part], scale=scale)
+        _add_notes(trace, line.notes[part])
         color = trace["line"]["color"]
         trace |= {"legendgroup": line.name, "showlegend": number == 0 and len(chart.lines) > 1}
         if chart.is_stacked:
@@ -304,6 +308,12 @@ def _traces(line: Line, chart: Chart, *, step_ns: int, scale: tuple[float, str])
             trace |= {"fill": "tozeroy", "fillcolor": _faded(color, 0.12)}
         traces.append(trace)
     return traces
+
+
+def _add_notes(trace: Figure, notes: Sequence[str]) -> None:
+    if notes:
+        trace["text"] = list(notes)
+        trace["hovertemplate"] += " %{text}"
 
 
 def _trace(

@@ -1,7 +1,7 @@
 """Tables of jobs, attempts, job events and logs."""
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import (
@@ -161,6 +161,13 @@ class Job(Base):
     attempts: Mapped[list["Attempt"]] = relationship(
         back_populates="job", order_by="Attempt.number", lazy="selectin"
     )
+
+    if TYPE_CHECKING:  # in `options`
+        framework: str
+        network: str
+        uses_rdma: bool
+        datasets: list[dict[str, Any]]
+        outputs: list[str]
 
     @property
     def title(self) -> str:
@@ -362,6 +369,9 @@ class TenantQueueSettings(Base):
             "ordering",
             "isolation_between_users",
             "isolation_between_projects",
+            "allows_gang_egress",
+            "allows_host_network",
+            "encrypts_gang_networks",
         ),
         created="changed",
     )
@@ -382,6 +392,12 @@ class TenantQueueSettings(Base):
     isolation_between_projects: Mapped[PartitionMode | None] = mapped_column(
         enum_column(PartitionMode)
     )
+    allows_gang_egress: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether members of gangs with a private network also reach the outside."""
+    allows_host_network: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether jobs may use the appliance's network and RDMA devices."""
+    encrypts_gang_networks: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether gangs' packets are encrypted within a site, too."""
 
 
 class Attempt(Base):
@@ -426,6 +442,8 @@ class Attempt(Base):
     """Whether later output was not stored."""
     awaits_report: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether a backup was restored, and its appliance has not reported since."""
+    staging: Mapped[dict[str, Any] | None]
+    """How far its data is, as `protocol.attempts.StagingProgress`; None once it runs."""
     is_charged: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether its usage is in `FairShareUsage`."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")

@@ -8,6 +8,7 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.fairshare.usage import charge_ended, tenants_to_charge
+from jobqueue.gangs.networks import sweep_networks
 from jobqueue.images.catalog import delete_namespace, sync
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
@@ -21,6 +22,7 @@ from jobqueue.queue.forecasts import (
 )
 from jobqueue.queue.retention import expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
+from jobqueue.results.retention import expire_results
 from jobqueue.services.rolling_updates import advance_updates
 from jobqueue.simulation.runner import SimulationRunner
 from jobqueue.simulation.service import expire_simulations
@@ -61,6 +63,8 @@ class JobTasks:
             PeriodicTask(self.move_logs, 30),
             PeriodicTask(self.sweep_log_files, 3600),
             PeriodicTask(self.expire_jobs, 3600),
+            PeriodicTask(self.sweep_networks, 600),
+            PeriodicTask(self.expire_results, 3600),
         ]
 
     def advance_updates(self) -> None:
@@ -79,6 +83,11 @@ class JobTasks:
             # One at a time: each may be an array, or replace one.
             with transaction(self._context.sessions) as session:
                 count = submit_due(session, box=self._box, now=self._context.clock(), limit=1)
+
+    def sweep_networks(self) -> None:
+        """Release the numbers of the networks of gangs that have ended."""
+        with transaction(self._context.sessions) as session:
+            sweep_networks(session, now=self._context.clock())
 
     def stop_idle_jobs(self) -> None:
         """Stop the jobs whose GPUs were idle for the time of their limit."""
@@ -139,6 +148,13 @@ class JobTasks:
         while expired and not self._context.is_stopping():
             with transaction(self._context.sessions) as session:
                 expired = expire_jobs(session, retention_days=days, now=self._context.clock())
+
+    def expire_results(self) -> None:
+        """Delete results of ended jobs that are older than their tenant retains them."""
+        expired = 1
+        while expired and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                expired = expire_results(session, now=self._context.clock())
 
     def sync_images(self) -> None:
         """Compare the list of images with the registry, whose notifications may be lost."""

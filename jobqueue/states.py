@@ -125,6 +125,10 @@ class Reason(StrEnum):
     GANG_RESTARTED = "gang_restarted"
     GPU_SLICE_FAILED = "gpu_slice_failed"
     GPU_FAULT_OF_NEIGHBOR = "gpu_fault_of_neighbor"
+    WAITING_FOR_DATA = "waiting_for_data"
+    DATA_UNAVAILABLE = "data_unavailable"
+    NETWORK_FAILED = "network_failed"
+    FIRST_MEMBER_ENDED = "first_member_ended"
 
 
 _J = JobState

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cache, partial
 from typing import TypeVar
 
 from flask import Flask, current_app, g, has_request_context, request
@@ -18,6 +19,7 @@ from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
 from core.write_turns import WRITER
 from dash_app.context import MINUTE, SharedCache
+from datasets.parts import PartStore
 from jobqueue.images.registry import Registry
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.logs.log_files import LogFiles
@@ -35,6 +37,8 @@ T = TypeVar("T")
 EXTENSION = "vedette"
 # Of one tenant: each takes a thread of the portal and a core of the store.
 MAX_CONCURRENT_QUERIES = 2
+# Of results, by one tenant: each takes a thread and the memory of a part.
+MAX_CONCURRENT_DOWNLOADS = 4
 # In `flask.g`: called at the end of the transaction that makes a request's change.
 TRANSACTION_HOOK = "transaction_hook"
 TransactionHook = Callable[[Session], None]
@@ -53,6 +57,8 @@ class Portal:
     minute: SharedCache
     webhook_policy: AddressPolicy
     queries: ConcurrencyLimit
+    downloads: ConcurrencyLimit
+    parts: Callable[[], PartStore]
     log_files: LogFiles
     registry_tokens: RegistryTokens
     registry: Registry
@@ -79,6 +85,8 @@ def portal_of(
         minute=SharedCache(clock, ttl=MINUTE),
         webhook_policy=AddressPolicy(allowed=settings.webhook_networks),
         queries=ConcurrencyLimit(MAX_CONCURRENT_QUERIES),
+        downloads=ConcurrencyLimit(MAX_CONCURRENT_DOWNLOADS),
+        parts=cache(partial(PartStore, settings)),
         log_files=LogFiles(settings.resolved_log_url),
         registry_tokens=tokens,
         registry=Registry(settings, tokens, clock),

@@ -9,8 +9,11 @@ from enum import StrEnum
 
 import msgspec
 
+from protocol.datasets import DatasetOrders, StagedDataset
+from protocol.gangs import Gang, JobNetwork
 from protocol.gpu_slices import GPUPartition, GPUSlice
 from protocol.job_spec import ContainerPolicy, ContainerSpec
+from protocol.results import OutputFolders
 
 
 class ObservedState(StrEnum):
@@ -51,6 +54,12 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
         uses_host_ipc: whether it gets the host's shared memory; the agent sets it for MPS.
         is_service: restarted when it exits; a batch attempt ends with its exit code.
         container_policy: one of `ContainerPolicy`; an agent rejects one that it does not know.
+        gang: the gang that it is a member of.
+        network: one of `JobNetwork`; an agent rejects one that it does not know.
+        sandbox: the container whose network it joins; the agent sets it for `gang`.
+        uses_rdma: whether it gets the appliance's RDMA devices.
+        datasets: what is staged before it starts.
+        outputs: the folders whose files are its results.
     """
 
     attempt_id: str
@@ -61,6 +70,25 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     uses_host_ipc: bool = False
     is_service: bool = False
     container_policy: str = ContainerPolicy.RESTRICTED.value
+    gang: Gang | None = None
+    network: str = JobNetwork.BRIDGE.value
+    sandbox: str = ""
+    uses_rdma: bool = False
+    datasets: list[StagedDataset] = []
+    outputs: OutputFolders | None = None
+
+
+class StagingProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the data of an attempt is, before it starts.
+
+    Attributes:
+        staged_bytes: of `total_bytes`, with what was cached.
+        remaining_seconds: by the rate of the last minute; None while unknown.
+    """
+
+    staged_bytes: int
+    total_bytes: int
+    remaining_seconds: float | None = None
 
 
 class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,12 +100,14 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
             `image_pull_failed`, `start_failed` (any job could fail so here), `invalid_job` (only
             this one), `gpu_slice_failed` (it can't be made), `gpu_fault_of_neighbor` (another job
             on the same GPU ended it), `out_of_memory`, `exit_code`, `signal`, `time_limit`,
-            `stopped_by_user`.
+            `stopped_by_user`, `data_unavailable` (its datasets can't be fetched),
+            `network_failed` (its gang's network can't be made).
         message: shown on the job's page; while it starts, the progress.
         endpoints: where its ports listen, by the port's name or number: `127.0.0.1:49153`.
         health: of a service.
         restarts: how often a service was started again, as far as the executor knows.
         gpu_slice_uuid: of its MIG instance.
+        staging: while it waits for its datasets or restored results.
         started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
     """
 
@@ -92,6 +122,7 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
     health: Health = Health.UNKNOWN
     restarts: int = 0
     gpu_slice_uuid: str = ""
+    staging: StagingProgress | None = None
 
 
 class StopReason(StrEnum):
@@ -142,7 +173,7 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`. When
     `storage_generation` changes, it reports its container storage (`protocol.storage`). `probe` is
     there while the appliance is quarantined. `gpu_partitions` has the GPUs of which the tenant's
-    policy says how they are shared.
+    policy says how they are shared. `datasets` orders what its cache should have.
     """
 
     generation: int
@@ -153,6 +184,7 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     storage_generation: int = 0
     probe: ProbeOrder | None = None
     gpu_partitions: list[GPUPartition] = []
+    datasets: DatasetOrders = DatasetOrders()
 
 
 class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):

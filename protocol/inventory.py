@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import MAX_INSTANCES, MAX_PROFILES, MIGInstance, MIGProfile
 
 MAX_GPUS = 128
@@ -97,7 +98,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     `cpu_count` counts hardware threads, `cpu_core_count` cores. `boot_id` changes at each
     boot. `can_probe`: the agent runs `protocol.attempts.ProbeOrder`. `partition_modes`: how it can
-    share GPUs, apart from whole ones; none for an agent that knows no slices.
+    share GPUs, apart from whole ones; none for an agent that knows no slices. `network`: what it
+    offers to gangs; `can_stage`: it fetches datasets; `can_keep_results`: it uploads results.
     """
 
     hostname: Text
@@ -121,3 +123,6 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     executors: Annotated[list[Text], msgspec.Meta(max_length=MAX_EXECUTORS)] = []
     can_probe: bool = False
     partition_modes: Annotated[list[Text], msgspec.Meta(max_length=MAX_EXECUTORS)] = []
+    network: NetworkAbilities = NetworkAbilities()
+    can_stage: bool = False
+    can_keep_results: bool = False

@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from core.spec import MAX_INTEGER, About
+from protocol.gangs import Framework, JobNetwork
 
 GIB = 1024**3
 MIN_MEMORY_BYTES = 16 * 1024**2
@@ -64,6 +65,14 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     source: Annotated[str, About("Path on the appliance.")]
     target: Annotated[str, About("Path in the container.")]
     is_read_only: bool = True
+
+
+class DatasetMount(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset of the tenant, read-only in the container; fetched before the job starts."""
+
+    dataset: Annotated[str, About("Name or ID of the dataset.")]
+    target: Annotated[str, About("Path in the container.")]
+    version: Annotated[int, About("Its number; 0 is the newest at the submission.")] = 0
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,6 +248,45 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
             choices=tuple(OnMemberLoss),
         ),
     ] = OnMemberLoss.STOP.value
+    framework: Annotated[
+        str,
+        About(
+            "Sets what the members of a gang expect to find each other: variables of torch, "
+            "tensorflow, paddle or jax, the host file and launcher of mpi, a cluster of ray.",
+            choices=tuple(Framework),
+            is_listed=True,
+        ),
+    ] = Framework.NONE.value
+    network: Annotated[
+        str,
+        About(
+            "`gang` is a private network of its members, `bridge` the engine's, `host` the "
+            "appliance's, if the tenant allows it; empty is gang for a framework with several "
+            "members, else bridge.",
+            choices=("", *JobNetwork),
+            is_listed=True,
+        ),
+    ] = ""
+    uses_rdma: Annotated[
+        bool,
+        About(
+            "Gets the appliance's RDMA devices, if the tenant allows it.",
+            "RDMA",
+            is_listed=True,
+        ),
+    ] = False
+    datasets: Annotated[
+        list[DatasetMount],
+        About("Datasets that it reads, fetched before it starts.", maximum=MAX_ENTRIES),
+    ] = []
+    outputs: Annotated[
+        list[str],
+        About(
+            "Folders in the container whose files are kept as its results, also for its next "
+            "attempt.",
+            maximum=MAX_ENTRIES,
+        ),
+    ] = []
 
 
 class JobRequest(JobSpec, frozen=True, kw_only=True):

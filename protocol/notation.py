@@ -1,6 +1,8 @@
-"""How users write data paths and ports of a job, in the form and on the command line."""
+"""How users write data paths, datasets and ports of a job, in the form and on the command line."""
 
-from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
+from protocol.job_spec import DatasetMount, HealthCheck, HealthCheckKind, Mount, Port
+
+_MAX_DIGITS = 9
 
 
 def parse_mount(text: str) -> Mount:
@@ -19,6 +21,26 @@ def parse_mount(text: str) -> Mount:
 def format_mount(mount: Mount) -> str:
     """Return a data path as `parse_mount` accepts it."""
     return f"{mount.source}:{mount.target}{'' if mount.is_read_only else ':rw'}"
+
+
+def parse_dataset(text: str) -> DatasetMount:
+    """Return the dataset of `NAME:TARGET`, the newest version, or of `NAME@VERSION:TARGET`.
+
+    Raises:
+        ValueError: says what is expected.
+    """
+    source, _, target = text.strip().partition(":")
+    name, at, number = source.rpartition("@") if "@" in source else (source, "", "")
+    is_version = not at or (number.isdecimal() and len(number) <= _MAX_DIGITS and int(number) > 0)
+    if not name or not target or not is_version:
+        raise ValueError(f"{text!r} is not a dataset; enter NAME:TARGET or NAME@VERSION:TARGET.")
+    return DatasetMount(dataset=name, target=target, version=int(number or 0))
+
+
+def format_dataset(mount: DatasetMount) -> str:
+    """Return a dataset as `parse_dataset` accepts it."""
+    version = f"@{mount.version}" if mount.version else ""
+    return f"{mount.dataset}{version}:{mount.target}"
 
 
 def parse_port(text: str) -> Port:

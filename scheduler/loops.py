@@ -22,6 +22,7 @@ from core.errors import DatabaseUnavailableError, OverloadedError, UnavailableEr
 from core.periodic_tasks import PeriodicTask, SchedulerContext, Task
 from core.settings import ServerSettings
 from dash_app.periodic_tasks import ReportTasks
+from datasets.periodic_tasks import DatasetTasks
 from jobqueue.periodic_tasks import JobTasks
 from logs.periodic_tasks import LogTasks
 from scheduler.alert_actions import HANDLERS
@@ -78,7 +79,14 @@ class Scheduler:
         )
         self._alerts = AlertTasks(settings, context, store, handlers=HANDLERS)
         self._jobs = JobTasks(settings, context, store)
-        portal = PortalTasks(settings, context, store, delete_images=self._jobs.delete_images)
+        data = DatasetTasks(settings, context)
+        portal = PortalTasks(
+            settings,
+            context,
+            store,
+            delete_images=self._jobs.delete_images,
+            delete_data=data.delete_data,
+        )
         self.tasks: dict[str, PeriodicTask] = {
             task.name: task
             for table in (
@@ -89,6 +97,7 @@ class Scheduler:
                 ReportTasks(context, store, public_url=settings.resolved_public_url).table(),
                 TenantTasks(settings, context).table(),
                 BackupTasks(settings, context, store).table(),
+                data.table(),
             )
             for task in table
         }

@@ -7,17 +7,20 @@ from datetime import timedelta
 from alerting.notification.notices import add_notice
 from alerting.notification.quota_emails import email_admins
 from alerting.notification.senders.notify import EmailSender
+from alerting.notification.senders.webhooks import AddressPolicy, WebhookClient
 from alerting.rules.platform_rules import forget_tenant
 from alerting.rules.service import needed_fields
 from core.clock import to_ns
 from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
+from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import move_overdue
 from jobqueue.jobs.end_notices import take_end_notices, take_preemption_notices
 from jobqueue.jobs.quarantine import order_probes
 from jobqueue.logs.log_files import LogFiles
+from scheduler.bucket_parts import sweep_bucket_parts
 from scheduler.event_webhooks import prune_events, queue_events
 from scheduler.fleet_samples import fleet_points, write_fleet
 from scheduler.outage_email import email_operators
@@ -32,6 +35,8 @@ from timeseries.store import Resolution, Store
 
 log = logging.getLogger(__name__)
 
+BUCKET_SECONDS = 10.0
+
 
 class PortalTasks:
     """Watches the fleet, and looks after samples and tenants.
@@ -41,6 +46,7 @@ class PortalTasks:
         context: the scheduler.
         store: has the samples.
         delete_images: deletes the images of a tenant that is removed.
+        delete_data: deletes its uploads and results.
     """
 
     def __init__(
@@ -50,11 +56,13 @@ class PortalTasks:
         store: Store,
         *,
         delete_images: Callable[[str], None],
+        delete_data: Callable[[str], None],
     ) -> None:
         self._settings = settings
         self._context = context
         self._store = store
         self._delete_images = delete_images
+        self._delete_data = delete_data
         self._budgets = MessageBudgets.of(settings)
 
     def table(self) -> Sequence[PeriodicTask]:
@@ -70,7 +78,19 @@ class PortalTasks:
             PeriodicTask(self.measure_usage, 900, runs_at_start=True),
             PeriodicTask(self.expire_samples, 3600),
             PeriodicTask(self.prune_events, 3600),
+            PeriodicTask(self.sweep_bucket_parts, 3600),
         ]
+
+    def sweep_bucket_parts(self) -> None:
+        """Delete results from tenants' buckets, once nothing refers to them."""
+        policy = AddressPolicy(allowed=self._settings.webhook_networks)
+        sweep_bucket_parts(
+            self._context.sessions,
+            WebhookClient(BUCKET_SECONDS, policy=policy),
+            SecretBox.of(self._settings),
+            now=self._context.clock(),
+            is_stopping=self._context.is_stopping,
+        )
 
     def maintain_samples(self) -> None:
         """Move settled samples into files, in a store that does so."""
@@ -171,6 +191,7 @@ class PortalTasks:
                 logs=LogFiles(self._settings.resolved_log_url),
                 folder=self._settings.exports_dir,
                 delete_images=self._delete_images,
+                delete_data=self._delete_data,
                 forget=forget_tenant,
                 clock=self._context.clock,
                 is_stopping=self._context.is_stopping,

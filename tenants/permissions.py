@@ -17,10 +17,12 @@ class Permission(StrEnum):
     STOP_ANY_JOB = "stop other users' jobs"
     OPEN_SHELLS = "open terminals and copy files of jobs"
     PUSH_IMAGES = "push or delete container images"
+    EDIT_DATASETS = "add or change datasets"
     EDIT_ALERTS = "change alert rules, silences and receivers"
     SAVE_REPORTS = "save and schedule reports"
     EDIT_DASHBOARDS = "change dashboards"
     EDIT_ANY_DASHBOARD = "change other users' dashboards"
+    MANAGE_DATA = "change data connections and other users' datasets"
     MANAGE_APPLIANCES = "add or change appliances"
     MANAGE_PROJECTS = "change projects and quotas"
     MANAGE_USERS = "manage users"
@@ -33,11 +35,11 @@ _P = Permission
 _VIEWER = frozenset({_P.VIEW})
 _MEMBER = _VIEWER | {
     *(_P.SUBMIT_JOBS, _P.OPEN_SHELLS, _P.PUSH_IMAGES, _P.EDIT_ALERTS, _P.SAVE_REPORTS),
-    _P.EDIT_DASHBOARDS,
+    *(_P.EDIT_DASHBOARDS, _P.EDIT_DATASETS),
 }
 _ADMIN = _MEMBER | {
     *(_P.STOP_ANY_JOB, _P.EDIT_ANY_DASHBOARD, _P.MANAGE_APPLIANCES),
-    *(_P.MANAGE_PROJECTS, _P.MANAGE_USERS, _P.VIEW_AUDIT),
+    *(_P.MANAGE_PROJECTS, _P.MANAGE_USERS, _P.VIEW_AUDIT, _P.MANAGE_DATA),
 }
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
@@ -57,6 +59,7 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "jobs": frozenset({_P.VIEW, _P.SUBMIT_JOBS, _P.STOP_ANY_JOB}),
     "shells": frozenset({_P.VIEW, _P.OPEN_SHELLS}),
     "images": frozenset({_P.VIEW, _P.PUSH_IMAGES}),
+    "datasets": frozenset({_P.VIEW, _P.EDIT_DATASETS, _P.MANAGE_DATA}),
     "alerts": frozenset({_P.VIEW, _P.EDIT_ALERTS}),
     "reports": frozenset({_P.VIEW, _P.SAVE_REPORTS}),
     "dashboards": frozenset({_P.VIEW, _P.EDIT_DASHBOARDS, _P.EDIT_ANY_DASHBOARD}),

@@ -35,6 +35,7 @@ DEFAULTS = {
     "receivers": 200,
     "schedules": 500,
     "dashboards": 1_000,
+    "data_bytes": 1024**4,
 }
 
 
@@ -54,6 +55,7 @@ class Limits:
     max_receivers: int | None = None
     max_schedules: int | None = None
     max_dashboards: int | None = None
+    max_data_bytes: int | None = None
 
     def limit(self, name: str) -> int | None:
         """Return a limit, which for some has a default."""

@@ -23,11 +23,14 @@ import alerting.notification.models as _alerting  # noqa: F401 - these fill Base
 import core.leases as _leases  # noqa: F401
 import dash_app.custom.models as _custom  # noqa: F401
 import dash_app.reports.models as _reports  # noqa: F401
+import datasets.models as _datasets  # noqa: F401
 import jobqueue.fairshare.models as _fairshare  # noqa: F401
+import jobqueue.gangs.models as _gangs  # noqa: F401
 import jobqueue.images.models as _images  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import jobqueue.projects.models as _projects  # noqa: F401
 import jobqueue.reservations.models as _reservations  # noqa: F401
+import jobqueue.results.models as _results  # noqa: F401
 import jobqueue.simulation.models as _simulations  # noqa: F401
 import jobqueue.storage.models as _storage  # noqa: F401
 import jobqueue.usage.models as _usage  # noqa: F401
@@ -88,6 +91,7 @@ SERVER_OF = {
     "tests/integration/test_docker_executor.py": "dockerd",
     "tests/integration/test_gateway_clients.py": "portal",
     "tests/integration/test_interrupted_migrations.py": "mariadb",
+    "tests/integration/test_gang_jobs.py": "dockerd",
     "tests/integration/test_job_access.py": "dockerd",
     "tests/integration/test_jobs.py": "dockerd",
     "tests/integration/test_mesos_executors.py": "dockerd",
@@ -95,6 +99,7 @@ SERVER_OF = {
     "tests/integration/test_nvml": "fake NVML",
     "tests/integration/test_private_registry.py": "dockerd",
     "tests/integration/test_restored_portal.py": "dockerd",
+    "tests/integration/test_results.py": "dockerd",
     "tests/integration/test_retired_agent.py": "portal",
     "tests/integration/test_upgrade_from_release.py": "mariadb",
 }

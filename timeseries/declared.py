@@ -166,10 +166,15 @@ DECLARED: Mapping[str, Declared] = {
         "attempt job",
         "cpu_percent memory_bytes",
     ),
+    "job_metric": _declared(
+        "attempt job name",
+        "step value",
+    ),
     "agent": _declared(
         "",
         "access_point_latency_seconds backlog_points buffered_bytes buffered_points "
         "certificate_remaining_seconds certificate_renewal_failures cpu_percent damaged_bytes "
+        "dataset_cache_bytes dataset_fetched_bytes dataset_peer_bytes "
         "dropped_by_age_points dropped_by_size_points dropped_points gather_failures "
         "implausible_readings remote_write_dropped_points remote_write_failures "
         "remote_write_lag_seconds remote_write_rejected_samples remote_write_sent_samples "

@@ -19,7 +19,8 @@ COUNTERS = frozenset(
         "agent": "certificate_renewal_failures damaged_bytes dropped_by_age_points "
         "dropped_by_size_points dropped_points gather_failures implausible_readings "
         "remote_write_dropped_points remote_write_failures remote_write_rejected_samples "
-        "remote_write_sent_samples send_failures sent_points undeliverable_lines",
+        "remote_write_sent_samples send_failures sent_points undeliverable_lines "
+        "dataset_fetched_bytes dataset_peer_bytes",
         "container": "restarts",
         "gpu": "ecc_corrected_aggregate ecc_corrected_volatile ecc_uncorrected_aggregate "
         "ecc_uncorrected_volatile energy_joules low_utilization_seconds nvlink_errors pcie_replays "

@@ -32,6 +32,8 @@ BITS = Range(0, 2e19)
 CORE_PERCENT = Range(0, 1_000_000)
 # Offsets of clocks and certificates are negative if these are behind or have expired.
 OFFSET = Range(-1e10, 1e10)
+# What a job prints may be any number; steps are those that a float counts exactly.
+ANY, STEP = Range(-1e300, 1e300), Range(-(2**53), 2**53)
 
 # The longest suffix wins; names without a suffix of this table are listed below.
 SUFFIXES: Mapping[str, Range] = {
@@ -72,6 +74,8 @@ _FIELDS: Mapping[Range, str] = {
     BITS: "fabric_health_mask throttle_reasons",
     CORE_PERCENT: "cpu_percent",
     OFFSET: "certificate_remaining_seconds clock_offset_seconds",
+    ANY: "value",
+    STEP: "step",
     # NVML's fan speed is the target's, and may be above the nominal one.
     Range(0, 200): "fan_percent",
     Range(0, 2): "state",

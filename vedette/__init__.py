@@ -6,8 +6,9 @@ from typing import Any
 from vedette.client import Client
 from vedette.errors import JobTimeoutError, PortalError
 from vedette.jobs import Job, JobFailedError
+from vedette.training import log
 
-__all__ = ["Client", "Job", "JobFailedError", "JobTimeoutError", "PortalError", "query"]
+__all__ = ["Client", "Job", "JobFailedError", "JobTimeoutError", "PortalError", "log", "query"]
 
 
 def query(measurement: str, fields: Sequence[str], **options: Any) -> Any:  # noqa: ANN401 - a frame

@@ -22,7 +22,7 @@ import requests
 from core.errors import InvalidInputError, UnavailableError
 from core.spec import spec_fields
 from protocol.job_spec import JobRequest
-from vedette.connection import Connection
+from vedette.connection import Connection, fetch_signed
 from vedette.credentials import Credentials, load_credentials
 from vedette.errors import JobTimeoutError
 from vedette.events import SILENCE_SECONDS, follow_events
@@ -116,6 +116,11 @@ class Client:
         explanation: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/pending")
         return explanation
 
+    def framework(self, name_or_id: str) -> dict[str, Any]:
+        """Return the members of a job's gang, and the variables that its framework gets."""
+        described: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/framework")
+        return described
+
     def jobs(self, *, limit: int | None = None, **filters: str | None) -> Iterator[Job]:
         """Yield the jobs, newest first; `filters` as those of `GET /jobs`, such as `state`."""
         after: str | None = None
@@ -154,8 +159,9 @@ class Client:
                 f"No job has the name or ID {name_or_id!r}. See: vedette job ls"
             )
         found_id = matches[0]["id"]
-        if matches[0]["kind"] == "service" and matches[0]["name"] == name_or_id:
-            # The first instance stands for its service.
+        is_whole = matches[0]["kind"] == "service" or matches[0].get("nodes", 1) > 1
+        if is_whole and matches[0]["name"] == name_or_id:
+            # The first instance stands for its service, the first member for its gang.
             found_id = matches[0]["array_id"] or found_id
         return _job(self.get(f"/jobs/{found_id}"))
 
@@ -207,7 +213,7 @@ class Client:
         job, secrets = self.job(name_or_id), changes.get("secrets", {})
         env = changes.get("env", job.env)
         body: dict[str, Any] = {
-            name: value
+            name: msgspec.to_builtins(value)
             for name, default in _COPIED.items()
             if (value := getattr(job, name)) != default
         }
@@ -352,6 +358,51 @@ class Client:
             "PUT", url, params={"path": folder}, data=archive, timeout=COPY_SECONDS
         )
 
+    def artifacts(self, name_or_id: str, *, prefix: str = "") -> Iterator[dict[str, Any]]:
+        """Yield the files in the output folders of a job, by path; or those below a prefix."""
+        path = f"/jobs/{self.job(name_or_id).id}/artifacts"
+        yield from self._numbered_pages(path, prefix=prefix)
+
+    def download_artifact(self, name_or_id: str, path: str) -> Iterator[bytes]:
+        """Yield the content of a file in the output folders of a job.
+
+        Raises:
+            UnavailableError: the download broke off, also after its beginning.
+        """
+        base = f"/jobs/{self.job(name_or_id).id}/artifacts"
+        offset = 0
+        for part in self.get(f"{base}/parts", path=path)["items"]:
+            size = part["size_bytes"]
+            if part["url"]:
+                # Signed, so that our token must not go there.
+                chunks = fetch_signed(part["url"])
+            else:
+                span = {"Range": f"bytes={offset}-{offset + size - 1}"}
+                url = f"{self._base}{base}/file"
+                chunks = self._streamed(url, {"path": path}, span)
+            yield from chunks
+            offset += size
+
+    def _streamed(
+        self, url: str, params: Mapping[str, str], headers: Mapping[str, str]
+    ) -> Iterator[bytes]:
+        arguments = {"params": params, "headers": headers, "stream": True, "timeout": COPY_SECONDS}
+        with self._connection.send("GET", url, **arguments) as response:
+            try:
+                yield from response.iter_content(COPY_BYTES)
+            except requests.RequestException as error:
+                raise UnavailableError("The download broke off, and is not complete.") from error
+
+    def _numbered_pages(self, path: str, **query: str) -> Iterator[dict[str, Any]]:
+        page, count = 1, 0
+        while True:
+            answer = self.get(path, page=page, page_size=PAGE_SIZE, **query)
+            yield from answer["items"]
+            count += len(answer["items"])
+            if count >= answer["total"] or not answer["items"]:
+                return
+            page += 1
+
     def search_logs(
         self, search: str | None = None, *, limit: int | None = None, **filters: str | None
     ) -> Iterator[dict[str, Any]]:
@@ -393,7 +444,7 @@ class Client:
                     yield line
             seen = {line["id"]: None for line in lines} | dict.fromkeys(list(seen)[:MAX_SEEN])
 
-    def get(self, path: str, **params: object) -> Any:  # noqa: ANN401 - JSON
+    def get(self, path: str, /, **params: object) -> Any:  # noqa: ANN401 - JSON
         """GET a path below /api/v1 and return its JSON."""
         query = {key: str(value) for key, value in params.items() if value is not None}
         return _json(self._connection.send("GET", f"{self._base}{path}", params=query))
@@ -418,6 +469,13 @@ class Client:
         """GET a file below /api/v1."""
         url = f"{self._base}{path}"
         return self._connection.send("GET", url, timeout=COPY_SECONDS).content
+
+    def send_bytes(self, path: str, data: bytes) -> Any:  # noqa: ANN401 - JSON
+        """PUT bytes to a path below /api/v1 and return the JSON of the response, if any."""
+        url, headers = f"{self._base}{path}", {"Content-Type": "application/octet-stream"}
+        return _json(
+            self._connection.send("PUT", url, data=data, headers=headers, timeout=COPY_SECONDS)
+        )
 
     def query(
         self,

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import requests
@@ -20,6 +20,7 @@ from vedette.errors import PortalError, RestartingError
 log = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 30
+CHUNK_BYTES = 64 * 1024
 # A restart of a minute. A creation that the portal was killed in is executed by another request
 # with its key after a minute, too.
 RETRY_SECONDS = 90.0
@@ -108,6 +109,22 @@ def _default_seconds() -> float:
         return max(0.0, float(text))
     except ValueError:
         raise InvalidInputError(f"{RETRY_VARIABLE} is {text!r}; enter seconds, or 0.") from None
+
+
+def fetch_signed(url: str) -> Iterator[bytes]:
+    """Yield what a signed address of a bucket has, without the portal's token.
+
+    Raises:
+        UnavailableError: the bucket does not answer, or refuses.
+    """
+    host = url.partition("?")[0]
+    try:
+        with requests.get(url, stream=True, timeout=TIMEOUT_SECONDS) as response:
+            if not response.ok:
+                raise UnavailableError(f"The bucket answered {response.status_code} for {host}.")
+            yield from response.iter_content(CHUNK_BYTES)
+    except requests.RequestException as error:
+        raise UnavailableError(f"{host} does not answer ({type(error).__name__}).") from error
 
 
 def call_portal(session: requests.Session, method: str, url: str, **arguments: Any) -> Any:  # noqa: ANN401 - JSON

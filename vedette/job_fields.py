@@ -36,6 +36,11 @@ class JobFields(TypedDict, total=False):
     instances: int
     nodes: int
     on_member_loss: str
+    framework: str
+    network: str
+    uses_rdma: bool
+    datasets: Sequence[Mapping[str, object]]
+    outputs: Sequence[str]
     kind: str
     secrets: Mapping[str, str]
     secrets_from: str | None

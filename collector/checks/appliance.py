@@ -19,6 +19,7 @@ from collector.certificates import (
     read_validity,
 )
 from collector.checks.connections import CheckResult, Verdict, check_connections
+from collector.checks.datasets import check_datasets
 from collector.config import AgentConfig
 from collector.data_dir import IDENTITY_NAME, Identity, load_identity
 from collector.errors import CertificateError, EnrollmentError
@@ -50,6 +51,7 @@ def check_appliance(config: AgentConfig, *, clock: Clock) -> Iterator[CheckResul
         from collector.checks.schedulers import check_schedulers  # noqa: PLC0415
 
         yield from check_schedulers(config)
+    yield from check_datasets(config)
     yield from check_certificate(config, clock=clock)
     yield from check_connections(config, identity, clock=clock)
     if config.remote_write is not None:

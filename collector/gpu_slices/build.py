@@ -1,9 +1,8 @@
 """The parts that share the GPUs of this appliance."""
 
 import logging
-import re
-from pathlib import Path
 
+from collector.capabilities import has_capability
 from collector.config import AgentConfig
 from collector.gpu_slices.base import GPUSlices
 from collector.gpu_slices.mig import MIGSlices
@@ -38,13 +37,6 @@ def build_slices(
     control = _mps_control(config, simulation)
     mps = MPSSlices(control, config.data_dir / "mps.json", clock=clock)
     return AllModes(mig=mig, mps=mps)
-
-
-def has_capability(number: int, *, proc: Path = Path("/proc")) -> bool:
-    """Return whether this process has a capability of Linux."""
-    status = (proc / "self" / "status").read_text(encoding="utf-8")
-    effective = re.search(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)
-    return effective is not None and bool(int(effective[1], 16) >> number & 1)
 
 
 def _mig_slices() -> MIGSlices:

@@ -5,7 +5,7 @@ while the portal was unreachable could be started a second time.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event, Lock, Thread
@@ -13,8 +13,10 @@ from threading import Event, Lock, Thread
 import msgspec
 
 from collector.data_dir import load_json, save_json
+from collector.datasets.credentials import without_credentials
 from collector.gpu_slices.base import GPUSlices, SliceError
 from collector.jobs.log_shipping import LogShipper
+from collector.jobs.preparations import Preparation, PreparationError, Preparations, failed
 from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
 from collector.jobs.slices import (
     Allocation,
@@ -25,6 +27,7 @@ from collector.jobs.slices import (
     with_uuid,
     with_uuids,
 )
+from collector.results.metrics import PrintedMetrics
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock, to_ns, utc_now
 from jobqueue.executors.base import (
@@ -87,9 +90,13 @@ class AttemptRunner:
         stop_grace_seconds: float = 10.0,
         registry_token: CurrentRegistryToken | None = None,
         slices: GPUSlices | None = None,
+        preparations: Sequence[Preparation] = (),
+        on_desired: Callable[[DesiredState], None] = lambda _: None,
+        add_points: Callable[[list[Point]], object] = list,
         clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
+        self._on_desired = on_desired
         self._clock = clock
         self._state_path = state_path
         self._stop_grace_seconds = stop_grace_seconds
@@ -100,7 +107,8 @@ class AttemptRunner:
         if (desired := self._state.desired) is not None and not self._state.allocations:
             # The agent that stored the state knew no allocations.
             self._state.allocations = allocations_of(desired, {}, listed=())
-        self._shipper = LogShipper(executor)
+        self._shipper = LogShipper(executor, self._on_output)
+        self._printed = PrintedMetrics(add_points)
         self._observed: dict[str, AttemptObservation] = {}
         self._probing: Thread | None = None
         self._reported: ObservedReport | None = None
@@ -111,6 +119,7 @@ class AttemptRunner:
         self.tunnel_wanted = Event()
         self.step_wanted = Event()
         self._slices = AttemptSlices(slices, wake=self.step_wanted.set)
+        self._preparations = Preparations(preparations)
 
     @property
     def generation(self) -> int:
@@ -145,7 +154,8 @@ class AttemptRunner:
     def set_desired(self, desired: DesiredState) -> None:
         """Set the desired state for the next step."""
         self._registry_token.set(desired.registry)
-        desired = msgspec.structs.replace(desired, registry=None)
+        self._on_desired(desired)
+        desired = without_credentials(msgspec.structs.replace(desired, registry=None))
         with self._lock:
             self._has_polled = True
             (self.tunnel_wanted.set if desired.wants_tunnel else self.tunnel_wanted.clear)()
@@ -175,6 +185,8 @@ class AttemptRunner:
             log.info("executor %s is available", self._executor.name)
         self._is_available = self._has_observed = True
         observed = self._slices.review(observed, self._executor.container_ids())
+        self._preparations.update(self._desired_attempts(), {seen.attempt_id for seen in observed})
+        observed = self._preparations.review(observed)
         with self._lock:
             self._observed = with_uuids(observed, self._state.allocations)
             self._remember(self._observed)
@@ -198,6 +210,10 @@ class AttemptRunner:
             self._slices.forget_all_but(starting)
             for action in actions:
                 self._execute(action)
+            listed = {spec.attempt_id for spec in desired.attempts}
+            self._preparations.keep_only(
+                starting, listed | {*desired.stopping} | self._observed.keys()
+            )
             self._probe(desired.probe)
 
     def _probe(self, order: ProbeOrder | None) -> None:
@@ -320,7 +336,7 @@ class AttemptRunner:
                 for attempt_id, observation in self._state.remembered.items()
                 if observation.state.is_final
             }
-        merged = {**self._observed, **ended}
+        merged = {**self._preparations.observations(), **self._observed, **ended}
         return [merged[attempt_id] for attempt_id in sorted(merged)]
 
     def _remember(self, observed: Mapping[str, AttemptObservation]) -> None:
@@ -355,7 +371,7 @@ class AttemptRunner:
             log.warning("%s: %s", type(action).__name__.lower(), error)
 
     def _start(self, spec: AttemptSpec) -> None:
-        """Start an attempt; one with a slice once that is made."""
+        """Start an attempt once its slice, data and network are there."""
         if spec.gpu_slice is not None:
             try:
                 access = self._slices.prepared(spec.attempt_id, spec.gpu_slice)
@@ -366,8 +382,15 @@ class AttemptRunner:
                 return  # a later step starts it
             self._store_uuid(spec.attempt_id, access.slice_uuid)
             spec = with_slice(spec, access)
+        try:
+            prepared = self._preparations.prepared(spec)
+        except PreparationError as error:
+            self._mark(failed(spec.attempt_id, error))
+            return
+        if prepared is None:
+            return  # a later step starts it
         log.info("attempt %s (%s) should run", spec.attempt_id, spec.name)
-        self._executor.start(spec)
+        self._executor.start(prepared)
 
     def _mark(self, observation: AttemptObservation) -> None:
         with self._lock:
@@ -384,10 +407,17 @@ class AttemptRunner:
                 save_json(self._state_path, self._state)
 
     def close(self) -> None:
-        """End what makes slices; those of attempts stay."""
+        """End what prepares attempts; what they use stays."""
         self._slices.close()
+        self._preparations.close()
+
+    def _on_output(self, attempt_id: str, records: bytes) -> None:
+        own = self._state.allocations.get(attempt_id)
+        if own is not None:
+            self._printed.read(attempt_id, own.job_id, records)
 
     def _forget(self, attempt_id: str) -> None:
+        self._printed.forget(attempt_id)
         self._shipper.forget(attempt_id)
         with self._lock:
             allocations = self._state.allocations

@@ -1,7 +1,7 @@
 """Sends the output of attempts to the portal."""
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from collector.sending.portal_connection import PortalConnection
 from jobqueue.executors.base import Executor, ExecutorError
@@ -18,14 +18,17 @@ UPLOADS_PER_STEP = 8
 class LogShipper:
     """Sends attempts' output to the portal, from the offset that the portal asks for.
 
-    For one thread.
+    For one thread. `on_output` gets what was sent of an attempt, some of it again after a restart.
 
     Attributes:
         delivered: attempts whose whole log the portal has, or does not accept.
     """
 
-    def __init__(self, executor: Executor) -> None:
+    def __init__(
+        self, executor: Executor, on_output: Callable[[str, bytes], object] = lambda *_: None
+    ) -> None:
         self._executor = executor
+        self._on_output = on_output
         self._offsets: dict[str, int] = {}
         self.delivered: set[str] = set()
 
@@ -41,6 +44,7 @@ class LogShipper:
             if not chunks:
                 return
             for chunk, ack in zip(chunks, portal.ship_logs(chunks), strict=True):
+                self._on_output(chunk.attempt_id, chunk.data)
                 self._offsets[chunk.attempt_id] = ack.next_offset
                 if ack.is_unknown:
                     log.warning("the portal has no attempt %s", chunk.attempt_id)

@@ -1,7 +1,7 @@
 """A client of the agent API: HTTP to the access point in use, with failover to the others."""
 
 import gzip
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 from urllib.parse import urlencode
 
@@ -31,16 +31,22 @@ from protocol.attempts import (
     LogUpload,
     ObservedReport,
 )
+from protocol.datasets import DatasetReport, IndexResult
 from protocol.enrollment import EnrollReply, EnrollRequest, IssuedCertificate, RenewalRequest
 from protocol.heartbeat import Heartbeat
+from protocol.results import PartSource, ResultPage, ResultReply, ResultUpload
 from protocol.storage import CleanupOrder, StorageReport
 
 T = TypeVar("T")
 
 OVERLOADED = frozenset({429, 502, 503, 504})
 UNAUTHENTICATED = 401
+PARTIAL = 206
 UNCHANGED = frozenset({204, 304})
 SUCCESS = range(200, 300)
+OCTETS = "application/octet-stream"
+# Of each read and write of a streamed body, also over a slow line.
+STREAM_TIMEOUT_SECONDS = 60.0
 # Long polls: the portal may respond this much later than asked.
 POLL_MARGIN_SECONDS = 10.0
 
@@ -117,6 +123,84 @@ class PortalConnection:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         packed = gzip.compress(body, compresslevel=1)
         self._request("POST", "/agent/v1/lines", body=packed, headers=headers)
+
+    def dataset_head(self, version_id: str) -> bytes:
+        """Return the head of a version's manifest, as JSON."""
+        response, _ = self._request("GET", f"/agent/v1/datasets/{version_id}/head")
+        return response.data
+
+    def dataset_page(self, version_id: str, sha256: str) -> bytes:
+        """Return a page of a version's manifest, as it is stored."""
+        response, _ = self._request("GET", f"/agent/v1/datasets/{version_id}/pages/{sha256}")
+        return response.data
+
+    def send_dataset_page(self, version_id: str, sha256: str, data: bytes) -> None:
+        """Send a page of the manifest of a version that this agent indexes."""
+        path = f"/agent/v1/datasets/{version_id}/pages/{sha256}"
+        headers = {"Content-Type": "application/octet-stream"}
+        self._request("PUT", path, body=data, headers=headers)
+
+    def finish_dataset(self, version_id: str, result: IndexResult) -> None:
+        """Send the head of the manifest of a version that this agent has indexed."""
+        self._post(f"/agent/v1/datasets/{version_id}/head", result)
+
+    def report_datasets(self, report: DatasetReport) -> None:
+        """Report the cache of datasets."""
+        self._post("/agent/v1/datasets", report)
+
+    def part(self, sha256: str, offset: int, size_bytes: int) -> tuple[bytes, bool]:
+        """Return a range of a stored part, or all of it; and whether it is the range."""
+        headers = {
+            "Range": f"bytes={offset}-{offset + size_bytes - 1}",
+            "Accept-Encoding": "identity",
+        }
+        response, _ = self._request("GET", f"/agent/v1/parts/{sha256}", headers=headers)
+        return response.data, response.status == PARTIAL
+
+    def announce_results(self, upload: ResultUpload) -> ResultReply:
+        """Announce files of an attempt; return the parts that the portal lacks."""
+        return _decode(*self._post("/agent/v1/results", upload), ResultReply)
+
+    def stored_results(self, attempt_id: str, *, after: str = "") -> ResultPage:
+        """Return files that the job of an attempt has, those with a path after `after`."""
+        query = urlencode({"after": after})
+        reply = self._request("GET", f"/agent/v1/results/{attempt_id}?{query}")
+        return _decode(*reply, ResultPage)
+
+    def result_source(self, attempt_id: str, sha256: str) -> PartSource:
+        """Return where a part of a job's results is."""
+        reply = self._request("GET", f"/agent/v1/results/{attempt_id}/parts/{sha256}")
+        return _decode(*reply, PartSource)
+
+    def stream(
+        self, method: str, path: str, *, body: Iterable[bytes] | None, size_bytes: int = 0
+    ) -> urllib3.BaseHTTPResponse:
+        """Send a body as it is made, to the current access point; return the open response."""
+        url = self.access_points.current
+        headers = dict(self.auth_headers(url))
+        if body is not None:
+            headers |= {"Content-Type": OCTETS, "Content-Length": str(size_bytes)}
+        seconds = max(self.timeout_seconds, STREAM_TIMEOUT_SECONDS)
+        try:
+            response = self.http.pool_for(url).request(
+                method,
+                f"{url}{path}",
+                body=body,
+                headers=headers,
+                timeout=urllib3.Timeout(connect=seconds, read=seconds),
+                retries=False,
+                redirect=False,
+                preload_content=False,
+            )
+        except HTTP_ERRORS as error:
+            self.access_points.record_failure(url)
+            raise PortalUnreachableError(
+                f"The portal at {url} does not answer: {root_cause(error)}."
+            ) from error
+        if response.status not in SUCCESS:
+            _ = response.data  # the message
+            self._check(response, f"{url}{path}")
+        return response
 
     def tunnel(
         self,

@@ -1,7 +1,7 @@
 """The job tier's data: GPUs, CPU and memory of a job from its start to its end."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 from dash_app.charts import Chart, Line
 from dash_app.queries.appliance import GPU_FIELDS
 from dash_app.queries.telemetry import Result, Telemetry, by_index
+from dash_app.queries.training import metric_names, training_charts
 from dash_app.timerange import Span, span_between
 from jobqueue.models import Job
 from jobqueue.partitions.measures import (
@@ -45,6 +46,7 @@ class JobDetail:
         run_seconds: time since the start of its first attempt.
         gpus: (appliance id, index) of its GPUs that have samples.
         charts: by panel; empty before it starts.
+        training: of the metrics that it reports, by name.
     """
 
     job: Job
@@ -54,6 +56,7 @@ class JobDetail:
     gpus: tuple[tuple[str, str], ...]
     charts: Mapping[str, Chart]
     problem: str
+    training: Mapping[str, Chart] = field(default_factory=dict)
 
 
 def job_detail(
@@ -82,8 +85,18 @@ def job_detail(
         charts=gpus.charts(_names(session, scope, gpus.memory))
         | _attempt_charts(job, attempts)
         | _container_charts(containers),
+        training=training_charts(telemetry, job),
         problem=telemetry.problem,
     )
+
+
+def reported_names(store: Store, scope: Scope, job: Job, *, now: datetime) -> list[str]:
+    """Return the names of the metrics that a job has reported so far."""
+    starts = [attempt.started_at for attempt in job.attempts if attempt.started_at is not None]
+    if not starts:
+        return []
+    span = span_between(min(starts), job.finished_at or now)
+    return metric_names(Telemetry(store, scope, span, filters={"job": (job.id,)}))
 
 
 def comparable_jobs(session: Session, scope: Scope, job: Job) -> list[Job]:

@@ -9,11 +9,13 @@ from core.errors import NotFoundError
 from core.quantities import format_duration, format_size
 from dash_app import components
 from dash_app.charts import Chart, with_earlier
-from dash_app.components import badge, panel, stat
+from dash_app.components import badge, framed, graph, panel, stat
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import message_figure, time_figures
 from dash_app.markup import area
-from dash_app.queries.job import JobDetail, comparable_jobs, job_detail
+from dash_app.notes import Note
+from dash_app.queries.job import JobDetail, comparable_jobs, job_detail, reported_names
+from dash_app.queries.training import MAX_CHARTS, slot_of
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import GPU_PANELS
 from dash_app.tiers.hardware import process_table, processes_on
@@ -30,6 +32,7 @@ ATTEMPT_PANELS = {
 }
 PANELS = GPU_PANELS | ATTEMPT_PANELS
 PEER = "job:"
+Charts = Mapping[str, Chart]
 _TONES = {
     JobState.SUCCEEDED: "success",
     JobState.FAILED: "danger",
@@ -49,6 +52,7 @@ def layout(view: View) -> Page:
     tabs = {
         "Dashboard": f"{job_path(job.id)}{view.controls.search}",
         "Details and log": f"/jobs/{job.id}",
+        "Results": f"/jobs/{job.id}/results",
         "Logs": view.controls.logs_path(job_id=job.id, since=job.submitted_at),
     }
     body = [
@@ -56,6 +60,7 @@ def layout(view: View) -> Page:
         area("job-header", "vdd-header"),
         area("job-stats", "vdd-stats is-seven"),
         html.Div(gpu_panels, className="vdd-panels", hidden=not job.wants_gpus),
+        _training(view, job),
         html.Div(attempt_panels, className="vdd-panels"),
         html.Section(
             [html.H2("GPU processes", className="vdd-group"), area("job-processes", "vdd-box")],
@@ -77,8 +82,10 @@ def refresh(view: View) -> dict[str, Any]:
     if detail.span is None:
         figures = dict.fromkeys(PANELS, message_figure("The job has not started yet"))
     else:
-        charts = _compared(view, detail)
+        charts, training = _compared(view, detail)
         figures = time_figures(charts, detail.span, revision=detail.job.id)
+        drawn = time_figures(training, detail.span, revision=detail.job.id)
+        figures |= {f"chart.{slot_of(name)}": figure for name, figure in drawn.items()}
     return {
         "problem": components.warning(detail.problem),
         "header": _header(detail, view.controls.search),
@@ -89,26 +96,63 @@ def refresh(view: View) -> dict[str, Any]:
 
 
 DASHBOARD = Dashboard(
-    layout=layout, refresh=refresh, areas=("header", "stats", "processes"), panels=tuple(PANELS)
+    layout=layout,
+    refresh=refresh,
+    areas=("header", "stats", "processes"),
+    panels=tuple(PANELS),
+    parts={"chart": "figure"},
 )
 
 
-def _compared(view: View, detail: JobDetail) -> Mapping[str, Chart]:
+def _training(view: View, job: Job) -> Any:  # noqa: ANN401 - a Dash component
+    """Return a chart for each metric that the job has reported, so far as the page is opened."""
+    names = reported_names(view.store, view.scope, job, now=view.now)
+    panels = [
+        framed(
+            graph({"tier": "job", "part": "chart", "index": slot_of(name)}, has_own_time=True),
+            name,
+            Note(
+                "Reported by the job; the last value of each step of the chart.", "job_metric.value"
+            ),
+            class_name="vdd-panel has-own-time",
+        )
+        for name in names[:MAX_CHARTS]
+    ]
+    hidden = len(names) - MAX_CHARTS
+    note = [html.P(f"{hidden} more metrics are in the store.", className="vdd-muted")]
+    return html.Section(
+        [
+            html.H2("Training", className="vdd-group"),
+            html.Div(panels, className="vdd-panels"),
+            *(note if hidden > 0 else []),
+        ],
+        hidden=not names,
+    )
+
+
+def _compared(view: View, detail: JobDetail) -> tuple[Charts, Charts]:
     """Return the charts with the lines of the job that the address names, from its start on."""
     ident = view.controls.compare.removeprefix(PEER)
+    unchanged = detail.charts, detail.training
     if detail.span is None or not view.controls.compare.startswith(PEER) or ident == detail.job.id:
-        return detail.charts
+        return unchanged
     try:
         other = job_detail(view.session, view.store, view.scope, ident, now=view.now)
     except NotFoundError:
-        return detail.charts
+        return unchanged
     if other.span is None:
-        return detail.charts
+        return unchanged
     shift_ns = detail.span.start_ns - other.span.start_ns
-    return {
-        key: with_earlier(chart, other.charts[key], shift_ns=shift_ns, label=other.job.name)
-        for key, chart in detail.charts.items()
-    }
+
+    def beside(own: Charts, others: Charts) -> Charts:
+        return {
+            key: with_earlier(chart, others[key], shift_ns=shift_ns, label=other.job.name)
+            if key in others
+            else chart
+            for key, chart in own.items()
+        }
+
+    return beside(detail.charts, other.charts), beside(detail.training, other.training)
 
 
 def _header(detail: JobDetail, search: str) -> list[Any]:

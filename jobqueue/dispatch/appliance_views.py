@@ -14,12 +14,16 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
+from jobqueue.executors.abilities import Need
+from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
+from jobqueue.placement.networks import Reach, missing_abilities, reach_of
 from jobqueue.placement.slices import GPUKind
 from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
 from jobqueue.states import ALLOCATED_STATES
+from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
@@ -46,7 +50,7 @@ def tenant_views(
     if only is not None:
         wanted.append(or_(Appliance.id.in_(only), Appliance.name.in_(only)))
     on_them = Attempt.appliance_id.in_(select(Appliance.id).where(*wanted))
-    running = _running_jobs(session, tenant_id, () if only is None else (on_them,))
+    running = _running_jobs(session, tenant_id, () if only is None else (on_them,), now=now)
     statement = select(
         Appliance.id,
         Appliance.name,
@@ -63,6 +67,7 @@ def tenant_views(
     rows = session.execute(statement).all()
     reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
     policies = policies_of(session, tenant_id)
+    encrypts = settings_of(session, tenant_id).encrypts_gang_networks
     views = []
     for row in rows:
         report = reports.get(row.id)
@@ -85,7 +90,11 @@ def tenant_views(
                 running=running.get(row.id, ()),
                 last_used_at=row.last_placed_at,
                 site=row.site,
+                can_stage=report.can_stage,
+                keeps_results=report.keeps_results,
                 nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
+                missing=report.missing,
+                reach=report.reach_encrypted if encrypts else report.reach,
             )
         )
     return views
@@ -120,6 +129,11 @@ class _Report(NamedTuple):
     can_probe: bool
     partition_modes: frozenset[str]
     hardware: "Mapping[str, _GPU]"
+    can_stage: bool
+    missing: Mapping[Need, str]
+    reach: Reach
+    reach_encrypted: Reach
+    keeps_results: bool
 
 
 # A number of a broken agent must not overflow the sums over a fleet.
@@ -146,6 +160,9 @@ class _Hardware(msgspec.Struct):
     executors: list[str] = []
     can_probe: bool = False
     partition_modes: list[str] = []
+    can_stage: bool = False
+    network: NetworkAbilities = NetworkAbilities()
+    can_keep_results: bool = False
 
 
 def _parse(inventory: str, health: str | None) -> _Report:
@@ -172,6 +189,11 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         can_probe=inventory.can_probe,
         partition_modes=frozenset(inventory.partition_modes),
         hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
+        can_stage=inventory.can_stage,
+        missing=missing_abilities(inventory.network),
+        reach=reach_of(inventory.network, encrypts=False),
+        reach_encrypted=reach_of(inventory.network, encrypts=True),
+        keeps_results=inventory.can_keep_results,
     )
 
 
@@ -280,7 +302,11 @@ def _cause(health: ApplianceHealth | GPUHealth | None) -> str:
 
 
 def _running_jobs(
-    session: Session, tenant_id: str, conditions: Iterable[ColumnElement[bool]]
+    session: Session,
+    tenant_id: str,
+    conditions: Iterable[ColumnElement[bool]],
+    *,
+    now: datetime | None,
 ) -> dict[str, list[RunningJob]]:
     statement = (
         select(
@@ -301,6 +327,7 @@ def _running_jobs(
             Attempt.stop_reason,
             Attempt.assigned_at,
             Attempt.started_at,
+            Attempt.staging,
         )
         .join(Job, Job.id == Attempt.job_id)
         .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES), *conditions)
@@ -324,7 +351,11 @@ def _running_jobs(
                 is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
                 array_id=row.array_id,
                 assigned_at=row.assigned_at,
-                ends_at=_end(row.started_at or row.assigned_at, row.time_limit_seconds),
+                # The limit of a job that still waits for its data begins later.
+                ends_at=_end(
+                    row.started_at or (row.staging and now) or row.assigned_at,
+                    row.time_limit_seconds,
+                ),
             )
         )
     return jobs

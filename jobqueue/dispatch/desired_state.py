@@ -16,8 +16,12 @@ from sqlalchemy.orm import Session
 from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
+from datasets.staging import dataset_orders, staged_datasets
+from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
+from jobqueue.gangs.members import gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.arrays import array_env
+from jobqueue.jobs.gangs import ENDED_WITH_FIRST
 from jobqueue.jobs.idle_limits import idle_message
 from jobqueue.jobs.job_secrets import decrypt_secrets
 from jobqueue.jobs.quarantine import apply_probe, note_outcome, probe_order
@@ -26,6 +30,7 @@ from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
 from jobqueue.models import Attempt, JobEvent
 from jobqueue.partitions.orders import ordered_partitions
+from jobqueue.results.folders import output_folders
 from jobqueue.states import ALLOCATED_STATES, ATTEMPT_TRANSITIONS, AttemptState, JobState, Reason
 from jobqueue.storage.service import storage_generation
 from protocol.attempts import (
@@ -36,7 +41,9 @@ from protocol.attempts import (
     ObservedState,
     ProbeResult,
     RegistryToken,
+    StagingProgress,
 )
+from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerSpec, JobKind
 from tenants.fleet.appliances import bump_generation
@@ -44,6 +51,8 @@ from tenants.models import Appliance
 
 _MAX_EXIT_CODE = 2**31 - 1
 _MAX_EVENTS = 200
+_MAX_BYTES = 2**62
+_MAX_REMAINING_SECONDS = 365 * 86400.0
 # The reasons that an appliance may report for a failure.
 _FAILURE_REASONS = frozenset(
     {
@@ -55,6 +64,8 @@ _FAILURE_REASONS = frozenset(
         Reason.START_FAILED,
         Reason.GPU_SLICE_FAILED,
         Reason.GPU_FAULT_OF_NEIGHBOR,
+        Reason.DATA_UNAVAILABLE,
+        Reason.NETWORK_FAILED,
         Reason.EXECUTOR_ERROR,
         Reason.SIGNAL,
         Reason.TIME_LIMIT,
@@ -68,6 +79,10 @@ _STOP_MESSAGES = {
     Reason.GANG_RESTARTED: "Stopped: the gang starts anew.",
     Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
 }
+
+
+# The message of such an attempt names the member that ended, since the queue stopped it.
+_NAMES_MEMBER = frozenset({Reason.MEMBER_ENDED, Reason.GANG_RESTARTED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +124,14 @@ def desired_state(
     images += [probe.image] if probe and probe.image else []
     return DesiredState(
         generation=generation,
-        attempts=[_spec(a, box) for a in running],
+        attempts=_specs(session, appliance_id, running, box),
         stopping=[a.id for a in attempts if _is_stopping(a)],
         registry=_registry_token(session, appliance_id, images, registry, now),
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
         gpu_partitions=ordered_partitions(session, appliance_id),
+        datasets=dataset_orders(session, appliance_id, box),
     )
 
 
@@ -140,16 +156,19 @@ def apply_report(
         bump_generation(session, appliance_id)
     ended = {observation.attempt_id for observation in observations if observation.state.is_final}
     # Those first: the event of another move locks the appliance for reading, see `_move`.
-    for observation in sorted(observations, key=lambda seen: seen.attempt_id not in ended):
-        attempt = attempts.get(observation.attempt_id)
+    for reported in sorted(observations, key=lambda seen: seen.attempt_id not in ended):
+        attempt = attempts.get(reported.attempt_id)
         if attempt is None:
             continue
+        observation = _with_first(attempt, reported)
         outcome = next_state(
             attempt.state,
             observation,
             is_stop_requested=attempt.job.stop_requested_at is not None,
             stop_reason=attempt.stop_reason,
         )
+        if outcome is not None and outcome.reason in _NAMES_MEMBER and attempt.message:
+            outcome = replace(outcome, message=attempt.message)
         if outcome is not None and outcome.reason is Reason.IDLE_GPU:
             outcome = replace(outcome, message=idle_message(attempt.job))
         if outcome is None:
@@ -159,6 +178,14 @@ def apply_report(
     if probe is not None:
         apply_probe(session, appliance_id, probe, now=now)
     return moved
+
+
+def _with_first(attempt: Attempt, observation: AttemptObservation) -> AttemptObservation:
+    """Return what counts of an attempt: one that served a member which succeeded has so, too."""
+    if attempt.stop_reason is not Reason.FIRST_MEMBER_ENDED or not observation.state.is_final:
+        return observation
+    state, message = ObservedState.SUCCEEDED, ENDED_WITH_FIRST
+    return structs.replace(observation, state=state, exit_code=None, message=message)
 
 
 def next_state(
@@ -223,18 +250,39 @@ def allocated_attempts(session: Session, condition: ColumnElement[bool]) -> list
     return list(session.scalars(statement).unique())
 
 
-def _spec(attempt: Attempt, box: SecretBox) -> AttemptSpec:
+def _specs(
+    session: Session, appliance_id: str, attempts: Sequence[Attempt], box: SecretBox
+) -> list[AttemptSpec]:
+    gangs = gangs_of(session, attempts)
+    mounts = {attempt.id: attempt.job.datasets for attempt in attempts if attempt.job.datasets}
+    staged = staged_datasets(session, appliance_id, mounts, box)
+    outputs = output_folders(session, attempts)
+    return [
+        structs.replace(
+            _spec(attempt, box, gangs.get(attempt.id)),
+            datasets=staged.get(attempt.id, []),
+            outputs=outputs.get(attempt.id),
+        )
+        for attempt in attempts
+    ]
+
+
+def _spec(attempt: Attempt, box: SecretBox, gang: Gang | None) -> AttemptSpec:
     job = attempt.job
     container = msgspec.convert(job, ContainerSpec, from_attributes=True)
-    fields = structs.asdict(container) | {"env": {**job.env, **array_env(job)}}
+    env = {**framework_env(job, gang, abilities_of(attempt)), **job.env, **array_env(job)}
+    fields = structs.asdict(container) | {"env": env}
     return AttemptSpec(
         attempt_id=attempt.id,
         job_id=job.id,
-        secrets=decrypt_secrets(box, job.secret_env),
+        secrets={**framework_secrets(gang, box), **decrypt_secrets(box, job.secret_env)},
         gpu_uuids=attempt.gpu_uuids,
         gpu_slice=msgspec.convert(attempt.gpu_slice, GPUSlice | None),
         is_service=job.kind is JobKind.SERVICE,
         container_policy=job.container_policy.value,
+        gang=gang,
+        network=network_of(job).value,
+        uses_rdma=job.uses_rdma,
         **fields,
     )
 
@@ -270,7 +318,7 @@ def _move(
     code = observation.exit_code
     if outcome.state.is_final:
         values["exit_code"] = code if code is not None and abs(code) <= _MAX_EXIT_CODE else None
-    own: dict[str, Any] = {}
+    own: dict[str, Any] = {"staging": None}
     if attempt.gpu_slice and observation.gpu_slice_uuid:
         own["gpu_slice"] = {**attempt.gpu_slice, "uuid": observation.gpu_slice_uuid}
     expected = {attempt.state}
@@ -295,14 +343,48 @@ def _update_progress(
 ) -> None:
     """Show the progress of a start, such as the pull of its image, and the health of a service."""
     message = shorten(observation.message)
+    if attempt.stop_reason is not None:
+        return  # its message says why
     if observation.state is ObservedState.RUNNING:
         _update_health(session, attempt, observation, message, now=now)
         return
-    if observation.state is not ObservedState.STARTING or message in {"", attempt.message}:
+    if observation.state is not ObservedState.STARTING:
+        return
+    staging = observation.staging and msgspec.to_builtins(_bounded(observation.staging))
+    values: dict[str, Any] = {"message": message} if message not in {"", attempt.message} else {}
+    reason = _staging_reason(attempt, is_staging=staging is not None)
+    values |= {} if reason is None else {"reason": reason}
+    own = {"staging": staging} if staging != attempt.staging else {}
+    if not values and not own:
         return
     starting, job_starting = AttemptState.STARTING, JobState.STARTING
-    if move_attempt(session, attempt.id, starting, expected={starting}, message=message):
-        move_job(session, attempt.job_id, job_starting, expected={job_starting}, message=message)
+    if not move_attempt(session, attempt.id, starting, expected={starting}, **values, **own):
+        return
+    if values:
+        move_job(session, attempt.job_id, job_starting, expected={job_starting}, **values)
+    if reason is Reason.WAITING_FOR_DATA:
+        session.refresh(attempt)
+        record_event(session, attempt.job, message=message, now=now)
+
+
+def _staging_reason(attempt: Attempt, *, is_staging: bool) -> Reason | None:
+    """Return the reason that an attempt gets as it begins or ends to wait for data, if any."""
+    waits = attempt.job.reason is Reason.WAITING_FOR_DATA
+    if waits is is_staging:
+        return None
+    return Reason.WAITING_FOR_DATA if is_staging else Reason.NONE
+
+
+def _bounded(progress: StagingProgress) -> StagingProgress:
+    """Return the progress with figures that make sense, whatever the agent reports."""
+    total = min(max(progress.total_bytes, 0), _MAX_BYTES)
+    remaining = progress.remaining_seconds
+    is_known = remaining is not None and 0 <= remaining <= _MAX_REMAINING_SECONDS
+    return StagingProgress(
+        staged_bytes=min(max(progress.staged_bytes, 0), total),
+        total_bytes=total,
+        remaining_seconds=remaining if is_known else None,
+    )
 
 
 def _update_health(

@@ -21,10 +21,12 @@ from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
 from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.cached_copies import cached_copies
 from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queue_order
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
 from jobqueue.fairshare.points import QueueOrder
+from jobqueue.gangs.networks import note_assigned
 from jobqueue.jobs.dependencies import resolve_dependencies
 from jobqueue.jobs.preemptions import preemption_of, why_text
 from jobqueue.jobs.transitions import lock_jobs, move_attempt, move_locked, record_event, shorten
@@ -208,6 +210,9 @@ class _Pass:
         jobs = read_waiting(
             session, self.tenant_id, ids, self._models, now=now, points=self._points
         )
+        views = [job.view for job in jobs]
+        data = self._planner.data
+        data.add(cached_copies(session, self.tenant_id, views, but=data))
         self._page.extend(in_given_order(ids, jobs))
 
     def _is_written(self, job: WaitingJob, decision: Decision) -> bool:
@@ -269,6 +274,7 @@ class _Writer:
         self._events: list[Row] = []
         self._changed_appliances: set[str] = set()
         self._placed: set[str] = set()
+        self._assigned_members: list[str] = []
 
     def add(self, job: WaitingJob, decision: Decision) -> Action:
         """Add one decision; return the resulting action."""
@@ -309,6 +315,9 @@ class _Writer:
             session.execute(insert(cast("Table", Attempt.__table__)), self._new_attempts)
         if self._events:
             session.execute(insert(cast("Table", JobEvent.__table__)), self._events)
+        self._changed_appliances |= note_assigned(
+            session, self._tenant_id, self._assigned_members, now=self._now
+        )
         mark_placed(session, self._placed, now=self._now)
         bump_generations(session, self._changed_appliances)
         session.expire_all()
@@ -346,10 +355,13 @@ class _Writer:
                 "reason": decision.reason,
                 "rejections": msgspec.to_builtins(decision.rejections),
                 **({"is_trial": True} if decision.is_trial else {}),
+                **_data_facts(decision),
             },
             "assigned_at": assigned_at,
         }
         self._placed.add(decision.appliance_id or "")
+        if state is AttemptState.STARTING and job.view.nodes > 1:
+            self._assigned_members.append(job.id)
         if state is AttemptState.STARTING:
             self._changed_appliances.add(decision.appliance_id or "")
         if job.attempt_id:
@@ -418,6 +430,12 @@ class _Writer:
             .group_by(Attempt.job_id)
         )
         return {row[0]: row[1] for row in self._session.execute(statement)} if job_ids else {}
+
+
+def _data_facts(decision: Decision) -> Row:
+    if not decision.dataset_bytes:
+        return {}
+    return {"cached_bytes": decision.cached_bytes, "dataset_bytes": decision.dataset_bytes}
 
 
 def _waiting_message(decision: Decision) -> str:

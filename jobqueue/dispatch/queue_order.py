@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 
 from core.db import chunked
 from jobqueue.dispatch.appliance_views import models_of
+from jobqueue.dispatch.cached_copies import cached_copies
 from jobqueue.dispatch.waiting_jobs import (
     WaitingJob,
     gang_members,
@@ -123,7 +124,9 @@ def with_jobs(
     """Return the snapshot with some of the waiting jobs."""
     models, now = models_of(snapshot.appliances), snapshot.now
     waiting = read_waiting(session, tenant_id, ids, models, now=now, points=order.points)
-    return replace(snapshot, jobs=[job.view for job in waiting])
+    views = [job.view for job in waiting]
+    copies = cached_copies(session, tenant_id, views)
+    return replace(snapshot, jobs=views, copies=copies)
 
 
 def _columns(alone: Collection[str]) -> list[Any]:

@@ -229,7 +229,13 @@ def job_view(
         array_limit=job.array_limit or 0,
         project_id=job.project_id,
         nodes=job.nodes or 1,
+        datasets=versions_of(job.datasets or ()),
     )
+
+
+def versions_of(datasets: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:
+    """Return the versions that a job reads, each once, with their bytes, of what it stores."""
+    return tuple({stored["version_id"]: stored["total_bytes"] for stored in datasets}.items())
 
 
 def slice_need(job: Job | Row[*tuple[Any, ...]] | JobRequest) -> SliceNeed | None:
@@ -269,7 +275,12 @@ _JOB_COLUMNS = (
     Job.kind,
     Job.working_dir,
     Job.shared_memory_bytes,
+    Job.options["datasets"].label("datasets"),
     Job.options["stop_grace_seconds"].as_integer().label("stop_grace_seconds"),
+    Job.options["framework"].as_string().label("framework"),
+    Job.options["network"].as_string().label("network"),
+    Job.options["uses_rdma"].as_boolean().label("uses_rdma"),
+    Job.options["outputs"].as_string().is_not(None).label("outputs"),
     (type_coerce(Job.ports, Text) != _EMPTY_LIST).label("ports"),
     (type_coerce(Job.command, Text) != _EMPTY_LIST).label("command"),
     Job.retry_at,

@@ -4,12 +4,13 @@ Placement leaves such an appliance out, and its executor refuses the attempt. Th
 `docs/marathon.md` is compared with this by a test.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.attempts import AttemptSpec
+from protocol.gangs import LED_BY_FIRST, JobNetwork, job_network
 
 
 class Need(StrEnum):
@@ -23,9 +24,29 @@ class Need(StrEnum):
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
     GPU_SLICE = "gpu_slice"
+    GANG_NETWORK = "network gang"
+    HOST_NETWORK = "network host"
+    RDMA = "uses_rdma"
+    GANG = "gang"
+    DATASETS = "datasets"
+    OUTPUTS = "outputs"
 
 
-_FIELDS = (Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE)
+_FIELDS = (
+    *(Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE),
+    *(Need.RDMA, Need.DATASETS, Need.OUTPUTS),
+)
+_ON_DOCKER = "which only appliances with the executor docker offer"
+# What only the Docker executor does.
+_DOCKER_ONLY: Mapping[Need, str] = {
+    Need.GPU_SLICE: "runs jobs on whole GPUs only; request gpus in place of a part of one",
+    Need.GANG: f"starts no members that the first one leads, as mpi and ray need, {_ON_DOCKER}",
+    Need.GANG_NETWORK: f"makes no private network for the members of a gang, {_ON_DOCKER}",
+    Need.HOST_NETWORK: f"gives no job the host's network, {_ON_DOCKER}",
+    Need.RDMA: f"passes no RDMA devices, {_ON_DOCKER}",
+    Need.DATASETS: f"fetches no datasets, {_ON_DOCKER}",
+    Need.OUTPUTS: f"keeps no results, {_ON_DOCKER}",
+}
 
 
 class Limit(NamedTuple):
@@ -53,11 +74,16 @@ def _own_containerizer(executor: str) -> tuple[Limit, Limit]:
     )
 
 
-def _without_slices(executor: str) -> Limit:
+def _docker_only(executor: str) -> Iterator[Limit]:
+    for need, reason in _DOCKER_ONLY.items():
+        yield Limit(executor, frozenset({need}), f"{executor} {reason}")
+
+
+def _without_outputs(executor: str) -> Limit:
     return Limit(
         executor,
-        frozenset({Need.GPU_SLICE}),
-        f"{executor} runs jobs on whole GPUs only; request gpus in place of a part of one",
+        frozenset({Need.OUTPUTS}),
+        f"{executor} keeps no results of output folders; remove outputs, or mount a data path",
     )
 
 
@@ -69,10 +95,11 @@ def _without_ports(executor: str) -> Limit:
     )
 
 
+_NETWORKS = {JobNetwork.GANG: Need.GANG_NETWORK, JobNetwork.HOST: Need.HOST_NETWORK}
 LIMITS: Sequence[Limit] = (
+    *(limit for name in ("marathon", "metronome", "chronos") for limit in _docker_only(name)),
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
-    *map(_without_slices, ("marathon", "metronome", "chronos")),
     _without_ports("metronome"),
     _without_ports("chronos"),
     Limit(
@@ -102,6 +129,12 @@ def needs_of(
     needs = {need for need in _FIELDS if getattr(job, need)}
     needs |= {Need.SERVICE} if is_service else set()
     needs |= {Need.GPU_SLICE} if has_slice else set()
+    # A spec has the framework in its gang, and the network that was chosen.
+    gang, nodes = getattr(job, "gang", None), getattr(job, "nodes", None) or 1
+    framework = gang.framework if gang else getattr(job, "framework", None) or ""
+    needs |= {Need.GANG} if framework in LED_BY_FIRST and (gang or nodes > 1) else set()
+    network = _NETWORKS.get(job_network(job.network or "", framework, nodes))
+    needs |= {network} if network is not None else set()
     return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
 
 

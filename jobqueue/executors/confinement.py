@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
+from protocol.gangs import JobNetwork
 from protocol.job_spec import ContainerPolicy
 
 PIDS_LIMIT = 4096
@@ -36,12 +37,13 @@ CAPABILITIES: Mapping[str, tuple[str, ...]] = {
 
 
 def confinement_options(
-    policy: str, *, pids_limit: int, uses_host_ipc: bool = False
+    policy: str, *, pids_limit: int, uses_host_ipc: bool = False, uses_rdma: bool = False
 ) -> dict[str, Any]:
     """Return the keyword arguments that confine a container.
 
     What the engine's own settings could widen is stated. `uses_host_ipc` opens the host's shared
-    memory to it, as MPS needs it, under every policy.
+    memory to it, as MPS needs it, under every policy; `uses_rdma` lets it lock memory, which
+    transfers by RDMA need.
 
     Raises:
         KeyError: the policy is unknown.
@@ -49,7 +51,7 @@ def confinement_options(
     return {
         "privileged": False,
         "cap_drop": ["ALL"],
-        "cap_add": list(CAPABILITIES[policy]),
+        "cap_add": [*CAPABILITIES[policy], *(["IPC_LOCK"] if uses_rdma else [])],
         "security_opt": ["no-new-privileges:true"],
         "pids_limit": pids_limit,
         "ipc_mode": "host" if uses_host_ipc else "private",
@@ -81,7 +83,14 @@ def has_seccomp(engine: Mapping[str, Any]) -> bool:
 
 
 def unknown_policy(spec: AttemptSpec) -> AttemptObservation | None:
-    """Return the failure of an attempt whose policy this agent does not know, else None."""
+    """Return the failure of an attempt whose policy or network this agent does not know."""
+    if spec.network not in tuple(JobNetwork):
+        return AttemptObservation(
+            attempt_id=spec.attempt_id,
+            state=ObservedState.FAILED,
+            reason="invalid_job",
+            message=f"This agent does not know the network {spec.network!r}. Update the agent.",
+        )
     if spec.container_policy in CAPABILITIES:
         return None
     return AttemptObservation(

@@ -10,13 +10,22 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
-from jobqueue.jobs.transitions import move_all, move_attempt, record_events
+from jobqueue.jobs.transitions import (
+    move_all,
+    move_attempt,
+    move_job,
+    record_event,
+    record_events,
+    shorten,
+)
 from jobqueue.models import Attempt, Job
 from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
+from protocol.gangs import LED_BY_FIRST
 from protocol.job_spec import OnMemberLoss
 from tenants.fleet.appliances import bump_generations
 
 _ENDED_BEFORE_START = "Another member of the gang ended before this one started."
+ENDED_WITH_FIRST = "Ended with the first member, which succeeded."
 
 
 def stands_together(job: Job) -> bool:
@@ -28,6 +37,11 @@ def stops_together(session: Session, job: Job) -> bool:
     """Return whether a stop of a job is one of its gang, as it is before the gang has started."""
     has_started = exists().where(Attempt.job_id == Job.id, Job.array_id == job.array_id)
     return stands_together(job) or (job.nodes > 1 and not session.scalar(select(has_started)))
+
+
+def is_led(job: Job) -> bool:
+    """Return whether a job is a member of a gang whose other members serve the first one."""
+    return job.nodes > 1 and job.framework in LED_BY_FIRST
 
 
 def gang_members(session: Session, job: Job) -> Sequence[Job]:
@@ -81,14 +95,50 @@ def settle_members(session: Session, attempt: Attempt, *, may_restart: bool, now
     restarts = may_restart and len(able) == job.nodes - 1
     reason = Reason.GANG_RESTARTED if restarts else Reason.MEMBER_ENDED
     is_other = Job.array_id == job.array_id, Job.id != job.id
-    _stop_running(session, is_other, reason)
+    _stop_running(session, is_other, reason, end_of_member(attempt), now=now)
     if not restarts:
         _stop_waiting(session, is_other, now=now)
     return restarts
 
 
+def note_end(session: Session, attempt: Attempt, *, now: datetime) -> None:
+    """Add the end of a member, which the others go on without, to the history of the first."""
+    job = attempt.job
+    first = session.get(Job, job.array_id) if job.array_index else None
+    if first is not None:
+        record_event(session, first, message=end_of_member(attempt), now=now)
+
+
+def stop_led(session: Session, job: Job, *, now: datetime) -> None:
+    """Stop the members that served the first one, which has succeeded; they have so, too."""
+    is_other = Job.array_id == job.array_id, Job.id != job.id
+    reason = Reason.FIRST_MEMBER_ENDED
+    _stop_running(session, is_other, reason, "The first member has succeeded.", now=now)
+    _stop_waiting(session, is_other, now=now)
+
+
+def end_of_member(attempt: Attempt) -> str:
+    """Return how a member has ended, with its rank and appliance."""
+    who = f"Member {attempt.job.array_index} ({attempt.appliance.name})"
+    cause = attempt.message.rstrip(".")
+    if attempt.reason is Reason.EXIT_CODE and attempt.exit_code is not None:
+        cause = f"exit code {attempt.exit_code}"
+    if attempt.state is AttemptState.FAILED:
+        return f"{who} failed: {cause}."
+    if attempt.state is AttemptState.LOST:
+        return f"{who} was lost: {cause}."
+    if cause.startswith("Stopped "):
+        return f"{who} was s{cause[1:]}."
+    return f"{who} ended."
+
+
 def _stop_running(
-    session: Session, is_other: Collection[ColumnElement[bool]], reason: Reason
+    session: Session,
+    is_other: Collection[ColumnElement[bool]],
+    reason: Reason,
+    cause: str,
+    *,
+    now: datetime,
 ) -> None:
     running = select(Attempt).where(
         Attempt.job_id == Job.id,
@@ -96,12 +146,19 @@ def _stop_running(
         Attempt.stop_reason.is_(None),
         *is_other,
     )
+    message = shorten(f"Stopped: {cause[:1].lower()}{cause[1:]}")
+    values = {"stop_reason": reason, "message": message}
     stopping = [
-        other.appliance_id
+        other
         for other in session.scalars(running.order_by(Attempt.id)).unique().all()
-        if move_attempt(session, other.id, other.state, expected={other.state}, stop_reason=reason)
+        if move_attempt(session, other.id, other.state, expected={other.state}, **values)
     ]
-    bump_generations(session, set(stopping))
+    for other in stopping:
+        # Pages show why while its container stops.
+        state = JobState(other.state.value)
+        if move_job(session, other.job_id, state, expected={state}, message=message):
+            record_event(session, other.job, message=cause, now=now)
+    bump_generations(session, {other.appliance_id for other in stopping})
 
 
 def _stop_waiting(

@@ -50,6 +50,9 @@ class QueueSettings:
         isolation_between_users: the weakest mode in which jobs of different users share a GPU;
             None is the default of `jobqueue.partitions.isolation`.
         isolation_between_projects: likewise, of different projects.
+        allows_gang_egress: whether members of gangs with a private network also reach the outside.
+        allows_host_network: whether jobs may use the appliance's network and RDMA devices.
+        encrypts_gang_networks: whether gangs' packets are encrypted within a site, too.
     """
 
     placement_policy: str = DEFAULT_POLICY
@@ -61,6 +64,9 @@ class QueueSettings:
     ordering: OrderSettings = field(default_factory=OrderSettings)
     isolation_between_users: PartitionMode | None = None
     isolation_between_projects: PartitionMode | None = None
+    allows_gang_egress: bool = False
+    allows_host_network: bool = False
+    encrypts_gang_networks: bool = False
 
     @property
     def isolation(self) -> IsolationRules:
@@ -91,6 +97,9 @@ def settings_of(session: Session, tenant_id: str) -> QueueSettings:
         ordering=msgspec.convert(row.ordering or {}, OrderSettings),
         isolation_between_users=row.isolation_between_users,
         isolation_between_projects=row.isolation_between_projects,
+        allows_gang_egress=row.allows_gang_egress,
+        allows_host_network=row.allows_host_network,
+        encrypts_gang_networks=row.encrypts_gang_networks,
     )
 
 
@@ -125,7 +134,7 @@ def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator
     targets = [mount.target for mount in mounts]
     for mount in mounts:
         source, target = mount.source, mount.target
-        if not _is_clean(source) or not _is_clean(target) or target == "/":
+        if not is_clean_path(source) or not is_clean_path(target) or target == "/":
             yield (
                 f"{source!r} at {target!r}: enter absolute paths without '..', such as "
                 "'/data/images' at '/data'."
@@ -169,7 +178,7 @@ def _root_errors(roots: Sequence[str]) -> Iterator[tuple[str, str]]:
     if len(roots) > MAX_ROOTS:
         yield "data_roots", f"There are {len(roots)} data roots; use at most {MAX_ROOTS}."
     for place, path in enumerate(roots):
-        if not _is_clean(path):
+        if not is_clean_path(path):
             yield "data_roots", f"{path!r} is not an absolute path without '..'."
         elif path == "/" or any(
             _is_in(path, folder) or _is_in(folder, path) for folder in FORBIDDEN if folder != "/"
@@ -180,7 +189,8 @@ def _root_errors(roots: Sequence[str]) -> Iterator[tuple[str, str]]:
                 yield "data_roots", f"{other!r} and {path!r} overlap; remove one."
 
 
-def _is_clean(path: str) -> bool:
+def is_clean_path(path: str) -> bool:
+    """Return whether a path is absolute, printable, and without `..` or needless parts."""
     parts = PurePosixPath(path)
     return (
         parts.is_absolute()

@@ -14,7 +14,9 @@ from core.spec import limit_errors
 from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.framework_requests import framework_errors
 from jobqueue.jobs.health_checks import health_check_errors
+from jobqueue.jobs.network_requests import network_errors
 from jobqueue.jobs.slice_requests import is_slice_request, slice_errors, slice_problem
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.gangs import capacity
@@ -24,6 +26,7 @@ from jobqueue.placement.views import ApplianceView, JobView
 from protocol.job_spec import (
     MAX_PORT,
     MIN_IDLE_SECONDS,
+    DatasetMount,
     FailureClass,
     HealthCheck,
     JobKind,
@@ -39,6 +42,7 @@ MAX_NAME_LENGTH = 100
 MAX_TEXT_LENGTH = 64 * 1024
 MAX_PATH_LENGTH = 300
 
+_SYSTEM_FOLDERS = frozenset({"dev", "proc", "sys"})
 _PORT_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?")
 _LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
@@ -47,6 +51,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PARTS: Mapping[str, Any] = {
     "kind": JobKind,
     "mounts": list[Mount],
+    "datasets": list[DatasetMount],
     "ports": list[Port],
     "health_check": HealthCheck | None,
 }
@@ -104,6 +109,7 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
     ledger = Ledger(able, now=now)
     if not able:
         return
+    _check_staging(job, able)
     # A job that names no profile gets a whole GPU where no slice suffices.
     has_choice = job.slice_need is not None and not job.slice_need.profile
     for wanted in (job, whole_gpu_for(job)) if has_choice else (job,):
@@ -129,6 +135,17 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
         code="exceeds_every_appliance",
         errors=_excesses(job, able),
     )
+
+
+def _check_staging(job: JobView, able: Sequence[ApplianceView]) -> None:
+    """Raise `InvalidInputError` if no agent fetches the datasets of a job."""
+    if not job.datasets or any(view.can_stage for view in able):
+        return
+    named = able[0].name if len(able) == 1 else "None of the appliances"
+    verb = "fetches no datasets" if len(able) == 1 else "fetches datasets"
+    problem = f"{named} {verb}. A newer agent with [datasets] in its configuration does."
+    message = f"The job {job.name!r} can't be submitted. {problem}"
+    raise InvalidInputError(message, code="no_dataset_cache", errors={"datasets": [problem]})
 
 
 def _check_gang(job: JobView, ledger: Ledger, large: Mask) -> None:
@@ -163,6 +180,8 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _idle_errors(request)
     yield from _service_errors(request)
     yield from _gang_errors(request)
+    yield from network_errors(request)
+    yield from framework_errors(request)
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -196,6 +215,30 @@ def _container_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     if request.time_limit_seconds and request.kind is JobKind.SERVICE:
         yield "time_limit_seconds", "A service runs until it is stopped; remove the time limit."
     yield from (("ports", error) for error in _port_errors(request.ports))
+    yield from (("outputs", error) for error in _output_errors(request))
+
+
+def _output_errors(request: JobRequest) -> Iterator[str]:
+    others = [mount.target for mount in request.mounts]
+    others += [mount.target for mount in request.datasets]
+    seen: list[str] = []
+    for path in request.outputs:
+        parts = path.split("/")[1:]
+        is_plain = bool(parts) and not any(part in {"", ".", ".."} for part in parts)
+        if not path.startswith("/") or not path.isprintable() or not is_plain:
+            yield f"{path!r} is not the absolute path of a folder; enter one such as '/results'."
+        elif len(path) > MAX_PATH_LENGTH:
+            yield f"{path[:50]!r}... has more than {MAX_PATH_LENGTH} characters; shorten it."
+        elif parts[0] in _SYSTEM_FOLDERS:
+            yield f"{path!r} is a folder of the system; use one such as '/results'."
+        elif near := next((other for other in (*seen, *others) if _overlap(path, other)), None):
+            yield f"{path!r} overlaps {near!r}; use folders that contain no other."
+        seen.append(path)
+
+
+def _overlap(path: str, other: str) -> bool:
+    path, other = f"{path.rstrip('/')}/", f"{other.rstrip('/')}/"
+    return path.startswith(other) or other.startswith(path)
 
 
 def _port_errors(ports: Sequence[Port]) -> Iterator[str]:

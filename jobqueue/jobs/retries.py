@@ -18,7 +18,15 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobqueue.fairshare.settings import OrderPolicy
-from jobqueue.jobs.gangs import attempts_to_count, settle_members, stands_together
+from jobqueue.jobs.gangs import (
+    ENDED_WITH_FIRST,
+    attempts_to_count,
+    is_led,
+    note_end,
+    settle_members,
+    stands_together,
+    stop_led,
+)
 from jobqueue.jobs.preemptions import end_text
 from jobqueue.jobs.quarantine import is_start_fault
 from jobqueue.jobs.queue_settings import settings_of
@@ -39,7 +47,8 @@ PREEMPTED_PAUSE = timedelta(seconds=30)
 DESCRIPTIONS: Mapping[FailureClass, str] = {
     FailureClass.EXIT: "The command exited with an error or was killed.",
     FailureClass.OUT_OF_MEMORY: "The container used more memory than it requested.",
-    FailureClass.START: "The image could not be pulled, or the container could not be started.",
+    FailureClass.START: "The image could not be pulled, the data not fetched, or the container not "
+    "started.",
     FailureClass.APPLIANCE: "The appliance was lost.",
 }
 _CLASSES: Mapping[Reason, FailureClass] = {
@@ -47,7 +56,9 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.SIGNAL: FailureClass.EXIT,
     Reason.OUT_OF_MEMORY: FailureClass.OUT_OF_MEMORY,
     Reason.START_FAILED: FailureClass.START,
+    Reason.DATA_UNAVAILABLE: FailureClass.START,
     Reason.GPU_SLICE_FAILED: FailureClass.START,
+    Reason.NETWORK_FAILED: FailureClass.START,
     Reason.GPU_FAULT_OF_NEIGHBOR: FailureClass.EXIT,
     Reason.INVALID_JOB: FailureClass.START,
     Reason.IMAGE_NOT_FOUND: FailureClass.START,
@@ -78,6 +89,10 @@ def end_job(
         values: its other columns then.
         now: the time.
     """
+    if attempt.stop_reason is Reason.FIRST_MEMBER_ENDED:
+        # Also if its appliance was lost while it stopped.
+        to, values = JobState.SUCCEEDED, {**values, "reason": Reason.NONE}
+        values |= {"message": ENDED_WITH_FIRST}
     job, reason = attempt.job, values["reason"]
     # A user may request a stop at the same moment, and other members of its gang may end: from here
     # on that waits.
@@ -90,6 +105,8 @@ def end_job(
     retry = _next_try(session, job, attempt, reason, now=now)
     if stands_together(job):
         retry = _with_members(session, attempt, reason, retry, now=now)
+    elif job.nodes > 1 and to is not JobState.SUCCEEDED and attempt.stop_reason is None:
+        note_end(session, attempt, now=now)
     if not retry:
         move_job(session, job.id, to, **values)
         record_event(session, job, message=values["message"], now=now)
@@ -133,9 +150,11 @@ def _with_members(
     if attempt.stop_reason is Reason.GANG_RESTARTED and attempt.job.stop_requested_at is None:
         return f"Attempt {attempt.number} stopped with the other members; queued again.", _NO_PAUSE
     has_succeeded = attempt.state is AttemptState.SUCCEEDED
-    if attempt.stop_reason is Reason.MEMBER_ENDED or (
-        has_succeeded and (retry is None or reason not in _QUEUED_AGAIN)
-    ):
+    if attempt.stop_reason in {Reason.MEMBER_ENDED, Reason.FIRST_MEMBER_ENDED}:
+        return None
+    if has_succeeded and (retry is None or reason not in _QUEUED_AGAIN):
+        if is_led(attempt.job) and attempt.job.array_index == 0:
+            stop_led(session, attempt.job, now=now)
         return None
     restarts = settle_members(session, attempt, may_restart=retry is not None, now=now)
     return retry if restarts else None

@@ -5,11 +5,12 @@ next *version* of the job when there is nothing to read. All followers share the
 logs have grown by, read with the versions.
 """
 
+import json
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self, cast
 
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import Row, Select, Text, func, select, type_coerce
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError, NotFoundError
@@ -206,6 +207,7 @@ def _statement(job_ids: Collection[str]) -> Select[Any]:
             Attempt.log_bytes,
             Attempt.log_state,
             Attempt.log_is_full,
+            type_coerce(Attempt.staging, Text).label("staging"),
         )
         .outerjoin(latest, latest.c.job_id == Job.id)
         .outerjoin(
@@ -227,6 +229,7 @@ def _state(row: Row[Any]) -> dict[str, Any]:
         "is_stopping": row.stop_requested_at is not None and not row.state.is_final,
         "attempt_number": row.attempt_number or 0,
         "attempt_state": attempt_state.value if attempt_state else "",
+        "staging": json.loads(row.staging) if row.staging else None,
         "log_is_full": bool(row.log_is_full),
         "log_is_deleted": row.log_state is LogState.DELETED,
     }

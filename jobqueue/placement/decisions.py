@@ -47,6 +47,8 @@ class Decision:
         victims: the running jobs that must stop for it, by id.
         is_trial: whether its start shows if the appliance can leave its quarantine.
         guarantor: the project for whose guarantee the victims stop; "" if not for one.
+        cached_bytes: how much of its datasets the appliance had.
+        dataset_bytes: the size of its datasets.
     """
 
     job_id: str
@@ -60,6 +62,8 @@ class Decision:
     victims: Sequence[str] = ()
     is_trial: bool = False
     guarantor: str = ""
+    cached_bytes: int = 0
+    dataset_bytes: int = 0
 
 
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:

@@ -44,6 +44,7 @@ class Explanation:
         queue_length: how many jobs wait.
         decision: what placement decides for it now.
         needs: what would have to free up, on the appliance where the least is missing.
+        data: which appliances have the most of its datasets; "" without any.
         expected_start_at: by time limits; None if that can't be told.
         assumption: what is taken for granted about a job that is not submitted.
         parts: what its points are the sum of, where the queue is ordered by points.
@@ -56,6 +57,7 @@ class Explanation:
     queue_length: int
     decision: Decision
     needs: str
+    data: str = ""
     expected_start_at: datetime | None
     assumption: str = ""
     parts: Sequence[Part] = ()
@@ -98,6 +100,7 @@ def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Expl
                 queue_length=len(jobs),
                 decision=decision,
                 needs=_needs(planner, job) if may_start else "",
+                data=planner.data.summary(job.datasets, planner.feasible(job.shape)[0]),
                 expected_start_at=snapshot.now if is_starting else None,
             )
     starts = _expected_starts(planner, waiting, set(explanations))

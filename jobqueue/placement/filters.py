@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from core.quantities import format_size
-from jobqueue.executors.abilities import limit_of
+from jobqueue.executors.abilities import Need, limit_of
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
 from jobqueue.placement.views import JobShape
@@ -20,6 +20,7 @@ from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
 
 MAX_EXAMPLES = 3
+NETWORK_NEEDS = frozenset({Need.GANG_NETWORK, Need.HOST_NETWORK, Need.RDMA})
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +183,19 @@ def _limit_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     return limit_of(ledger.views[place].executors, shape.needs, has_gpus=bool(shape.gpus))
 
 
+def _unable(ledger: Ledger, shape: JobShape) -> Mask:
+    wanted = shape.needs & NETWORK_NEEDS
+    if not wanted:
+        return np.zeros(ledger.size, np.bool_)
+    unable = (not wanted.isdisjoint(view.missing) for view in ledger.views)
+    return np.fromiter(unable, np.bool_, ledger.size)
+
+
+def _unable_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    missing = ledger.views[place].missing
+    return next(missing[need] for need in sorted(shape.needs & missing.keys()))
+
+
 def _too_few_usable(ledger: Ledger, shape: JobShape) -> Mask:
     usable = np.count_nonzero(ledger.eligible(shape) & ledger.usable, axis=0)
     is_too_small: Mask = shape.gpus > usable
@@ -329,6 +343,25 @@ FEASIBLE: Sequence[Filter] = (
         lambda *_: "has no executor",
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
+    Filter(
+        "no_dataset_cache",
+        lambda ledger, shape: (
+            ~ledger.can_stage if Need.DATASETS in shape.needs else np.zeros(ledger.size, np.bool_)
+        ),
+        lambda *_: (
+            "its agent fetches no datasets; update it, or set cache_dir in its configuration"
+        ),
+    ),
+    Filter("network_missing", _unable, _unable_fact),
+    Filter(
+        "no_result_upload",
+        lambda ledger, shape: (
+            ~ledger.keeps_results
+            if Need.OUTPUTS in shape.needs
+            else np.zeros(ledger.size, np.bool_)
+        ),
+        lambda *_: "its agent keeps no results; update it, or enable [results] in its file",
+    ),
     CHOSEN[1],
     *TOTALS,
     Filter(

@@ -3,7 +3,8 @@
 A waiting gang holds nothing, so no two gangs can wait for what the other holds. The first gangs of
 the queue are protected like single jobs: the appliances on which they fit first are reserved, and
 later jobs are backfilled around that. Members go to one appliance if they fit there, else to one
-NVLink domain, else to one site, else anywhere; each time to as few appliances as possible.
+NVLink domain, else to one site, else anywhere; each time to as few appliances as possible, and of
+these to the ones with more of the data.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,9 +14,11 @@ from datetime import datetime
 import msgspec
 import numpy as np
 
+from jobqueue.executors.abilities import Need
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import apply_filters, most_relevant_first
 from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
+from jobqueue.placement.networks import Reach
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.preemption import Rules, stoppable_jobs, victims_at
 from jobqueue.placement.quotas import Verdict
@@ -86,23 +89,49 @@ def capacity(ledger: Ledger, shape: JobShape, places: Mask, *, is_usable: bool =
     return int(counts[places].sum())
 
 
-def choose_places(ledger: Ledger, counts: Ints, nodes: int) -> Places | None:
+def choose_places(
+    ledger: Ledger,
+    counts: Ints,
+    nodes: int,
+    levels: Ints | None = None,
+    *,
+    is_connected: bool = False,
+) -> Places | None:
     """Return the closest appliances for all members, or None if they don't fit.
 
     Args:
         ledger: has the sites and NVLink domains.
         counts: how many members fit on each appliance.
         nodes: the number of members.
+        levels: how much of the data each appliance has, by `DataLocality`; None without data.
+        is_connected: whether they need a private network, which not every appliance extends to
+            others.
     """
-    for groups in (np.arange(ledger.size), ledger.nvlink_domains, ledger.sites, None):
-        places = _in_one_group(counts, nodes, groups)
+    levels = np.zeros(ledger.size, np.int64) if levels is None else levels
+    sites = ledger.network_sites if is_connected else ledger.sites
+    for groups, reach in (
+        (np.arange(ledger.size), Reach.ALONE),
+        (ledger.nvlink_domains, Reach.SITE),
+        (sites, Reach.SITE),
+        (None, Reach.ANYWHERE),
+    ):
+        reaching = np.where(ledger.reach >= reach, counts, 0) if is_connected else counts
+        places = _in_one_group(reaching, nodes, groups, levels)
         if places is not None:
             return places
     return None
 
 
-def _in_one_group(counts: Ints, nodes: int, groups: Ints | None) -> Places | None:
-    """Return the places in the group that needs the fewest appliances, then the fullest one."""
+def is_connected(job: JobView) -> bool:
+    """Return whether the members of a gang need a private network."""
+    return Need.GANG_NETWORK in job.needs
+
+
+def _in_one_group(counts: Ints, nodes: int, groups: Ints | None, levels: Ints) -> Places | None:
+    """Return the places in the group that needs the fewest appliances.
+
+    Of several such groups, those in the one with more of the data, then in the fullest one.
+    """
     able = np.flatnonzero(counts > 0)
     if groups is None:
         groups = np.zeros(counts.size, np.int64)
@@ -110,23 +139,28 @@ def _in_one_group(counts: Ints, nodes: int, groups: Ints | None) -> Places | Non
     if not able.size:
         return None
     totals = np.bincount(groups[able], weights=counts[able])
-    best: tuple[int, float, Places] | None = None
+    best: tuple[int, int, float, Places] | None = None
     for group in np.flatnonzero(totals >= nodes).tolist():
-        places = _fewest(able[groups[able] == group], counts, nodes)
-        rank = (len(places), float(totals[group]))
-        if best is None or rank < best[:2]:
+        places = _fewest(able[groups[able] == group], counts, nodes, levels)
+        level = sum(int(levels[place]) for place in places)
+        rank = (len(places), -level, float(totals[group]))
+        if best is None or rank < best[:3]:
             best = (*rank, places)
-    return best and best[2]
+    return best and best[3]
 
 
-def _fewest(able: np.ndarray, counts: Ints, nodes: int) -> Places:
-    """Return the fewest of some places that hold all members; the last one is the fullest."""
-    ordered = able[np.argsort(-counts[able], kind="stable")]
+def _fewest(able: np.ndarray, counts: Ints, nodes: int, levels: Ints) -> Places:
+    """Return the fewest of some places that hold all members.
+
+    Of those that hold as many, the ones with more of the data come first; the last one is the
+    fullest of them.
+    """
+    ordered = able[np.lexsort((-levels[able], -counts[able]))]
     needed = int(np.searchsorted(np.cumsum(counts[ordered]), nodes)) + 1
     places = {int(place): int(counts[place]) for place in ordered[: needed - 1]}
     rest = nodes - sum(places.values())
     enough = [place for place in ordered[needed - 1 :].tolist() if counts[place] >= rest]
-    places[min(enough, key=lambda place: counts[place])] = rest
+    places[min(enough, key=lambda place: (-levels[place], counts[place]))] = rest
     return places
 
 
@@ -136,9 +170,14 @@ def _free_places(planner: Planner, job: JobView) -> Places | None:
     feasible, _ = planner.feasible(job.shape)
     candidates = feasible & ~ledger.on_trial & ~planner.kept_places(job)
     avoided = planner.failed_on(job)
+    levels = planner.data.levels(job.datasets) if job.datasets else None
     for is_healthy, mask in ((True, candidates & ~avoided), (False, candidates)):
         counts = np.where(mask, _free_members(ledger, job.shape, is_healthy=is_healthy), 0)
-        while (places := choose_places(ledger, counts, len(job.members))) is not None:
+        while (
+            places := choose_places(
+                ledger, counts, len(job.members), levels, is_connected=is_connected(job)
+            )
+        ) is not None:
             delaying = [place for place in places if _delays(planner, job, place, places[place])]
             if not delaying:
                 return places
@@ -170,15 +209,16 @@ def _assign(planner: Planner, job: JobView, places: Places) -> list[Decision]:
         member = msgspec.structs.replace(job, id=member_id, members=())
         gpus = ledger.pick_gpus(place, job.shape)
         planner.occupy(member, place, gpus)
-        view = ledger.views[place]
+        view, text = ledger.views[place], planner.data.sentence(job.datasets, place)
         decisions.append(
             Decision(
                 job_id=member_id,
                 action=Action.ASSIGN,
-                reason=f"All {len(ordered)} members fit on {names}.",
+                reason=f"All {len(ordered)} members fit on {names}.{text}",
                 appliance_id=view.id,
                 policy=Rule.GANG,
                 gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
+                **planner.data_of(job, place),
             )
         )
     return decisions
@@ -192,6 +232,8 @@ def wait_for_all(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
     if limit < nodes:
         reason = f"The appliances that accept jobs hold {limit} of the gang's {nodes} members."
         return Decision(job_id=job.id, action=Action.UNPLACED, reason=reason, rejections=rejections)
+    if is_connected(job) and (apart := _apart(ledger, job, feasible)):
+        return Decision(job_id=job.id, action=Action.UNPLACED, reason=apart, rejections=rejections)
     _, busy = apply_filters(planner.free_filters(job), ledger, job.shape, feasible)
     open_now = feasible & ~planner.kept_places(job)
     fitting = min(int(_free_members(ledger, job.shape)[open_now].sum()), nodes)
@@ -210,6 +252,28 @@ def wait_for_all(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
         rejections=most_relevant_first([*rejections, *busy]),
         victims=[victim.job_id for victim in victims],
         guarantor=guarantor,
+    )
+
+
+def _apart(ledger: Ledger, job: JobView, feasible: Mask) -> str:
+    """Return why the members of a gang could not reach each other even on idle appliances."""
+    shape = job.shape
+    counts = fitting_members(
+        shape,
+        gpus=ledger.eligible(shape) & ledger.usable,
+        cpus=ledger.cpus_total,
+        memory_bytes=ledger.memory_total,
+    )
+    counts = np.where(feasible, counts, 0)
+    if choose_places(ledger, counts, len(job.members), is_connected=True) is not None:
+        return ""
+    places = np.flatnonzero((counts > 0) & (ledger.reach < Reach.ANYWHERE))
+    example = ledger.views[int(places[0])].name if places.size else ""
+    return (
+        f"No site has room for all {len(job.members)} members, and the gang's private network does "
+        f"not reach beyond it: {example} has no public_address or no WireGuard."
+        if example
+        else ""
     )
 
 
@@ -244,17 +308,22 @@ def _earliest(
 ) -> tuple[datetime, Places] | None:
     """Return when and where all members fit, once running jobs have reached their limits."""
     ends = _Ends(ledger, job, open_places)
+
+    def _choose(index: int) -> Places | None:
+        counts = ends.members_at(index)
+        return choose_places(ledger, counts, len(job.members), is_connected=is_connected(job))
+
     last = len(ends.times) - 1
     first, beyond = 0, len(ends.times)
     while first < beyond:
         middle = (first + beyond) // 2
-        if choose_places(ledger, ends.members_at(middle), len(job.members)) is None:
+        if _choose(middle) is None:
             first = middle + 1
         else:
             beyond = middle
     if first > last:
         return None
-    places = choose_places(ledger, ends.members_at(first), len(job.members))
+    places = _choose(first)
     return None if places is None else (max(ends.times[first], now), places)
 
 
@@ -305,11 +374,11 @@ def _places_by_preemption(
     ]
     for place in stoppable[:MAX_EXAMINED]:
         counts[place] = _members_after_stops(planner, job, place, rules)
-    places = choose_places(ledger, counts, nodes)
+    places = choose_places(ledger, counts, nodes, is_connected=is_connected(job))
     for place in sorted(places or (), key=lambda place: counts[place] - unstopped[place]):
         fewer = counts.copy()
         fewer[place] = unstopped[place]
-        others = choose_places(ledger, fewer, nodes)
+        others = choose_places(ledger, fewer, nodes, is_connected=is_connected(job))
         if others is not None:
             counts, places = fewer, others
     victims: list[RunningJob] = []

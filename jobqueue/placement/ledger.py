@@ -71,7 +71,9 @@ class Ledger:
         self.cpus_free, self.memory_free = self.cpus_total.copy(), self.memory_total.copy()
         self.states = np.array([view.state.value for view in self.views], np.str_)
         self.drained: Mask = np.array([view.is_drained for view in self.views], np.bool_)
+        self.can_stage: Mask = np.array([view.can_stage for view in self.views], np.bool_)
         self.executes: Mask = np.array([bool(view.executors) for view in self.views], np.bool_)
+        self.keeps_results: Mask = np.array([view.keeps_results for view in self.views], np.bool_)
         self.quarantined: Mask = np.array([bool(view.quarantine) for view in self.views], np.bool_)
         self.on_trial: Mask = np.array([view.is_trial_due for view in self.views], np.bool_)
         self.failed: Mask = np.array([bool(view.failure) for view in self.views], np.bool_)
@@ -131,6 +133,16 @@ class Ledger:
     def sites(self) -> Ints:
         """The site of each appliance as a number; -1 where it is unknown."""
         return _numbered([view.site for view in self.views])
+
+    @cached_property
+    def network_sites(self) -> Ints:
+        """Likewise, where those of an unknown site are of one."""
+        return _numbered([view.site or " " for view in self.views])
+
+    @cached_property
+    def reach(self) -> Ints:
+        """How far the private network of a gang reaches from each appliance."""
+        return np.array([view.reach for view in self.views], np.int64)
 
     @cached_property
     def nvlink_domains(self) -> Ints:

@@ -12,10 +12,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import numpy as np
 
 from jobqueue.placement.backfill import Reservations
+from jobqueue.placement.data_locality import DataLocality, total_bytes
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import (
     FEASIBLE,
@@ -44,6 +46,7 @@ class Planner:
         self.snapshot = snapshot
         self.now = snapshot.now
         self.ledger = Ledger(snapshot.appliances, now=snapshot.now, isolation=snapshot.isolation)
+        self.data = DataLocality(self.ledger, snapshot.copies)
         self.reservations = Reservations(self.ledger)
         self.reserved = ReservedTimes(self.ledger, snapshot)
         self._policy = POLICIES[snapshot.policy](self.ledger, snapshot)
@@ -237,6 +240,7 @@ class Planner:
         for avoided in (self.failed_on(job), self.ledger.on_trial):
             if avoided.any():
                 tiers = [*(tier & ~avoided for tier in tiers), *(tier & avoided for tier in tiers)]
+        tiers = self.data.split(tiers, job.datasets)
         bound = self.ledger.index.get(job.bound_to or "")
         # A place where a job would delay an earlier one is not tried again for that shape.
         barred = self._barred.setdefault(
@@ -250,7 +254,7 @@ class Planner:
                 else:
                     place, gpus = self._policy.choose(job.shape, candidates)
                 if not self.reservations.would_delay(job, place, gpus, now=self.now):
-                    skips = has_tiers and tier is tiers[0] and bool((free & ~is_healthy).any())
+                    skips = has_tiers and bool(is_healthy[place] and (free & ~is_healthy).any())
                     return place, gpus, skips
                 barred[place], candidates[place] = True, False
         return None
@@ -288,14 +292,22 @@ class Planner:
         return Decision(
             job_id=job.id,
             action=Action.ASSIGN,
-            reason=reason,
+            reason=f"{reason}{self.data.sentence(job.datasets, place)}",
             appliance_id=view.id,
             policy=policy,
             gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
             gpu_slice=gpu_slice,
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
+            **self.data_of(job, place),
         )
+
+    def data_of(self, job: JobView, place: int) -> dict[str, Any]:
+        """Return the fields of a decision about the data of a job on an appliance."""
+        if not job.datasets:
+            return {}
+        cached = int(self.data.cached_bytes(job.datasets)[place])
+        return {"cached_bytes": cached, "dataset_bytes": total_bytes(job.datasets)}
 
     def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
         rule = Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED

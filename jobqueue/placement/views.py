@@ -5,7 +5,7 @@ dataclasses. A GPU's capacity is `WHOLE_GPU` thousandths, of which slices take s
 clusters also have jobs that request thousandths without a slice.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -14,6 +14,7 @@ import msgspec
 
 from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import IsolationRules
+from jobqueue.placement.networks import Reach
 from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest
 from jobqueue.projects.guarantees import QuotaKey
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice
@@ -88,6 +89,10 @@ class ApplianceView:
         is_trial_due: whether a single job may start there in spite of that.
         last_used_at: when a job was last placed on it.
         nvlink_domain: which appliances its NVLinks reach; "" for none besides itself.
+        can_stage: whether its agent fetches datasets.
+        missing: the needs of jobs' networks that it can't meet, and why.
+        reach: where its members of a gang with a private network may have others.
+        keeps_results: whether its agent uploads the output folders of jobs.
     """
 
     id: str
@@ -106,6 +111,10 @@ class ApplianceView:
     last_used_at: datetime | None = None
     site: str = ""
     nvlink_domain: str = ""
+    can_stage: bool = False
+    missing: Mapping[Need, str] = field(default_factory=dict)
+    reach: Reach = Reach.ANYWHERE
+    keeps_results: bool = False
 
     def models_of(self, gpu_uuids: Sequence[str]) -> list[str]:
         """Return the models of some of its GPUs."""
@@ -147,6 +156,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         points: more come first, whatever the place in the queue.
         nodes: the size of its gang; 1 for any other job.
         members: of a gang, the jobs that start together, the first of which it is itself.
+        datasets: the versions that it reads, id and bytes.
     """
 
     id: str
@@ -175,6 +185,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     project_id: str | None = None
     nodes: int = 1
     members: Sequence[str] = ()
+    datasets: Sequence[tuple[str, int]] = ()
 
     @property
     def shape(self) -> JobShape:
@@ -316,6 +327,7 @@ class Snapshot:
         workload: shapes of usual jobs and how frequent they are, for `least_fragmentation`.
         projects: of the tenant, if any has quotas.
         isolation: which jobs may share a GPU.
+        copies: the cached bytes of versions of datasets, by version and appliance.
     """
 
     now: datetime
@@ -328,3 +340,4 @@ class Snapshot:
     reservations: Sequence[ReservationView] = ()
     projects: Sequence[ProjectView] = ()
     isolation: IsolationRules = field(default_factory=IsolationRules)
+    copies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.ids import new_id
 from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
+from jobqueue.dispatch.cached_copies import cached_copies
 from jobqueue.dispatch.queue_order import placement_order, queue_order, with_jobs
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import job_view, slice_need
@@ -78,7 +79,9 @@ def explain_new(
     snapshot = with_jobs(session, tenant_id, snapshot, ids[:MAX_BEFORE], order)
     models = models_of(snapshot.appliances)
     views = [_new_view(job, models, order.points.get(job.id, 0.0)) for job in jobs]
-    explanations = explain_jobs(replace(snapshot, jobs=[*snapshot.jobs, *views]), list(new))
+    copies = {**snapshot.copies, **cached_copies(session, tenant_id, views)}
+    queue = replace(snapshot, jobs=[*snapshot.jobs, *views], copies=copies)
+    explanations = explain_jobs(queue, list(new))
     unread = len(ids) - len(snapshot.jobs)
     errors = forecast_errors(session, tenant_id, now=now)
     last = snapshot.jobs[-1].order if unread and snapshot.jobs else None

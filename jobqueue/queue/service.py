@@ -27,6 +27,7 @@ from jobqueue.jobs.dependencies import (
 )
 from jobqueue.jobs.end_notices import notify_errors
 from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
+from jobqueue.jobs.network_requests import permission_errors
 from jobqueue.jobs.queue_settings import mount_errors, settings_of
 from jobqueue.jobs.requests import check_capacity, check_request
 from jobqueue.jobs.transitions import record_event
@@ -35,6 +36,7 @@ from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
 from jobqueue.queue.container_policies import policy_for_job
+from jobqueue.queue.dataset_use import resolve_datasets
 from jobqueue.states import WAITING, JobState, Reason
 from protocol.job_spec import JobRequest
 from tenants.models import User
@@ -146,9 +148,12 @@ def checked_job(
         InvalidInputError: names every invalid field; or no appliance is large enough.
     """
     tenant_id = scope.require_tenant()
-    roots = settings_of(session, tenant_id).data_roots
-    errors = [("mounts", error) for error in mount_errors(request.mounts, roots)]
+    settings = settings_of(session, tenant_id)
+    errors = [("mounts", error) for error in mount_errors(request.mounts, settings.data_roots)]
+    errors += permission_errors(request, settings)
     errors += notify_errors(session, tenant_id, request.notify)
+    staged, dataset_errors = resolve_datasets(session, tenant_id, request)
+    errors += dataset_errors
     policy = None
     try:
         policy = policy_for_job(session, tenant_id, request.container_policy)
@@ -174,7 +179,7 @@ def checked_job(
     )
     check_request(request, (*errors, *missing_jobs), scope=scope)
     checked = replace(request, name=request.name.strip(), container_policy=policy)
-    values = msgspec.to_builtins(checked)
+    values = msgspec.to_builtins(checked) | {"datasets": staged}
     job = Job(
         **{name: value for name, value in values.items() if name not in _NOT_STORED},
         kind=request.kind,

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from protocol.job_spec import GIB, FailureClass, JobKind, JobRequest, Port
+from protocol.gangs import Framework
+from protocol.job_spec import GIB, FailureClass, JobKind, JobRequest, OnMemberLoss, Port
 
 _PYTORCH = "pytorch/pytorch:2.5.1-cuda12.4-cudnn9-runtime"
 _HOUR = 3600
@@ -89,6 +90,27 @@ SHIPPED = (
             memory_bytes=64 * GIB,
             shared_memory_bytes=16 * GIB,
             working_dir="/workspace",
+            max_retries=2,
+            retry_on=[FailureClass.START.value, FailureClass.APPLIANCE.value],
+        ),
+    ),
+    ShippedTemplate(
+        name="pytorch-several-appliances",
+        description="Distributed training on several appliances, with a process for each GPU. "
+        "Enter an image with your script, or mount it in the working directory.",
+        request=JobRequest(
+            name="pytorch-several-appliances",
+            image=_PYTORCH,
+            command=["torchrun", "train.py"],
+            env={"NCCL_DEBUG": "WARN"},
+            gpus=8,
+            cpus=32.0,
+            memory_bytes=256 * GIB,
+            shared_memory_bytes=64 * GIB,
+            working_dir="/workspace",
+            nodes=2,
+            framework=Framework.TORCH.value,
+            on_member_loss=OnMemberLoss.RESTART.value,
             max_retries=2,
             retry_on=[FailureClass.START.value, FailureClass.APPLIANCE.value],
         ),

@@ -3,6 +3,7 @@
 from typing import Any
 
 _ID = "01998c5e-3c2a-7b1e-9f6d-2a4b8c0d1e2f"
+_DIGEST = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
 _GIB = 1024**3
 _SAVED_REPORT = {
     "name": "Monthly GPU time",
@@ -83,6 +84,19 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ]
     },
     "DrainRequestSchema": {"wait_seconds": 3600},
+    "PrefetchRequestSchema": {
+        "version": 0,
+        "appliance": "",
+        "labels": {"pool": "train"},
+        "is_pinned": False,
+        "schedule": "0 2 * * *",
+        "time_zone": "Europe/Oslo",
+    },
+    "DataSettingsSchema": {
+        "results_connection_id": _ID,
+        "results_retention_days": 90,
+        "allows_peers": True,
+    },
     "CleanupPoliciesSchema": {"policies": [{"site": "", "image_days": 30, "disk_percent": 85}]},
     "BulkRequestSchema": {
         "appliance_ids": [_ID],
@@ -160,6 +174,22 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "layout": ["3g.40gb", "1g.10gb", "1g.10gb"],
         "may_change_layout": True,
     },
+    "AnnouncementSchema": {"sha256s": [_DIGEST]},
+    "ConnectionRequestSchema": {
+        "name": "minio",
+        "url": "s3://acme-data",
+        "endpoint_url": "https://minio.acme.example",
+        "region": "us-east-1",
+        "access_key_id": "vedette",
+        "secret_access_key": "a secret",
+    },
+    "DatasetChangeSchema": {"name": "imagenet-2012", "description": "1.28 million images"},
+    "DatasetRequestSchema": {
+        "name": "imagenet-2012",
+        "description": "1.28 million images",
+        "source_url": "s3://acme-data/imagenet",
+    },
+    "VersionRequestSchema": {"appliance_id": _ID},
     "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},

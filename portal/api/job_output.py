@@ -6,12 +6,14 @@ from typing import Any
 from flask import Response
 from marshmallow import Schema, fields, validate
 
+from jobqueue.gangs.description import FrameworkDescription, framework_description
 from jobqueue.queue.service import get_job
 from jobqueue.usage.efficiency import Efficiency
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import StrictSchema
 from portal.context import current_scope, database, now, portal
 from portal.presenters.jobs import efficiency_of, job_usage, log_page, raw_log
+from protocol.gangs import Framework, JobNetwork
 from protocol.logs import Stream
 
 job_output = APIBlueprint("Job output", "/jobs", "Logs of jobs, and what they use.")
@@ -104,6 +106,34 @@ class BottleneckSchema(Schema):
     evidence = fields.List(fields.Nested(EvidenceSchema))
 
 
+class MemberSchema(Schema):
+    """A member of a gang, as the others reach it."""
+
+    rank = fields.Integer()
+    name = fields.String(metadata={"description": "Its host name in a private network."})
+    address = fields.String(metadata={"description": "Empty while it is not known."})
+    appliance_id = fields.String(metadata={"description": "Empty while it has none."})
+
+
+class VariableSchema(Schema):
+    """An environment variable, and why a member gets it."""
+
+    name = fields.String()
+    value = fields.String(metadata={"description": "Empty for a secret of the job."})
+    reason = fields.String()
+
+
+class FrameworkSchema(Schema):
+    """What a job gets for its framework; members and variables once it is placed."""
+
+    framework = fields.Enum(Framework, by_value=True)
+    network = fields.Enum(JobNetwork, by_value=True)
+    rank = fields.Integer(metadata={"description": "0 is the first member."})
+    size = fields.Integer(metadata={"description": "Members of its gang; 1 without one."})
+    members = fields.List(fields.Nested(MemberSchema))
+    variables = fields.List(fields.Nested(VariableSchema))
+
+
 class GPUTimeSchema(Schema):
     """The time that GPUs were allocated and used; the ratio is null if not measured."""
 
@@ -192,3 +222,10 @@ def usage(job_id: str) -> dict[str, Any]:
 def efficiency(job_id: str) -> Efficiency:
     """Return how well a job uses what it holds, with advice."""
     return efficiency_of(job_id)
+
+
+@job_output.operation("GET", "/<job_id>/framework", answer=FrameworkSchema)
+def framework(job_id: str) -> FrameworkDescription:
+    """Return the members of a job's gang, and the variables that its framework gets, with why."""
+    with database() as session:
+        return framework_description(session, get_job(session, current_scope(), job_id))

@@ -80,6 +80,9 @@ class ExplanationSchema(Schema):
     position = fields.Integer(allow_none=True)
     queue_length = fields.Integer(allow_none=True)
     needs = fields.String(metadata={"description": "What would have to free up."})
+    data = fields.String(
+        metadata={"description": "Which appliances have the most of its datasets in their caches."}
+    )
     expected_start_at = fields.AwareDateTime(
         allow_none=True, metadata={"description": "By time limits; null if it can't be estimated."}
     )
@@ -262,7 +265,15 @@ def _explained(
         nothing = dict.fromkeys(("appliance_id", "position", "queue_length", "expected_start_at"))
         points = {"points": 0.0, "parts": [], "rank": None, "user_count": 0, "past_errors": None}
         shown = {"is_pending": is_pending, "reason": message}
-        return {**shown, "needs": "", "rejections": [], "assumption": "", **nothing, **points}
+        return {
+            **shown,
+            "needs": "",
+            "data": "",
+            "rejections": [],
+            "assumption": "",
+            **nothing,
+            **points,
+        }
     decision = explanation.decision
     return {
         "is_pending": decision.action is not Action.ASSIGN,
@@ -271,6 +282,7 @@ def _explained(
         "position": explanation.position,
         "queue_length": explanation.queue_length,
         "needs": explanation.needs,
+        "data": explanation.data,
         "expected_start_at": explanation.expected_start_at,
         "past_errors": explanation.past_errors,
         "points": explanation.points,

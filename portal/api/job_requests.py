@@ -10,7 +10,7 @@ from jobqueue.queue.applying import MAX_JOBS
 from portal.api.json_schema import file_schema
 from portal.api.schemas import StrictSchema
 from portal.api.spec_schemas import request_schema
-from protocol.job_spec import HealthCheck, JobRequest, Mount, Port
+from protocol.job_spec import DatasetMount, HealthCheck, JobRequest, Mount, Port
 
 _FILE_DESCRIPTION = "A job for `vedette job apply`."
 
@@ -27,7 +27,16 @@ class HealthCheckSchema(request_schema(HealthCheck)):  # type: ignore[misc] # a 
     """A check of a service; it is restarted after `max_failures` in a row."""
 
 
-SCHEMAS = {Mount: MountSchema, Port: PortSchema, HealthCheck: HealthCheckSchema}
+class DatasetMountSchema(request_schema(DatasetMount)):  # type: ignore[misc] # a class made at run time
+    """A dataset in the container, which is fetched before the job starts."""
+
+
+SCHEMAS = {
+    Mount: MountSchema,
+    DatasetMount: DatasetMountSchema,
+    Port: PortSchema,
+    HealthCheck: HealthCheckSchema,
+}
 
 
 class JobRequestSchema(request_schema(JobRequest, SCHEMAS)):  # type: ignore[misc] # a class made at run time

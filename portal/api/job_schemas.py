@@ -40,6 +40,16 @@ class SliceSchema(Schema):
     )
 
 
+class StagingSchema(Schema):
+    """How far the data of an attempt is, before it starts."""
+
+    staged_bytes = fields.Integer(metadata={"description": "With what was cached."})
+    total_bytes = fields.Integer()
+    remaining_seconds = fields.Float(
+        allow_none=True, metadata={"description": "By the rate of the last minute; null: unknown."}
+    )
+
+
 class AttemptSchema(Schema):
     """One attempt to run a job on an appliance, with its placement."""
 
@@ -55,6 +65,11 @@ class AttemptSchema(Schema):
         SliceSchema, allow_none=True, metadata={"description": "Null for whole GPUs."}
     )
     placement = fields.Dict()
+    staging = fields.Nested(
+        StagingSchema,
+        allow_none=True,
+        metadata={"description": "While it waits for its data; null otherwise."},
+    )
     exit_code = fields.Integer(allow_none=True)
     bound_at = instant()
     assigned_at = instant()

@@ -110,6 +110,27 @@ class QueueSettingsSchema(StrictSchema):
         allow_none=True,
         metadata={"description": "Likewise for jobs of different projects; null adds nothing."},
     )
+    allows_gang_egress = fields.Boolean(
+        load_default=False,
+        metadata={
+            "description": "Whether members of gangs with a private network also have the "
+            "engine's bridge, by which they reach the outside."
+        },
+    )
+    allows_host_network = fields.Boolean(
+        load_default=False,
+        metadata={
+            "description": "Whether jobs may use the network and RDMA devices of the appliance: "
+            "for tenants that trust their users with its network."
+        },
+    )
+    encrypts_gang_networks = fields.Boolean(
+        load_default=False,
+        metadata={
+            "description": "Whether packets of gangs are encrypted within a site, too; between "
+            "sites they always are."
+        },
+    )
 
 
 def _settings(

@@ -6,18 +6,21 @@ from typing import Any
 from apispec import APISpec
 from werkzeug.routing import Map, Rule
 
+from portal.api.data_streams import DATA_PATHS, data_operations
 from tenants.permissions import Permission
 
-PATHS = ("/api/v1/jobs/{job_id}/follow", "/api/v1/jobs/{job_id}/files")
+_JOB_PATHS = ("/api/v1/jobs/{job_id}/follow", "/api/v1/jobs/{job_id}/files")
+PATHS = (*_JOB_PATHS, *DATA_PATHS)
 _TAR = {"application/x-tar": {"schema": {"type": "string", "format": "binary"}}}
 
 
 def add_streams(spec: APISpec) -> None:
     """Add the operations to the document."""
-    follow, files = (path.replace("{", "<").replace("}", ">") for path in PATHS)
+    follow, files = (path.replace("{", "<").replace("}", ">") for path in _JOB_PATHS)
     operations: dict[str, dict[str, Any]] = {
         follow: {"get": _FOLLOW},
         files: {"get": _FILES_OUT, "put": _FILES_IN},
+        **data_operations(),
     }
     for rule in Map([Rule(path, defaults={}) for path in operations]).iter_rules():
         spec.path(rule=rule, operations=operations[rule.rule], parameters=[])

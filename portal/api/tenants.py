@@ -79,6 +79,7 @@ class QuotaSchema(StrictSchema):
     max_receivers = _limit(MAX_COUNT)
     max_schedules = _limit(MAX_COUNT)
     max_dashboards = _limit(MAX_COUNT)
+    max_data_bytes = _limit(MAX_BYTES)
 
 
 class UseSchema(Schema):

@@ -94,6 +94,9 @@ class QueueSettingsForm(Form):
     isolation_between_projects = _isolation_field(
         "Jobs of different projects share a GPU by", "Default: as different users do"
     )
+    allows_gang_egress = BooleanField("Members reach the outside")
+    allows_host_network = BooleanField("Allow the appliance's network and RDMA")
+    encrypts_gang_networks = BooleanField("Encrypt within a site")
     policy = SelectField(
         "Next job by", choices=[SelectChoice(name, label) for name, label in ORDER_LABELS]
     )
@@ -118,6 +121,9 @@ class QueueSettingsForm(Form):
             ordering=self._ordering(),
             isolation_between_users=_mode(self.isolation_between_users.data),
             isolation_between_projects=_mode(self.isolation_between_projects.data),
+            allows_gang_egress=self.allows_gang_egress.data,
+            allows_host_network=self.allows_host_network.data,
+            encrypts_gang_networks=self.encrypts_gang_networks.data,
         )
 
     def _ordering(self) -> OrderSettings:

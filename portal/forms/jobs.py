@@ -47,11 +47,14 @@ from portal.forms.form import (
     TagsField,
 )
 from portal.time_zone import current_zone_name
+from protocol.gangs import Framework, JobNetwork
 from protocol.job_spec import FailureClass, JobKind, JobRequest, OnMemberLoss
 from protocol.notation import (
+    format_dataset,
     format_health_check,
     format_mount,
     format_port,
+    parse_dataset,
     parse_health_check,
     parse_mount,
     parse_port,
@@ -83,6 +86,21 @@ LOSS_CHOICES = [
     SelectChoice(OnMemberLoss.RESTART.value, "Restart all, as far as retries allow"),
     SelectChoice(OnMemberLoss.CONTINUE.value, "Continue without it"),
 ]
+FRAMEWORK_CHOICES = [
+    SelectChoice(Framework.NONE.value, "None"),
+    SelectChoice(Framework.TORCH.value, "PyTorch"),
+    SelectChoice(Framework.TENSORFLOW.value, "TensorFlow"),
+    SelectChoice(Framework.PADDLE.value, "PaddlePaddle"),
+    SelectChoice(Framework.JAX.value, "JAX"),
+    SelectChoice(Framework.MPI.value, "MPI"),
+    SelectChoice(Framework.RAY.value, "Ray"),
+]
+NETWORK_CHOICES = [
+    SelectChoice("", "Usual: private for a gang with a framework"),
+    SelectChoice(JobNetwork.BRIDGE.value, "The engine's bridge"),
+    SelectChoice(JobNetwork.GANG.value, "Private to the gang"),
+    SelectChoice(JobNetwork.HOST.value, "The appliance's"),
+]
 # What a job requests of the GPUs.
 WHOLE, PART, PROFILE = "whole", "part", "profile"
 GPU_CHOICES = [
@@ -107,7 +125,10 @@ SHAPE = (
 )
 # The folded parts of the form.
 OPTIONS = {
-    "storage": ("mounts", "ports", "shared_memory", "working_dir"),
+    "storage": (
+        *("datasets", "mounts", "outputs", "ports", "shared_memory", "working_dir"),
+        *("network", "uses_rdma"),
+    ),
     "placement": ("gpu_models", "required_labels", "labels", "priority", "is_preemptible"),
     "service": ("instances", "health_check"),
     "limits": (
@@ -119,7 +140,7 @@ OPTIONS = {
         "retry_on",
         "notify",
     ),
-    "gang": ("nodes", "on_member_loss"),
+    "gang": ("nodes", "on_member_loss", "framework"),
     "dependencies": ("array", "after_ok", "after_any"),
     "schedule": ("schedule", "time_zone", "overlap", "missed"),
 }
@@ -149,7 +170,9 @@ class JobForm(Form):
     gpu_models = TagsField("GPU models", default=list)
     shared_memory = SizeField("Shared memory", default=0)
     working_dir = StringField("Working directory", default="")
+    datasets = LinesField("Datasets", parse=parse_dataset, format=format_dataset)
     mounts = LinesField("Data paths", parse=parse_mount, format=format_mount)
+    outputs = LinesField("Output folders", parse=str.strip, format=str)
     ports = LinesField("Ports", parse=parse_port, format=format_port)
     labels = PairsField("Labels", default=dict)
     required_labels = PairsField("Required appliance labels", default=dict)
@@ -167,6 +190,9 @@ class JobForm(Form):
     array = StringField("Array", default="")
     nodes = IntegerField("Gang members", [Optional()], default=1)
     on_member_loss = SelectField("When a member fails", choices=LOSS_CHOICES, default="stop")
+    framework = SelectField("Framework", choices=FRAMEWORK_CHOICES, default="none")
+    network = SelectField("Network", choices=NETWORK_CHOICES, default="")
+    uses_rdma = BooleanField("RDMA", default=False)
     instances = IntegerField("Instances", [Optional()], default=1)
     health_check = NotationField(
         "Health check", parse=parse_health_check, format=format_health_check

@@ -35,6 +35,7 @@ class QuotaForm(Form):
     max_receivers = _count("Receivers")
     max_schedules = _count("Schedules")
     max_dashboards = _count("Dashboards")
+    max_data_bytes = OptionalSizeField("Stored data")
 
     def limits(self) -> Limits:
         """Return the quotas."""

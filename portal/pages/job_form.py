@@ -1,6 +1,7 @@
 """`/jobs/new`: the form for new jobs, templates and schedules."""
 
 from dataclasses import asdict
+from typing import Any
 
 from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -12,6 +13,7 @@ from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.projects.members import default_project, usable_projects
 from jobqueue.queue.container_policies import read_policies
+from jobqueue.queue.dataset_use import offered_datasets
 from jobqueue.queue.pending import appliance_problems, try_job
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.schedules import create_schedule, get_schedule, replace_schedule
@@ -57,7 +59,7 @@ def add() -> ResponseReturnValue:
         values = values_of(source, scope) if source else {"image": request.args.get("image", "")}
         form = JobForm(data=values_of_request(request_of(template)) if template else values)
         _offer(session, form, scope.require_tenant())
-        offered = offered_images(session, scope, portal().registry_tokens.host)
+        offered = _offered(session, scope)
     preview = None
     if form.validate_on_submit() and "check" in request.form:
         with form.showing_errors(renamed=RENAMED), database() as session:
@@ -89,7 +91,7 @@ def add() -> ResponseReturnValue:
         source=source,
         template=template,
         preview=preview,
-        images=offered,
+        **offered,
     ), form.status
 
 
@@ -140,7 +142,7 @@ def update(job_id: str) -> ResponseReturnValue:
         form = JobForm(data=values_of_request(present))
         form.fix()
         _offer(session, form, job.tenant_id)
-        offered = offered_images(session, scope, portal().registry_tokens.host)
+        offered = _offered(session, scope)
     if form.validate_on_submit():
         with form.showing_errors(renamed=RENAMED):
             changes = changes_of(form, present)
@@ -150,7 +152,7 @@ def update(job_id: str) -> ResponseReturnValue:
             flash(f"Updating {job.name}", "success")
             return redirect(url_for("jobs.show", job_id=job_id))
     form.ask_for_secrets_again()
-    return render_template("jobs/new.html", form=form, service=newest, images=offered), form.status
+    return render_template("jobs/new.html", form=form, service=newest, **offered), form.status
 
 
 @pages.get("/jobs/schedules/<schedule_id>/edit")
@@ -164,7 +166,7 @@ def edit_schedule(schedule_id: str) -> ResponseReturnValue:
         job = load_request(schedule.request)
         form = JobForm(data={**values_of_request(job), **values_of_schedule(schedule)})
         _offer(session, form, schedule.tenant_id)
-        offered = offered_images(session, scope, portal().registry_tokens.host)
+        offered = _offered(session, scope)
     if form.validate_on_submit():
         with form.showing_errors(renamed=RENAMED):
             # The jobs of a schedule may have a name of their own.
@@ -177,9 +179,7 @@ def edit_schedule(schedule_id: str) -> ResponseReturnValue:
             flash(f"Schedule {wanted.name} saved", "success")
             return redirect(url_for("job_schedules.show", schedule_id=schedule_id))
     form.ask_for_secrets_again()
-    return render_template(
-        "jobs/new.html", form=form, schedule=schedule, images=offered
-    ), form.status
+    return render_template("jobs/new.html", form=form, schedule=schedule, **offered), form.status
 
 
 def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
@@ -192,6 +192,14 @@ def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
     )
     scope = current_scope()
     form.offer_projects(usable_projects(session, scope), default_project(session, scope))
+
+
+def _offered(session: Session, scope: Scope) -> dict[str, Any]:
+    """Return the images and datasets that the form offers."""
+    return {
+        "images": offered_images(session, scope, portal().registry_tokens.host),
+        "offered_datasets": offered_datasets(session, scope) if scope.tenant_id else [],
+    }
 
 
 def _template(session: Session, scope: Scope) -> Template | None:

@@ -11,6 +11,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
 from core.spec import listed_facts
+from jobqueue.gangs.description import framework_description
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.idle_limits import idle_limit_problem
@@ -33,6 +34,7 @@ from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
 from portal.presenters.jobs import EVIDENCE_LABELS, check_text, efficiency_of, gpu_names, stepper
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
+from portal.presenters.staging import datasets_of
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import MAX_PRIORITY, JobKind
@@ -141,7 +143,9 @@ def show(job_id: str) -> ResponseReturnValue:
         is_service = job.kind is JobKind.SERVICE
         instances = service_instances(session, job) if is_service else []
         members, stops_gang = gang_members(session, job), stops_together(session, job)
+        framework = framework_description(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
+        datasets = datasets_of(session, job)
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
@@ -157,7 +161,9 @@ def show(job_id: str) -> ResponseReturnValue:
         instances=instances,
         members=members,
         stops_gang=stops_gang,
+        framework=framework,
         update=update,
+        datasets=datasets,
         facts=listed_facts(request_like(job)),
         health_check=check_text(job),
         idle_limit_problem=idle_limit_problem(job),

@@ -12,13 +12,15 @@ from alerting.language.text import rule_expression
 from alerting.models import Rule
 from alerting.rule_request import RuleRequest
 from alerting.states import ActionState, AlertState, NotificationState, Severity
-from core.quantities import format_duration, format_size, format_value
+from core.quantities import format_duration, format_share, format_size, format_value
 from core.zones import SECONDS
+from datasets.models import VersionState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, portal, principal
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
 from protocol.attempts import Health
+from protocol.datasets import CopyState
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus
 from tenants.models import (
@@ -87,8 +89,14 @@ TONES: dict[StrEnum, str] = {
     Health.HEALTHY: "good",
     Health.UNHEALTHY: "bad",
     Health.RESTARTING: "warn",
+    CopyState.FETCHING: "busy",
+    CopyState.COMPLETE: "good",
     UpdateState.ROLLING: "busy",
     UpdateState.DONE: "good",
+    VersionState.INDEXING: "busy",
+    VersionState.UPLOADING: "busy",
+    VersionState.READY: "good",
+    VersionState.FAILED: "bad",
     TenantState.ACTIVE: "good",
     TenantState.SUSPENDED: "bad",
     TenantState.CLOSED: "off",
@@ -107,6 +115,7 @@ def install_display(app: Flask) -> None:
         tone=tone,
         words=words,
         bytes=size,
+        share_of=format_share,
         duration=format_duration,
         expression=rule_expression,
     )

@@ -88,6 +88,20 @@
   choice.addEventListener("change", showChoice);
   showChoice();
 
+  // Adds a line for the chosen dataset.
+  const picker = form.querySelector("[data-dataset-picker]");
+  if (picker) {
+    picker.hidden = false;
+    const select = picker.querySelector("select");
+    select.addEventListener("change", () => {
+      const lines = form.elements.datasets.value.split("\n").filter((text) => text.trim());
+      if (select.value) lines.push(`${select.value}:/data/${select.value}`);
+      form.elements.datasets.value = lines.join("\n");
+      select.value = "";
+      form.elements.datasets.focus();
+    });
+  }
+
   const kind = form.elements.kind;
   function showKind() {
     for (const group of form.querySelectorAll("[data-kind]")) {

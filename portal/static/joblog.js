@@ -219,6 +219,7 @@
       find("download").href = download;
       showAttempt(event.target.value);
     });
+    find("member")?.addEventListener("change", (event) => location.assign(event.target.value));
     text.addEventListener("wheel", (event) => { if (event.deltaY < 0) following.checked = false; }, { passive: true });
     following.addEventListener("change", scroll);
     connect();

@@ -162,6 +162,13 @@ def _shareable(inventory: Mapping[str, Any] | None) -> list[object]:
     return [*gpus, reported.get("partition_modes")]
 
 
+def _connecting(inventory: Mapping[str, Any] | None) -> list[object]:
+    """Return the facts on which the networks of gangs depend."""
+    network = (inventory or {}).get("network") or {}
+    names = ("address", "public_address", "wireguard_public_key", "mtu")
+    return [network.get(name) for name in names]
+
+
 def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
     """Store what changed; return False if the appliance was changed concurrently."""
     check_transition(seen.state, ApplianceState.ONLINE)
@@ -176,6 +183,9 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
         values |= {"inventory": beat.inventory, **reported_gpus(inventory)}
         if _shareable(seen.inventory) != _shareable(beat.inventory):
             # The orders for its GPUs follow from these, so that its agent fetches them.
+            values["desired_generation"] = Appliance.desired_generation + 1
+        if _connecting(seen.inventory) != _connecting(beat.inventory):
+            # Other appliances of its gangs have orders with these facts, too.
             values["desired_generation"] = Appliance.desired_generation + 1
     if beat.health != seen.health:
         health = beat.reported.health

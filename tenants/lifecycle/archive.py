@@ -34,6 +34,7 @@ _SECRETS = frozenset(
         "code_hash",
         "env",
         "secret_env",
+        "secrets",
         "target",
         # Of log targets.
         "token",

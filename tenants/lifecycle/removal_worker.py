@@ -44,6 +44,10 @@ SETTLE = timedelta(seconds=10)
 BATCH = 200
 
 
+def _nothing(_tenant_id: str) -> None:
+    """Delete nothing, where there is no store of data."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remover:
     """The dependencies of a removal.
@@ -54,6 +58,7 @@ class Remover:
         logs: has the logs of ended jobs.
         folder: of exports.
         delete_images: deletes the images of the tenant with a slug.
+        delete_data: deletes the stored uploads and results of a tenant.
         forget: removes a tenant's id from what belongs to the platform.
         clock: the time.
         is_stopping: whether to stop between two steps.
@@ -67,6 +72,7 @@ class Remover:
     forget: Callable[[Session, str], object]
     clock: Clock
     is_stopping: Callable[[], bool]
+    delete_data: Callable[[str], object] = _nothing
 
 
 def run_removals(remover: Remover) -> int:
@@ -155,6 +161,7 @@ def _delete_rows(remover: Remover, removal: TenantRemoval) -> None:
     Images go before it: a new tenant with the same slug would have them.
     """
     remover.delete_images(removal.tenant_slug)
+    remover.delete_data(removal.tenant_id)
     _delete_users(remover, removal.tenant_id)
     # Referring tables first.
     tables = tenant_tables()[::-1]

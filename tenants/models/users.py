@@ -77,6 +77,7 @@ class TenantQuota(Base):
             "max_receivers",
             "max_schedules",
             "max_dashboards",
+            "max_data_bytes",
         ),
     )
 
@@ -93,6 +94,7 @@ class TenantQuota(Base):
     max_receivers: Mapped[int | None]
     max_schedules: Mapped[int | None]
     max_dashboards: Mapped[int | None]
+    max_data_bytes: Mapped[int | None] = mapped_column(BigInteger)
 
 
 class User(Base):

@@ -14,6 +14,7 @@ from threading import Lock, Thread
 from typing import Any
 
 import docker
+import msgspec
 import requests
 from docker.errors import APIError, DockerException, NotFound
 
@@ -208,8 +209,7 @@ class DockerExecutor:
         )
         if observation.state is ObservedState.STARTING:
             # An earlier run of the agent created it but did not start it.
-            self._call(container.start)
-            return observation
+            return self._start_again(container, observation)
         self._spool.follow(attempt_id, container)
         if observation.state is ObservedState.RUNNING and stop_reason is None:
             return self._health.observed(observation, container)
@@ -219,6 +219,27 @@ class DockerExecutor:
                 attempt_id=attempt_id,
                 state=ObservedState.RUNNING,
                 started_at_ns=observation.started_at_ns,
+            )
+        return observation
+
+    def _start_again(
+        self,
+        container: Any,  # noqa: ANN401 - untyped SDK object
+        observation: AttemptObservation,
+    ) -> AttemptObservation:
+        try:
+            self._call(container.start)
+        except ExecutorUnavailableError:
+            raise
+        except ExecutorError as error:
+            if not mapping.joins_network(container.attrs):
+                raise
+            # Its sandbox ended with the engine or the host.
+            return msgspec.structs.replace(
+                observation,
+                state=ObservedState.FAILED,
+                reason="network_failed",
+                message=f"The network of its gang is gone: {error}",
             )
         return observation
 

@@ -6,14 +6,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-from docker.types import DeviceRequest, LogConfig, Mount
+from docker.types import DeviceRequest, LogConfig, Mount, Ulimit
 
 from core.clock import to_ns
 from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL, STOPPED, AttemptUsage
 from jobqueue.executors.confinement import PIDS_LIMIT, confinement_options
 from jobqueue.executors.docker.amd_devices import UUID_PREFIX, device_nodes
+from jobqueue.executors.docker.rdma_devices import UNLIMITED, rdma_nodes
 from jobqueue.executors.gpu_environment import without_host_devices
 from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
+from protocol.gangs import JobNetwork
 from protocol.job_spec import HealthCheck, HealthCheckKind
 
 NANO = 1_000_000_000
@@ -21,6 +23,7 @@ NANO = 1_000_000_000
 ENGINE_LOG_SIZE = "64m"
 CDI_KIND = "nvidia.com/gpu"
 LOOPBACK = "127.0.0.1"
+HOST_NETWORK, JOINED_NETWORK = "host", "container:"
 PORT_LABEL = "io.vedette.port"
 HEALTH_LABEL = "io.vedette.health-check"
 STOP_GRACE_LABEL = "io.vedette.stop-grace-seconds"
@@ -89,7 +92,10 @@ def container_options(
         "log_config": LogConfig(type="json-file", config={"max-size": ENGINE_LOG_SIZE}),
         **_shared_memory(spec),
         **confinement_options(
-            spec.container_policy, pids_limit=pids_limit, uses_host_ipc=spec.uses_host_ipc
+            spec.container_policy,
+            pids_limit=pids_limit,
+            uses_host_ipc=spec.uses_host_ipc,
+            uses_rdma=spec.uses_rdma,
         ),
     }
     if nvidia_uuids:
@@ -108,14 +114,16 @@ def container_options(
             for mount in spec.mounts
         ]
     check = spec.health_check
-    numbers = {port.container_port for port in spec.ports} | (
-        {check.port} - {0} if check else set()
-    )
-    if numbers:
-        loopback = (LOOPBACK, None)
-        options["ports"] = {f"{number}/tcp": loopback for number in sorted(numbers)}
-        names = {str(port.container_port): port.name for port in spec.ports if port.name}
-        options["labels"] |= {f"{PORT_LABEL}.{port}": name for port, name in names.items()}
+    if spec.uses_rdma:
+        options["devices"] = [*options.get("devices", ()), *rdma_nodes()]
+        options["ulimits"] = [Ulimit(name="memlock", soft=UNLIMITED, hard=UNLIMITED)]
+    options |= _network_options(spec)
+    names = {str(port.container_port): port.name for port in spec.ports}
+    options["labels"] |= {
+        f"{PORT_LABEL}.{port}": name or port
+        for port, name in names.items()
+        if name or spec.network == JobNetwork.HOST
+    }
     if check is not None:
         options["labels"][HEALTH_LABEL] = msgspec.json.encode(check).decode()
     if check is not None and check.kind is HealthCheckKind.COMMAND:
@@ -127,6 +135,30 @@ def container_options(
             "retries": check.max_failures,
         }
     return options
+
+
+def _network_options(spec: AttemptSpec) -> dict[str, Any]:
+    """Return the network of a container, and the ports that the engine publishes of it.
+
+    It publishes none in the host's network, where they are already, and none in a gang's, where
+    the agent forwards them.
+    """
+    if spec.network == JobNetwork.HOST:
+        return {"network_mode": HOST_NETWORK}
+    if spec.network == JobNetwork.GANG:
+        return {"network_mode": f"{JOINED_NETWORK}{spec.sandbox}" if spec.sandbox else "none"}
+    check = spec.health_check
+    numbers = {port.container_port for port in spec.ports} | (
+        {check.port} - {0} if check else set()
+    )
+    if not numbers:
+        return {}
+    return {"ports": {f"{number}/tcp": (LOOPBACK, None) for number in sorted(numbers)}}
+
+
+def joins_network(inspected: Mapping[str, Any]) -> bool:
+    """Return whether a container joins the network of another one."""
+    return str(inspected["HostConfig"].get("NetworkMode", "")).startswith(JOINED_NETWORK)
 
 
 def _shared_memory(spec: AttemptSpec) -> dict[str, Any]:
@@ -187,6 +219,8 @@ def health_check_of(inspected: Mapping[str, Any]) -> HealthCheck | None:
 
 def check_address(inspected: Mapping[str, Any], check: HealthCheck) -> str:
     """Return where the port of a check is published, or "" while it is not."""
+    if _is_in_host_network(inspected):
+        return f"{LOOPBACK}:{check.port}"
     published = inspected.get("NetworkSettings", {}).get("Ports") or {}
     bindings = published.get(f"{check.port}/tcp")
     return f"{bindings[0]['HostIp']}:{bindings[0]['HostPort']}" if bindings else ""
@@ -195,6 +229,12 @@ def check_address(inspected: Mapping[str, Any], check: HealthCheck) -> str:
 def _endpoints(inspected: Mapping[str, Any]) -> dict[str, str]:
     published = inspected.get("NetworkSettings", {}).get("Ports") or {}
     labels = inspected.get("Config", {}).get("Labels") or {}
+    if _is_in_host_network(inspected):
+        return {
+            name: f"{LOOPBACK}:{label.removeprefix(f'{PORT_LABEL}.')}"
+            for label, name in labels.items()
+            if label.startswith(f"{PORT_LABEL}.")
+        }
     endpoints = {}
     for port, bindings in published.items():
         number = port.partition("/")[0]
@@ -202,6 +242,10 @@ def _endpoints(inspected: Mapping[str, Any]) -> dict[str, str]:
             name = labels.get(f"{PORT_LABEL}.{number}", number)
             endpoints[name] = f"{bindings[0]['HostIp']}:{bindings[0]['HostPort']}"
     return endpoints
+
+
+def _is_in_host_network(inspected: Mapping[str, Any]) -> bool:
+    return bool(inspected.get("HostConfig", {}).get("NetworkMode") == HOST_NETWORK)
 
 
 def usage_between(
@@ -247,6 +291,11 @@ def start_failure(message: str) -> tuple[str, str]:
     `invalid_job` is the job's own fault; `start_failed` may happen to any job on this appliance.
     """
     lowered = message.lower()
+    if "cannot join network" in lowered or "no such container: vedette-net-" in lowered:
+        return "network_failed", f"The network of its gang is gone: {message}."
+    if "/dev/infiniband" in lowered:
+        advice = "Load the drivers of RDMA on the appliance, or submit the job without uses_rdma."
+        return "start_failed", f"The appliance has no RDMA devices: {message}. {advice}"
     if "device driver" in lowered or "cdi device" in lowered:
         advice = "Install the NVIDIA container toolkit on the appliance."
         return "start_failed", f"Docker can't pass GPUs to containers: {message}. {advice}"

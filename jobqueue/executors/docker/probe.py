@@ -5,10 +5,7 @@ starting, such as a missing bridge or a broken GPU runtime, fails it, too.
 """
 
 import contextlib
-import io
 import platform
-import struct
-import tarfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +14,7 @@ from docker.errors import DockerException, NotFound
 
 from jobqueue.executors.base import OWNER_LABEL, ExecutorError
 from jobqueue.executors.docker import mapping
+from jobqueue.executors.docker.static_image import image_of
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import AttemptSpec, ProbeOrder
 
@@ -25,11 +23,10 @@ NAME = "vedette-probe"
 PROGRAM = "probe"
 WAIT_SECONDS = 60
 MEMORY_BYTES = 64 * 2**20
-_LOAD_ADDRESS = 0x400000
-# Machine type in ELF, and exit(0), by `platform.machine()`.
-MACHINES: Mapping[str, tuple[int, bytes]] = {
-    "x86_64": (62, bytes.fromhex("31ff b83c000000 0f05")),  # xor edi, edi; mov eax, 60; syscall
-    "aarch64": (183, bytes.fromhex("000080d2 a80b80d2 010000d4")),  # mov x0, 0; mov x8, 93; svc 0
+# exit(0), by `platform.machine()`.
+MACHINES: Mapping[str, bytes] = {
+    "x86_64": bytes.fromhex("31ff b83c000000 0f05"),  # xor edi, edi; mov eax, 60; syscall
+    "aarch64": bytes.fromhex("000080d2 a80b80d2 010000d4"),  # mov x0, 0; mov x8, 93; svc 0
 }
 
 
@@ -95,29 +92,4 @@ class DockerProbe:
 
 def image_archive(machine: str) -> bytes:
     """Return the file system of the image, as a tar archive."""
-    program = _program(*MACHINES[machine])
-    archive = io.BytesIO()
-    with tarfile.open(fileobj=archive, mode="w") as tar:
-        entry = tarfile.TarInfo(PROGRAM)
-        entry.size, entry.mode = len(program), 0o755
-        tar.addfile(entry, io.BytesIO(program))
-    return archive.getvalue()
-
-
-def _program(machine: int, code: bytes) -> bytes:
-    """Return an ELF file with one segment: its headers and the code.
-
-    Source: Tool Interface Standard, "Executable and Linking Format"; ELF-64 Object File Format.
-    """
-    header_bytes, segment_bytes = 64, 56
-    code_at = header_bytes + segment_bytes
-    size = code_at + len(code)
-    identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian, version 1
-    entry = _LOAD_ADDRESS + code_at
-    sizes = (header_bytes, segment_bytes, 1, 0, 0, 0)
-    header = struct.pack(
-        "<16sHHIQQQIHHHHHH", identity, 2, machine, 1, entry, header_bytes, 0, 0, *sizes
-    )
-    address = _LOAD_ADDRESS
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, address, address, size, size, 0x1000)
-    return header + segment + code
+    return image_of(machine, PROGRAM, MACHINES[machine])

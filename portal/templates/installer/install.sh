@@ -24,7 +24,7 @@ wait_seconds=60
 token=${VEDETTE_ENROLLMENT_TOKEN:-}
 config=${VEDETTE_AGENT_CONFIG:-}
 name='' python='' is_again='' is_dry='' has_service=yes is_removal='' removes_data=''
-takes_updates=yes
+takes_updates=yes privileges=''
 changes=0 previous=''
 
 usage() {
@@ -41,6 +41,8 @@ The text in VEDETTE_AGENT_CONFIG, if any, becomes the agent's settings (agent.to
   --prefix FOLDER    software; default: $prefix
   --python PROGRAM   Python to use, one of $pythons; default: found, or installed
   --user USER        user of the agent, created if missing; default: $user
+  --privileged       run the agent as root, for networks of gangs, MPS, MIG and NFS mounts
+  --unprivileged     run it as its user again
   --no-updates       leave out the service with which the portal can update this agent
   --no-service       don't start the agent with systemd, such as in a container
   --uninstall        remove the agent; with --remove-data also its data and its user
@@ -79,6 +81,11 @@ as_user() {
     if [ "$(id -un)" = "$user" ]; then "$@"; else runuser -u "$user" -- "$@"; fi
 }
 
+# As the user that the service runs as.
+as_agent() {
+    if [ -e "$units/$unit.d/privileged.conf" ]; then "$@"; else as_user "$@"; fi
+}
+
 parse_options() {
     while [ $# -gt 0 ]; do
         case $1 in
@@ -94,6 +101,8 @@ parse_options() {
             --user) user=$2 && shift ;;
             --again) is_again=yes ;;
             --no-service) has_service='' ;;
+            --privileged) privileges=yes ;;
+            --unprivileged) privileges=no ;;
             --no-updates) takes_updates='' ;;
             --uninstall) is_removal=yes ;;
             --remove-data) removes_data=yes ;;
@@ -277,13 +286,14 @@ print_unit() { # name
         ${takes_updates:+--updates "$prefix/updates"}
 }
 
-install_unit() { # name
+install_unit() { # name, file if it has another name
+    file=$units/${2:-$1}
     # A dry run on a new host has no program that could print it.
     [ ! -x "$prefix/venv/bin/vedette" ] || print_unit "$1" >"$work/unit"
-    if cmp -s "$work/unit" "$units/$1"; then
-        say "✓ $units/$1"
-    elif change "Write $units/$1"; then
-        cp "$work/unit" "$units/$1"
+    if cmp -s "$work/unit" "$file"; then
+        say "✓ $file"
+    elif change "Write $file"; then
+        cp "$work/unit" "$file"
         systemctl daemon-reload
     fi
 }
@@ -310,7 +320,25 @@ allow_updates() {
     fi
 }
 
+# Without an option, the host keeps what it has.
+set_privileges() {
+    conf=$units/$unit.d/privileged.conf
+    if [ "$privileges" = yes ]; then
+        [ -n "$is_dry" ] || install -d -m 0755 "$units/$unit.d"
+        install_unit vedette-agent-privileged.conf "$unit.d/privileged.conf"
+    elif [ "$privileges" = no ] && [ -e "$conf" ] && change "Run the agent as $user again"; then
+        ! systemctl --quiet is-active "$unit" || systemctl stop "$unit"
+        rm -f "$conf"
+        rmdir "$units/$unit.d" 2>/dev/null || true
+        systemctl daemon-reload
+        # Files that it has written as root.
+        find -P "$data_dir" -xdev -user root -exec \
+            chown --no-dereference "$user:$(id -gn "$user")" {} +
+    fi
+}
+
 start_service() {
+    set_privileges
     allow_updates
     install_unit "$unit"
     if [ "$changes" = 0 ] && systemctl --quiet is-active "$unit"; then
@@ -323,13 +351,13 @@ start_service() {
 
 wait_for_samples() {
     say "  Waiting for the portal to receive samples ..."
-    if page=$(as_user "$prefix/venv/bin/vedette" agent wait --data-dir "$data_dir" \
+    if page=$(as_agent "$prefix/venv/bin/vedette" agent wait --data-dir "$data_dir" \
         --seconds "$wait_seconds" 2>"$work/output"); then
         find "$prefix/versions" -mindepth 1 -maxdepth 1 ! -name "$release" -exec rm -rf {} +
         say "✓ Online: $page"
         return
     fi
-    as_user "$prefix/venv/bin/vedette" agent check --data-dir "$data_dir" >&2 || true
+    as_agent "$prefix/venv/bin/vedette" agent check --data-dir "$data_dir" >&2 || true
     journalctl --unit "$unit" --lines 10 --no-pager --output cat >&2 || true
     if [ -n "$previous" ]; then
         switch_to "$previous"

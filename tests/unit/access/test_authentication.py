@@ -1,6 +1,6 @@
 """Authentication at the agent API, and the one shape of its errors."""
 
-from itertools import product
+from itertools import cycle, product
 
 import pytest
 
@@ -9,6 +9,8 @@ from tenants.models import Appliance, TenantState
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.access.conftest import SECRET, AgentAPI
 
+SHA256 = "0" * 64
+PLACES = {"some-id": "{attempt_id}", "some-version": "{version_id}", SHA256: "{sha256}"}
 ADDRESSES = [
     ("POST", "/api/v2/write"),
     ("POST", "/agent/v1/certificate"),
@@ -18,6 +20,16 @@ ADDRESSES = [
     ("POST", "/agent/v1/lines"),
     ("POST", "/agent/v1/logs"),
     ("POST", "/agent/v1/storage"),
+    ("POST", "/agent/v1/datasets"),
+    ("GET", "/agent/v1/datasets/some-version/head"),
+    ("POST", "/agent/v1/datasets/some-version/head"),
+    ("GET", f"/agent/v1/datasets/some-version/pages/{SHA256}"),
+    ("PUT", f"/agent/v1/datasets/some-version/pages/{SHA256}"),
+    ("GET", f"/agent/v1/parts/{SHA256}"),
+    ("PUT", f"/agent/v1/parts/{SHA256}"),
+    ("POST", "/agent/v1/results"),
+    ("GET", "/agent/v1/results/some-id"),
+    ("GET", f"/agent/v1/results/some-id/parts/{SHA256}"),
     ("GET", "/agent/v1/transfer"),
     ("POST", "/agent/v1/transfer"),
     ("POST", "/write"),
@@ -39,18 +51,17 @@ def shape_of(path: str) -> set[str]:
 
 
 def test_every_address_but_a_few_requires_authentication(api: AgentAPI) -> None:
-    asked = {path.replace("some-id", "{attempt_id}") for _, path in ADDRESSES}
+    asked = {"/".join(PLACES.get(name, name) for name in path.split("/")) for _, path in ADDRESSES}
     asked.add("/agent/v1/tunnel")  # a WebSocket: see test_web_ui.py
     assert {route.path for route in api.app.routes} == asked | OPEN
 
 
 def test_unknown_credentials_are_401(api: AgentAPI) -> None:
-    first = ADDRESSES[0]
     # The fiftieth would be told to wait.
-    others = [(first, "Basic YTpi"), (first, SECRET)]
+    wrong = cycle(["Bearer vda_wrong", "Token", "Basic YTpi", SECRET])
     for (method, path), header in [
-        *product(ADDRESSES, [None, "Bearer vda_wrong", "Token"]),
-        *others,
+        *product(ADDRESSES, [None]),
+        *zip(ADDRESSES, wrong, strict=False),
     ]:
         response = api.request(method, path, headers={"Authorization": header})
         assert response.status_code == 401, (method, path, header)

@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from collector.gpu_slices.build import CAP_SYS_ADMIN, has_capability
+from collector.capabilities import has_capability
+from collector.gpu_slices.build import CAP_SYS_ADMIN
 from collector.gpu_slices.inventory import offered_modes, with_mig, with_profiles
 from collector.gpu_slices.mig import MIGSlices
 from collector.gpu_slices.modes import AllModes

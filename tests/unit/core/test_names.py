@@ -18,6 +18,7 @@ FOLDERS = (
         "collector",
         "core",
         "dash_app",
+        "datasets",
         "jobqueue",
         "plugins",
     ),

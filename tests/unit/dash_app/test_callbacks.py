@@ -62,8 +62,11 @@ class Browser:
         entry = next(item for item in callbacks if output in item["output"])
         body = {
             "output": entry["output"],
+            # Of components of any number, such as charts of a job's metrics, the page has none.
             "outputs": [
-                dict(zip(("id", "property"), part.rsplit(".", 1), strict=True))
+                []
+                if part.startswith("{")
+                else dict(zip(("id", "property"), part.rsplit(".", 1), strict=True))
                 for part in entry["output"].strip(".").split("...")
             ],
             "inputs": [self._with_value(item, values) for item in entry["inputs"]],

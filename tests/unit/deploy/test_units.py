@@ -118,21 +118,25 @@ def test_systemd_knows_every_line_of_a_unit(units: Path, name: str, tmp_path: Pa
     assert checked.returncode == 0, checked.stderr
 
 
+DIRECTORIES = f"{AgentConfig().mps_dir.name} wireguard"
+
+
 @pytest.mark.parametrize(
-    ("chapter", "expected"),
+    ("source", "expected"),
     [
-        ("## MIG on", {"User": "vedette", "AmbientCapabilities": "CAP_SYS_ADMIN"}),
+        ("docs/gpu-slices.md", {"User": "vedette", "AmbientCapabilities": "CAP_SYS_ADMIN"}),
         (
-            "## MPS and",
-            {"User": "root", "KillMode": "process", "RuntimeDirectory": AgentConfig().mps_dir.name},
+            "cli/vedette-agent-privileged.conf",
+            {"User": "root", "KillMode": "process", "RuntimeDirectory": DIRECTORIES},
         ),
     ],
 )
-def test_the_documented_lines_for_slices_of_gpus_fit_the_agents_unit(
-    units: Path, tmp_path: Path, chapter: str, expected: dict[str, str]
+def test_lines_that_give_the_agent_rights_fit_its_unit(
+    units: Path, tmp_path: Path, source: str, expected: dict[str, str]
 ) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "gpu-slices.md").read_text(encoding="utf-8")
-    lines = page.partition(chapter)[2].partition("```ini\n")[2].partition("```")[0]
+    lines = (Path(__file__).parents[3] / source).read_text(encoding="utf-8")
+    if source.endswith(".md"):
+        lines = lines.partition("```ini\n")[2].partition("```")[0]
     unit = (units / NAMES[0]).read_text(encoding="utf-8") + lines
     path = tmp_path / NAMES[0]
     path.write_text(re.sub(r"(?m)^ExecStart=.*", "ExecStart=/bin/true", unit), encoding="utf-8")

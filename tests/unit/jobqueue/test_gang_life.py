@@ -22,6 +22,7 @@ from jobqueue.models import Attempt, Job
 from jobqueue.queue.pending import explain_job, try_job
 from jobqueue.queue.resubmission import retry_job, set_priority
 from jobqueue.queue.retention import delete_job
+from jobqueue.queue.service import job_events
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState, Reason
 from protocol.attempts import ObservedState
@@ -49,7 +50,8 @@ def states(session: Session, leader: Job) -> list[str]:
 def running(session: Session, cast: Cast, *, nodes: int = 2, **changes: Any) -> list[Attempt]:
     """The attempts of a gang that runs on as many appliances."""
     for number in range(nodes):
-        add_appliance(session, cast.acme, f"dgx-{number:02}")
+        network = {"address": f"192.0.2.{number + 1}", "can_make_networks": True}
+        add_appliance(session, cast.acme, f"dgx-{number:02}", network=network)
     leader = submit(session, cast.alice, nodes=nodes, gpus=8, **changes)
     dispatch(session, now=NOON)
     for attempt in latest(session, leader):
@@ -348,3 +350,120 @@ def test_a_gang_does_not_restart_without_a_member_that_was_deleted(
     session.expire_all()
     report(session, first, ObservedState.FAILED, exit_code=1, reason="exit_code")
     assert states(session, first.job) == ["failed"], "it would wait forever to be complete"
+
+
+def history(session: Session, cast: Cast, member: Attempt) -> list[str]:
+    events = job_events(session, scope_of(cast.alice), member.job_id)
+    return [event.message for event in events]
+
+
+def test_the_others_name_the_member_that_failed(session: Session, cast: Cast) -> None:
+    first, second, third = running(session, cast, nodes=3)
+    report(session, third, ObservedState.FAILED, exit_code=1, reason="exit_code")
+    session.expire_all()
+    failed = f"ember 2 ({third.appliance.name}) failed: exit code 1."
+    assert first.job.message == f"Stopped: m{failed}", "already while it stops"
+    assert f"M{failed}" in history(session, cast, first)
+    report(session, first, ObservedState.STARTING, message="Pulling.")
+    for other in (first, second):
+        report(session, other, ObservedState.STOPPED)
+        assert (other.job.state, other.job.message) == (JobState.STOPPED, f"Stopped: m{failed}")
+
+
+def test_a_gang_that_restarts_names_the_member_that_was_lost(session: Session, cast: Cast) -> None:
+    first, second = running(session, cast, on_member_loss="restart", max_retries=1)
+    second.appliance.state = ApplianceState.LOST
+    session.flush()
+    sweep_attempts(session, now=LATER)
+    report(session, first, ObservedState.STOPPED)
+    assert f"member 1 ({second.appliance.name}) was lost" in first.job.message
+
+
+def test_the_first_of_a_gang_that_goes_on_has_the_end_of_a_member_in_its_history(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(session, cast, on_member_loss="continue")
+    report(session, second, ObservedState.FAILED, exit_code=3, reason="exit_code")
+    name = second.appliance.name
+    assert history(session, cast, first)[-1] == f"Member 1 ({name}) failed: exit code 3."
+    assert first.stop_reason is None
+
+
+@pytest.mark.parametrize("framework", ["mpi", "ray"])
+def test_members_that_the_first_one_leads_succeed_with_it(
+    session: Session, cast: Cast, framework: str
+) -> None:
+    first, second, third = running(
+        session, cast, nodes=3, framework=framework, command=["mpirun", "train"]
+    )
+    report(session, first, ObservedState.SUCCEEDED, exit_code=0)
+    session.expire_all()
+    assert second.stop_reason is Reason.FIRST_MEMBER_ENDED
+    report(session, second, ObservedState.STOPPED, exit_code=143)
+    assert (second.job.exit_code, second.job.message) == (
+        None,
+        "Ended with the first member, which succeeded.",
+    )
+    third.appliance.state = ApplianceState.LOST
+    session.flush()
+    sweep_attempts(session, now=LATER)
+    assert states(session, first.job) == ["succeeded"] * 3
+
+
+def test_a_failed_first_member_of_a_led_gang_fails_as_any_other(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(session, cast, framework="mpi", command=["mpirun", "train"])
+    report(session, first, ObservedState.FAILED, exit_code=1, reason="exit_code")
+    report(session, second, ObservedState.STOPPED)
+    assert states(session, first.job) == ["failed", "stopped"]
+
+
+def test_a_led_gang_whose_first_member_failed_restarts_as_a_whole(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(
+        session,
+        cast,
+        framework="ray",
+        command=["python", "train.py"],
+        on_member_loss="restart",
+        max_retries=1,
+    )
+    report(session, first, ObservedState.FAILED, exit_code=1, reason="exit_code")
+    report(session, second, ObservedState.STOPPED)
+    assert states(session, first.job) == ["queued", "queued"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "expected"),
+    [
+        ({"framework": "horovod"}, "framework", "is not one of: none, torch"),
+        ({"framework": "torch", "kind": JobKind.SERVICE}, "framework", "not for a service"),
+        ({"framework": "torch", "array": "0-3"}, "framework", "not for an array"),
+        (
+            {"framework": "torch", "nodes": 2, "network": "bridge"},
+            "network",
+            "Choose gang, or host",
+        ),
+        ({"network": "mesh"}, "network", "is not one of: bridge, gang, host"),
+        ({"network": "gang", "array": "0-3"}, "network", "connects the members of a gang"),
+        ({"framework": "mpi", "nodes": 2}, "command", "its first member runs"),
+        (
+            {"framework": "ray", "nodes": 2, "on_member_loss": "continue"},
+            "on_member_loss",
+            "choose stop or restart",
+        ),
+    ],
+)
+def test_a_framework_that_could_not_work_is_refused(
+    session: Session, cast: Cast, changes: dict[str, Any], field: str, expected: str
+) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        submit(session, cast.alice, **changes)
+    assert expected in refused.value.errors[field][0]
+
+
+def test_a_framework_with_one_member_needs_no_gang(session: Session, cast: Cast) -> None:
+    add_appliance(session, cast.acme, "dgx-01")
+    assert submit(session, cast.alice, framework="torch").nodes == 1

@@ -38,7 +38,8 @@ def wanted(name: str = "tune", job: JobRequest = TUNE) -> TemplateRequest:
 def test_a_shipped_template_can_be_submitted(
     session: Session, cast: Cast, template: ShippedTemplate
 ) -> None:
-    add_appliance(session, cast.acme, "dgx-01")
+    for number in range(template.request.nodes):
+        add_appliance(session, cast.acme, f"dgx-{number}")
     stored = get_template(session, scope_of(cast.bob), template.name)
     job = submit_job(session, scope_of(cast.bob), request_of(stored), box=BOX, now=NOON)
     assert (job.image, job.gpus) == (template.request.image, template.request.gpus)

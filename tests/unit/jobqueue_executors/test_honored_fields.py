@@ -16,8 +16,11 @@ from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import app_of, observe_app
 from jobqueue.executors.mesos.metronome import job_of as metronome_job
 from protocol.attempts import AttemptSpec
+from protocol.datasets import DatasetSource, SourceKind, StagedDataset
+from protocol.gangs import Framework, Gang, GangMember
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
+from protocol.results import OutputFolders
 
 DOCS = Path(__file__).parents[3] / "docs" / "marathon.md"
 SITE = Site(owner="dgx-01", hostname="dgx-01", state_dir=Path("state"))
@@ -25,6 +28,15 @@ SPEC = AttemptSpec(
     attempt_id="a1", job_id="j1", name="train", image="busybox", command=["true"], cpus=2.0
 )
 GPUS = ["GPU-00000000-0000-0000-0000-000000000001"]
+STAGED: dict[str, Any] = {
+    "version_id": "v-77",
+    "name": "imagenet",
+    "number": 1,
+    "digest": "7" * 64,
+    "file_count": 1,
+    "total_bytes": 77,
+    "source": DatasetSource(kind=SourceKind.UPLOAD),
+}
 # A value of each field, and a pattern that shows it in the request to an executor.
 VALUES: dict[str, tuple[object, str]] = {
     "attempt_id": ("a-77", "a-77"),
@@ -51,6 +63,34 @@ VALUES: dict[str, tuple[object, str]] = {
     "ports": ([Port(container_port=7777, name="web-77")], "web-77"),
     "time_limit_seconds": (77, ""),
     "stop_grace_seconds": (77, "77"),
+    "gang": (
+        Gang(
+            gang_id="g-77",
+            rank=0,
+            members=[GangMember(rank=0, name="m", address="192.0.2.1", appliance_id="dgx-01")],
+            framework=Framework.MPI,
+        ),
+        "",
+    ),
+    "network": ("host", '"network_mode": "host"'),
+    "sandbox": ("sandbox-77", ""),
+    "uses_rdma": (True, "memlock"),
+    "datasets": (
+        [
+            StagedDataset(
+                version_id="v-77",
+                name="images",
+                number=1,
+                digest="0" * 64,
+                file_count=1,
+                total_bytes=1,
+                source=DatasetSource(kind=SourceKind.UPLOAD),
+                target="/data",
+            )
+        ],
+        "",
+    ),
+    "outputs": (OutputFolders(paths=["/results"]), ""),
     "health_check": (HealthCheck(kind=HealthCheckKind.COMMAND, command="check-77"), "check-77"),
 }
 MET_ELSEWHERE = ("always", "by the agent", "not applied", "-")

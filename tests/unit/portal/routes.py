@@ -3,6 +3,9 @@
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
+from portal.api.data_connections import ConnectionRequestSchema
+from portal.api.data_settings import DataSettingsSchema
+from portal.api.datasets import DatasetChangeSchema
 from portal.api.gpu_partition_policies import PartitionPolicyRequestSchema
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
@@ -94,6 +97,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Appliances.bulk": {"appliance_ids": ["x"], "action": "drain"},
     "Appliances.change": {"name": "mine-now"},
     "Tenants.set_quotas": {},
+    "Dataset copies.prefetch": {"labels": {"pool": "train"}},
     "Cleanup policies.replace": {"policies": []},
     "Container policies.replace": {"allowed": ["restricted"], "default": "restricted"},
     "Rules.replace": RULE,
@@ -145,6 +149,11 @@ BODIES: dict[str, dict[str, object]] = {
     "GPU partition policies.replace": POLICY,
     "Reservations.create": RESERVATION,
     "Reservations.replace": RESERVATION,
+    "Datasets.create": {"name": "x"},
+    "Datasets.replace": {"name": "x"},
+    "Dataset versions.announce_parts": {"sha256s": ["0" * 64]},
+    "Data connections.create": {"name": "x", "url": "s3://bucket"},
+    "Data connections.replace": {"name": "x", "url": "s3://bucket"},
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
@@ -154,6 +163,9 @@ BODIES |= {
     endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
     for endpoint, schema in {
         "Dashboards.replace": DashboardRequestSchema,
+        "Data settings.replace": DataSettingsSchema,
+        "Data connections.replace": ConnectionRequestSchema,
+        "Datasets.replace": DatasetChangeSchema,
         "GPU partition policies.replace": PartitionPolicyRequestSchema,
         "Job schedules.replace": ScheduleRequestSchema,
         "Job templates.replace": TemplateRequestSchema,
@@ -189,6 +201,10 @@ FORMS: dict[str, dict[str, object]] = {
     "projects.save_member": {"user": "bob@acme.example", "user_shares": 1},
     "projects.save_quota": {"resource": "gpus"},
     "projects.delete_quota": {"resource": "gpus"},
+    "datasets.add": {"name": "x"},
+    "datasets.show": {"name": "x", "connection_id": ""},
+    "datasets.connections": {"name": "x", "url": "s3://bucket"},
+    "datasets.edit_connection": {"name": "x", "url": "s3://bucket"},
     "log_forwards.index": FORWARD | {"sources": "job", "minimum_level": "info"},
     "log_forwards.edit": FORWARD | {"sources": "job", "minimum_level": "info"},
     "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
@@ -240,4 +256,7 @@ def address(app: Flask, route: Route, ids: dict[str, str]) -> str:
     assert not unknown, f"{route} has path parameters that no stranger was tried with: {unknown}"
     values = {name: ids.get(name) or HARMLESS[name] for name in route.arguments}
     with app.test_request_context():
-        return app.url_map.bind("localhost").build(str(route.endpoint), values)
+        path = app.url_map.bind("localhost").build(str(route.endpoint), values)
+    # A file of a job's results is named by the query.
+    is_file = path.endswith(("/artifacts/parts", "/file", "/preview", "/image"))
+    return f"{path}?path=/results/x" if is_file else path

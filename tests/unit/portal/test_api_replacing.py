@@ -18,11 +18,17 @@ VOLATILE = {"updated_at", "next_silence_id", "silence_id", "revision"}
 NORMALIZED = {"/api/v1/platform/rules/{platform_rule_id}": "expression"}
 
 
+# Credentials, which no GET shows.
+KEPT_WHEN_EMPTY = {"secret_access_key", "session_token", "bearer_token"}
+
+
 def replaced_paths(described: dict[str, Any]) -> list[str]:
     return [
         path
         for path, item in described["paths"].items()
         if "application/json" in item.get("put", {}).get("requestBody", {}).get("content", {})
+        # The head of a manifest is written once, and nothing is replaced.
+        and not path.endswith("/head")
     ]
 
 
@@ -61,7 +67,7 @@ def test_every_put_needs_all_fields_and_has_a_patch_that_keeps_the_others(
         refused = browser.call("PUT", address, {})
         assert (refused.status_code, path) == (422, path)
         assert set(refused.get_json()["errors"]) >= required_fields(described, path), path
-        names = sorted(required_fields(described, path))
+        names = sorted(required_fields(described, path) - KEPT_WHEN_EMPTY)
         # A PATCH would reset what the GET does not show.
         assert set(names) <= before.keys(), path
         for body in ({}, {names[0]: before[names[0]]}):
@@ -86,7 +92,9 @@ def test_a_patch_of_queue_settings_changes_one_and_a_put_names_the_missing(
     refused = alice.call("PUT", path, {"max_gpus": 4}).get_json()
     missing = {"placement_policy", "max_gpus_per_user", "allows_preemption", "data_roots"}
     isolation = {"isolation_between_users", "isolation_between_projects"}
-    assert set(refused["errors"]) == missing | isolation | {"job_retention_days", "ordering"}
+    networks = {"allows_gang_egress", "allows_host_network", "encrypts_gang_networks"}
+    others = {"job_retention_days", "ordering"}
+    assert set(refused["errors"]) == missing | isolation | networks | others
     assert alice.get(path).get_json() == changed
     assert alice.call("PATCH", path, {"max_gpus": None}).get_json()["max_gpus"] is None
     wrong = alice.call("PATCH", path, {"max_gpu": 4, "data_roots": [{"path": "/etc"}]})

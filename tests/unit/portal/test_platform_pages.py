@@ -204,6 +204,7 @@ def test_quotas_are_changed_by_rest_and_audited(
         "max_receivers": None,
         "max_schedules": None,
         "max_dashboards": None,
+        "max_data_bytes": None,
     }
     with sessions() as session:
         (entry,) = session.scalars(select(AuditEntry).where(AuditEntry.target_kind == "quota"))

@@ -23,6 +23,10 @@ from dash_app.custom.views import ViewRequest, create_view
 from dash_app.reports.models import ReportPeriod
 from dash_app.reports.report import ReportBy, ReportKind
 from dash_app.reports.saved import SavedReportRequest, create_saved
+from datasets.catalog import DatasetRequest, VersionRequest, create_dataset, create_version
+from datasets.connections import ConnectionRequest, create_connection
+from datasets.models import VersionState
+from datasets.prefetches import PrefetchRequest, create_prefetch
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
 from jobqueue.models import Job
@@ -304,7 +308,20 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             Comparison(projects={1: "vision"}, scenarios=[("today", today)])
         ).decode(),
     )
+    connection = create_connection(
+        session,
+        scope,
+        ConnectionRequest(name="minio", url="s3://acme-data"),
+        box=BOX,
+        now=now,
+    )
+    dataset = create_dataset(session, scope, DatasetRequest(name="images"), now=now)
+    version = create_version(session, scope, dataset.id, VersionRequest(), now=now)
+    version.state = VersionState.READY
+    version.head = {"file_count": 0, "total_bytes": 0, "pages": []}
     session.add_all([message, removal, platform_rule, simulation])
+    session.flush()
+    prefetch = create_prefetch(session, scope, dataset.id, PrefetchRequest(), now=now)
     session.flush()
     browser = session.scalars(
         select(LoginSession).where(LoginSession.user_id == cast.bob.id).limit(1)
@@ -341,5 +358,9 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "session_id": browser.id,
             "notification_id": message.id,
             "removal_id": removal.id,
+            "dataset_id": dataset.id,
+            "prefetch_id": prefetch.id,
+            "version_id": version.id,
+            "connection_id": connection.id,
         }
     )

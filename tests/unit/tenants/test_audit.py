@@ -22,6 +22,14 @@ from core.ids import new_id
 from dash_app.custom.models import CustomDashboard
 from dash_app.reports.models import ReportPeriod, SavedReport
 from dash_app.reports.report import FileFormat, ReportBy, ReportKind
+from datasets.models import (
+    DataConnection,
+    Dataset,
+    DatasetPrefetch,
+    DatasetVersion,
+    TenantDataSettings,
+    VersionState,
+)
 from jobqueue.models import (
     Job,
     JobSchedule,
@@ -37,6 +45,7 @@ from jobqueue.simulation.models import Simulation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
+from protocol.datasets import SourceKind
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind
 from protocol.lines import LogLevel
@@ -89,6 +98,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
     tenant = {"tenant_id": cast.acme.id}
     secret = iter(f"{number:064}" for number in range(100))
     project = Project(**tenant, id=new_id(), name="vision", created_at=NOON)
+    dataset = Dataset(**tenant, id=new_id(), name="images", kind=SourceKind.UPLOAD, created_at=NOON)
     authority = CertificateAuthority(
         id=new_id(), certificate="pem", private_key="pem", not_before=NOON, not_after=LATER
     )
@@ -225,6 +235,18 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             created_at=NOON,
         ),
         GPUPartitionPolicy(**tenant, name="shared", mode=PartitionMode.MPS, created_at=NOON),
+        DataConnection(**tenant, name="minio", url="s3://acme", created_at=NOON),
+        TenantDataSettings(**tenant),
+        dataset,
+        DatasetVersion(
+            **tenant,
+            dataset_id=dataset.id,
+            number=1,
+            state=VersionState.UPLOADING,
+            created_at=NOON,
+            active_at=NOON,
+        ),
+        DatasetPrefetch(**tenant, dataset_id=dataset.id, created_at=NOON),
         Simulation(**tenant, since=NOON, until=LATER, changes={}, created_at=NOON),
         ProjectMember(**tenant, project_id=project.id, user_id=cast.bob.id),
         ProjectQuota(**tenant, project_id=project.id, resource=QuotaResource.GPUS, guaranteed=4),
@@ -293,8 +315,8 @@ def test_each_row_made_changed_and_deleted_is_three_entries(
             session.add(row)
             changed = next(name for name in reversed(how.fields) if _is_changeable(row, name))
             _change(row, changed)
-        if isinstance(row, CertificateAuthority | Project):
-            continue  # a certificate or a member below needs it
+        if isinstance(row, CertificateAuthority | Project | Dataset):
+            continue  # a certificate, member or version below needs it
         with audited.begin() as session:
             session.delete(session.merge(row))
         key = getattr(row, "id", None) or row.tenant_id

@@ -90,13 +90,14 @@ def test_a_limited_token_makes_no_token(session: Session, cast: Cast) -> None:
 def test_scopes_are_offered_by_role() -> None:
     assert scopes_for(Role.VIEWER) == ["read"]
     assert scopes_for(Role.MEMBER) == [
-        *("read", "jobs", "shells", "images", "alerts", "reports", "dashboards")
+        *("read", "jobs", "shells", "images", "datasets", "alerts", "reports", "dashboards")
     ]
     assert scopes_for(Role.ADMIN) == [
         "read",
         "jobs",
         "shells",
         "images",
+        "datasets",
         "alerts",
         "reports",
         "dashboards",

@@ -240,7 +240,10 @@ def test_fields_in_less_detail_answer_from_samples_and_later_by_hour(
     monkeypatch.setattr(maintenance, "MIN_EXPIRED", 2)
     details = {"power_watts": Detail.ALL, "count": Detail.MEANS, "busy": Detail.HOURS}
     path = tmp_path / "samples.duckdb"
-    pair = Pair(DuckDBStore(MEMORY), DuckDBStore(path, detail_of=lambda _, name: details[name]))
+    pair = Pair(
+        DuckDBStore(MEMORY),
+        DuckDBStore(path, detail_of=lambda _, name: details.get(name, Detail.ALL)),
+    )
     rng = seeded(12)
     for hour in (0, 2):
         pair.write(random_points(rng, hours=(hour, hour + 2), amount=300), ACME)

@@ -1,0 +1,449 @@
+"""Manifests and parts of datasets and results, for agents and for clients that upload.
+
+    GET  /agent/v1/datasets/VERSION/head, .../pages/SHA256   the manifest of a version
+    PUT  /agent/v1/datasets/VERSION/pages/SHA256             a page of a source that the agent reads
+    POST /agent/v1/datasets                                  what its cache has
+    POST /agent/v1/datasets/VERSION/head                     its head: the version is ready
+    GET, PUT /agent/v1/parts/SHA256                          a part of the agent's tenant
+
+Users upload and download below `/api/v1/dataset-versions/VERSION` in the same way. Contents are
+held in memory while they pass, up to 64 MiB each: only a few do at a time.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+
+import msgspec
+from anyio import to_thread
+from sqlalchemy.orm import Session
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Scope as ASGIScope
+
+from access.database import Database, agent_actor, user_actor
+from access.errors import HANDLERS
+from access.identity.agent_registry import Agent
+from access.identity.auth import Authenticator
+from access.ingest.body import decode_struct, read_body, read_raw_body
+from access.jobs.other_sites import refuse_other_sites
+from core.clock import Clock
+from core.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    OverloadedError,
+    TooLargeError,
+    UnauthenticatedError,
+    VedetteError,
+)
+from core.rate_limits import ConcurrencyLimit
+from core.settings import ServerSettings
+from datasets.archives import MAX_ARCHIVE_BYTES, unpack_archive
+from datasets.catalog import get_upload, get_version
+from datasets.copies import record_report
+from datasets.manifests import announce, check_manifest, publish, read_head
+from datasets.models import DatasetVersion, VersionPart, VersionState
+from datasets.parts import PartStore, record_part, reserve_part
+from protocol.datasets import (
+    MAX_PAGE_BYTES,
+    PART_BYTES,
+    DatasetReport,
+    IndexResult,
+    ManifestHead,
+    SourceKind,
+)
+from tenants.auditing.drafts import Actor
+from tenants.principals import Principal, Via
+
+MAX_HEAD_BYTES = 8 * 1024**2
+MAX_REPORT_BYTES = 8 * 1024**2
+MAX_TRANSFERS, MAX_TRANSFERS_PER_TENANT = 8, 4
+"""Of parts at a time: they take up to 64 MiB of memory each."""
+RETRY_AFTER_SECONDS = 2
+_ALL = "all"
+_MAX_DIGITS = 12
+_SHA256 = re.compile("[0-9a-f]{64}")
+_PATH = re.compile(r"/api/v1/dataset-versions/[^/]+/(parts/[^/]+|pages/[^/]+|head|archive)")
+_BINARY = "application/octet-stream"
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+Identify = Callable[[ASGIScope], Principal | None]
+
+
+class LengthRequiredError(VedetteError):
+    """The request has no `Content-Length`."""
+
+    status = 411
+    default_code = "length_required"
+
+
+class PartTransfers:
+    """Receives and sends contents, a few at a time. For one event loop."""
+
+    def __init__(self, database: Database, store: PartStore, clock: Clock) -> None:
+        self._database = database
+        self._store = store
+        self._clock = clock
+        self._transfers = ConcurrencyLimit(MAX_TRANSFERS)
+        self._of_tenant = ConcurrencyLimit(MAX_TRANSFERS_PER_TENANT)
+
+    async def receive(
+        self,
+        request: Request,
+        tenant_id: str,
+        *,
+        max_bytes: int,
+        before: Callable[[Session, datetime], object] | None = None,
+    ) -> Response:
+        """Store the body of a request as the content that the path names.
+
+        `before` runs in the transaction before anything is stored, and may refuse it.
+        """
+        sha256 = digest_of(request)
+        size_bytes = _announced_bytes(request, max_bytes)
+
+        def reserve(session: Session) -> bool:
+            now = self._clock()
+            if before is not None:
+                before(session, now)
+            return reserve_part(session, tenant_id, sha256, size_bytes, now)
+
+        with self._slot(tenant_id):
+            is_missing = await self._database.run(reserve)
+            if is_missing:
+                data = await read_raw_body(request, max_bytes=max_bytes)
+                await to_thread.run_sync(self._store.put, tenant_id, sha256, data)
+                await self._database.run(
+                    lambda session: record_part(
+                        session, tenant_id, sha256, len(data), self._clock()
+                    )
+                )
+        return Response(status_code=204)
+
+    async def receive_archive(
+        self, request: Request, version: DatasetVersion, actor: Actor
+    ) -> DatasetVersion:
+        """Make a version ready with the files of a tar archive, the body of a request."""
+        with self._slot(version.tenant_id):
+            data = await read_raw_body(request, max_bytes=MAX_ARCHIVE_BYTES)
+            archive = await to_thread.run_sync(unpack_archive, data)
+            for sha256, content in archive.contents.items():
+                await self._store_content(version, sha256, content)
+        return await self.publish(version, archive.head, actor)
+
+    async def _store_content(self, version: DatasetVersion, sha256: str, content: bytes) -> None:
+        tenant_id, size_bytes = version.tenant_id, len(content)
+
+        def reserve(session: Session) -> bool:
+            announce(session, version, {sha256}, self._clock())
+            return reserve_part(session, tenant_id, sha256, size_bytes, self._clock())
+
+        if await self._database.run(reserve):
+            await to_thread.run_sync(self._store.put, tenant_id, sha256, content)
+            await self._database.run(
+                lambda session: record_part(session, tenant_id, sha256, size_bytes, self._clock())
+            )
+
+    async def send(self, request: Request, tenant_id: str) -> Response:
+        """Return the content that the path names."""
+        sha256 = digest_of(request)
+        with self._slot(tenant_id):
+            data = await to_thread.run_sync(self._store.get, tenant_id, sha256)
+        return Response(data, media_type=_BINARY, headers=_HEADERS)
+
+    async def publish(
+        self, version: DatasetVersion, head: ManifestHead, actor: Actor
+    ) -> DatasetVersion:
+        """Check a head with its pages, and make its version ready."""
+        has_parts = version.dataset.kind is SourceKind.UPLOAD
+        check = partial(check_manifest, self._store, version.tenant_id, head, has_parts=has_parts)
+        publication = await to_thread.run_sync(check)
+
+        def finish(session: Session) -> DatasetVersion:
+            current = session.get(DatasetVersion, version.id)
+            if current is None:
+                raise NotFoundError.of("dataset version", version.id)
+            return publish(session, current, publication, self._clock())
+
+        return await self._database.run(finish, actor=actor)
+
+    @contextmanager
+    def _slot(self, tenant_id: str) -> Iterator[None]:
+        with (
+            self._transfers.running(_ALL) as is_admitted,
+            self._of_tenant.running(tenant_id) as is_admitted_too,
+        ):
+            if not (is_admitted and is_admitted_too):
+                raise OverloadedError(
+                    "Other parts of data are being transferred. Try again in a moment.",
+                    retry_after_seconds=RETRY_AFTER_SECONDS,
+                )
+            yield
+
+
+class AgentDatasets:
+    """The endpoints of agents: they read versions of their tenant, and write those they index."""
+
+    def __init__(
+        self,
+        authenticator: Authenticator,
+        database: Database,
+        transfers: PartTransfers,
+        clock: Clock,
+    ) -> None:
+        self._authenticator = authenticator
+        self._database = database
+        self._transfers = transfers
+        self._clock = clock
+
+    async def report(self, request: Request) -> Response:
+        """Store what the cache of the appliance has, and how far the index of versions is."""
+        agent = await self._authenticator.agent(request)
+        body = await read_body(request, max_bytes=MAX_REPORT_BYTES, tenant_id=agent.tenant_id)
+        report = decode_struct(body, DatasetReport)
+        now = self._clock()
+        await self._database.run(
+            lambda session: record_report(session, agent.appliance_id, report, now=now)
+        )
+        return Response(status_code=204)
+
+    async def head(self, request: Request) -> Response:
+        """Return the head of a version that is ready."""
+        agent = await self._authenticator.agent(request)
+        head = await self._database.run(
+            lambda session: read_head(session, _version(session, request, agent))
+        )
+        return _json(head)
+
+    async def page(self, request: Request) -> Response:
+        """Return a page of a version, as it is stored."""
+        agent = await self._authenticator.agent(request)
+        sha256 = digest_of(request)
+
+        def check(session: Session) -> None:
+            version = _version(session, request, agent)
+            if session.get(VersionPart, (version.id, sha256)) is None:
+                raise NotFoundError.of("page", sha256)
+
+        await self._database.run(check)
+        return await self._transfers.send(request, agent.tenant_id)
+
+    async def part(self, request: Request) -> Response:
+        """Return a part of the agent's tenant."""
+        agent = await self._authenticator.agent(request)
+        return await self._transfers.send(request, agent.tenant_id)
+
+    async def put_part(self, request: Request) -> Response:
+        """Store a part, as of a result."""
+        agent = await self._authenticator.agent(request)
+        return await self._transfers.receive(request, agent.tenant_id, max_bytes=PART_BYTES)
+
+    async def put_page(self, request: Request) -> Response:
+        """Store a page of a version that the agent indexes."""
+        agent = await self._authenticator.agent(request)
+
+        def require_own(session: Session, now: datetime) -> None:
+            version = _indexed_version(session, request, agent)
+            announce(session, version, {digest_of(request)}, now)
+
+        return await self._transfers.receive(
+            request, agent.tenant_id, max_bytes=MAX_PAGE_BYTES, before=require_own
+        )
+
+    async def put_head(self, request: Request) -> Response:
+        """Make a version ready that the agent has indexed."""
+        agent = await self._authenticator.agent(request)
+        body = await read_body(request, max_bytes=MAX_HEAD_BYTES, tenant_id=agent.tenant_id)
+        result = decode_struct(body, IndexResult)
+        version = await self._database.run(
+            lambda session: _indexed_version(session, request, agent, is_ready_fine=True)
+        )
+        await self._transfers.publish(version, result.head, agent_actor(request, agent.name))
+        return Response(status_code=204)
+
+
+class UserDatasets:
+    """The endpoints of users and their clients: they upload versions, and download them."""
+
+    def __init__(
+        self, database: Database, transfers: PartTransfers, *, identify: Identify, is_https: bool
+    ) -> None:
+        self._database = database
+        self._transfers = transfers
+        self._identify = identify
+        self._is_https = is_https
+
+    async def part(self, request: Request) -> Response:
+        """Return a part or page of a version."""
+        principal, sha256 = await self._principal(request), digest_of(request)
+
+        def tenant_of(session: Session) -> str:
+            version = get_version(session, principal.scope, request.path_params["version_id"])
+            if session.get(VersionPart, (version.id, sha256)) is None:
+                raise NotFoundError.of("part", sha256)
+            return version.tenant_id
+
+        return await self._transfers.send(request, await self._database.run(tenant_of))
+
+    async def put_part(self, request: Request) -> Response:
+        """Store a part of a version that is uploaded."""
+        return await self._receive(request, PART_BYTES)
+
+    async def put_page(self, request: Request) -> Response:
+        """Store a page of its manifest."""
+        return await self._receive(request, MAX_PAGE_BYTES)
+
+    async def head(self, request: Request) -> Response:
+        """Return the head of a version's manifest."""
+        principal = await self._principal(request)
+        head = await self._database.run(
+            lambda session: read_head(
+                session, get_version(session, principal.scope, request.path_params["version_id"])
+            )
+        )
+        return _json(head)
+
+    async def put_head(self, request: Request) -> Response:
+        """Finish an upload: the version is ready, and returned."""
+        principal = await self._principal(request)
+        version = await self._upload(request, principal)
+        body = await read_body(request, max_bytes=MAX_HEAD_BYTES, tenant_id=version.tenant_id)
+        head = decode_struct(body, ManifestHead)
+        actor = user_actor(request, principal)
+        return _shown(await self._transfers.publish(version, head, actor))
+
+    async def put_archive(self, request: Request) -> Response:
+        """Upload a few small files at once, as a tar archive: the version is ready then."""
+        principal = await self._principal(request)
+        version = await self._upload(request, principal)
+        actor = user_actor(request, principal)
+        return _shown(await self._transfers.receive_archive(request, version, actor))
+
+    async def _upload(self, request: Request, principal: Principal) -> DatasetVersion:
+        version_id = request.path_params["version_id"]
+        return await self._database.run(
+            lambda session: get_upload(session, principal.scope, version_id)
+        )
+
+    async def _receive(self, request: Request, max_bytes: int) -> Response:
+        principal, sha256 = await self._principal(request), digest_of(request)
+        version = await self._upload(request, principal)
+
+        def require_open(session: Session, now: datetime) -> None:
+            announce(session, version, {sha256}, now)
+
+        return await self._transfers.receive(
+            request, version.tenant_id, max_bytes=max_bytes, before=require_open
+        )
+
+    async def _principal(self, request: Request) -> Principal:
+        principal = await to_thread.run_sync(self._identify, request.scope)
+        if principal is None:
+            raise UnauthenticatedError(
+                "Sign in, or send an API token as 'Authorization: Bearer vdt_...'."
+            )
+        if principal.via is Via.SESSION:
+            refuse_other_sites(request, is_https=self._is_https)
+        return principal
+
+
+def create_user_app(
+    settings: ServerSettings, database: Database, *, identify: Identify, clock: Clock
+) -> Starlette:
+    """Return the application for users."""
+    endpoints = UserDatasets(
+        database,
+        PartTransfers(database, PartStore(settings), clock),
+        identify=identify,
+        is_https=settings.resolved_public_url.startswith("https:"),
+    )
+    version = "/api/v1/dataset-versions/{version_id}"
+    routes = [
+        Route(f"{version}/parts/{{sha256}}", endpoints.part, methods=["GET"]),
+        Route(f"{version}/parts/{{sha256}}", endpoints.put_part, methods=["PUT"]),
+        Route(f"{version}/pages/{{sha256}}", endpoints.part, methods=["GET"]),
+        Route(f"{version}/pages/{{sha256}}", endpoints.put_page, methods=["PUT"]),
+        Route(f"{version}/head", endpoints.head, methods=["GET"]),
+        Route(f"{version}/head", endpoints.put_head, methods=["PUT"]),
+        Route(f"{version}/archive", endpoints.put_archive, methods=["PUT"]),
+    ]
+    return Starlette(routes=routes, exception_handlers=HANDLERS)
+
+
+def is_for_users(path: str) -> bool:
+    """Return whether a path belongs to the application for users."""
+    return _PATH.fullmatch(path) is not None
+
+
+def route_of_user(scope: ASGIScope) -> str:
+    """Return the route of a request of users, for the metrics."""
+    match = _PATH.fullmatch(scope["path"])
+    rest = match[1].partition("/") if match else ("", "", "")
+    return f"/api/v1/dataset-versions/<version_id>/{rest[0]}{'/<sha256>' if rest[1] else ''}"
+
+
+def digest_of(request: Request) -> str:
+    """Return the SHA-256 in the path of a request.
+
+    Raises:
+        InvalidInputError: it is none.
+    """
+    sha256: str = request.path_params["sha256"]
+    if not _SHA256.fullmatch(sha256):
+        raise InvalidInputError(
+            f"{sha256[:80]!r} is not a SHA-256: it has 64 digits 0-9 and a-f.",
+            errors={"sha256": ["It has 64 digits 0-9 and a-f."]},
+        )
+    return sha256
+
+
+def _announced_bytes(request: Request, max_bytes: int) -> int:
+    """Return the size of the body, for the quota."""
+    text = request.headers.get("Content-Length", "")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS):
+        raise LengthRequiredError(
+            "Send the size of the content as Content-Length: it counts for the tenant's quota."
+        )
+    if int(text) > max_bytes:
+        raise TooLargeError(f"The content has {text} bytes, of at most {max_bytes}.")
+    if not int(text):
+        raise InvalidInputError("The content is empty. Empty files are in no part.")
+    return int(text)
+
+
+def _version(session: Session, request: Request, agent: Agent) -> DatasetVersion:
+    version_id: str = request.path_params["version_id"]
+    version = session.get(DatasetVersion, version_id)
+    if version is None or version.tenant_id != agent.tenant_id:
+        raise NotFoundError.of("dataset version", version_id)
+    return version
+
+
+def _indexed_version(
+    session: Session, request: Request, agent: Agent, *, is_ready_fine: bool = False
+) -> DatasetVersion:
+    version = _version(session, request, agent)
+    is_open = version.state is VersionState.INDEXING or (
+        is_ready_fine and version.state is VersionState.READY
+    )
+    if version.indexing_appliance_id != agent.appliance_id or not is_open:
+        raise ConflictError(
+            f"Version {version.number} of {version.dataset.name} is not read by this appliance, "
+            "or not any more.",
+            code="not_indexing",
+        )
+    return version
+
+
+def _shown(version: DatasetVersion) -> Response:
+    shown = {"id": version.id, "number": version.number, "digest": version.digest}
+    return Response(msgspec.json.encode(shown), media_type="application/json")
+
+
+def _json(body: msgspec.Struct) -> Response:
+    return Response(msgspec.json.encode(body), media_type="application/json", headers=_HEADERS)

@@ -1,0 +1,587 @@
+"""The stager: has datasets in the cache before their attempts start, and what the portal orders.
+
+One thread at a time fetches a version, or indexes a source; two may run at once, so that the small
+dataset of a job does not wait for a prefetch of days. Attempts come before pins, and these before
+prefetches.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from threading import Event, RLock, Thread
+
+from collector.data_dir import Identity
+from collector.datasets.cache import Cache
+from collector.datasets.errors import DataError, StoppedError
+from collector.datasets.fetching import VersionFetch
+from collector.datasets.indexing import SourceIndexer
+from collector.datasets.origins import PortalOrigin, PortalPages, SourceOrigin
+from collector.datasets.parts import Origin
+from collector.datasets.peer_server import PeerServer
+from collector.datasets.peers import PeerClient, PeerParts, PeerTLS
+from collector.datasets.progress import Progress, combined
+from collector.datasets.reading import ReadAhead
+from collector.datasets.serving import PartReader
+from collector.datasets.settings import DatasetSettings
+from collector.datasets.sources import Source, open_source
+from collector.sending.portal_connection import PortalConnection
+from collector.tls import TLSContexts
+from core.quantities import format_size
+from protocol.attempts import DesiredState, StagingProgress
+from protocol.datasets import (
+    CopyState,
+    DatasetCopy,
+    DatasetOrders,
+    DatasetReport,
+    DatasetSource,
+    IndexOrder,
+    SourceKind,
+    StagedDataset,
+)
+
+log = logging.getLogger(__name__)
+
+MAX_RUNNING = 2
+REPORT_SECONDS = 30.0
+RETRY_ORDER_SECONDS = 300.0
+JOIN_SECONDS = 2.0
+MAX_MESSAGE_LENGTH = 1000
+ATTEMPT, PINNED, PREFETCH, INDEX = range(4)
+
+
+@dataclass(slots=True)
+class _Task:
+    """What is wanted of one version.
+
+    Attributes:
+        rank: who wants it most.
+        failed_at: when it failed last, of the monotonic clock.
+    """
+
+    wanted: StagedDataset | IndexOrder
+    rank: int
+    progress: Progress
+    stop: Event = field(default_factory=Event)
+    thread: Thread | None = None
+    fetch: VersionFetch | None = None
+    error: str = ""
+    failed_at: float | None = None
+    is_done: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+
+class Stager:
+    """Fetches and indexes datasets. Thread-safe.
+
+    Args:
+        settings: the cache.
+        cache: where versions are.
+        connect: opens a connection to the portal.
+        identity: this appliance.
+        peer_tls: certificates for peers; None without peers.
+        tls: the trusted authorities, for web servers.
+        wake: called when an attempt may go on.
+    """
+
+    def __init__(
+        self,
+        settings: DatasetSettings,
+        cache: Cache,
+        *,
+        connect: Callable[[], PortalConnection],
+        identity: Identity,
+        peer_tls: PeerTLS | None = None,
+        tls: TLSContexts | None = None,
+        wake: Callable[[], None] = lambda: None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = settings
+        self.cache = cache
+        self._portal = PortalPages(connect)
+        self._portal_origin = PortalOrigin(self._portal)
+        self._identity = identity
+        self._peer_tls = peer_tls
+        self._tls = tls
+        self.wake = wake
+        self._monotonic = monotonic
+        self._lock = RLock()
+        self._reads = ReadAhead()
+        self.is_loaded = False
+        self._load_error = ""
+        self._closing = Event()
+        self._tasks: dict[str, _Task] = {}
+        self._attempts: dict[str, list[StagedDataset]] = {}
+        self._sources: dict[str, DatasetSource] = {}
+        self._peers_of: dict[str, StagedDataset] = {}
+        self._orders = DatasetOrders()
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._parts = PartReader()
+        self._reported: tuple[object, ...] = ()
+        self._reported_at: float | None = None
+        self._server: PeerServer | None = None
+        self._loader: Thread | None = None
+
+    # Called by the agent
+
+    def start(self) -> None:
+        """Read the cache in a thread of its own, then serve peers and fetch what is wanted."""
+        self._loader = Thread(target=self._load, name="data-load", daemon=True)
+        self._loader.start()
+
+    def set_desired(self, desired: DesiredState) -> None:
+        """Take orders, and the credentials and peers of all datasets, which are never stored."""
+        with self._lock:
+            orders = self._orders = desired.datasets
+            staged = [*orders.pinned, *orders.prefetch]
+            staged += [dataset for spec in desired.attempts for dataset in spec.datasets]
+            self._sources = {dataset.version_id: dataset.source for dataset in staged}
+            self._sources |= {order.version_id: order.source for order in orders.index}
+            self._peers_of = {dataset.version_id: dataset for dataset in staged}
+            if self.is_loaded:
+                self.cache.set_pinned(dataset.version_id for dataset in orders.pinned)
+            self._settle()
+
+    def trees(self, attempt_id: str, datasets: Sequence[StagedDataset]) -> list[str] | None:
+        """Return the folders of an attempt's versions, in use from now on; None until all are.
+
+        Raises:
+            DataError: one can't be fetched.
+        """
+        with self._lock:
+            if self._load_error:
+                raise DataError(self._load_error)
+            if not self.is_loaded:
+                return None
+            trees = self.cache.begin_use(attempt_id, [own.version_id for own in datasets])
+            if trees is not None:
+                self._attempts.pop(attempt_id, None)
+                return [str(tree) for tree in trees]
+            if attempt_id not in self._attempts:
+                self._attempts[attempt_id] = list(datasets)
+                for dataset in datasets:  # what failed for another attempt is tried anew
+                    task = self._tasks.get(dataset.version_id)
+                    if task is not None and not task.is_running and task.error:
+                        self._counts[dataset.version_id] = self._counted(dataset.version_id)
+                        del self._tasks[dataset.version_id]
+                self._settle()
+            for dataset in datasets:
+                task = self._tasks.get(dataset.version_id)
+                if task is not None and task.error and not task.is_running:
+                    raise DataError(task.error)
+        return None
+
+    def progress(self, attempt_id: str) -> tuple[str, StagingProgress | None]:
+        """Return how far the data of an attempt is."""
+        with self._lock:
+            if not self.is_loaded:
+                return "Checking the cache of datasets after the agent's start.", None
+            datasets = self._attempts.get(attempt_id, [])
+            versions, is_waiting, lacks_source = [], False, False
+            for dataset in datasets:
+                task = self._tasks.get(dataset.version_id)
+                if self.cache.complete(dataset.version_id) is not None:
+                    own = Progress(dataset.name, dataset.total_bytes)
+                    own.staged_bytes = dataset.total_bytes
+                elif task is not None:
+                    own = task.progress
+                    is_waiting |= not task.is_running
+                else:
+                    own = Progress(dataset.name, dataset.total_bytes)
+                    lacks_source |= dataset.version_id not in self._sources
+                versions.append(own)
+        if not versions:
+            return "", None
+        message, staging = combined(versions)
+        if lacks_source:
+            message += ". Waiting for the portal: it has the credentials"
+        elif is_waiting:
+            message += ". Waiting for other datasets that are being fetched"
+        return message, staging
+
+    def forget(self, attempt_ids: Collection[str]) -> None:
+        """Keep only what these attempts use or wait for."""
+        with self._lock:
+            if not self.is_loaded:
+                return
+            for attempt_id in self._attempts.keys() - set(attempt_ids):
+                del self._attempts[attempt_id]
+            self.cache.keep_uses(attempt_ids)
+            self._settle()
+
+    def report_step(self, portal: PortalConnection) -> float:
+        """Report the cache if it has changed, or a report is due; return seconds to the next check.
+
+        Raises:
+            PortalUnreachableError: the next call sends it.
+        """
+        if self.is_loaded:
+            self._serve()  # the first certificate may have come
+        with self._lock:
+            self._settle()
+            if not self.is_loaded:
+                return 1.0
+            report = self.report()
+        shape = (
+            report.peer_url,
+            *(
+                (copy.version_id, copy.state, copy.message)
+                for copy in (*report.copies, *report.indexing)
+            ),
+        )
+        now = self._monotonic()
+        is_due = self._reported_at is None or now - self._reported_at >= REPORT_SECONDS
+        if shape != self._reported or is_due:
+            portal.report_datasets(report)
+            self._reported, self._reported_at = shape, now
+        return 1.0
+
+    def report(self) -> DatasetReport:
+        """Return what is in the cache."""
+        with self._lock:
+            copies = {}
+            for version_id, cached in self.cache.versions().items():
+                if cached.is_complete and cached.record is not None:
+                    fetched_bytes, peer_bytes = self._counted(version_id)
+                    copies[version_id] = DatasetCopy(
+                        version_id=version_id,
+                        state=CopyState.COMPLETE,
+                        cached_bytes=cached.record.total_bytes,
+                        fetched_bytes=fetched_bytes,
+                        peer_bytes=peer_bytes,
+                        last_used_at_ns=cached.last_used_ns,
+                    )
+            indexing = []
+            for version_id, task in self._tasks.items():
+                copy = self._copy_of(version_id, task)
+                if isinstance(task.wanted, IndexOrder):
+                    indexing.append(copy)
+                else:
+                    copies.setdefault(version_id, copy)
+            return DatasetReport(
+                copies=list(copies.values())[:10_000],
+                indexing=indexing[:1000],
+                cache_bytes=self.cache.size_bytes,
+                cache_limit_bytes=self.cache.max_bytes,
+                peer_url=self.settings.public_url if self._server is not None else "",
+            )
+
+    def _counted(self, version_id: str) -> tuple[int, int]:
+        """Return the bytes of a version that came over the line, and from peers."""
+        fetched_bytes, peer_bytes = self._counts.get(version_id, (0, 0))
+        if (task := self._tasks.get(version_id)) is not None:
+            fetched_bytes += task.progress.fetched_bytes
+            peer_bytes += task.progress.peer_bytes
+        return fetched_bytes, peer_bytes
+
+    def _copy_of(self, version_id: str, task: _Task) -> DatasetCopy:
+        state = CopyState.FETCHING
+        if task.error:
+            state = CopyState.FAILED
+        elif task.is_done:
+            state = CopyState.COMPLETE
+        fetched_bytes, peer_bytes = self._counted(version_id)
+        return DatasetCopy(
+            version_id=version_id,
+            state=state,
+            cached_bytes=max(0, task.progress.staged_bytes),
+            fetched_bytes=fetched_bytes,
+            peer_bytes=peer_bytes,
+            message=(task.error or task.progress.note)[:MAX_MESSAGE_LENGTH],
+        )
+
+    def metrics(self) -> Mapping[str, float | int | None]:
+        """Return fields of measurement `agent`; None where there is nothing."""
+        with self._lock:
+            counts = [self._counted(own) for own in self._tasks.keys() | self._counts.keys()]
+            fetched_bytes = sum(fetched for fetched, _ in counts)
+            peer_bytes = sum(from_peers for _, from_peers in counts)
+            cache_bytes = self.cache.size_bytes if self.is_loaded else 0
+        if not cache_bytes and not fetched_bytes:
+            return {}
+        return {
+            "dataset_cache_bytes": cache_bytes,
+            "dataset_fetched_bytes": fetched_bytes,
+            "dataset_peer_bytes": peer_bytes,
+        }
+
+    def close(self) -> None:
+        """End the threads; the cache stays."""
+        self._closing.set()
+        with self._lock:
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.stop.set()
+        deadline = time.monotonic() + JOIN_SECONDS
+        for task in tasks:
+            if task.thread is not None:
+                task.thread.join(max(0.0, deadline - time.monotonic()))
+        if self._server is not None:
+            self._server.close()
+        self._reads.close()
+        self._portal.close()
+        self.cache.close()
+
+    # For peers
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is being fetched or indexed."""
+        with self._lock:
+            return any(task.is_running for task in self._tasks.values())
+
+    def allowed_peers(self) -> Collection[str]:
+        """Return the appliances that may fetch from this one."""
+        return self._orders.peers
+
+    def parts_of_version(self, version_id: str) -> PeerParts | None:
+        """Return what is there of a version; None if nothing is."""
+        with self._lock:
+            if self.cache.complete(version_id) is not None:
+                return PeerParts(is_complete=True)
+            task = self._tasks.get(version_id)
+            fetch = task.fetch if task is not None else None
+        if fetch is None:
+            return None
+        return PeerParts(pages={index: bytes(bits) for index, bits in list(fetch.done.items())})
+
+    def read_part(
+        self, version_id: str, page_index: int, part_index: int, offset: int, size_bytes: int
+    ) -> Iterator[bytes]:
+        """Yield a range of a part that is there.
+
+        Raises:
+            DataError, OSError: it is not.
+        """
+        with self._lock:
+            task = self._tasks.get(version_id)
+            cached = self.cache.complete(version_id)
+            wanted = task.wanted if task is not None and task.fetch is not None else None
+        if cached is not None and cached.record is not None:
+            folder, digest = cached.folder, cached.record.digest
+        elif isinstance(wanted, StagedDataset):
+            folder, digest = self.cache.versions()[version_id].folder, wanted.digest
+        else:
+            raise DataError("There is no such version.")
+        place = page_index, part_index
+        return self._parts.read(folder, digest, place, offset=offset, size_bytes=size_bytes)
+
+    # Threads
+
+    def _load(self) -> None:
+        try:
+            self.cache.load()
+        except OSError as error:
+            reason = error.strerror or error
+            self._load_error = (
+                f"The cache of datasets {self.cache.folder} can't be read: {reason}. Check its "
+                "disk, and that the agent's user owns it."
+            )
+            log.error("%s", self._load_error)  # noqa: TRY400
+            self.wake()
+            return
+        self._serve()
+        with self._lock:
+            self.is_loaded = True
+            self._settle()
+        log.info("the cache of datasets has %s", format_size(self.cache.size_bytes))
+        self.wake()
+
+    def _serve(self) -> None:
+        """Listen for peers, once there is a certificate."""
+        if not self.settings.peer_listen or self._peer_tls is None or self._server is not None:
+            return
+        if not self._peer_tls.is_ready:
+            return
+        try:
+            server = PeerServer(
+                self.settings.peer_address,
+                tls=self._peer_tls,
+                shared=self,
+                allowed=self.allowed_peers,
+                max_connections=self.settings.peer_max_connections,
+                max_bytes_per_second=self.settings.peer_max_bytes_per_second,
+            )
+        except OSError as error:
+            log.warning("can't listen for peers on %s: %s", self.settings.peer_listen, error)
+            return
+        server.start()
+        self._server = server
+
+    def _settle(self) -> None:
+        """Begin and end tasks, so that they are those that are wanted."""
+        if not self.is_loaded or self._closing.is_set():
+            return
+        wanted = self._wanted()
+        for version_id, task in list(self._tasks.items()):
+            if version_id in wanted:
+                task.rank = wanted[version_id][1]
+                continue
+            task.stop.set()
+            if not task.is_running:
+                self._counts[version_id] = self._counted(version_id)
+                del self._tasks[version_id]
+        for version_id, (order, rank) in wanted.items():
+            present = self._tasks.get(version_id)
+            if present is None:
+                total_bytes = order.total_bytes if isinstance(order, StagedDataset) else 0
+                self._tasks[version_id] = _Task(order, rank, Progress(order.name, total_bytes))
+            elif not present.is_running and self._is_retry_due(present):
+                present.error, present.failed_at = "", None
+        self._begin_next()
+
+    def _wanted(self) -> dict[str, tuple[StagedDataset | IndexOrder, int]]:
+        """Return what should be fetched or indexed, by version, with who wants it most."""
+        wanted: dict[str, tuple[StagedDataset | IndexOrder, int]] = {}
+        waiting = [dataset for datasets in self._attempts.values() for dataset in datasets]
+        ranked: list[tuple[int, Sequence[StagedDataset]]] = [
+            (ATTEMPT, waiting),
+            (PINNED, self._orders.pinned),
+            (PREFETCH, self._orders.prefetch),
+        ]
+        for rank, datasets in ranked:
+            for dataset in datasets:
+                version_id = dataset.version_id
+                is_there = self.cache.complete(version_id) is not None
+                is_present = version_id in self._sources
+                if not is_there and is_present and version_id not in wanted:
+                    wanted[version_id] = dataset, rank
+        for order in self._orders.index:
+            wanted.setdefault(order.version_id, (order, INDEX))
+        return wanted
+
+    def _is_retry_due(self, task: _Task) -> bool:
+        """Return whether an order that failed is tried again; an attempt that failed has ended."""
+        if task.failed_at is None or task.rank in {ATTEMPT, INDEX}:
+            return False
+        return self._monotonic() - task.failed_at >= RETRY_ORDER_SECONDS
+
+    def _begin_next(self) -> None:
+        running = sum(task.is_running for task in self._tasks.values())
+        ready = [
+            (version_id, task)
+            for version_id, task in self._tasks.items()
+            if not task.is_running and not task.error and not task.is_done
+        ]
+        for version_id, task in sorted(ready, key=lambda entry: entry[1].rank):
+            # The last place is kept for attempts.
+            if running >= MAX_RUNNING or (task.rank != ATTEMPT and running >= MAX_RUNNING - 1):
+                break
+            task.stop = Event()
+            task.thread = Thread(
+                target=self._run, args=(version_id, task), name="data-stage", daemon=True
+            )
+            task.thread.start()
+            running += 1
+
+    def _run(self, version_id: str, task: _Task) -> None:
+        error = ""
+        closing = ExitStack()
+        try:
+            if isinstance(task.wanted, IndexOrder):
+                self._index(task, task.wanted, closing)
+            else:
+                self._fetch(version_id, task, closing)
+        except StoppedError:
+            pass
+        except DataError as failure:
+            error = str(failure)[:MAX_MESSAGE_LENGTH]
+            log.warning("dataset %s: %s", task.progress.name, error)
+        except Exception as failure:
+            log.exception("dataset %s failed", task.progress.name)
+            error = f"The agent failed: {failure!r}. See its log."[:MAX_MESSAGE_LENGTH]
+        finally:
+            closing.close()
+        with self._lock:
+            task.thread = None
+            task.fetch = None
+            task.error = error
+            task.failed_at = self._monotonic() if error else None
+            task.is_done = not error and not task.stop.is_set()
+            self._settle()
+        self.wake()
+
+    def _fetch(self, version_id: str, task: _Task, closing: ExitStack) -> None:
+        def dataset() -> StagedDataset:
+            newest = self._peers_of.get(version_id)
+            assert isinstance(task.wanted, StagedDataset)  # noqa: S101
+            return newest or task.wanted
+
+        tls = self._peer_tls
+        peers = PeerClient(tls) if tls is not None and tls.is_ready else None
+        if peers is not None:
+            closing.callback(peers.close)
+        fetch = VersionFetch(
+            dataset,
+            cache=self.cache,
+            manifests=self._portal,
+            origin=self._origins(version_id, closing),
+            peers=peers,
+            own_id=self._identity.appliance_id,
+            reads=self._reads,
+            progress=task.progress,
+            stop=task.stop,
+            retry_seconds=self.settings.retry_seconds,
+            peer_wait_seconds=self.settings.peer_wait_seconds,
+        )
+        task.fetch = fetch
+        fetch.run()
+        log.info("dataset %s is in the cache", task.progress.name)
+        self.wake()
+        fetch.index_equal()
+
+    def _index(self, task: _Task, order: IndexOrder, closing: ExitStack) -> None:
+        source = self._newest_source(order.version_id, closing)
+        SourceIndexer(
+            order,
+            cache=self.cache,
+            portal=self._portal,
+            source=source,
+            reads=self._reads,
+            progress=task.progress,
+            stop=task.stop,
+            retry_seconds=self.settings.retry_seconds,
+        ).run()
+
+    def _origins(self, version_id: str, closing: ExitStack) -> Callable[[], Origin]:
+        newest = self._newest_source(version_id, closing)
+        lock = RLock()
+
+        def origin() -> Origin:
+            source = self._sources.get(version_id)
+            if source is None:
+                raise StoppedError("The portal has withdrawn the dataset's credentials.")
+            if source.kind is SourceKind.UPLOAD:
+                return self._portal_origin
+            with lock:
+                return SourceOrigin(newest(), source.url)
+
+        return origin
+
+    def _newest_source(self, version_id: str, closing: ExitStack) -> Callable[[], Source]:
+        """Return what opens a source, anew when the portal sends other credentials."""
+        lock = RLock()
+        current: list[tuple[DatasetSource, Source]] = []
+
+        def source() -> Source:
+            wanted = self._sources.get(version_id)
+            if wanted is None:
+                raise StoppedError("The portal has withdrawn the dataset's credentials.")
+            with lock:
+                if not current or current[0][0] != wanted:
+                    made = open_source(wanted, mounts=self.cache.mounts, tls=self._tls)
+                    closing.callback(made.close)
+                    current[:] = [(wanted, made)]
+                return current[0][1]
+
+        return source
+
+
+def can_stage(settings: DatasetSettings) -> bool:
+    """Return whether this agent can fetch datasets: it needs the extra `data`."""
+    return settings.enabled and find_spec("obstore") is not None

@@ -1,0 +1,487 @@
+"""The folder of one version in the cache: its manifest, and its files as they are written.
+
+    versions/VERSION_ID/
+        head.json, pages/SHA256     the manifest
+        files/                      the tree that jobs mount; a file is here once it was checked
+        partial/PAGE-FILE           files that are being written
+        partial/PAGE-FILE.parts     of a large one: how much of each part was written, or checked
+        boot                        the boot of the host in which `files` was written
+        complete.json               there once all files are on the disk; its time is the last use
+        pinned                      there if it must not be evicted
+
+What a killed agent wrote is in the kernel's memory, so it counts; what was written before a crash
+of the host counts once its hash was checked again, as `boot` says. A file moves to `files` by one
+rename, after its hash was checked.
+"""
+
+import os
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from threading import Lock
+from typing import Protocol
+
+import msgspec
+
+from collector.datasets.errors import ContentError, DataError
+from collector.datasets.parts import Part, Segment
+from core.atomic_files import replace_file, sync_folder
+from protocol.datasets import PART_BYTES, ManifestFile, ManifestHead, ManifestPage
+from protocol.manifests import decode_page, head_digest
+
+READ_BYTES = 1024**2
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+FILE_MODE, EXECUTABLE_MODE, FOLDER_MODE = 0o444, 0o555, 0o755
+_CHECKED = 0xFFFFFFFF
+_RECORD = struct.Struct("<I")
+
+
+class VersionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`complete.json`."""
+
+    digest: str
+    name: str
+    number: int
+    file_count: int
+    total_bytes: int
+
+
+class Writer(Protocol):
+    """Takes the content of a segment in order, and checks it at the end."""
+
+    written_bytes: int
+    """How much of the segment is there already."""
+
+    def write(self, content: memoryview) -> None:
+        """Append content."""
+
+    def finish(self) -> None:
+        """Check the hash.
+
+        Raises:
+            ContentError: it is another; what was written is removed.
+        """
+
+    def close(self) -> None:
+        """Release the file; what was written stays."""
+
+
+class VersionFolder:
+    """Reads and writes the folder of a version. Thread-safe for different parts."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.files = path / "files"
+        self._files = str(self.files)
+        self._partial = path / "partial"
+        self._folders: set[str] = set()
+        self._lock = Lock()
+
+    @property
+    def version_id(self) -> str:
+        """The version."""
+        return self.path.name
+
+    def create(self) -> None:
+        """Create the folders that are missing."""
+        for folder in (self.path, self.files, self._partial, self.path / "pages"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.files.chmod(FOLDER_MODE)
+
+    # The manifest
+
+    def store_head(self, head: ManifestHead) -> None:
+        """Store the head of the manifest."""
+        replace_file(self.path / "head.json", msgspec.json.encode(head), is_durable=False)
+
+    def head(self, digest: str) -> ManifestHead | None:
+        """Return the stored head; None if there is none with this digest."""
+        try:
+            raw = (self.path / "head.json").read_bytes()
+            head = msgspec.json.decode(raw, type=ManifestHead)
+        except (OSError, msgspec.MsgspecError):
+            return None
+        return head if head_digest(head) == digest else None
+
+    def store_page(self, sha256_hex: str, data: bytes) -> None:
+        """Store a page of the manifest."""
+        replace_file(self.path / "pages" / sha256_hex, data, is_durable=False)
+
+    def page(self, sha256_hex: str) -> ManifestPage | None:
+        """Return a stored page; None if it is missing or damaged."""
+        with suppress(OSError, ValueError):
+            return decode_page((self.path / "pages" / sha256_hex).read_bytes(), sha256_hex)
+        return None
+
+    # Files
+
+    def is_empty(self) -> bool:
+        """Return whether nothing is there yet, and nothing was begun."""
+        return not any(self.files.iterdir()) and not any(self._partial.iterdir())
+
+    def has(self, file: ManifestFile) -> bool:
+        """Return whether a file is there, as its size proves: it was moved there once checked."""
+        try:
+            return os.stat(f"{self._files}/{file.path}").st_size == file.size_bytes  # noqa: PTH116 - often
+        except OSError:
+            return False
+
+    def create_empty(self, file: ManifestFile) -> None:
+        """Create an empty file."""
+        path = self._place(file.path)
+        path.unlink(missing_ok=True)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        path.chmod(_mode(file))
+
+    def store(self, file: ManifestFile, content: memoryview) -> None:
+        """Write a small file at once: its mode comes first, so that its size proves all of it.
+
+        Raises:
+            ContentError: it has another hash.
+        """
+        if sha256(content).digest() != file.sha256:
+            raise ContentError(f"{file.path} has other content than its version")
+        self._make_folder(file.path.rpartition("/")[0])
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(f"{self._files}/{file.path}", flags, 0o600)
+        try:
+            os.fchmod(descriptor, _mode(file))
+            write_all(descriptor, content, 0)
+        finally:
+            os.close(descriptor)
+
+    def link(self, file: ManifestFile, other: Path) -> bool:
+        """Link an equal file that is cached; return False if that isn't there, or can't be."""
+        draft = self._partial / f"link-{os.urandom(8).hex()}"
+        try:
+            state = other.stat()
+            if state.st_size != file.size_bytes or state.st_mode & 0o777 != _mode(file):
+                return False
+            os.link(other, draft)
+            draft.replace(self._place(file.path))
+        except OSError:  # it was just evicted, or has as many links as the file system allows
+            return False
+        finally:
+            # A rename onto the same file leaves both.
+            draft.unlink(missing_ok=True)
+        return True
+
+    def done_bytes(self, part: Part) -> int:
+        """Return how much of a part is there and checked."""
+        if part.is_of_large_file:
+            segment = part.segments[0]
+            if self.has(segment.file):
+                return part.stored.size_bytes
+            if self._records(part).read(_index(segment)) != _CHECKED:
+                return 0
+            stem = self._partial / f"{part.page_index}-{segment.file_index}"
+            # A kill may have come between the last check and the rename.
+            self.finish_large(stem, segment.file, -(-segment.file.size_bytes // PART_BYTES))
+            return part.stored.size_bytes
+        return sum(segment.size_bytes for segment in part.segments if self.has(segment.file))
+
+    def started_bytes(self, part: Part, segment: Segment) -> int:
+        """Return how much of a segment was written, and not checked yet."""
+        if part.is_of_large_file:
+            written_bytes = self._records(part).read(_index(segment))
+            return written_bytes if written_bytes != _CHECKED else 0
+        try:
+            partial = f"{self._partial}/{part.page_index}-{segment.file_index}"
+            return os.stat(partial).st_size  # noqa: PTH116 - often
+        except FileNotFoundError:
+            return 0
+
+    def writer(self, part: Part, segment: Segment) -> Writer:
+        """Return what writes a segment, from where an earlier one ended."""
+        stem = self._partial / f"{part.page_index}-{segment.file_index}"
+        if part.is_of_large_file:
+            return _LargeWriter(self, stem, part, segment)
+        return _SmallWriter(self, stem, segment.file)
+
+    def place(self, partial: Path, file: ManifestFile) -> None:
+        """Move a checked file to its place in the tree."""
+        partial.chmod(_mode(file))
+        partial.replace(self._place(file.path))
+
+    def _place(self, path: str) -> Path:
+        """Return the path of a file, with its folder created."""
+        self._make_folder(path.rpartition("/")[0])
+        return self.files / path
+
+    def _make_folder(self, folder: str) -> None:
+        if folder in self._folders:
+            return
+        if folder:
+            self._make_folder(folder.rpartition("/")[0])
+            new = self.files / folder
+            new.mkdir(mode=FOLDER_MODE, exist_ok=True)
+            new.chmod(FOLDER_MODE)
+        self._folders.add(folder)
+
+    def finish_large(self, stem: Path, file: ManifestFile, part_count: int) -> None:
+        """Move a large file to its place once all of its parts were checked."""
+        with self._lock:
+            records = _Records(_sidecar(stem))
+            if stem.exists() and records.are_all_checked(part_count):
+                self.place(stem, file)
+                records.path.unlink(missing_ok=True)
+
+    def _records(self, part: Part) -> "_Records":
+        segment = part.segments[0]
+        return _Records(_sidecar(self._partial / f"{part.page_index}-{segment.file_index}"))
+
+    # Reading, for peers and checks
+
+    def read(self, part: Part, offset: int, size_bytes: int) -> Iterator[bytes]:
+        """Yield a range of a part, from the files that have it.
+
+        Raises:
+            OSError: a file is not there.
+        """
+        end = offset + size_bytes
+        for segment in part.segments:
+            segment_end = segment.part_offset + segment.size_bytes
+            if segment.part_offset >= end or segment_end <= offset:
+                continue
+            begin = max(offset, segment.part_offset)
+            path = self.files / segment.file.path
+            if part.is_of_large_file and not path.exists():
+                path = self._partial / f"{part.page_index}-{segment.file_index}"
+            with path.open("rb", buffering=0) as file:
+                file.seek(segment.file_offset + begin - segment.part_offset)
+                left_bytes = min(end, segment_end) - begin
+                while left_bytes:
+                    content = file.read(min(READ_BYTES, left_bytes))
+                    if not content:
+                        raise FileNotFoundError(str(path))
+                    left_bytes -= len(content)
+                    yield content
+
+    # After a crash of the host, and at the end
+
+    @property
+    def is_of_this_boot(self) -> bool:
+        """Whether what is in the folder was written since the host booted."""
+        with suppress(OSError):
+            return (self.path / "boot").read_text(encoding="ascii") == boot_id()
+        return False
+
+    def set_boot(self) -> None:
+        """Record that what is in the folder was written, or checked, in this boot."""
+        replace_file(self.path / "boot", boot_id().encode(), is_durable=False)
+
+    def recheck(self, parts: Iterable[Part]) -> Iterator[int]:
+        """Remove what has another hash than it should; yield the checked bytes of each part."""
+        for part in parts:
+            if part.is_of_large_file:
+                self._recheck_large(part)
+            else:
+                for segment in part.segments:
+                    place = self.files / segment.file.path
+                    if self.has(segment.file) and _hash(place) != segment.file.sha256:
+                        place.unlink()
+            yield self.done_bytes(part)
+
+    def _recheck_large(self, part: Part) -> None:
+        segment, records = part.segments[0], self._records(part)
+        is_whole = self.has(segment.file)
+        if not is_whole and records.read(_index(segment)) != _CHECKED:
+            return
+        digest = sha256()
+        try:
+            for content in self.read(part, 0, part.stored.size_bytes):
+                digest.update(content)
+        except OSError:
+            digest = sha256()
+        if digest.digest() == part.stored.sha256:
+            return
+        if is_whole:  # all of its parts are fetched again: it is not known which are good
+            (self.files / segment.file.path).unlink()
+        else:
+            records.write(_index(segment), 0)
+
+    def complete(self, record: VersionRecord) -> None:
+        """Write all to the disk, then mark the version as complete."""
+        sync_file_system(self.path)
+        for left in self._partial.iterdir():
+            left.unlink()
+        replace_file(self.path / "complete.json", msgspec.json.encode(record))
+        sync_folder(self.path)
+
+    def record(self) -> VersionRecord | None:
+        """Return what is known of a complete version; None if it isn't."""
+        with suppress(OSError, msgspec.MsgspecError):
+            raw = (self.path / "complete.json").read_bytes()
+            return msgspec.json.decode(raw, type=VersionRecord)
+        return None
+
+    def set_incomplete(self) -> None:
+        """Let the next stage look for what is missing."""
+        (self.path / "complete.json").unlink(missing_ok=True)
+        (self.path / "boot").unlink(missing_ok=True)
+
+
+class _SmallWriter:
+    """Writes a file that is within one part: the size of its partial file is what was written."""
+
+    def __init__(self, folder: VersionFolder, partial: Path, file: ManifestFile) -> None:
+        self._folder, self._path, self._file = folder, partial, file
+        self._digest = sha256()
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(partial, flags, 0o600)
+        self.written_bytes = os.fstat(self._descriptor).st_size
+        if self.written_bytes > file.size_bytes:
+            os.ftruncate(self._descriptor, 0)
+            self.written_bytes = 0
+        position = 0
+        while position < self.written_bytes:
+            content = os.pread(self._descriptor, READ_BYTES, position)
+            self._digest.update(content)
+            position += len(content)
+
+    def write(self, content: memoryview) -> None:
+        self._digest.update(content)
+        write_all(self._descriptor, content, self.written_bytes)
+        self.written_bytes += len(content)
+
+    def finish(self) -> None:
+        if (
+            self.written_bytes != self._file.size_bytes
+            or self._digest.digest() != self._file.sha256
+        ):
+            self._path.unlink(missing_ok=True)
+            raise ContentError(f"{self._file.path} has other content than its version")
+        os.fchmod(self._descriptor, _mode(self._file))
+        self._path.replace(self._folder._place(self._file.path))  # noqa: SLF001 - its folder
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _LargeWriter:
+    """Writes a part of a large file at its place in it; a file beside has how far each part is."""
+
+    def __init__(self, folder: VersionFolder, stem: Path, part: Part, segment: Segment) -> None:
+        self._folder, self._path, self._part, self._segment = folder, stem, part, segment
+        self._records = _Records(_sidecar(stem))
+        self._index = _index(segment)
+        self._digest = sha256()
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        self._descriptor = os.open(stem, flags, 0o600)
+        written_bytes = self._records.read(self._index)
+        size_bytes = os.fstat(self._descriptor).st_size
+        if (
+            written_bytes > part.stored.size_bytes
+            or size_bytes < segment.file_offset + written_bytes
+        ):
+            written_bytes = 0
+        self.written_bytes = written_bytes
+        position = 0
+        while position < written_bytes:
+            left_bytes = min(READ_BYTES, written_bytes - position)
+            content = os.pread(self._descriptor, left_bytes, segment.file_offset + position)
+            self._digest.update(content)
+            position += len(content)
+
+    def write(self, content: memoryview) -> None:
+        self._digest.update(content)
+        write_all(self._descriptor, content, self._segment.file_offset + self.written_bytes)
+        self.written_bytes += len(content)
+        self._records.write(self._index, self.written_bytes)
+
+    def finish(self) -> None:
+        file = self._segment.file
+        if self._digest.digest() != self._part.stored.sha256:
+            self._records.write(self._index, 0)
+            raise ContentError(f"{file.path} has other content than its version")
+        self._records.write(self._index, _CHECKED)
+        self._folder.finish_large(self._path, file, -(-file.size_bytes // PART_BYTES))
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class _Records:
+    """How much of each part of a large file was written: four bytes each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def read(self, index: int) -> int:
+        """Return the written bytes of a part, `_CHECKED` once its hash was right."""
+        try:
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return 0
+        try:
+            raw = os.pread(descriptor, _RECORD.size, index * _RECORD.size)
+        finally:
+            os.close(descriptor)
+        return int(_RECORD.unpack(raw)[0]) if len(raw) == _RECORD.size else 0
+
+    def write(self, index: int, value: int) -> None:
+        """Store it."""
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, _RECORD.pack(value), index * _RECORD.size)
+        finally:
+            os.close(descriptor)
+
+    def are_all_checked(self, count: int) -> bool:
+        """Return whether the hash of each part was right."""
+        with suppress(FileNotFoundError):
+            return self.path.read_bytes() == _RECORD.pack(_CHECKED) * count
+        return False
+
+
+def boot_id() -> str:
+    """Return the name of the host's current boot."""
+    return BOOT_ID.read_text(encoding="ascii").strip()
+
+
+def sync_file_system(folder: Path) -> None:
+    """Write all of a folder's file system to the disk.
+
+    Raises:
+        DataError: the disk failed.
+    """
+    # Not in the `os` module; a sync of each of a million files would take minutes.
+    import ctypes  # noqa: PLC0415 - only where it is used
+
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        library = ctypes.CDLL(None, use_errno=True)
+        if library.syncfs(descriptor):
+            reason = os.strerror(ctypes.get_errno())
+            raise DataError(f"The disk of the cache {folder} failed: {reason}. Check the disk.")
+    finally:
+        os.close(descriptor)
+
+
+def _sidecar(stem: Path) -> Path:
+    return stem.with_name(f"{stem.name}.parts")
+
+
+def _index(segment: Segment) -> int:
+    return segment.file_offset // PART_BYTES
+
+
+def _mode(file: ManifestFile) -> int:
+    return EXECUTABLE_MODE if file.is_executable else FILE_MODE
+
+
+def _hash(path: Path) -> bytes:
+    digest = sha256()
+    with path.open("rb", buffering=0) as file:
+        while content := file.read(READ_BYTES):
+            digest.update(content)
+    return digest.digest()
+
+
+def write_all(descriptor: int, content: memoryview, position: int) -> None:
+    """Write content at a position of a file."""
+    while content:
+        written_bytes = os.pwrite(descriptor, content, position)
+        content, position = content[written_bytes:], position + written_bytes

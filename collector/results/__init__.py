@@ -1,0 +1,1 @@
+"""The results of attempts: output folders and their uploads."""

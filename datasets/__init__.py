@@ -1,0 +1,1 @@
+"""Datasets of tenants: sources, versions, parts of content, copies on appliances."""

@@ -1,0 +1,1 @@
+"""Gangs: their frameworks and private networks."""

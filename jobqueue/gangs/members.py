@@ -1,0 +1,192 @@
+"""The gangs of attempts as their appliances get them.
+
+A member's rank, name and address in the private network are the same for as long as the gang
+exists, so they stay when one moves to another appliance.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+from sqlalchemy import and_, select
+from sqlalchemy.orm import Session
+
+from jobqueue.gangs.models import GangNetworkRecord
+from jobqueue.gangs.networks import SUBNET, member_mtu, vxlan_port, wireguard_port
+from jobqueue.jobs.queue_settings import QueueSettings, settings_of
+from jobqueue.models import Attempt, Job
+from jobqueue.states import ALLOCATED_STATES
+from protocol.gangs import (
+    Framework,
+    Gang,
+    GangAppliance,
+    GangMember,
+    GangNetwork,
+    JobNetwork,
+    NetworkAbilities,
+    job_network,
+    member_address,
+    member_name,
+)
+from tenants.fleet.reports import ReportCache
+from tenants.models import Appliance
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """An appliance of a gang."""
+
+    site: str
+    abilities: NetworkAbilities
+
+
+class _Report(msgspec.Struct):
+    network: NetworkAbilities = NetworkAbilities()
+
+
+def network_of(job: Job) -> JobNetwork:
+    """Return the network of a job: the one that it names, or the usual one."""
+    return job_network(job.network, job.framework, job.nodes)
+
+
+def gangs_of(session: Session, attempts: Sequence[Attempt]) -> dict[str, Gang]:
+    """Return the gangs of attempts that are members of one, by the attempt's id."""
+    own = {
+        attempt.id: attempt
+        for attempt in attempts
+        if attempt.job.nodes > 1 and attempt.job.array_id is not None
+    }
+    if not own:
+        return {}
+    gang_ids = {attempt.job.array_id or "" for attempt in own.values()}
+    places = _places_of_ranks(session, gang_ids)
+    appliances = _appliances(session, {ident for at in places.values() for ident in at.values()})
+    vnis = _vnis(session, gang_ids)
+    settings = settings_of(session, next(iter(own.values())).tenant_id)
+    return {
+        attempt.id: _gang(
+            attempt,
+            places[attempt.job.array_id or ""],
+            appliances,
+            vni=vnis.get(attempt.job.array_id or ""),
+            settings=settings,
+        )
+        for attempt in own.values()
+    }
+
+
+def _gang(
+    attempt: Attempt,
+    ranks: Mapping[int, str],
+    appliances: Mapping[str, _Place],
+    *,
+    vni: int | None,
+    settings: QueueSettings,
+) -> Gang:
+    job, network = attempt.job, network_of(attempt.job)
+    is_private = network is JobNetwork.GANG
+    members = []
+    for rank in range(job.nodes):
+        place = appliances.get(ranks.get(rank, ""))
+        inner = str(member_address(SUBNET, rank).ip)
+        members.append(
+            GangMember(
+                rank=rank,
+                name=member_name(job.name, rank),
+                address=inner if is_private else place.abilities.address if place else "",
+                appliance_id=ranks.get(rank, ""),
+            )
+        )
+    return Gang(
+        gang_id=job.array_id or "",
+        rank=job.array_index or 0,
+        members=members,
+        framework=Framework(job.framework or Framework.NONE),
+        network=_network(attempt.appliance_id, ranks, appliances, vni, settings)
+        if is_private and vni is not None
+        else None,
+    )
+
+
+def _network(
+    own_id: str,
+    ranks: Mapping[int, str],
+    appliances: Mapping[str, _Place],
+    vni: int,
+    settings: QueueSettings,
+) -> GangNetwork:
+    ranks_at: dict[str, list[int]] = defaultdict(list)
+    for rank, appliance_id in sorted(ranks.items()):
+        if appliance_id in appliances:
+            ranks_at[appliance_id].append(rank)
+    places = {appliance_id: appliances[appliance_id] for appliance_id in ranks_at}
+    own = appliances.get(own_id)
+    encrypts = settings.encrypts_gang_networks
+    is_tunneled = encrypts or len({place.site for place in places.values()}) > 1
+    return GangNetwork(
+        vni=vni,
+        subnet=SUBNET,
+        vxlan_port=vxlan_port(vni),
+        wireguard_port=wireguard_port(vni),
+        mtu=member_mtu(
+            [place.abilities.mtu for place in places.values()], is_encrypted=is_tunneled
+        ),
+        allows_egress=settings.allows_gang_egress,
+        appliances=[
+            _appliance(appliance_id, place, own, ranks_at[appliance_id], encrypts=encrypts)
+            for appliance_id, place in sorted(places.items())
+        ],
+    )
+
+
+def _appliance(
+    appliance_id: str, place: _Place, own: _Place | None, ranks: list[int], *, encrypts: bool
+) -> GangAppliance:
+    """Return an appliance as another one of the gang reaches it."""
+    is_elsewhere = own is not None and own.site != place.site
+    abilities = place.abilities
+    return GangAppliance(
+        appliance_id=appliance_id,
+        address=(is_elsewhere and abilities.public_address) or abilities.address,
+        wireguard_public_key=abilities.wireguard_public_key,
+        is_encrypted=encrypts or is_elsewhere,
+        ranks=ranks,
+    )
+
+
+def _places_of_ranks(session: Session, gang_ids: Collection[str]) -> dict[str, dict[int, str]]:
+    """Return the appliance of each rank that has one, by gang."""
+    allocated = and_(Attempt.job_id == Job.id, Attempt.state.in_(ALLOCATED_STATES))
+    statement = (
+        select(Job.array_id, Job.array_index, Attempt.appliance_id)
+        .join(Attempt, allocated)
+        .where(Job.array_id.in_(gang_ids))
+    )
+    places: dict[str, dict[int, str]] = defaultdict(dict)
+    for gang_id, rank, appliance_id in session.execute(statement):
+        places[gang_id or ""][rank or 0] = appliance_id
+    return places
+
+
+def _appliances(session: Session, appliance_ids: Collection[str]) -> dict[str, _Place]:
+    statement = select(Appliance.id, Appliance.report_id, Appliance.site)
+    rows = session.execute(statement.where(Appliance.id.in_(appliance_ids))).all()
+    reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
+    return {row.id: _Place(row.site, reports[row.id]) for row in rows if row.id in reports}
+
+
+def _vnis(session: Session, gang_ids: Collection[str]) -> dict[str, int]:
+    statement = select(GangNetworkRecord.gang_id, GangNetworkRecord.vni)
+    rows = session.execute(statement.where(GangNetworkRecord.gang_id.in_(gang_ids)))
+    return {row.gang_id: row.vni for row in rows}
+
+
+def _parse(inventory: str, _health: str | None) -> NetworkAbilities:
+    try:
+        return msgspec.json.decode(inventory, type=_Report).network
+    except msgspec.ValidationError:
+        return NetworkAbilities()
+
+
+_REPORTS = ReportCache(_parse)

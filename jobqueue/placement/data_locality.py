@@ -1,0 +1,96 @@
+"""How much of a job's datasets is in the caches of appliances.
+
+Of the appliances that can run a job now, those with more of its data go first, in steps of a
+quarter: within a step, the policy of the tenant decides. What takes less than a gigabyte to fetch
+counts as there, so small datasets don't override the policy.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from core.quantities import format_share
+from jobqueue.placement.ledger import Ints, Ledger, Mask
+
+STEPS = 4
+NEGLIGIBLE_BYTES = 1024**3
+
+Versions = Sequence[tuple[str, int]]
+"""The versions of datasets that a job reads, each once: id and bytes."""
+Copies = Mapping[str, Mapping[str, int]]
+"""The cached bytes of versions by appliance."""
+
+
+class DataLocality:
+    """The cached bytes of versions on the appliances of a ledger."""
+
+    def __init__(self, ledger: Ledger, copies: Copies) -> None:
+        self._ledger = ledger
+        self._cached: dict[str, Sequence[tuple[int, int]]] = {}
+        self._levels: dict[Versions, Ints] = {}
+        self.add(copies)
+
+    def add(self, copies: Copies) -> None:
+        """Add the copies of more versions."""
+        index = self._ledger.index
+        for version_id, by_appliance in copies.items():
+            self._cached[version_id] = [
+                (index[ident], size) for ident, size in by_appliance.items() if ident in index
+            ]
+
+    def missing(self, version_ids: Iterable[str]) -> set[str]:
+        """Return the versions whose copies were not added."""
+        return set(version_ids) - self._cached.keys()
+
+    def cached_bytes(self, versions: Versions) -> Ints:
+        """Return how many bytes each appliance has of some versions."""
+        cached: Ints = np.zeros(self._ledger.size, np.int64)
+        for version_id, total_bytes in versions:
+            for place, size in self._cached.get(version_id, ()):
+                cached[place] += min(size, total_bytes)
+        return cached
+
+    def levels(self, versions: Versions) -> Ints:
+        """Return the step of each appliance, from 0 to `STEPS`, which has all that matters."""
+        key = tuple(versions)
+        if key not in self._levels:
+            total, cached = total_bytes(versions), self.cached_bytes(versions)
+            levels = cached * STEPS // max(total, 1)
+            levels[total - cached < NEGLIGIBLE_BYTES] = STEPS
+            self._levels[key] = levels
+        return self._levels[key]
+
+    def split(self, masks: Sequence[Mask], versions: Versions) -> list[Mask]:
+        """Return each mask in parts, those with more of the data first."""
+        if not versions:
+            return list(masks)
+        levels = self.levels(versions)
+        steps = np.unique(levels)[::-1].tolist()
+        return [mask & (levels == step) for mask in masks for step in steps]
+
+    def text(self, versions: Versions, place: int) -> str:
+        """Return what an appliance has of them, such as `2.1 of 2.3 TiB cached`."""
+        cached = int(self.cached_bytes(versions)[place])
+        return f"{format_share(cached, total_bytes(versions))} cached"
+
+    def sentence(self, versions: Versions, place: int) -> str:
+        """Return the same as a sentence of a decision; "" without data."""
+        return f" Of its data, {self.text(versions, place)} there." if versions else ""
+
+    def summary(self, versions: Versions, feasible: Mask, *, limit: int = 3) -> str:
+        """Return which feasible appliances have the most of the data; "" without data."""
+        if not versions:
+            return ""
+        cached = np.where(feasible, self.cached_bytes(versions), 0)
+        best = np.argsort(-cached, kind="stable")[:limit]
+        texts = [
+            f"{self._ledger.views[place].name}: {self.text(versions, place)}"
+            for place in best.tolist()
+            if cached[place]
+        ]
+        return "; ".join(texts) or f"{format_share(0, total_bytes(versions))} cached"
+
+
+def total_bytes(versions: Versions) -> int:
+    """Return the size of all versions."""
+    return sum(size for _, size in versions)

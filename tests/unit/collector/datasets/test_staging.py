@@ -1,0 +1,81 @@
+"""Datasets are fetched before their job starts, checked, and stay in the cache."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from collector.datasets.settings import DatasetSettings
+from protocol.datasets import PART_BYTES
+from tests.fixtures.data_portal import DataPortal
+from tests.unit.collector.datasets.conftest import Appliance
+
+MIB = 2**20
+
+
+def content_of(tree: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()
+    }
+
+
+def small_files(count: int = 50) -> dict[str, bytes]:
+    chosen = random.Random(1)  # noqa: S311 - repeatable
+    return {
+        f"train/{number % 7}/{number:05}.jpg": chosen.randbytes(number * 37)
+        for number in range(count)
+    }
+
+
+def large_file() -> bytes:
+    return random.Random(2).randbytes(PART_BYTES + 3 * MIB + 17)  # noqa: S311 - repeatable
+
+
+def test_an_upload_arrives_as_it_was_with_its_files_read_only(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    files = {**small_files(), "weights/model.bin": large_file(), "empty": b""}
+    (tree,) = appliance.stage(portal.add("imagenet", files))
+    assert content_of(tree) == files
+    assert {path.stat().st_mode & 0o777 for path in tree.rglob("*") if path.is_file()} == {0o444}
+    assert {path.stat().st_mode & 0o777 for path in tree.rglob("*") if path.is_dir()} == {0o755}
+
+
+def test_a_second_job_moves_no_bytes_also_after_a_restart(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    dataset = portal.add("imagenet", small_files())
+    appliance.stage(dataset)
+    sent_bytes = portal.sent_part_bytes
+    appliance.restart()
+    appliance.stage(dataset, attempt_id="b")
+    assert portal.sent_part_bytes == sent_bytes == dataset.total_bytes
+
+
+def test_a_portal_that_sends_whole_parts_sends_each_once(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    portal.answers_ranges = False
+    files = {f"{number:02}": bytes([number]) * 6 * MIB for number in range(6)}
+    dataset = portal.add("images", files, pack_bytes=9 * MIB)
+    (tree,) = appliance.stage(dataset)
+    assert content_of(tree) == files
+    assert portal.sent_part_bytes == dataset.total_bytes
+
+
+def test_versions_are_fetched_while_others_are_removed_for_them(
+    make_appliance: Callable[..., Appliance], portal: DataPortal
+) -> None:
+    settings = DatasetSettings(
+        cache_max_bytes=5 * MIB, min_free_bytes=0, retry_seconds=60.0, peer_wait_seconds=1.0
+    )
+    appliance = make_appliance(settings=settings)
+    datasets = [
+        portal.add(f"v{number}", {"data": random.Random(number).randbytes(2 * MIB)})  # noqa: S311
+        for number in range(6)
+    ]
+    for turn in range(12):
+        dataset = datasets[turn * 5 % 6]
+        appliance.stager.forget([f"a{turn - 1}"])
+        (tree,) = appliance.stage(dataset, attempt_id=f"a{turn}")
+        assert (tree / "data").stat().st_size == 2 * MIB
+        assert appliance.cache.size_bytes <= 5 * MIB
