@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Unpack
 
-from sqlalchemy import or_, select, update
+from sqlalchemy import ColumnElement, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.db import begin_writing
@@ -17,6 +17,7 @@ from datasets.connections import get_connection
 from datasets.indexing import can_index, choose_appliance, set_appliance
 from datasets.models import MAX_NAME_LENGTH, Dataset, DatasetVersion, VersionState
 from datasets.sources import ON_AN_APPLIANCE, connection_fits, kind_of, source_problem
+from datasets.targets import notify_caches, notify_targets
 from datasets.upper_tables import data_roots, jobs_using
 from protocol.datasets import SourceKind
 from tenants.checks import raise_if_invalid
@@ -163,8 +164,12 @@ def update_dataset(
     dataset = get_dataset(session, scope, dataset_id)
     require_change(scope, dataset)
     raise_if_invalid(_errors(session, scope, dataset, request), "The dataset was not changed")
+    has_other_source = dataset.connection_id != request.connection_id
     _fill(dataset, request)
     session.flush()
+    if has_other_source:
+        session.refresh(dataset)  # with its connection
+        notify_caches(session, dataset.tenant_id)
     return dataset
 
 
@@ -176,8 +181,10 @@ def delete_dataset(session: Session, scope: Scope, dataset_id: str) -> None:
     """
     dataset = get_dataset(session, scope, dataset_id)
     require_change(scope, dataset)
+    _lock_versions(session, DatasetVersion.dataset_id == dataset.id)
     _require_unused(session, dataset, None)
     _wake_indexing(session, dataset.versions)
+    notify_targets(session, dataset.id)
     session.delete(dataset)
     session.flush()
 
@@ -281,8 +288,10 @@ def delete_version(session: Session, scope: Scope, version_id: str) -> None:
     """
     version = get_version(session, scope, version_id)
     require_change(scope, version.dataset)
+    _lock_versions(session, DatasetVersion.id == version.id)
     _require_unused(session, version.dataset, version.number)
     _wake_indexing(session, [version])
+    notify_targets(session, version.dataset_id)
     session.delete(version)
     session.flush()
 
@@ -402,6 +411,13 @@ def _require_unused(session: Session, dataset: Dataset, number: int | None) -> N
             f"Jobs that have not ended use {subject}: {listed}. Stop them or wait for them first.",
             code="dataset_in_use",
         )
+
+
+def _lock_versions(session: Session, condition: ColumnElement[bool]) -> None:
+    """Wait for jobs that are being stored with versions, so that these are seen to be in use."""
+    begin_writing(session)
+    locked = select(DatasetVersion.id).where(condition).order_by(DatasetVersion.id)
+    session.scalars(locked.with_for_update()).all()
 
 
 def _wake_indexing(session: Session, versions: Sequence[DatasetVersion]) -> None:

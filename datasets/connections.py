@@ -13,7 +13,9 @@ from core.errors import ConflictError
 from core.paging import Columns, Page, Paging, list_page
 from core.secretbox import SecretBox
 from datasets.models import MAX_NAME_LENGTH, MAX_URL_LENGTH, DataConnection, Dataset
+from datasets.settings import settings_of
 from datasets.sources import kind_of, secrets_of
+from datasets.targets import notify_caches
 from protocol.datasets import SourceKind
 from tenants.checks import raise_if_invalid
 from tenants.permissions import Permission
@@ -111,8 +113,11 @@ def update_connection(
     scope.require(Permission.MANAGE_DATA)
     connection = get_connection(session, scope, connection_id)
     _check(session, request, connection, is_new=False)
-    _fill(connection, request, secrets_of(connection, box) | request.secrets, box)
+    # Credentials that were for another address don't go to this one.
+    stored = {} if _has_moved(connection, request) else secrets_of(connection, box)
+    _fill(connection, request, stored | request.secrets, box)
     session.flush()
+    notify_caches(session, connection.tenant_id)
     return connection
 
 
@@ -120,10 +125,15 @@ def delete_connection(session: Session, scope: Scope, connection_id: str) -> Non
     """Delete a connection.
 
     Raises:
-        ConflictError: datasets use it; names some.
+        ConflictError: datasets use it, and names some; or results are in its bucket.
     """
     scope.require(Permission.MANAGE_DATA)
     connection = get_connection(session, scope, connection_id)
+    if _has_results(session, connection):
+        raise ConflictError(
+            f"The tenant's results are in the bucket of {connection.name}. Choose another place "
+            "for them in the data settings first."
+        )
     uses = select(Dataset.name).where(Dataset.connection_id == connection.id)
     names = session.scalars(uses.order_by(Dataset.name).limit(4)).all()
     if names:
@@ -162,12 +172,23 @@ def _check(
     if endpoint and not (endpoint.startswith(("https://", "http://")) and _is_plain(endpoint)):
         errors["endpoint_url"] = ["Enter the address of a server, such as https://minio.example."]
     errors |= _credential_errors(request, is_new=is_new)
-    has_moved = not is_new and (url, endpoint) != (connection.url, connection.endpoint_url)
+    has_moved = not is_new and _has_moved(connection, request)
     if has_moved and connection.secrets and not request.secrets:
         errors["url"] = [
             "Enter the credentials again: those that are stored were for another address."
         ]
+    if has_moved and kind_of(url) is not SourceKind.S3 and _has_results(session, connection):
+        errors["url"] = ["The tenant's results are in this bucket: it must begin with s3://."]
     raise_if_invalid(errors, "The data connection was not saved")
+
+
+def _has_moved(connection: DataConnection, request: ConnectionRequest) -> bool:
+    wanted = (request.url.strip(), request.endpoint_url.strip())
+    return wanted != (connection.url, connection.endpoint_url)
+
+
+def _has_results(session: Session, connection: DataConnection) -> bool:
+    return settings_of(session, connection.tenant_id).results_connection_id == connection.id
 
 
 def _credential_errors(request: ConnectionRequest, *, is_new: bool) -> dict[str, list[str]]:

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from datasets.models import DataConnection, TenantDataSettings
+from datasets.targets import notify_caches
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from tenants.tenants import get_tenant
@@ -64,11 +65,14 @@ def set_settings(
         raise InvalidInputError(f"The data settings were not changed. {details}", errors=errors)
     row = session.get(TenantDataSettings, tenant_id)
     if row is None:
-        row = TenantDataSettings(tenant_id=tenant_id)
+        row = TenantDataSettings(tenant_id=tenant_id, allows_peers=False)
         session.add(row)
+    has_other_peers = row.allows_peers != settings.allows_peers
     for name, value in asdict(settings).items():
         setattr(row, name, value)
     session.flush()
+    if has_other_peers:
+        notify_caches(session, tenant_id)
     return settings
 
 

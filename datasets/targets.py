@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from datasets.models import ApplianceCache, DatasetPrefetch
+from datasets.models import ApplianceCache, DatasetPrefetch, DatasetVersion, VersionState
 from tenants.fleet.appliances import bump_generations
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
@@ -27,6 +27,16 @@ def targets_of(session: Session, prefetch: DatasetPrefetch) -> list[str]:
         .order_by(Appliance.id)
     )
     return [ident for ident, labels in rows if is_for(prefetch, ident, labels)]
+
+
+def notify_caches(session: Session, tenant_id: str) -> None:
+    """Let all appliances of a tenant that fetch or read datasets fetch their orders anew."""
+    cached = select(ApplianceCache.appliance_id).where(ApplianceCache.tenant_id == tenant_id)
+    reading = select(DatasetVersion.indexing_appliance_id).where(
+        DatasetVersion.tenant_id == tenant_id, DatasetVersion.state == VersionState.INDEXING
+    )
+    idents = {*session.scalars(cached), *session.scalars(reading)}
+    bump_generations(session, {ident for ident in idents if ident is not None})
 
 
 def notify_targets(session: Session, dataset_id: str) -> None:

@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from sqlalchemy import JSON, String, cast, column, or_, select, table
+from sqlalchemy import JSON, Text, column, or_, select, table, type_coerce
 from sqlalchemy.orm import Session
 
 from datasets.models import Dataset
 
-MAX_JOBS = 1000
 _settings = table("tenant_queue_settings", column("tenant_id"), column("data_roots", JSON))
 _jobs = table(
     "jobs",
@@ -30,7 +29,7 @@ def data_roots(session: Session, tenant_id: str) -> list[str]:
 
 def jobs_using(session: Session, dataset: Dataset, number: int | None = None) -> list[str]:
     """Return the names of jobs that have not ended and use a dataset, or one of its versions."""
-    text = cast(_jobs.c.options, String(10_000))
+    text = type_coerce(_jobs.c.options, Text)  # whole: MariaDB cuts what it casts
     names = [dataset.id, dataset.name]
     jobs = select(_jobs.c.name, _jobs.c.options).where(
         _jobs.c.tenant_id == dataset.tenant_id,
@@ -39,7 +38,7 @@ def jobs_using(session: Session, dataset: Dataset, number: int | None = None) ->
     )
     return [
         str(name)
-        for name, options in session.execute(jobs.limit(MAX_JOBS))
+        for name, options in session.execute(jobs)
         if any(
             mounted in names and (number is None or version in {0, number})
             for mounted, version in _mounts(options)

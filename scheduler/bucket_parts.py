@@ -10,6 +10,8 @@ from collections.abc import Callable
 from datetime import datetime
 from http.client import HTTPException
 
+from sqlalchemy.orm import Session
+
 from alerting.notification.senders.webhooks import BlockedAddressError, WebhookClient
 from core.db import SessionFactory, transaction
 from core.errors import UnavailableError
@@ -37,7 +39,7 @@ def sweep_bucket_parts(
         with transaction(sessions) as session:
             parts = unused_parts(session, now, BATCH, is_in_bucket=True)
             tenant_ids = {tenant_id for tenant_id, _, _ in parts}
-            buckets = {ident: results_bucket(session, ident, box) for ident in tenant_ids}
+            buckets = {ident: _bucket(session, ident, box) for ident in tenant_ids}
         count = len(parts)
         failed: set[str] = set()
         for tenant_id, sha256, _ in parts:
@@ -51,6 +53,15 @@ def sweep_bucket_parts(
                 )
         with transaction(sessions) as session:
             forget_parts(session, [(tenant_id, sha256) for tenant_id, sha256, _ in parts])
+
+
+def _bucket(session: Session, tenant_id: str, box: SecretBox) -> Bucket | None:
+    """Return the bucket of a tenant; None if there is none, or it can't be used."""
+    try:
+        return results_bucket(session, tenant_id, box)
+    except UnavailableError as error:
+        log.warning("unused results of tenant %s stay in its bucket: %s", tenant_id, error.message)
+        return None
 
 
 def _delete(client: WebhookClient, bucket: Bucket, sha256: str) -> str:

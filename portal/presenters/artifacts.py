@@ -26,6 +26,8 @@ TABLE_ROWS, TABLE_COLUMNS, CELL_CHARACTERS = 200, 50, 200
 IMAGE_BYTES = 8 * 1024**2
 MAX_ZIP_BYTES = 64 * 1024**3
 _FETCH_SECONDS = 60.0
+# What the format can say.
+_FIRST_ZIP_TIME, _LAST_ZIP_TIME = (1980, 1, 1, 0, 0, 0), (2107, 12, 31, 23, 59, 58)
 _OK = 200
 # Signatures of images that browsers show without running anything in them.
 _IMAGES = {
@@ -222,8 +224,7 @@ def _zipped(contents: Sequence[Content], read: ReadPart) -> Iterator[bytes]:
     sink = _Sink()
     with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED, allowZip64=True) as target:
         for content in contents:
-            # The format begins in 1980.
-            at = max(content.modified_at.timetuple()[:6], (1980, 1, 1, 0, 0, 0))
+            at = min(max(content.modified_at.timetuple()[:6], _FIRST_ZIP_TIME), _LAST_ZIP_TIME)
             info = zipfile.ZipInfo(content.path.lstrip("/"), date_time=at)
             info.external_attr = 0o644 << 16
             info.file_size = content.size_bytes

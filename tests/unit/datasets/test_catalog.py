@@ -1,5 +1,8 @@
 """Datasets and versions: who may change them, what is refused, and which appliance reads them."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 from sqlalchemy.orm import Session
 
@@ -26,12 +29,16 @@ from datasets.connections import (
 )
 from datasets.indexing import NO_APPLIANCE, index_orders, reassign, record_indexing
 from datasets.models import Dataset, DatasetVersion, VersionState
-from datasets.sources import source_of, source_problem
+from datasets.prefetches import PrefetchRequest, create_prefetch
+from datasets.settings import DataSettings
+from datasets.settings import set_settings as set_data_settings
+from datasets.sources import secrets_of, source_of, source_problem
 from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, set_settings
 from protocol.datasets import CopyState, DatasetCopy
 from tenants.models import Appliance, ApplianceState
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 from tests.unit.jobqueue.builders import add_appliance, submit
+from tests.unit.jobqueue.dataset_builders import add_dataset, add_stager
 
 S3 = "s3://acme-data/images"
 CONNECTION = ConnectionRequest(
@@ -271,3 +278,61 @@ def test_what_jobs_use_is_not_deleted(session: Session, cast: Cast) -> None:
     job.finished_at = NOON
     session.flush()
     delete_dataset(session, bob, dataset.id)
+
+
+def test_a_moved_connection_forgets_all_credentials_that_are_not_entered_again(
+    session: Session, cast: Cast
+) -> None:
+    alice = scope_of(cast.alice)
+    request = replace(CONNECTION, bearer_token="old-token")
+    connection = create_connection(session, alice, request, box=BOX, now=NOON)
+    moved = replace(CONNECTION, endpoint_url="https://elsewhere.example", secret_access_key="new")
+    update_connection(session, alice, connection.id, moved, box=BOX)
+    assert secrets_of(connection, BOX) == {"secret_access_key": "new"}
+
+
+def test_a_connection_with_results_stays(session: Session, cast: Cast) -> None:
+    alice = scope_of(cast.alice)
+    connection = create_connection(session, alice, CONNECTION, box=BOX, now=NOON)
+    chosen = DataSettings(results_connection_id=connection.id)
+    set_data_settings(session, alice, cast.acme.id, chosen)
+    with pytest.raises(ConflictError, match="results are in the bucket"):
+        delete_connection(session, alice, connection.id)
+    other = replace(CONNECTION, url="https://acme.example/", endpoint_url="")
+    with pytest.raises(InvalidInputError, match="must begin with s3"):
+        update_connection(session, alice, connection.id, other, box=BOX)
+
+
+def test_agents_learn_of_changed_peers_connections_and_deleted_versions(
+    session: Session, cast: Cast
+) -> None:
+    alice, dgx = scope_of(cast.alice), add_stager(session, cast.acme, "dgx-01")
+    connection = create_connection(session, alice, CONNECTION, box=BOX, now=NOON)
+    dataset = add_dataset(session, cast.acme, versions=2, source_url=S3)
+    for number in (1, 2):
+        create_prefetch(session, alice, dataset.id, PrefetchRequest(version=number), now=NOON)
+    used = DatasetChange(name=dataset.name, connection_id=connection.id)
+    first = dataset.versions[0].id
+    changes: list[Callable[[], object]] = [
+        lambda: set_data_settings(session, alice, cast.acme.id, DataSettings(allows_peers=True)),
+        lambda: update_connection(session, alice, connection.id, CONNECTION, box=BOX),
+        lambda: update_dataset(session, alice, dataset.id, used),
+        lambda: delete_version(session, alice, first),
+        lambda: delete_dataset(session, alice, dataset.id),
+    ]
+    for change in changes:
+        session.refresh(dgx)
+        before = dgx.desired_generation
+        change()
+        session.refresh(dgx)
+        assert dgx.desired_generation > before
+
+
+def test_long_options_hide_no_dataset(session: Session, cast: Cast) -> None:
+    bob, dataset = scope_of(cast.bob), added(session, cast, url="")
+    job = submit(session, cast.bob, name="train")
+    mounts = [{"dataset": dataset.name, "target": "/data", "version": 1}]
+    job.options = {"a": "x" * 20_000, "datasets": mounts}
+    session.flush()
+    with pytest.raises(ConflictError, match="use images"):
+        delete_dataset(session, bob, dataset.id)

@@ -125,6 +125,18 @@ def test_a_folder_is_downloaded_as_an_archive(bob: Browser, add: AddFile, job_id
         }
 
 
+def test_a_file_of_a_time_that_archives_cannot_say_is_downloaded(
+    bob: Browser, add: AddFile, job_id: str, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    add("/out/a.txt", b"content")
+    with sessions.begin() as session:
+        session.execute(update(Artifact).values(modified_at=clock.now.replace(year=2199)))
+    data = bob.get(f"/api/v1/jobs/{job_id}/artifacts/archive").data
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert archive.read("out/a.txt") == b"content"
+        assert archive.getinfo("out/a.txt").date_time[0] == 2107
+
+
 def test_another_tenant_sees_nothing(charlie: Browser, add: AddFile, job_id: str) -> None:
     add("/out/a", b"secret")
     for path in (
