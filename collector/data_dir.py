@@ -24,8 +24,10 @@ IDENTITY_NAME = "identity.json"
 LOCK_NAME = "agent.lock"
 RESULTS_NAME = "results"
 """The folder with the output folders of attempts, which containers of any user write to."""
+LAUNCHERS_NAME = "launchers"
+"""The folder with the files of members of gangs, which containers of any user read."""
 # What jobs mount.
-SHARED_NAMES = frozenset({"datasets", RESULTS_NAME})
+SHARED_NAMES = frozenset({"datasets", RESULTS_NAME, LAUNCHERS_NAME})
 LOCK_TIMEOUT_SECONDS = 10.0
 LOCK_RETRY_SECONDS = 0.2
 

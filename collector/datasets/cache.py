@@ -118,7 +118,9 @@ class Cache:
                 self._versions[path.name] = cached
         with self._lock:
             for path in (self.folder / "uses").iterdir():
-                self._uses[path.name] = path.read_text(encoding="ascii").split()
+                # A power failure may leave it damaged: a word that is no version has no effect.
+                text = path.read_text(encoding="utf-8", errors="replace")
+                self._uses[path.name] = text.split()
 
     def _read(self, folder: VersionFolder, inodes: set[int]) -> CachedVersion:
         record = folder.record()
@@ -205,11 +207,13 @@ class Cache:
             for version_id, cached in self._versions.items():
                 if (should := version_id in pinned) != cached.is_pinned:
                     marker = cached.folder.path / "pinned"
-                    if should:
-                        marker.touch()
-                    else:
-                        marker.unlink(missing_ok=True)
                     cached.is_pinned = should
+                    # On a full disk it is pinned until the agent restarts.
+                    with suppress(OSError):
+                        if should:
+                            marker.touch()
+                        else:
+                            marker.unlink(missing_ok=True)
 
     def reserve(self, version_id: str, needed_bytes: int, *, name: str) -> None:
         """Make room for what is still missing of a version.

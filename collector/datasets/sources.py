@@ -377,6 +377,21 @@ def _exactly(content: memoryview, size_bytes: int, address: str) -> memoryview:
     return content
 
 
+def _without_links(path: str) -> Path:
+    """Return the path of a folder of this appliance.
+
+    The portal has checked that the tenant may read what is at the path. A job that may write to a
+    folder on the way could have put a link there, to any other folder.
+
+    Raises:
+        DataError: the path goes through a link.
+    """
+    real = os.path.realpath(path)
+    if real != os.path.normpath(path):
+        raise DataError(f"{path} is a link, or goes through one. Add the dataset as file://{real}.")
+    return Path(path)
+
+
 def open_source(source: DatasetSource, *, mounts: Path, tls: TLSContexts | None = None) -> Source:
     """Return what reads a source; `mounts` is the folder for network file systems.
 
@@ -389,7 +404,7 @@ def open_source(source: DatasetSource, *, mounts: Path, tls: TLSContexts | None 
         case SourceKind.HTTPS:
             return HTTPSSource(source, tls)
         case SourceKind.FILE:
-            return FolderSource(source.url, Path(unquote(urlsplit(source.url).path)))
+            return FolderSource(source.url, _without_links(unquote(urlsplit(source.url).path)))
         case SourceKind.NFS:
             from collector.datasets.nfs import NFSSource  # noqa: PLC0415 - only where it is used
 

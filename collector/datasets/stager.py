@@ -27,6 +27,7 @@ from collector.datasets.reading import ReadAhead
 from collector.datasets.serving import PartReader
 from collector.datasets.settings import DatasetSettings
 from collector.datasets.sources import Source, open_source
+from collector.errors import PortalRefusedError
 from collector.sending.portal_connection import PortalConnection
 from collector.tls import TLSContexts
 from core.quantities import format_size
@@ -47,6 +48,9 @@ log = logging.getLogger(__name__)
 MAX_RUNNING = 2
 REPORT_SECONDS = 30.0
 RETRY_ORDER_SECONDS = 300.0
+# A portal that is updated later gets reports then.
+OLD_PORTAL_SECONDS = 600.0
+UNKNOWN_TO_OLD_PORTALS = frozenset({404, 405})
 JOIN_SECONDS = 2.0
 MAX_MESSAGE_LENGTH = 1000
 ATTEMPT, PINNED, PREFETCH, INDEX = range(4)
@@ -124,6 +128,7 @@ class Stager:
         self._parts = PartReader()
         self._reported: tuple[object, ...] = ()
         self._reported_at: float | None = None
+        self._report_not_before = 0.0
         self._server: PeerServer | None = None
         self._loader: Thread | None = None
 
@@ -236,8 +241,19 @@ class Stager:
         )
         now = self._monotonic()
         is_due = self._reported_at is None or now - self._reported_at >= REPORT_SECONDS
+        if now < self._report_not_before:
+            return 1.0
         if shape != self._reported or is_due:
-            portal.report_datasets(report)
+            try:
+                portal.report_datasets(report)
+            except PortalRefusedError as error:
+                if error.http_status not in UNKNOWN_TO_OLD_PORTALS:
+                    raise
+                if not self._report_not_before:
+                    log.info("the portal is older than this agent, and takes no datasets")
+                self._report_not_before = now + OLD_PORTAL_SECONDS
+                return 1.0
+            self._report_not_before = 0.0
             self._reported, self._reported_at = shape, now
         return 1.0
 
@@ -376,8 +392,8 @@ class Stager:
     def _load(self) -> None:
         try:
             self.cache.load()
-        except OSError as error:
-            reason = error.strerror or error
+        except Exception as error:  # noqa: BLE001 - jobs without datasets go on
+            reason = (error.strerror if isinstance(error, OSError) else None) or repr(error)
             self._load_error = (
                 f"The cache of datasets {self.cache.folder} can't be read: {reason}. Check its "
                 "disk, and that the agent's user owns it."
@@ -480,7 +496,7 @@ class Stager:
             running += 1
 
     def _run(self, version_id: str, task: _Task) -> None:
-        error = ""
+        error, is_stopped = "", False
         closing = ExitStack()
         try:
             if isinstance(task.wanted, IndexOrder):
@@ -488,7 +504,7 @@ class Stager:
             else:
                 self._fetch(version_id, task, closing)
         except StoppedError:
-            pass
+            is_stopped = True
         except DataError as failure:
             error = str(failure)[:MAX_MESSAGE_LENGTH]
             log.warning("dataset %s: %s", task.progress.name, error)
@@ -502,7 +518,7 @@ class Stager:
             task.fetch = None
             task.error = error
             task.failed_at = self._monotonic() if error else None
-            task.is_done = not error and not task.stop.is_set()
+            task.is_done = not (error or is_stopped or task.stop.is_set())
             self._settle()
         self.wake()
 

@@ -35,6 +35,7 @@ class _Member:
     making: "Future[str]"
     sandbox: str = ""
     lost: str = ""
+    noted: "Future[str] | None" = None
     busy_since: float | None = None
     endpoints: Mapping[str, str] = field(default_factory=dict)
 
@@ -152,8 +153,9 @@ class GangNetworkPreparation:
             member.endpoints = dict(self._endpoints(member.spec))
         if isinstance(error, LostError):
             member.lost = str(error)
-        elif error is not None:
+        elif error is not None and member.noted is not member.making:
             log.warning("network of attempt %s: %s", member.spec.attempt_id, error)
+        member.noted = member.making
 
     def _endpoints(self, spec: AttemptSpec) -> Iterator[tuple[str, str]]:
         gang = spec.gang

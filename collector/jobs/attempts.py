@@ -154,7 +154,10 @@ class AttemptRunner:
     def set_desired(self, desired: DesiredState) -> None:
         """Set the desired state for the next step."""
         self._registry_token.set(desired.registry)
-        self._on_desired(desired)
+        try:
+            self._on_desired(desired)
+        except Exception:  # attempts must start and stop, whatever becomes of datasets
+            log.exception("the orders of datasets can't be followed")
         desired = without_credentials(msgspec.structs.replace(desired, registry=None))
         with self._lock:
             self._has_polled = True

@@ -1,7 +1,8 @@
 """What attempts need before they start: data, folders for results, the network of their gang."""
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
 
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StagingProgress
@@ -62,6 +63,7 @@ class Preparations:
     def __init__(self, preparations: Sequence[Preparation] = ()) -> None:
         self._preparations = preparations
         self._waiting: dict[str, Preparation] = {}
+        self._failures: dict[tuple[str, str], str] = {}
 
     def prepared(self, spec: AttemptSpec) -> AttemptSpec | None:
         """Return the attempt as its executor gets it; None while it is being prepared.
@@ -70,7 +72,14 @@ class Preparations:
             PreparationError: how the attempt fails.
         """
         for preparation in self._preparations:
-            prepared = preparation.prepare(spec)
+            try:
+                prepared = preparation.prepare(spec)
+            except PreparationError:
+                raise
+            except Exception as error:
+                # It would fail again: only this attempt ends, and the others go on.
+                log.exception("attempt %s can't be prepared", spec.attempt_id)
+                raise PreparationError("start_failed", _failure(error)) from error
             if prepared is None:
                 self._waiting[spec.attempt_id] = preparation
                 return None
@@ -80,22 +89,27 @@ class Preparations:
 
     def observations(self) -> dict[str, AttemptObservation]:
         """Return the attempts that are being prepared, by id."""
-        return {
-            attempt_id: _observation(attempt_id, *preparation.progress(attempt_id))
-            for attempt_id, preparation in self._waiting.items()
-        }
+        observations = {}
+        for attempt_id, preparation in self._waiting.items():
+            message, staging = "", None
+            with self._kept_apart(preparation, "progress"):
+                message, staging = preparation.progress(attempt_id)
+            observations[attempt_id] = _observation(attempt_id, message, staging)
+        return observations
 
     def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
         """Let those that follow changes apply the desired attempts."""
         for preparation in self._preparations:
             if isinstance(preparation, Following):
-                preparation.update(specs, observed)
+                with self._kept_apart(preparation, "update"):
+                    preparation.update(specs, observed)
 
     def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
         """Return what was observed, where attempts run on until their results are safe."""
         reviewed = list(observed)
         for preparation in self._preparations:
-            reviewed = preparation.review(reviewed)
+            with self._kept_apart(preparation, "review"):
+                reviewed = preparation.review(reviewed)
         return reviewed
 
     def keep_only(self, starting: Collection[str], attempt_ids: Collection[str]) -> None:
@@ -103,12 +117,28 @@ class Preparations:
         for attempt_id in self._waiting.keys() - set(starting):
             del self._waiting[attempt_id]
         for preparation in self._preparations:
-            preparation.keep_only(attempt_ids)
+            with self._kept_apart(preparation, "keep_only"):
+                preparation.keep_only(attempt_ids)
 
     def close(self) -> None:
         """End the threads of all."""
         for preparation in self._preparations:
-            preparation.close()
+            with self._kept_apart(preparation, "close"):
+                preparation.close()
+
+    @contextmanager
+    def _kept_apart(self, preparation: Preparation, step: str) -> Iterator[None]:
+        """Log a failure of one preparation, once until it works again: the others go on."""
+        key = type(preparation).__name__, step
+        try:
+            yield
+        except Exception as error:
+            failure = repr(error)
+            if self._failures.get(key) != failure:
+                log.exception("%s.%s failed", *key)
+                self._failures[key] = failure
+        else:
+            self._failures.pop(key, None)
 
 
 def _observation(
@@ -117,6 +147,12 @@ def _observation(
     return AttemptObservation(
         attempt_id=attempt_id, state=ObservedState.STARTING, message=message, staging=staging
     )
+
+
+def _failure(error: Exception) -> str:
+    """Return why an attempt could not be prepared; its log says more than the portal may show."""
+    reason = error.strerror if isinstance(error, OSError) else None
+    return f"The agent can't prepare the attempt: {reason or type(error).__name__}. See its log."
 
 
 def failed(attempt_id: str, error: PreparationError) -> AttemptObservation:

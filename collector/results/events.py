@@ -20,6 +20,8 @@ from timeseries.points import Point
 MAX_EVENT_FILES = 100
 # Of a file in one step; the next one continues.
 READ_BYTES = 1024**2
+# Of all files of an attempt: checksums in Python take a second for some megabytes.
+STEP_BYTES = 4 * READ_BYTES
 MAX_SCALAR_RECORD_BYTES = 64 * 1024
 _HEAD, _FOOT = 12, 4
 _DAMAGED = -1
@@ -66,17 +68,19 @@ class EventFiles:
             path for path in content.files if "tfevents" in path.rpartition("/")[2]
         )
         points: list[Point] = []
-        offsets = dict(state.event_offsets)
+        offsets, left_bytes = dict(state.event_offsets), STEP_BYTES
         for path in event_files[:MAX_EVENT_FILES]:
             size, offset = content.files[path].size_bytes, offsets.get(path, 0)
-            if offset in {_DAMAGED, size}:
+            if offset in {_DAMAGED, size} or left_bytes <= 0:
                 continue
+            begin = min(offset, size)
             root, relative = self._folder.place(path)
             try:
                 with opened(root, relative) as descriptor:
-                    scalars, offsets[path] = read_scalars(descriptor, min(offset, size), size)
+                    scalars, offsets[path] = read_scalars(descriptor, begin, size)
             except OSError:
                 continue
+            left_bytes -= max(0, offsets[path] - begin)
             run = str(PurePosixPath(relative).parent)
             prefix = "" if run == "." else f"{run}/"
             made = [

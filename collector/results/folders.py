@@ -12,7 +12,9 @@ import shutil
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
+from threading import Lock
 
 import msgspec
 
@@ -75,6 +77,9 @@ class Folder:
         self.root = root
         self.state = state
         self.files = load_json(root / _FILES, dict[str, StoredFile]) or {}
+        self._lock = Lock()
+        self._saved = b""
+        self._saved_files = b""
 
     @property
     def attempt_id(self) -> str:
@@ -103,11 +108,17 @@ class Folder:
 
     def save(self) -> None:
         """Write the state to disk."""
-        save_json(self.root / _STATE, self.state)
+        with self._lock:  # the thread of attempts saves, too
+            encoded = msgspec.json.encode(self.state)
+            if encoded != self._saved and save_json(self.root / _STATE, self.state):
+                self._saved = encoded
 
     def save_files(self) -> None:
         """Write what is known of the files to disk; without it, they are hashed again."""
-        save_json(self.root / _FILES, self.files)
+        # Each look at the folders ends with this: ten thousand files are megabytes.
+        digest = sha256(msgspec.json.encode(self.files)).digest()
+        if digest != self._saved_files and save_json(self.root / _FILES, self.files):
+            self._saved_files = digest
 
 
 class Folders:

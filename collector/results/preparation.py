@@ -7,6 +7,7 @@ for a limited time; what is left then goes on in the background, also after a re
 
 import logging
 import os
+import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from threading import Event, Thread, get_native_id
@@ -35,6 +36,8 @@ log = logging.getLogger(__name__)
 # How often what can't be restored is tried before the attempt fails.
 _RESTORE_TRIES = 5
 _NICENESS = 10
+# All threads together at the end; the agent's service is killed after a while.
+_JOIN_SECONDS = 2.0
 _NS = 1_000_000_000
 
 
@@ -175,9 +178,10 @@ class OutputPreparation:
         for work in works:
             work.stop.set()
             work.wake.set()
+        deadline = time.monotonic() + _JOIN_SECONDS
         for work in works:
             if work.thread is not None:
-                work.thread.join(1.0)
+                work.thread.join(max(0.0, deadline - time.monotonic()))
 
     def _load(self) -> None:
         """Go on with what an earlier run of the agent has left."""
@@ -248,7 +252,10 @@ class OutputPreparation:
     def _held(self, work: _Work, ended: AttemptObservation) -> AttemptObservation:
         """Return an ended attempt as one that runs, while its results are uploaded."""
         state, uploads = work.folder.state, work.uploads
-        waited_ns = to_ns(self._clock()) - state.ended_at_ns
+        now_ns = to_ns(self._clock())
+        # A clock that was set back must not hold the end for as long.
+        state.ended_at_ns = min(state.ended_at_ns, now_ns)
+        waited_ns = now_ns - state.ended_at_ns
         is_late = waited_ns >= self._settings.end_wait_seconds * _NS
         left = _left(uploads)
         if not state.is_reported and (work.is_done or work.is_unknown or is_late):
@@ -290,7 +297,9 @@ class OutputPreparation:
                         work.error = f"The job's results can't be restored: {error}"
                         self._wake()
                         return
-                    log.warning("results of %s: %s", work.folder.attempt_id, error)
+                    if work.problem != str(error):
+                        log.warning("results of %s: %s", work.folder.attempt_id, error)
+                        work.problem = str(error)
                     wait_seconds = backoff.next_seconds()
                 except PortalUnreachableError as error:
                     if not backoff.failures:

@@ -20,6 +20,9 @@ _TORCH_PORT, _TENSORFLOW_PORT, _PADDLE_PORT = 29500, 2222, 37777
 _JAX_PORT, _RAY_PORT = 1234, 6379
 # Members start at different times: images are pulled.
 _JOIN_SECONDS = 1800
+# The dataset of one may take hours that another one has cached. The portal ends a member that
+# waits for one that has failed.
+_DATA_JOIN_SECONDS = 24 * 3600
 
 
 def framework_variables(
@@ -114,8 +117,10 @@ def _torch(place: Place) -> Iterator[Variable]:
     yield Variable("PET_RDZV_BACKEND", "static", "torchrun: process 0 is on the first member.")
     yield Variable("PET_RDZV_ENDPOINT", f"{address}:{port}", "torchrun: the first member.")
     yield Variable("PET_RDZV_ID", place.run_id or place.job.id, "torchrun: the gang.")
-    waits = f"timeout={_JOIN_SECONDS},join_timeout={_JOIN_SECONDS}"
-    yield Variable("PET_RDZV_CONF", waits, "torchrun: waits for members whose image is pulled.")
+    seconds = _join_seconds(place)
+    waits = f"timeout={seconds},join_timeout={seconds}"
+    late = "torchrun: waits for members whose image is pulled, or whose data is fetched."
+    yield Variable("PET_RDZV_CONF", waits, late)
 
 
 def _tensorflow(place: Place) -> Iterator[Variable]:
@@ -217,6 +222,13 @@ def _launcher(place: Place, framework: Framework) -> Iterator[Variable]:
     port = place.port(_LAUNCHER_PORT)
     yield Variable("VEDETTE_GANG_FRAMEWORK", framework.value, "What the first member starts.")
     yield Variable("VEDETTE_GANG_PORT", str(port), "Where members listen, each at its rank more.")
+    if (seconds := _join_seconds(place)) != _JOIN_SECONDS:
+        late = "The first member waits for those whose data is fetched."
+        yield Variable("VEDETTE_GANG_JOIN_SECONDS", str(seconds), late)
+
+
+def _join_seconds(place: Place) -> int:
+    return _DATA_JOIN_SECONDS if place.job.datasets else _JOIN_SECONDS
 
 
 _OF_FRAMEWORK: Mapping[Framework, Callable[[Place], Iterator[Variable] | Sequence[Variable]]] = {

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from msgspec import structs
 
+from collector.data_dir import LAUNCHERS_NAME
 from collector.jobs.preparations import PreparationError
 from jobqueue.executors.spool_files import safe_path
 from protocol.attempts import AttemptObservation, AttemptSpec, StagingProgress
 from protocol.gangs import LAUNCHER_DIR, LED_BY_FIRST, Gang
 from protocol.job_spec import Mount
 
-FOLDER = "launchers"
 _PROGRAMS = ("start", "launch", "member.py")
 _START = ("/bin/sh", f"{LAUNCHER_DIR}/start")
 
@@ -30,7 +30,7 @@ class GangLauncher:
     """
 
     def __init__(self, data_dir: Path) -> None:
-        self._dir = data_dir / FOLDER
+        self._dir = data_dir / LAUNCHERS_NAME
 
     def prepare(self, spec: AttemptSpec) -> AttemptSpec:
         """Return the attempt with the launcher's files and as its part of the gang.

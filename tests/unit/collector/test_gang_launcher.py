@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from collector.data_dir import LAUNCHERS_NAME, secure_data_dir
 from collector.jobs.launcher import member
-from collector.jobs.launcher.preparation import FOLDER, GangLauncher
+from collector.jobs.launcher.preparation import GangLauncher
 from collector.jobs.preparations import PreparationError
 from protocol.attempts import AttemptSpec
 from protocol.gangs import Framework, Gang, GangMember, GangNetwork
@@ -42,6 +43,15 @@ def test_the_first_member_leads_with_its_command_and_the_others_serve(tmp_path: 
     assert launcher.prepare(SPEC) == first, "also at the next step, or by the next agent"
 
 
+def test_containers_of_any_user_still_read_the_files_after_a_restart(tmp_path: Path) -> None:
+    [mount] = GangLauncher(tmp_path).prepare(SPEC).mounts
+    folder = Path(mount.source)
+    before = {path: path.stat().st_mode for path in (folder, *folder.iterdir())}
+    secure_data_dir(tmp_path)
+    assert {path: path.stat().st_mode for path in before} == before
+    assert (tmp_path / LAUNCHERS_NAME).stat().st_mode & 0o077 == 0
+
+
 def test_the_files_are_mounted_read_only_and_open_to_any_user(tmp_path: Path) -> None:
     before = os.umask(0o077)
     try:
@@ -69,7 +79,7 @@ def test_other_gangs_run_their_command_as_it_is(tmp_path: Path) -> None:
     single = structs.replace(SPEC, gang=None)
     assert launcher.prepare(torch) == torch
     assert launcher.prepare(single) == single
-    assert not (tmp_path / FOLDER).exists()
+    assert not (tmp_path / LAUNCHERS_NAME).exists()
 
 
 def test_files_of_attempts_that_are_gone_are_removed(tmp_path: Path) -> None:
@@ -77,17 +87,17 @@ def test_files_of_attempts_that_are_gone_are_removed(tmp_path: Path) -> None:
     launcher.keep_only(())
     launcher.prepare(SPEC)
     launcher.keep_only({"a-0"})
-    assert [folder.name for folder in (tmp_path / FOLDER).iterdir()] == ["a-0"]
+    assert [folder.name for folder in (tmp_path / LAUNCHERS_NAME).iterdir()] == ["a-0"]
     launcher.keep_only(())
-    assert not list((tmp_path / FOLDER).iterdir())
+    assert not list((tmp_path / LAUNCHERS_NAME).iterdir())
 
 
 def test_a_disk_that_takes_no_files_fails_the_attempt_with_the_folder(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).write_text("a file in its place")
+    (tmp_path / LAUNCHERS_NAME).write_text("a file in its place")
     with pytest.raises(PreparationError) as failed:
         GangLauncher(tmp_path).prepare(SPEC)
     assert failed.value.reason == "start_failed"
-    assert str(tmp_path / FOLDER) in str(failed.value)
+    assert str(tmp_path / LAUNCHERS_NAME) in str(failed.value)
 
 
 def test_a_gang_without_a_command_of_an_older_portal_fails(tmp_path: Path) -> None:
