@@ -194,3 +194,23 @@ def test_members_that_the_first_leads_share_a_secret_that_no_other_gang_has() ->
     assert first not in framework_secrets(gang(0, "mpi", gang_id="gang-2"), box).values()
     assert first not in env("mpi", 0).values()
     assert framework_secrets(gang(0, "torch"), box) == framework_secrets(None, box) == {}
+
+
+@pytest.mark.parametrize(
+    ("framework", "name", "usual", "with_data"),
+    [
+        (
+            "torch",
+            "PET_RDZV_CONF",
+            "timeout=1800,join_timeout=1800",
+            "timeout=86400,join_timeout=86400",
+        ),
+        ("mpi", "VEDETTE_GANG_JOIN_SECONDS", None, "86400"),
+    ],
+)
+def test_members_wait_longer_for_those_whose_data_is_fetched(
+    framework: str, name: str, usual: str | None, with_data: str
+) -> None:
+    assert env(framework, 0).get(name) == usual
+    datasets = [{"dataset": "imagenet", "target": "/data"}]
+    assert env(framework, 0, datasets=datasets)[name] == with_data

@@ -14,7 +14,7 @@ from obstore.store import S3Store
 
 from collector.datasets.errors import DataError
 from collector.datasets.settings import DatasetSettings
-from collector.datasets.sources import FolderSource, HTTPSSource, S3Source
+from collector.datasets.sources import FolderSource, HTTPSSource, S3Source, open_source
 from protocol.attempts import DesiredState
 from protocol.datasets import (
     PART_BYTES,
@@ -332,3 +332,17 @@ def test_an_index_goes_on_after_a_restart_without_reading_anew(
     sent_bytes = web[1].sent_bytes
     assert index(appliance, source) is CopyState.COMPLETE
     assert web[1].sent_bytes - sent_bytes <= 1
+
+
+def test_a_link_on_the_way_to_a_folder_leads_nowhere(tmp_path: Path) -> None:
+    """A job that may write to its data root puts a link there, and adds it as a dataset."""
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "key").write_text("x")
+    (tmp_path / "acme").mkdir()
+    (tmp_path / "acme" / "link").symlink_to(tmp_path / "secret")
+    for path in ("acme/link", "acme/link/key", "acme/../acme/link"):
+        source = DatasetSource(kind=SourceKind.FILE, url=f"file://{tmp_path}/{path}")
+        with pytest.raises(DataError, match="goes through one"):
+            open_source(source, mounts=tmp_path)
+    source = DatasetSource(kind=SourceKind.FILE, url=f"file://{tmp_path}/secret/")
+    assert [file.path for file in open_source(source, mounts=tmp_path).files()] == ["key"]

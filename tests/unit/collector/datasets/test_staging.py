@@ -1,13 +1,20 @@
 """Datasets are fetched before their job starts, checked, and stay in the cache."""
 
+import errno
 import random
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from collector.datasets.settings import DatasetSettings
-from protocol.datasets import PART_BYTES
+from collector.datasets.stager import Stager
+from collector.errors import PortalRefusedError
+from protocol.datasets import PART_BYTES, DatasetOrders, DatasetReport
 from tests.fixtures.data_portal import DataPortal
+from tests.fixtures.polling import eventually
 from tests.unit.collector.datasets.conftest import Appliance
+from tests.unit.collector.hand_clock import HandClock
 
 MIB = 2**20
 
@@ -79,3 +86,66 @@ def test_versions_are_fetched_while_others_are_removed_for_them(
         (tree,) = appliance.stage(dataset, attempt_id=f"a{turn}")
         assert (tree / "data").stat().st_size == 2 * MIB
         assert appliance.cache.size_bytes <= 5 * MIB
+
+
+class OldPortal:
+    """Knows no datasets, until it is updated."""
+
+    def __init__(self) -> None:
+        self.status, self.requests = 404, 0
+
+    def report_datasets(self, _: DatasetReport) -> None:
+        self.requests += 1
+        if self.status:
+            raise PortalRefusedError("Not Found", http_status=self.status)
+
+
+def test_an_old_portal_is_asked_seldom_and_logged_once(
+    appliance: Appliance, hand_clock: HandClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    stager = Stager(
+        appliance.settings,
+        appliance.cache,
+        connect=appliance.connect,
+        identity=appliance.identity,
+        monotonic=hand_clock.seconds,
+    )
+    stager.start()
+    eventually(lambda: stager.is_loaded, what="the cache")
+    old = OldPortal()
+    for _ in range(1200):
+        hand_clock.advance(1)
+        stager.report_step(old)  # type: ignore[arg-type]
+    assert old.requests == 2
+    assert len([record for record in caplog.records if "older" in record.message]) == 1
+    old.status = 0
+    for _ in range(660):
+        hand_clock.advance(1)
+        stager.report_step(old)  # type: ignore[arg-type]
+    assert old.requests > 3, "once it is updated, as often as usual"
+    stager.close()
+
+
+def test_a_damaged_note_of_a_use_does_not_keep_the_cache_from_loading(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    dataset = portal.add("imagenet", {"a": b"a"})
+    appliance.stage(dataset)
+    (appliance.folder / "datasets/uses/a").write_bytes(b"\xff\x00\xfe")
+    appliance.restart()
+    appliance.stage(dataset, attempt_id="b")
+
+
+def test_pins_that_cannot_be_noted_do_not_fail_the_desired_state(
+    appliance: Appliance, portal: DataPortal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = portal.add("imagenet", {"a": b"a"})
+    appliance.stage(dataset)
+
+    def full(_: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "touch", full)
+    appliance.wants(orders=DatasetOrders(pinned=[dataset]))
+    assert appliance.cache.versions()["imagenet"].is_pinned
