@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from core.errors import UnauthenticatedError
 from core.guarded_update import changed_one
 from core.ids import hash_secret, new_secret
+from tenants.fleet.appliances import renew_orders_at
 from tenants.fleet.events import EventKind, add_event
 from tenants.models import AgentRegistryRevision, Appliance, Tenant, TenantState
 from tenants.permissions import Permission
@@ -91,8 +92,13 @@ def lock_appliance(session: Session, appliance_id: str) -> Appliance:
 
 
 def block_appliance(session: Session, *, appliance_id: str) -> None:
-    """Make the agent API check an appliance's admission again at once."""
+    """Make the agent API check an appliance's admission again at once.
+
+    Its neighbors fetch new orders, so that they neither ask nor answer one that is refused.
+    """
     _invalidate(session, Appliance.id == appliance_id)
+    appliance = session.get_one(Appliance, appliance_id)
+    renew_orders_at(session, appliance.tenant_id, appliance.site)
 
 
 def block_tenant(session: Session, *, tenant_id: str) -> None:
@@ -124,6 +130,7 @@ def lift_fence(session: Session, scope: Scope, appliance_id: str, *, now: dateti
         reset_instances(appliance)
         add_event(session, appliance, EventKind.FENCE_LIFTED, "The fence was lifted.", now=now)
         session.flush()
+        renew_orders_at(session, appliance.tenant_id, appliance.site)
     return appliance
 
 

@@ -11,7 +11,12 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError
 from tenants.checks import raise_if_invalid
-from tenants.fleet.appliances import add_change_event, managed_appliance, managed_appliances
+from tenants.fleet.appliances import (
+    add_change_event,
+    managed_appliance,
+    managed_appliances,
+    renew_orders_at,
+)
 from tenants.fleet.events import EventKind
 from tenants.models import Appliance
 from tenants.scope import Scope
@@ -39,6 +44,7 @@ def change_appliance(
     appliance = managed_appliance(session, scope, appliance_id)
     raise_if_invalid(_errors(changes), "The appliance can't be changed")
     _refuse_taken(session, appliance, changes.name)
+    site = appliance.site
     changed = list(_apply(appliance, changes))
     if changed:
         add_change_event(session, appliance, EventKind.CHANGED, " ".join(changed), now=now)
@@ -46,6 +52,8 @@ def change_appliance(
         session.flush()
     except IntegrityError as error:  # another appliance took the name concurrently
         raise _name_taken(changes.name or "") from error
+    for changed_site in {site, appliance.site} if site != appliance.site else ():
+        renew_orders_at(session, appliance.tenant_id, changed_site)
     return appliance
 
 

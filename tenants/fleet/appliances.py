@@ -191,6 +191,16 @@ def bump_generations(session: Session, appliance_ids: Collection[str]) -> None:
         )
 
 
+def renew_orders_at(session: Session, tenant_id: str, site: str) -> None:
+    """Let the appliances of a site fetch their orders anew: who their neighbors are has changed.
+
+    Without a name, appliances are at no site together.
+    """
+    if site:
+        there = select(Appliance.id).where(Appliance.tenant_id == tenant_id, Appliance.site == site)
+        bump_generations(session, session.scalars(there).all())
+
+
 def open_appliances(
     session: Session, appliance_ids: Collection[str], *, trials: Collection[str] = ()
 ) -> set[str]:

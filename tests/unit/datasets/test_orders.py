@@ -9,8 +9,11 @@ from core.secretbox import SecretBox, new_key
 from datasets.models import DataConnection, Dataset, DatasetPrefetch, DatasetVersion, VersionState
 from datasets.staging import dataset_orders, staged_datasets
 from protocol.datasets import DatasetOrders, SourceKind
+from tenants.fleet.agents import fence_appliance
+from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
+from tenants.fleet.appliance_service import retire_appliance, revoke_appliance
 from tenants.models import Appliance, ApplianceState
-from tests.cast import BOX, NOON, Cast, make_appliance
+from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 from tests.unit.jobqueue.dataset_builders import (
     add_dataset,
     add_stager,
@@ -163,3 +166,28 @@ def test_a_failed_copy_is_no_peer_and_a_version_without_one_has_none(
     [staged] = staged_datasets(session, dgx.id, mounts, BOX)["a"]
     assert staged.peers == []
     assert staged_datasets(session, dgx.id, {}, BOX) == {}
+
+
+@pytest.mark.parametrize("change", ["retired", "revoked", "fenced", "moved"])
+def test_neighbors_learn_at_once_that_an_appliance_is_no_peer_any_more(
+    session: Session, cast: Cast, dgx: Appliance, change: str
+) -> None:
+    other = add_stager(session, cast.acme, "dgx-02")
+    dgx.site = other.site = "lab"
+    report_copies(session, dgx)
+    report_copies(session, other)
+    allow_peers(session, cast.acme)
+    assert dataset_orders(session, dgx.id, BOX).peers == [other.id]
+    before, alice = dgx.desired_generation, scope_of(cast.alice)
+    match change:
+        case "retired":
+            retire_appliance(session, alice, other.id, running_jobs=(), now=NOON)
+        case "revoked":
+            revoke_appliance(session, alice, other.id, now=NOON)
+        case "fenced":
+            fence_appliance(session, other, reason="cloned", now=NOON)
+        case _:
+            change_appliance(session, alice, other.id, ApplianceChanges(site="hall"), now=NOON)
+    session.refresh(dgx)
+    assert dgx.desired_generation > before
+    assert dataset_orders(session, dgx.id, BOX).peers == []
