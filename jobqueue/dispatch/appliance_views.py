@@ -19,7 +19,7 @@ from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
-from jobqueue.placement.networks import Reach, missing_abilities, reach_of
+from jobqueue.placement.networks import Reach, missing_networks, reach_of
 from jobqueue.placement.slices import GPUKind
 from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
 from jobqueue.states import ALLOCATED_STATES
@@ -90,8 +90,6 @@ def tenant_views(
                 running=running.get(row.id, ()),
                 last_used_at=row.last_placed_at,
                 site=row.site,
-                can_stage=report.can_stage,
-                keeps_results=report.keeps_results,
                 nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
                 missing=report.missing,
                 reach=report.reach_encrypted if encrypts else report.reach,
@@ -129,11 +127,9 @@ class _Report(NamedTuple):
     can_probe: bool
     partition_modes: frozenset[str]
     hardware: "Mapping[str, _GPU]"
-    can_stage: bool
     missing: Mapping[Need, str]
     reach: Reach
     reach_encrypted: Reach
-    keeps_results: bool
 
 
 # A number of a broken agent must not overflow the sums over a fleet.
@@ -189,12 +185,22 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         can_probe=inventory.can_probe,
         partition_modes=frozenset(inventory.partition_modes),
         hardware={gpu.uuid: gpu for gpu in inventory.gpus} if inventory.partition_modes else {},
-        can_stage=inventory.can_stage,
-        missing=missing_abilities(inventory.network),
+        missing=_missing(inventory),
         reach=reach_of(inventory.network, encrypts=False),
         reach_encrypted=reach_of(inventory.network, encrypts=True),
-        keeps_results=inventory.can_keep_results,
     )
+
+
+def _missing(inventory: _Hardware) -> Mapping[Need, str]:
+    """Return the needs of jobs that an appliance can't meet, and why."""
+    missing = dict(missing_networks(inventory.network))
+    if not inventory.can_stage:
+        missing[Need.DATASETS] = (
+            "its agent fetches no datasets; update it, or set cache_dir in its configuration"
+        )
+    if not inventory.can_keep_results:
+        missing[Need.OUTPUTS] = "its agent keeps no results; update it, or enable [results]"
+    return missing
 
 
 def _is_trial_due(

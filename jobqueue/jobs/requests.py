@@ -11,6 +11,7 @@ import numpy as np
 from core.errors import InvalidInputError
 from core.quantities import format_size, format_value
 from core.spec import limit_errors
+from jobqueue.executors.abilities import Need
 from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
@@ -139,7 +140,7 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
 
 def _check_staging(job: JobView, able: Sequence[ApplianceView]) -> None:
     """Raise `InvalidInputError` if no agent fetches the datasets of a job."""
-    if not job.datasets or any(view.can_stage for view in able):
+    if not job.datasets or any(Need.DATASETS not in view.missing for view in able):
         return
     named = able[0].name if len(able) == 1 else "None of the appliances"
     verb = "fetches no datasets" if len(able) == 1 else "fetches datasets"

@@ -20,7 +20,9 @@ from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
 
 MAX_EXAMPLES = 3
-NETWORK_NEEDS = frozenset({Need.GANG_NETWORK, Need.HOST_NETWORK, Need.RDMA})
+ABILITIES = frozenset(
+    {Need.GANG_NETWORK, Need.HOST_NETWORK, Need.RDMA, Need.DATASETS, Need.OUTPUTS}
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +186,7 @@ def _limit_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
 
 
 def _unable(ledger: Ledger, shape: JobShape) -> Mask:
-    wanted = shape.needs & NETWORK_NEEDS
+    wanted = shape.needs & ABILITIES
     if not wanted:
         return np.zeros(ledger.size, np.bool_)
     unable = (not wanted.isdisjoint(view.missing) for view in ledger.views)
@@ -343,25 +345,7 @@ FEASIBLE: Sequence[Filter] = (
         lambda *_: "has no executor",
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
-    Filter(
-        "no_dataset_cache",
-        lambda ledger, shape: (
-            ~ledger.can_stage if Need.DATASETS in shape.needs else np.zeros(ledger.size, np.bool_)
-        ),
-        lambda *_: (
-            "its agent fetches no datasets; update it, or set cache_dir in its configuration"
-        ),
-    ),
-    Filter("network_missing", _unable, _unable_fact),
-    Filter(
-        "no_result_upload",
-        lambda ledger, shape: (
-            ~ledger.keeps_results
-            if Need.OUTPUTS in shape.needs
-            else np.zeros(ledger.size, np.bool_)
-        ),
-        lambda *_: "its agent keeps no results; update it, or enable [results] in its file",
-    ),
+    Filter("ability_missing", _unable, _unable_fact),
     CHOSEN[1],
     *TOTALS,
     Filter(

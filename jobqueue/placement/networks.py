@@ -16,8 +16,8 @@ class Reach(IntEnum):
     ANYWHERE = 3
 
 
-def missing_abilities(network: NetworkAbilities) -> Mapping[Need, str]:
-    """Return the needs of jobs that an appliance can't meet, and why."""
+def missing_networks(network: NetworkAbilities) -> Mapping[Need, str]:
+    """Return the needs of jobs' networks that an appliance can't meet, and why."""
     missing = {}
     if not network.can_make_networks:
         why = network.problem.rstrip(".") or "its agent is of an earlier version, update it"

@@ -89,10 +89,8 @@ class ApplianceView:
         is_trial_due: whether a single job may start there in spite of that.
         last_used_at: when a job was last placed on it.
         nvlink_domain: which appliances its NVLinks reach; "" for none besides itself.
-        can_stage: whether its agent fetches datasets.
-        missing: the needs of jobs' networks that it can't meet, and why.
+        missing: the needs of jobs for data and networks that it can't meet, and why.
         reach: where its members of a gang with a private network may have others.
-        keeps_results: whether its agent uploads the output folders of jobs.
     """
 
     id: str
@@ -111,10 +109,8 @@ class ApplianceView:
     last_used_at: datetime | None = None
     site: str = ""
     nvlink_domain: str = ""
-    can_stage: bool = False
     missing: Mapping[Need, str] = field(default_factory=dict)
     reach: Reach = Reach.ANYWHERE
-    keeps_results: bool = False
 
     def models_of(self, gpu_uuids: Sequence[str]) -> list[str]:
         """Return the models of some of its GPUs."""

@@ -15,10 +15,6 @@ TIB = 1024**4
 VERSION = "imagenet-1"
 
 
-def stager(name: str, **changes: Any) -> ApplianceView:  # noqa: ANN401 - any field
-    return appliance(name, can_stage=True, **changes)
-
-
 def reader(name: str = "train", *, total_bytes: int = 2 * TIB, **changes: Any) -> JobView:  # noqa: ANN401 - any field
     """A job for a GPU that reads a dataset."""
     fields = {"gpus": 1, "datasets": ((VERSION, total_bytes),), "needs": frozenset({Need.DATASETS})}
@@ -32,7 +28,7 @@ def snapshot(*appliances: ApplianceView, jobs: list[JobView], cached: dict[str, 
 def places(
     cached: dict[str, int], *jobs: JobView, names: tuple[str, ...] = ("a", "b", "c")
 ) -> list[str | None]:
-    views = [stager(name) for name in names]
+    views = [appliance(name) for name in names]
     decisions = plan(snapshot(*views, jobs=list(jobs), cached=cached))
     return [decision.appliance_id for decision in decisions]
 
@@ -56,16 +52,16 @@ def test_more_cached_bytes_than_the_version_has_count_as_all() -> None:
 
 
 def test_the_decision_says_how_much_is_cached() -> None:
-    [decision] = plan(snapshot(stager("a"), jobs=[reader()], cached={"a": int(1.9 * TIB)}))
+    [decision] = plan(snapshot(appliance("a"), jobs=[reader()], cached={"a": int(1.9 * TIB)}))
     assert decision.reason.endswith("Of its data, 1.9 of 2 TiB cached there.")
     assert (decision.cached_bytes, decision.dataset_bytes) == (int(1.9 * TIB), 2 * TIB)
 
 
 def test_an_appliance_whose_agent_fetches_no_datasets_is_rejected() -> None:
-    old = appliance("old")
+    old = appliance("old", missing={Need.DATASETS: "its agent fetches no datasets"})
     [decision] = plan(snapshot(old, jobs=[reader()], cached={"old": 2 * TIB}))
     assert decision.action is Action.UNPLACED
-    assert [rejection.code for rejection in decision.rejections] == ["no_dataset_cache"]
+    assert [rejection.code for rejection in decision.rejections] == ["ability_missing"]
     [other] = plan(snapshot(old, jobs=[job("plain", gpus=1)], cached={}))
     assert other.action is Action.ASSIGN
 
@@ -76,7 +72,7 @@ def test_healthy_gpus_go_before_cached_data() -> None:
 
 
 def test_a_waiting_job_learns_where_its_data_is() -> None:
-    views = [busy("a", can_stage=True), busy("b", can_stage=True)]
+    views = [busy("a"), busy("b")]
     waiting = snapshot(*views, jobs=[reader()], cached={"b": TIB, "gone": TIB})
     explanation = explain_jobs(waiting, ["train"])["train"]
     assert explanation.data == "b: 1 of 2 TiB cached"
@@ -97,7 +93,7 @@ def test_a_waiting_job_learns_where_its_data_is() -> None:
 def test_a_gang_goes_where_most_of_its_data_is_as_far_as_it_stays_close(
     sites: tuple[str, ...], expected: list[str]
 ) -> None:
-    views = [stager(name, site=site) for name, site in zip("abcd", sites, strict=True)]
+    views = [appliance(name, site=site) for name, site in zip("abcd", sites, strict=True)]
     gang = reader("gang", gpus=8, nodes=2, members=["gang", "gang-1"], array_id="gang")
     cached = {"b": TIB, "c": 2 * TIB, "d": 2 * TIB}
     decisions = plan(snapshot(*views, jobs=[gang], cached=cached))

@@ -239,7 +239,7 @@ def test_an_appliance_whose_executor_would_drop_a_field_is_rejected_with_the_rea
 def test_an_executor_that_honors_the_fields_runs_the_job(
     executors: tuple[str, ...], needs: set[Need]
 ) -> None:
-    fleet = [appliance("dgx-01", executors=executors, can_stage=True, keeps_results=True)]
+    fleet = [appliance("dgx-01", executors=executors)]
     [decision] = decide(fleet, job("train", gpus=1, needs=frozenset(needs)))
     assert decision.appliance_id == "dgx-01"
 
