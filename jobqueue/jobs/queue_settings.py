@@ -10,19 +10,23 @@ from dataclasses import asdict, dataclass, field
 from pathlib import PurePosixPath
 
 import msgspec
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.fairshare.settings import OrderSettings
-from jobqueue.models import TenantQueueSettings
+from jobqueue.models import Attempt, Job, TenantQueueSettings
 from jobqueue.partitions.isolation import IsolationRules
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
+from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import Mount
+from tenants.fleet.appliances import bump_generations
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from tenants.tenants import get_tenant
 
+_OF_GANGS = ("allows_gang_egress", "encrypts_gang_networks")
 MAX_ROOTS = 20
 MAX_PATH_LENGTH = 300
 MAX_COUNT = 2**31 - 1
@@ -123,10 +127,24 @@ def set_settings(
     if row is None:
         row = TenantQueueSettings(tenant_id=tenant_id)
         session.add(row)
+    had = [getattr(row, name) for name in _OF_GANGS]
     for name, value in asdict(settings).items():
         setattr(row, name, list(value) if name == "data_roots" else value)
     session.flush()
+    if had != [getattr(row, name) for name in _OF_GANGS]:
+        _renew_orders_of_gangs(session, tenant_id)
     return settings
+
+
+def _renew_orders_of_gangs(session: Session, tenant_id: str) -> None:
+    """Let all appliances of running gangs fetch their orders: packets are encrypted by both sides
+    or by neither."""
+    members = (
+        select(Attempt.appliance_id)
+        .join(Job, Job.id == Attempt.job_id)
+        .where(Job.tenant_id == tenant_id, Job.nodes > 1, Attempt.state.in_(ALLOCATED_STATES))
+    )
+    bump_generations(session, set(session.scalars(members)))
 
 
 def mount_errors(mounts: Sequence[Mount], roots: Sequence[DataRoot]) -> Iterator[str]:

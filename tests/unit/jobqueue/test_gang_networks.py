@@ -140,6 +140,18 @@ def test_a_tenant_can_encrypt_within_a_site_and_allow_egress(session: Session, c
     assert all(place.is_encrypted for place in network.appliances)
 
 
+def test_all_appliances_of_a_running_gang_learn_that_it_is_encrypted(
+    session: Session, cast: Cast
+) -> None:
+    attempts = running(session, cast)
+    before = [attempt.appliance.desired_generation for attempt in attempts]
+    settings = QueueSettings(encrypts_gang_networks=True)
+    set_settings(session, scope_of(cast.alice), cast.acme.id, settings)
+    for attempt, generation in zip(attempts, before, strict=True):
+        session.refresh(attempt.appliance)
+        assert attempt.appliance.desired_generation > generation
+
+
 def test_a_member_that_moves_keeps_its_address_and_the_others_learn_its_place(
     session: Session, cast: Cast
 ) -> None:
