@@ -256,7 +256,7 @@ def _specs(
     gangs = gangs_of(session, attempts)
     mounts = {attempt.id: attempt.job.datasets for attempt in attempts if attempt.job.datasets}
     staged = staged_datasets(session, appliance_id, mounts, box)
-    outputs = output_folders(session, attempts)
+    outputs = output_folders(attempts)
     return [
         structs.replace(
             _spec(attempt, box, gangs.get(attempt.id)),

@@ -2,13 +2,11 @@
 
 from collections.abc import Sequence
 
-from sqlalchemy.orm import Session
-
 from jobqueue.models import Attempt
 from protocol.results import OutputFolders
 
 
-def output_folders(_session: Session, attempts: Sequence[Attempt]) -> dict[str, OutputFolders]:
+def output_folders(attempts: Sequence[Attempt]) -> dict[str, OutputFolders]:
     """Return the output folders of attempts whose jobs have any, by the attempt's id."""
     return {
         attempt.id: OutputFolders(
