@@ -12,7 +12,7 @@ held in memory while they pass, up to 64 MiB each: only a few do at a time.
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import datetime
 from functools import partial
 
@@ -64,10 +64,13 @@ MAX_HEAD_BYTES = 8 * 1024**2
 MAX_REPORT_BYTES = 8 * 1024**2
 MAX_TRANSFERS, MAX_TRANSFERS_PER_TENANT = 8, 4
 """Of parts at a time: they take up to 64 MiB of memory each."""
+MAX_RANGES, MAX_RANGES_PER_TENANT, MAX_RANGE_BYTES = 64, 16, 8 * 1024**2
+"""Of ranges of parts at a time; a longer range is answered by the whole part."""
 RETRY_AFTER_SECONDS = 2
 _ALL = "all"
 _MAX_DIGITS = 12
 _SHA256 = re.compile("[0-9a-f]{64}")
+_RANGE = re.compile(r"bytes=(\d{1,9})-(\d{1,9})")
 _PATH = re.compile(r"/api/v1/dataset-versions/[^/]+/(parts/[^/]+|pages/[^/]+|head|archive)")
 _BINARY = "application/octet-stream"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -82,6 +85,13 @@ class LengthRequiredError(VedetteError):
     default_code = "length_required"
 
 
+class RangeError(VedetteError):
+    """The part ends before the range that was asked for."""
+
+    status = 416
+    default_code = "range_not_satisfiable"
+
+
 class PartTransfers:
     """Receives and sends contents, a few at a time. For one event loop."""
 
@@ -91,6 +101,8 @@ class PartTransfers:
         self._clock = clock
         self._transfers = ConcurrencyLimit(MAX_TRANSFERS)
         self._of_tenant = ConcurrencyLimit(MAX_TRANSFERS_PER_TENANT)
+        self._ranges = ConcurrencyLimit(MAX_RANGES)
+        self._ranges_of_tenant = ConcurrencyLimit(MAX_RANGES_PER_TENANT)
 
     async def receive(
         self,
@@ -150,11 +162,20 @@ class PartTransfers:
             )
 
     async def send(self, request: Request, tenant_id: str) -> Response:
-        """Return the content that the path names."""
-        sha256 = digest_of(request)
-        with self._slot(tenant_id):
-            data = await to_thread.run_sync(self._store.get, tenant_id, sha256)
-        return Response(data, media_type=_BINARY, headers=_HEADERS)
+        """Return the content that the path names, or the range of it that is asked for."""
+        sha256, wanted = digest_of(request), _RANGE.fullmatch(request.headers.get("Range", ""))
+        start, end = (int(wanted[1]), int(wanted[2]) + 1) if wanted else (0, 0)
+        if not 0 < end - start <= MAX_RANGE_BYTES:
+            with self._slot(tenant_id):
+                data = await to_thread.run_sync(self._store.get, tenant_id, sha256)
+            return Response(data, media_type=_BINARY, headers=_HEADERS)
+        get_range = partial(self._store.get_range, tenant_id, sha256, start, end - start)
+        with _slot(self._ranges, self._ranges_of_tenant, tenant_id):
+            data = await to_thread.run_sync(get_range)
+        if not data:
+            raise RangeError(f"The part {sha256} ends before the byte {start}.")
+        headers = {**_HEADERS, "Content-Range": f"bytes {start}-{start + len(data) - 1}/*"}
+        return Response(data, 206, media_type=_BINARY, headers=headers)
 
     async def publish(
         self, version: DatasetVersion, head: ManifestHead, actor: Actor
@@ -172,18 +193,29 @@ class PartTransfers:
 
         return await self._database.run(finish, actor=actor)
 
-    @contextmanager
-    def _slot(self, tenant_id: str) -> Iterator[None]:
-        with (
-            self._transfers.running(_ALL) as is_admitted,
-            self._of_tenant.running(tenant_id) as is_admitted_too,
-        ):
-            if not (is_admitted and is_admitted_too):
-                raise OverloadedError(
-                    "Other parts of data are being transferred. Try again in a moment.",
-                    retry_after_seconds=RETRY_AFTER_SECONDS,
-                )
-            yield
+    def _slot(self, tenant_id: str) -> AbstractContextManager[None]:
+        return _slot(self._transfers, self._of_tenant, tenant_id)
+
+
+@contextmanager
+def _slot(
+    limit: ConcurrencyLimit, limit_of_tenant: ConcurrencyLimit, tenant_id: str
+) -> Iterator[None]:
+    """Take part in the transfers of a kind.
+
+    Raises:
+        OverloadedError: there are as many as may be at a time.
+    """
+    with (
+        limit.running(_ALL) as is_admitted,
+        limit_of_tenant.running(tenant_id) as is_admitted_too,
+    ):
+        if not (is_admitted and is_admitted_too):
+            raise OverloadedError(
+                "Other parts of data are being transferred. Try again in a moment.",
+                retry_after_seconds=RETRY_AFTER_SECONDS,
+            )
+        yield
 
 
 class AgentDatasets:

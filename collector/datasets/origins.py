@@ -15,6 +15,8 @@ from protocol.datasets import IndexResult
 GONE = frozenset({404, 410})
 # Two versions at once, with four parts each.
 MAX_HELD = 8
+# Ranges that are asked of the portal at once: other agents of the tenant do so, too.
+MAX_RANGES = 4
 
 
 class _Held:
@@ -90,11 +92,13 @@ class PortalOrigin:
         self._lock = threading.Lock()
         self._whole: OrderedDict[str, _Held] = OrderedDict()
         self._has_ranges = False
+        self._ranges = threading.BoundedSemaphore(MAX_RANGES)
 
     def read(self, part: Part, piece: Piece) -> memoryview:
         """Return a piece."""
         if self._has_ranges:
-            content, _ = self._get(part.sha256, piece.part_offset, piece.size_bytes)
+            with self._ranges:
+                content, _ = self._get(part.sha256, piece.part_offset, piece.size_bytes)
             return self._checked(memoryview(content), piece.size_bytes)
         with self._lock:  # until it is known, one request shows what the portal does
             held = self._whole.get(part.sha256)

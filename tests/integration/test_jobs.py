@@ -1,5 +1,6 @@
 """Jobs through the whole deployment: REST, placement, agent API, an agent and its executor."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 import requests
 
 from cli.bootstrap import DEMO_PASSWORD
+from protocol.datasets import PART_BYTES
 from tests.deployment import (
     ALICE,
     BOB,
@@ -23,6 +25,8 @@ from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.file_modes import no_umask, open_to_others
 from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.polling import eventually
+from vedette.client import Client
+from vedette.datasets import upload_version
 
 __all__ = ["docker_engine"]
 
@@ -33,6 +37,7 @@ flush_interval_seconds = 0.5
 heartbeat_interval_seconds = 1
 attempts_interval_seconds = 0.3
 """
+MIB = 2**20
 SECRET = "correct-horse-battery"
 JobBody = dict[str, Any]
 
@@ -131,6 +136,44 @@ def test_a_job_runs_to_its_end_and_says_why_it_is_there(simulated: Deployment) -
     assert "training finished" in portal.log(job_id)
     states = [event["state"] for event in portal.get(f"/jobs/{job_id}/events").json()["items"]]
     assert states == ["submitted", "starting", "running", "succeeded"]
+
+
+@pytest.mark.timeout(180)
+def test_a_dataset_is_fetched_before_its_job_starts_and_not_again(
+    simulated: Deployment, tmp_path: Path
+) -> None:
+    folder = tmp_path / "images"
+    (folder / "cats").mkdir(parents=True)
+    # One file is in several parts, of which the agent reads ranges; the others share one.
+    (folder / "cats" / "large.bin").write_bytes(os.urandom(PART_BYTES + MIB))
+    (folder / "labels.csv").write_text("cat,1\n")
+    (folder / "empty").touch()
+    with Client(simulated.url, api_token(simulated, BOB)) as client:
+        dataset = client.post("/datasets", {"name": "images"})
+        version = upload_version(client, dataset["id"], folder)
+    portal = Portal(simulated)
+    mounts = [{"dataset": "images", "target": "/data"}]
+    body = {"image": "acme/train:1", "env": {"SIM_SECONDS": "1"}, "datasets": mounts}
+
+    first = portal.wait_for_state(portal.submit(**body), *FINAL)
+
+    assert first["state"] == "succeeded", first
+    assert first["datasets"][0]["version"] == version["number"] == 1
+    cache = simulated.data_dir / "agent" / "datasets"
+    [staged] = [path for path in cache.rglob("labels.csv") if path.is_file()]
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        assert (staged.parent / file.relative_to(folder)).read_bytes() == file.read_bytes()
+
+    def fetched_bytes() -> int | None:
+        items = portal.get(f"/datasets/{dataset['id']}/copies").json()["items"]
+        is_complete = bool(items) and items[0]["state"] == "complete"
+        return int(items[0]["fetched_bytes"]) if is_complete else None
+
+    before = eventually(fetched_bytes, what="the copy to be reported")
+    second = portal.wait_for_state(portal.submit(**body), *FINAL)
+    assert second["state"] == "succeeded"
+    assert fetched_bytes() == before
+    assert PART_BYTES < before < PART_BYTES + 2 * MIB
 
 
 @pytest.mark.timeout(180)

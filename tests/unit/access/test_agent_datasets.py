@@ -9,7 +9,7 @@ import pytest
 import requests
 from sqlalchemy import select
 
-from access.datasets import MAX_TRANSFERS_PER_TENANT
+from access.datasets import MAX_RANGE_BYTES, MAX_TRANSFERS_PER_TENANT
 from core.db import SessionFactory
 from datasets.catalog import (
     DatasetRequest,
@@ -166,6 +166,15 @@ def test_parts_of_results_are_stored_for_the_tenant(
         answers = list(pool.map(lambda _: api.request("PUT", path, data=data), range(4)))
     assert {answer.status_code for answer in answers} == {204}
     assert api.request("GET", path).content == data
+    for asked, status, content in (
+        ("bytes=10-19", 206, data[10:20]),
+        ("bytes=990-1500", 206, data[990:]),
+        ("bytes=5-2", 200, data),
+        (f"bytes=0-{MAX_RANGE_BYTES}", 200, data),
+    ):
+        answer = api.request("GET", path, headers={"Range": asked})
+        assert (answer.status_code, answer.content) == (status, content), asked
+    assert api.request("GET", path, headers={"Range": "bytes=1000-1009"}).status_code == 416
     with sessions() as session:
         [part] = session.scalars(select(DataPart))
     assert (part.tenant_id, part.size_bytes) == (dgx.tenant_id, 1000)
