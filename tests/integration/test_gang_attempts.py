@@ -93,7 +93,8 @@ def orders(
 
 def leftovers(site: Site) -> list[str]:
     labels = {"label": "io.vedette.gang"}
-    return [seen.name for seen in site.client.containers.list(all=True, filters=labels)]
+    containers = site.client.containers.list(all=True, filters=labels, ignore_removed=True)
+    return [container.name for container in containers]
 
 
 def test_members_start_with_their_network_and_leave_nothing(site: Site, agent: Agent) -> None:
