@@ -42,6 +42,7 @@ class ServerSettings:
     internal_url: str = ""
     database_url: str = ""
     timeseries_url: str = ""
+    redis_url: str = ""
     job_domain: str = ""
     log_url: str = ""
     data_url: str = ""

@@ -15,6 +15,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     Without `gpu_processes`, the agent does not know them.
     `instance_id` is new in each run of the agent: alternating ones reveal a cloned identity.
     `can_update` says that the host has the update service, `update` what came of the last order.
+    `access_point` is the address that the agent uses now, `access_points_revision` the list of them
+    that it has: empty for none, and of agents that choose among configured addresses only.
     """
 
     agent_version: str
@@ -27,3 +29,5 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str = ""
     can_update: bool = False
     update: UpdateReport | None = None
+    access_point: str = ""
+    access_points_revision: str = ""
