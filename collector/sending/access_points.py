@@ -13,7 +13,7 @@ after each failure. An overloaded server (429, 503) is waited for, as long as it
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from statistics import median
 from threading import Event, Lock
@@ -21,14 +21,12 @@ from threading import Event, Lock
 import msgspec
 
 from collector.errors import InvalidAccessPointsError
-from collector.sending.choice import DEFAULT_WEIGHT, AccessPoint, Tier, choose
+from collector.sending.choice import DEFAULT_WEIGHT, AccessPoint, Tier, choose, ranked
 from collector.sending.listed import AccessPointFile, AccessPointState, parse_list
 from collector.sending.under_way import Request, RequestsUnderWay
 
 log = logging.getLogger(__name__)
 
-AVOID_SECONDS = 15.0
-MAX_AVOID_SECONDS = 600.0
 # Rounds of probes in a row that prefer another address before the agent moves there.
 STEADY_ROUNDS = 3
 # A request without a response for so long makes an address suspect.
@@ -43,6 +41,11 @@ TUNNEL_STAY_SECONDS = 600.0
 # Of a round of probes: the nearest, the addresses whose last probe is oldest, and all that is new.
 NEAR_PROBES, OTHER_PROBES, MAX_PROBES = 4, 4, 16
 SUSPICION_PROBES = 3
+LEAVING = {
+    Tier.DRAINING: "is drained",
+    Tier.CONFIGURED: "is not listed",
+    Tier.REMOVED: "was removed",
+}
 
 
 class AccessPoints:
@@ -209,11 +212,10 @@ class AccessPoints:
                 self._fail(point, "it was unavailable for minutes")
             return not point.is_alive
 
-    def record_probes(self, latencies_seconds: dict[str, float | None]) -> None:
+    def record_probes(self, latencies_seconds: Mapping[str, float | None]) -> None:
         """Record a round of probes, by address, and choose; None for one that isn't healthy."""
         with self._lock:
-            for url, latency_seconds in latencies_seconds.items():
-                self._record_probe(url, latency_seconds)
+            self._record_probes(latencies_seconds)
             if not self._current.is_answering:
                 self._suspect(self._current, "it did not answer a probe")
             self._reconsider()
@@ -226,7 +228,7 @@ class AccessPoints:
                 self._suspect(current, f"no response within {SUSPECT_SECONDS:.0f} s")
             return self._suspicion
 
-    def judge(self, suspicion: str, latencies_seconds: dict[str, float | None]) -> None:
+    def judge(self, suspicion: str, latencies_seconds: Mapping[str, float | None]) -> None:
         """Follow up a suspicion: fail over if the address in use did not answer and another did.
 
         Args:
@@ -239,34 +241,33 @@ class AccessPoints:
             current, now = self._current, self._monotonic()
             if current.url not in latencies_seconds:
                 return
-            for url, latency_seconds in latencies_seconds.items():
-                self._record_probe(url, latency_seconds)
+            self._record_probes(latencies_seconds)
             current.judged_at = now
             current.is_alive = current.is_answering or now - current.answered_at < SUSPECT_SECONDS
-            others = [
+            answering = [
                 point
-                for point in self._healthy()
+                for point in self._points
                 if point is not current and latencies_seconds.get(point.url) is not None
             ]
-            if not current.is_alive and others:
-                self._avoid(current)
-                self._fail_over(choose(others, key=self._key), suspicion)
+            if not current.is_alive and answering:
+                current.avoid(now=now)
+                healthy = [point for point in answering if point.is_healthy(now)]
+                self._fail_over(choose(healthy or answering, key=self._key), suspicion)
                 self._under_way.abort(current.url, only_polls=False)
 
     def urls_to_judge(self) -> list[str]:
         """Return the address in use, and those that would be used in its place."""
         with self._lock:
-            others = [point for point in self._points if point is not self._current]
-            ranked = self._ranked(others)[:SUSPICION_PROBES]
-            return [self._current.url, *(point.url for point in ranked)]
+            chosen = [self._current, *self._others()[:SUSPICION_PROBES]]
+            return [point.url for point in chosen]
 
     def urls_to_probe(self) -> list[str]:
         """Return the addresses for the next round: near ones always, others in turn."""
         with self._lock:
-            ranked = self._ranked([point for point in self._points if point is not self._current])
-            near, others = ranked[:NEAR_PROBES], ranked[NEAR_PROBES:]
+            others = self._others()
+            near, others = others[:NEAR_PROBES], others[NEAR_PROBES:]
             others.sort(key=lambda point: point.probed_at)
-            new = sum(point.probed_at == -math.inf for point in others)
+            new = sum(point.is_new for point in others)
             chosen = [self._current, *near, *others[: max(OTHER_PROBES, new)]]
             return [point.url for point in chosen[:MAX_PROBES]]
 
@@ -274,7 +275,7 @@ class AccessPoints:
     def has_new(self) -> bool:
         """Return whether an address was never probed."""
         with self._lock:
-            return any(point.probed_at == -math.inf for point in self._points)
+            return any(point.is_new for point in self._points)
 
     def should_leave(self, url: str, *, is_idle: bool) -> bool:
         """Return whether a tunnel to an address should end: moves wait for its users for a while.
@@ -323,29 +324,15 @@ class AccessPoints:
         now = self._monotonic()
         return [point for point in self._points if point.is_healthy(now)]
 
-    def _ranked(self, points: Sequence[AccessPoint]) -> list[AccessPoint]:
-        """Return points in the order of their use: the choice, then the nearest healthy ones."""
-        now = self._monotonic()
-        ranked = sorted(
-            points,
-            key=lambda point: (not point.is_healthy(now), point.tier, point.latency_seconds),
-        )
-        healthy = [point for point in ranked if point.is_healthy(now)]
-        if healthy:
-            first = choose(healthy, key=self._key)
-            ranked.remove(first)
-            ranked.insert(0, first)
-        return ranked
+    def _others(self) -> list[AccessPoint]:
+        """Return the addresses beside the one in use, in the order of their use."""
+        others = [point for point in self._points if point is not self._current]
+        return ranked(others, key=self._key, now=self._monotonic())
 
-    def _record_probe(self, url: str, latency_seconds: float | None) -> None:
-        if (point := self._find(url)) is None:
-            return
-        point.probed_at = self._monotonic()
-        point.is_answering = latency_seconds is not None
-        if latency_seconds is None:
-            point.probes.clear()
-        else:
-            point.probes.append(latency_seconds)
+    def _record_probes(self, latencies_seconds: Mapping[str, float | None]) -> None:
+        for url, latency_seconds in latencies_seconds.items():
+            if (point := self._find(url)) is not None:
+                point.record_probe(latency_seconds, now=self._monotonic())
 
     def _reconsider(self) -> None:
         """Move if the same other address has been preferred for long enough."""
@@ -364,7 +351,7 @@ class AccessPoints:
     def _move(self, point: AccessPoint) -> None:
         left, before, after = self._current, self._current.latency_seconds, point.latency_seconds
         if left.tier is not point.tier:
-            reason = f"{left.url} is {left.tier.name.lower()}"
+            reason = f"{left.url} {LEAVING[left.tier]}"
         elif after < before:
             reason = f"{after * 1000:.0f} ms instead of {before * 1000:.0f} ms"
         else:
@@ -376,7 +363,7 @@ class AccessPoints:
         self._switch(point)
 
     def _fail(self, point: AccessPoint, reason: str) -> None:
-        self._avoid(point)
+        point.avoid(now=self._monotonic())
         if point is not self._current:
             return
         if healthy := self._healthy():
@@ -384,13 +371,6 @@ class AccessPoints:
         else:  # try them in turn
             index = self._points.index(point)
             self._current = self._points[(index + 1) % len(self._points)]
-
-    def _avoid(self, point: AccessPoint) -> None:
-        now = self._monotonic()
-        if now >= point.avoided_until:  # one outage counts once, whoever notices it
-            doubled = AVOID_SECONDS * 2.0 ** min(point.failures, 16)
-            point.avoided_until = now + min(MAX_AVOID_SECONDS, doubled)
-            point.failures += 1
 
     def _fail_over(self, point: AccessPoint, reason: str) -> None:
         self._has_failed_over = True

@@ -13,6 +13,8 @@ from enum import IntEnum
 from statistics import median
 
 WINDOW = 5
+AVOID_SECONDS = 15.0
+MAX_AVOID_SECONDS = 600.0
 # A faster one is faster by both; the one in use is left for twice as much only.
 FASTER_RATIO = 0.2
 FASTER_SECONDS = 0.005
@@ -68,6 +70,27 @@ class AccessPoint:
         """The median of the last probes; infinite before the first."""
         return median(self.probes) if self.probes else math.inf
 
+    @property
+    def is_new(self) -> bool:
+        """Return whether it was never probed."""
+        return self.probed_at == -math.inf
+
+    def record_probe(self, latency_seconds: float | None, *, now: float) -> None:
+        """Record its latency; None if it isn't healthy."""
+        self.probed_at = now
+        self.is_answering = latency_seconds is not None
+        if latency_seconds is None:
+            self.probes.clear()
+        else:
+            self.probes.append(latency_seconds)
+
+    def avoid(self, *, now: float) -> None:
+        """Avoid it for a while, longer after each outage, which counts once."""
+        if now >= self.avoided_until:
+            doubled = AVOID_SECONDS * 2.0 ** min(self.failures, 16)
+            self.avoided_until = now + min(MAX_AVOID_SECONDS, doubled)
+            self.failures += 1
+
     def is_healthy(self, now: float) -> bool:
         """Return whether it is not avoided now."""
         return self.is_answering and now >= self.avoided_until
@@ -96,6 +119,17 @@ def choose(
         )
     ]
     return max(equals, key=lambda point: rendezvous_score(key, point.url, point.weight))
+
+
+def ranked(points: Sequence[AccessPoint], *, key: str, now: float) -> list[AccessPoint]:
+    """Return points in the order of their use: the choice, then the nearest healthy ones."""
+    ordered = sorted(
+        points, key=lambda point: (not point.is_healthy(now), point.tier, point.latency_seconds)
+    )
+    if healthy := [point for point in ordered if point.is_healthy(now)]:
+        chosen = choose(healthy, key=key)
+        ordered.sort(key=lambda point: point is not chosen)
+    return ordered
 
 
 def is_about_as_fast(seconds: float, fastest_seconds: float, *, slack: float = 1.0) -> bool:

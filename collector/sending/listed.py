@@ -53,7 +53,9 @@ class AccessPointFile:
                 check_list(stored.listed, configured)
         except InvalidAccessPointsError:
             return new
-        return stored
+        listed_urls = [point.url for point in stored.listed.points] if stored.listed else []
+        is_current = stored.current in {*configured, *listed_urls}
+        return stored if is_current else msgspec.structs.replace(stored, current="")
 
     def save(self, state: AccessPointState) -> None:
         """Store the state; a failure is logged."""

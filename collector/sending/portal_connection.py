@@ -39,15 +39,6 @@ from protocol.heartbeat import Heartbeat
 from protocol.results import PartSource, ResultPage, ResultReply, ResultUpload
 from protocol.storage import CleanupOrder, StorageReport
 
-T = TypeVar("T")
-
-
-class _HeartbeatReply(HeartbeatReply, frozen=True, kw_only=True):
-    """The reply with its list of access points unread: an invalid one must not cost the rest."""
-
-    access_points: msgspec.Raw | None = None  # type: ignore[assignment]
-
-
 UNAVAILABLE = frozenset({502, 503, 504})
 OVERLOADED = UNAVAILABLE | {429}
 UNAUTHENTICATED = 401
@@ -60,6 +51,15 @@ OCTETS = "application/octet-stream"
 STREAM_TIMEOUT_SECONDS = 60.0
 # Long polls: the portal may respond this much later than asked.
 POLL_MARGIN_SECONDS = 10.0
+NULL = msgspec.Raw(b"null")
+
+T = TypeVar("T")
+
+
+class _HeartbeatReply(HeartbeatReply, frozen=True, kw_only=True):
+    """The reply with its list of access points unread: an invalid one must not cost the rest."""
+
+    access_points: msgspec.Raw = NULL  # type: ignore[assignment]
 
 
 class PortalConnection:
@@ -103,7 +103,7 @@ class PortalConnection:
         if response.status in UNCHANGED:
             return HeartbeatReply()
         reply = _decode(response, url, _HeartbeatReply)
-        if reply.access_points is not None:
+        if reply.access_points != NULL:
             self.access_points.accept(reply.access_points)
         return HeartbeatReply(update=reply.update)
 

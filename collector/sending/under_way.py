@@ -71,6 +71,7 @@ class RequestsUnderWay:
         with self._lock:
             for request in self._requests:
                 is_poll = 0 < request.expected_seconds < math.inf
-                if request.url == url and (is_poll or not only_polls):
+                is_left = request.url == url and (is_poll or not only_polls)
+                if is_left and not request.was_aborted:
                     request.was_aborted = True
                     request.abort()

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
+from collector.sending.access_points import AccessPoints
+from collector.sending.probing import AccessPointProber
 from collector.sending.sender import Outcome, Sender
 from tests.fixtures.recording_portal import RecordingPortal, Refusal
 from tests.unit.collector.hand_clock import HandClock
@@ -65,11 +67,41 @@ def test_a_portal_that_is_away_is_not_waited_for_when_there_is_another(
 ) -> None:
     with RecordingPortal() as other:
         portal.refuse_always(Refusal(503, "starting", {"Retry-After": "40"}))
-        sender = make_sender(buffer, [portal.url, other.url], hand_clock, aside=aside)
+        portal.recording.is_healthy = False
+        points = AccessPoints([portal.url, other.url], monotonic=hand_clock.seconds)
+        prober = AccessPointProber(points, monotonic=hand_clock.seconds)
+        sender = make_sender(buffer, points, hand_clock, aside=aside)
         fill(buffer, hand_clock, "m v=1")
         assert sender.send_next().wait_seconds <= 1
+        prober.check()
+        assert points.current == portal.url, "once is no reason to leave"
+        assert sender.send_next().wait_seconds <= 2
+        prober.check()
         assert sender.send_next().outcome is Outcome.SENT
         assert other.recording.lines == ["m v=1"]
+        sender.close()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_overloaded_portal_is_waited_for_although_there_is_another(
+    buffer: DiskBuffer,
+    portal: RecordingPortal,
+    hand_clock: HandClock,
+    aside: Path,
+    *,
+    status: int,
+) -> None:
+    with RecordingPortal() as other:
+        portal.refuse_always(Refusal(status, "busy", {"Retry-After": "40"}))
+        points = AccessPoints([portal.url, other.url], monotonic=hand_clock.seconds)
+        prober = AccessPointProber(points, monotonic=hand_clock.seconds)
+        sender = make_sender(buffer, points, hand_clock, aside=aside)
+        fill(buffer, hand_clock, "m v=1")
+        for _ in range(2):
+            sender.send_next()
+            prober.check()
+        assert sender.send_next().wait_seconds == 40
+        assert points.current == portal.url
         sender.close()
 
 
