@@ -2,8 +2,9 @@
 
 An agent's buffer, sender and prober deliver numbered lines to one of two access points, each a
 process that writes what it accepts to a file before it answers. At a random moment the one in use
-is killed with SIGKILL (its port then refuses connections), or stopped with SIGSTOP (its port accepts
-connections, and nobody answers). There are no heartbeats and long polls, which would notice sooner.
+is killed with SIGKILL (its port then refuses connections), or stopped with SIGSTOP (its port
+accepts connections, and nobody answers). There are no heartbeats and long polls, which would notice
+sooner.
 
     seconds_without_delivery    from the loss to the first line at the other access point; with a
                                 line every 10 s, up to 10 s of them pass before there is a line
@@ -150,11 +151,9 @@ def _delivering(
             return delivery.sender.send_next().wait_seconds
         return 0.0
 
-    assert delivery.prober is not None
-    tasks = [
-        PeriodicTask("sender", send, stop=stop, on_end=delivery.sender.close),
-        *delivery.prober.tasks(partial(PeriodicTask, stop=stop)),
-    ]
+    tasks = [PeriodicTask("sender", send, stop=stop, on_end=delivery.sender.close)]
+    if delivery.prober is not None:
+        tasks += delivery.prober.tasks(partial(PeriodicTask, stop=stop))
     writer = Thread(target=_write, args=[buffer, written_at, interval_seconds, stop_writing])
     for task in tasks:
         task.start()
