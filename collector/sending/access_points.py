@@ -345,6 +345,8 @@ class AccessPoints:
         self._preferred = preferred
         if preferred is self._current:
             self._is_settled = True
+            if self._state.current != preferred.url:
+                self._state = msgspec.structs.replace(self._state, current=preferred.url)
         elif not self._is_settled or self._preferred_rounds >= STEADY_ROUNDS:
             self._move(preferred)
 

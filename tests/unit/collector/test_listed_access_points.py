@@ -124,12 +124,19 @@ def test_list_and_choice_outlive_a_restart(tmp_path: Path) -> None:
     points.record_probes({OWN: 0.01, "https://a": 0.5, "https://b": 0.1})
     points.record_failure("https://b", "Connection refused")
     points.save()
-    again = stored(tmp_path)
-    assert again.current == "https://a"
-    assert again.urls == points.urls
-    assert again.revision == points.revision
-    assert (again.state.moves, again.state.failovers) == (1, 1)
-    assert again.state.reason == "https://b failed: Connection refused"
+    restarted = stored(tmp_path)
+    assert restarted.current == "https://a"
+    assert restarted.urls == points.urls
+    assert restarted.revision == points.revision
+    assert (restarted.state.moves, restarted.state.failovers) == (1, 1)
+    assert restarted.state.reason == "https://b failed: Connection refused"
+
+
+def test_a_first_choice_without_a_move_is_stored_too(tmp_path: Path) -> None:
+    points = stored(tmp_path, OWN, "https://far.example")
+    points.record_probes({OWN: 0.01, "https://far.example": 0.5})
+    points.save()
+    assert stored(tmp_path, OWN, "https://far.example").state.current == OWN
 
 
 def test_a_stored_list_of_another_portal_is_not_used(tmp_path: Path) -> None:
