@@ -79,7 +79,8 @@ def check_connections(
         if all(result.verdict is not Verdict.FAIL for result in results):
             yield _check_write(config.influxdb, config, tls=tls)
         return
-    state = AccessPointFile(config.data_dir).load([url.rstrip("/") for url in config.portal_urls])
+    configured = list(dict.fromkeys(url.rstrip("/") for url in config.portal_urls))
+    state = AccessPointFile(config.data_dir).load(configured)
     listed = [point.url for point in state.listed.points] if state.listed is not None else []
     urls = list(dict.fromkeys([*state.configured, *listed]))
     with ThreadPoolExecutor(PARALLEL_CHECKS) as executor:

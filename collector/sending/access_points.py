@@ -203,7 +203,8 @@ class AccessPoints:
             if point is None or len(self._points) == 1:
                 return point is None
             if not point.unavailable:
-                point.unavailable_since, point.is_alive = now, False
+                point.unavailable_since = now
+                point.is_alive &= now - point.judged_at < MAX_UNAVAILABLE_SECONDS
             point.unavailable += 1
             if point.unavailable > 1:
                 self._suspect(point, "it is unavailable")
