@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 # Rounds of probes in a row that prefer another address before the agent moves there.
 STEADY_ROUNDS = 3
 # A request without a response for so long makes an address suspect.
-SUSPECT_SECONDS = 3.0
+SUSPECT_SECONDS = 2.5
 SUSPECT_AGAIN_SECONDS = 5.0
 # A server that answers probes, but no requests, is given up.
 MAX_UNAVAILABLE_SECONDS = 120.0
@@ -40,7 +40,7 @@ CONNECT_SECONDS = 3.0
 TUNNEL_STAY_SECONDS = 600.0
 # Of a round of probes: the nearest, the addresses whose last probe is oldest, and all that is new.
 NEAR_PROBES, OTHER_PROBES, MAX_PROBES = 4, 4, 16
-SUSPICION_PROBES = 3
+SUSPICION_PROBES = 2
 LEAVING = {
     Tier.DRAINING: "is drained",
     Tier.CONFIGURED: "is not listed",
@@ -225,9 +225,14 @@ class AccessPoints:
         """Return why the address in use may have failed; "" if nothing says so."""
         with self._lock:
             current = self._current
-            if self._under_way.are_unanswered(current.url, seconds=SUSPECT_SECONDS):
-                self._suspect(current, f"no response within {SUSPECT_SECONDS:.0f} s")
+            if self._under_way.overdue_seconds(current.url) >= SUSPECT_SECONDS:
+                self._suspect(current, f"no response within {SUSPECT_SECONDS:g} s")
             return self._suspicion
+
+    def seconds_to_suspicion(self) -> float:
+        """Return when to ask for a suspicion again: as soon as a request is overdue."""
+        left_seconds = SUSPECT_SECONDS - self._under_way.overdue_seconds(self.current)
+        return SUSPECT_SECONDS / 2 if left_seconds <= 0 else min(SUSPECT_SECONDS, left_seconds)
 
     def judge(self, suspicion: str, latencies_seconds: Mapping[str, float | None]) -> None:
         """Follow up a suspicion: fail over if the address in use did not answer and another did.

@@ -229,6 +229,9 @@ class Sender:
             )
         else:
             self._warn(f"{url} answered {response.status}: {reason}. Samples stay in the buffer.")
+        has_left = response.status == NO_RESPONSE and self._access_points.current != url
+        if has_left and self._access_points.has_healthy:
+            return SendResult(Outcome.FAILED)  # the next address, at once
         at_least = None
         if not may_try_soon:
             at_least = retry_after_seconds(response.retry_after, now=self._clock())

@@ -56,14 +56,17 @@ class RequestsUnderWay:
             with self._lock:
                 self._requests.discard(request)
 
-    def are_unanswered(self, url: str, *, seconds: float) -> bool:
-        """Return whether a request at an address is overdue by this much."""
-        latest = self._monotonic() - seconds
+    def overdue_seconds(self, url: str) -> float:
+        """Return how long a request at an address is overdue; negative if none is."""
+        now = self._monotonic()
         with self._lock:
-            return any(
-                request.began_at + request.expected_seconds <= latest
-                for request in self._requests
-                if request.url == url
+            return max(
+                (
+                    now - request.began_at - request.expected_seconds
+                    for request in self._requests
+                    if request.url == url
+                ),
+                default=-math.inf,
             )
 
     def abort(self, url: str, *, only_polls: bool) -> None:

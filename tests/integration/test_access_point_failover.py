@@ -1,8 +1,10 @@
 """An agent whose access point is killed, or stopped, delivers through the next within seconds."""
 
 import signal
+import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from threading import Event, Thread
 
@@ -15,6 +17,7 @@ from collector.sending.listed import FILE_NAME
 from tests.fixtures.polling import eventually
 from tests.fixtures.recording_portal import AGENT_TOKEN
 from tests.fixtures.recording_process import RecordingProcess, accepted_lines
+from tests.servers import require_program, require_root
 
 IDENTITY = Identity(appliance_id="appliance-1", tenant_id="acme", agent_token=AGENT_TOKEN)
 FAILOVER_SECONDS = 10.0
@@ -43,6 +46,7 @@ class Running:
             data_dir=data_dir,
             executor="none",
             interval_seconds=1.0,
+            flush_interval_seconds=1.0,
             plugins={},
         )
         self.agent = Agent(config, IDENTITY)
@@ -58,18 +62,39 @@ class Running:
         self._thread.join(60)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+Loss = Callable[[RecordingProcess, ExitStack], None]
+
+
+def kill(process: RecordingProcess, _stack: ExitStack) -> None:
+    process.send_signal(signal.SIGKILL)
+
+
+def stop(process: RecordingProcess, _stack: ExitStack) -> None:
+    process.send_signal(signal.SIGSTOP)
+
+
+def vanish(process: RecordingProcess, stack: ExitStack) -> None:
+    """Drop the packets to it, as if its host had lost power."""
+    require_root("drops packets")
+    iptables = require_program("iptables", package="iptables")
+    port = process.url.rpartition(":")[2]
+    rule = ["INPUT", "-i", "lo", "-p", "tcp", "--dport", port, "-j", "DROP"]
+    subprocess.run([iptables, "-w", "-I", *rule], check=True)
+    stack.callback(subprocess.run, [iptables, "-w", "-D", *rule], check=True)
+
+
+@pytest.mark.parametrize("lose", [kill, stop, pytest.param(vanish, marks=pytest.mark.needs_root)])
 def test_samples_go_on_within_ten_seconds_and_none_is_lost(
-    tmp_path: Path, accepted: Path, pair: list[RecordingProcess], *, number: signal.Signals
+    tmp_path: Path, accepted: Path, pair: list[RecordingProcess], *, lose: Loss
 ) -> None:
     data_dir = tmp_path / "agent"
     data_dir.mkdir()
-    with Running(data_dir, [process.url for process in pair]) as running:
+    with ExitStack() as stack, Running(data_dir, [item.url for item in pair]) as running:
         eventually(lambda: len(accepted_lines(accepted)) > 5)
         in_use = accepted_lines(accepted)[-1][1]
         lost = next(process for process in pair if process.url == in_use)
         lost_at = time.time()
-        lost.send_signal(number)
+        lose(lost, stack)
         eventually(
             lambda: any(at > lost_at and url != in_use for at, url, _ in accepted_lines(accepted))
         )

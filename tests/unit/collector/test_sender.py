@@ -7,7 +7,7 @@ import pytest
 from collector.buffering.buffer import DiskBuffer
 from collector.sending.access_points import AccessPoints
 from collector.sending.probing import AccessPointProber
-from collector.sending.sender import Outcome, Sender
+from collector.sending.sender import Outcome, Sender, SendResult
 from tests.fixtures.recording_portal import RecordingPortal, Refusal
 from tests.unit.collector.hand_clock import HandClock
 from tests.unit.collector.senders import fill, make_sender
@@ -136,8 +136,20 @@ def test_the_next_address_is_tried_when_one_does_not_answer(
 ) -> None:
     sender = make_sender(buffer, ["http://127.0.0.1:9", portal.url], hand_clock, aside=aside)
     fill(buffer, hand_clock, "m v=1")
-    assert sender.send_next().outcome is Outcome.FAILED
+    assert sender.send_next() == SendResult(Outcome.FAILED, wait_seconds=0.0)
     assert sender.send_next().outcome is Outcome.SENT
+    sender.close()
+
+
+def test_addresses_that_all_fail_are_not_tried_without_a_pause(
+    buffer: DiskBuffer, hand_clock: HandClock, aside: Path
+) -> None:
+    urls = ["http://127.0.0.1:9", "http://127.0.0.1:8"]
+    sender = make_sender(buffer, urls, hand_clock, aside=aside)
+    fill(buffer, hand_clock, "m v=1")
+    waits = [sender.send_next().wait_seconds for _ in range(4)]
+    assert waits[0] == 0
+    assert all(wait >= 0.5 for wait in waits[1:])
     sender.close()
 
 
