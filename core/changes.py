@@ -12,25 +12,29 @@ from threading import Lock
 from typing import Any
 
 from sqlalchemy import event
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, SessionTransaction
 
 Listener = Callable[[Collection[str]], None]
 """Is told the IDs of what changed, by any thread; must return at once and never raise."""
 
+# Stands for all IDs of a topic.
+ANY = ""
 BUS = "change_bus"
 _NOTED = "noted_changes"
 
 
 class Topic(StrEnum):
-    """What changes, by which IDs it is told.
+    """What changes, by which IDs it is told; `ANY` for all that there are.
 
     `DESIRED`: desired states, by appliance. `JOB`: states and logs, by job. `REGISTRY`: who may
-    authenticate, by appliance or tenant; empty for any.
+    authenticate, always `ANY`. `PLACEMENT`: what may let a job be placed, always `ANY`: one was
+    submitted, or one ended.
     """
 
     DESIRED = "desired"
     JOB = "job"
     REGISTRY = "registry"
+    PLACEMENT = "placement"
 
 
 class ChangeBus:
@@ -39,10 +43,22 @@ class ChangeBus:
     def __init__(self) -> None:
         self._lock = Lock()
         self._listeners: defaultdict[Topic, list[Listener]] = defaultdict(list)
+        self._is_complete = False
         # Passes the changes of this process on to others; a broker sets it.
         self.pass_on: Callable[[Topic, Collection[str]], None] | None = None
-        # Whether the changes of all processes arrive here, so that polling may be rare.
-        self.is_complete = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the changes of all processes arrive here, so that polling may be rare."""
+        return self._is_complete
+
+    def set_complete(self, is_complete: bool) -> None:  # noqa: FBT001 - a setter
+        """Set whether they do; listeners check everything once, as changes may have been missed."""
+        with self._lock:
+            is_same = self._is_complete == is_complete
+            self._is_complete = is_complete
+        if not is_same:
+            self.deliver_all()
 
     def listen(self, topic: Topic, listener: Listener) -> None:
         """Tell a listener of all changes of a topic, as long as the process runs."""
@@ -62,13 +78,22 @@ class ChangeBus:
         for listener in listeners:
             listener(idents)
 
+    def deliver_all(self) -> None:
+        """Let the listeners of this process check everything."""
+        for topic in Topic:
+            self.deliver(topic, [ANY])
 
-def note_change(session: Session, topic: Topic, ident: str) -> None:
-    """Tell of a change when the transaction of the session is committed."""
-    session.info.setdefault(_NOTED, defaultdict(set))[topic].add(ident)
+
+def note_change(session: Session, topic: Topic, *idents: str) -> None:
+    """Tell of changes when the transaction of the session is committed."""
+    session.info.setdefault(_NOTED, defaultdict(set))[topic].update(idents)
 
 
+@event.listens_for(Session, "after_commit")
 def _tell(session: Session) -> None:
+    # Released savepoints come here, too: others see nothing of them yet.
+    if session.in_nested_transaction():
+        return
     noted = session.info.pop(_NOTED, None)
     bus: ChangeBus | None = session.info.get(BUS)
     if noted and bus is not None:
@@ -76,10 +101,8 @@ def _tell(session: Session) -> None:
             bus.publish(topic, idents)
 
 
-def _forget(session: Session, _previous: Any) -> None:  # noqa: ANN401 - a transaction
-    if session.get_transaction() is None:
+@event.listens_for(Session, "after_transaction_end")
+def _forget(session: Session, transaction: SessionTransaction) -> None:
+    # What a savepoint noted stays, even if it was rolled back: a change too many does no harm.
+    if transaction.parent is None:
         session.info.pop(_NOTED, None)
-
-
-event.listen(Session, "after_commit", _tell)
-event.listen(Session, "after_soft_rollback", _forget)
