@@ -39,6 +39,7 @@ from access.probes import probe_database, probe_store, probe_writing
 from access.results import ResultEndpoints
 from access.transfer import TransferEndpoints
 from core.advertised_ca import advertised_ca
+from core.changes import Topic
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.quantities import format_duration
@@ -86,7 +87,7 @@ def create_access_app(
         needs_certificate=settings.require_client_certificate,
         failures=AuthFailureLimiter(settings.auth_failures_per_second_per_address),
     )
-    watch = ChangeWatch(generation_reader(database))
+    watch = ChangeWatch(generation_reader(database), database.changes, Topic.DESIRED)
     quotas = QuotaCache(database, clock=clock)
     gateway = Gateway(
         store,

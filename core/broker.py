@@ -60,7 +60,9 @@ class Broker:
 
 
 @contextmanager
-def open_broker(settings: ServerSettings, *, wait_seconds: float = OPEN_SECONDS) -> Iterator[Broker]:
+def open_broker(
+    settings: ServerSettings, *, wait_seconds: float = OPEN_SECONDS
+) -> Iterator[Broker]:
     """Open the configured broker for the length of the block.
 
     Args:

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from enum import StrEnum
 from threading import Lock
-from typing import Any
 
 from sqlalchemy import event
 from sqlalchemy.orm import Session, SessionTransaction
@@ -98,7 +97,8 @@ def _tell(session: Session) -> None:
     bus: ChangeBus | None = session.info.get(BUS)
     if noted and bus is not None:
         for topic, idents in noted.items():
-            bus.publish(topic, idents)
+            if idents:
+                bus.publish(topic, idents)
 
 
 @event.listens_for(Session, "after_transaction_end")

@@ -44,9 +44,7 @@ FIRST_RETRY_SECONDS = 0.25
 MAX_RETRY_SECONDS = 5.0
 CLOSE_SECONDS = 3.0
 # Of a URL: which database is no matter, but some providers' URLs name one.
-_OPTIONS = frozenset(
-    {"db", "username", "password", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"}
-)
+_OPTIONS = frozenset({"db", "username", "password", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _CODE_BYTES = 16
 
 _MESSAGES = Counter(
@@ -71,7 +69,7 @@ def redis_url_problem(url: str) -> str:
     if parts.scheme not in {"redis", "rediss", "unix"}:
         return "must begin with redis://, rediss:// (TLS) or unix://"
     try:
-        options = parse_url(url)
+        options = parse_url(url)  # type: ignore[no-untyped-call]
         _ = parts.port
     except ValueError:
         return (
@@ -98,7 +96,7 @@ class RedisBroker(Broker):
     def __init__(self, url: str, *, key: bytes) -> None:
         self._url = url
         self._key = key
-        self._channel = f"vedette:{hashlib.blake2b(key, digest_size=16).hexdigest()}"
+        self.channel = f"vedette:{hashlib.blake2b(key, digest_size=16).hexdigest()}"
         self._origin = secrets.token_bytes(8)
         self._listeners: defaultdict[str, list[Callable[[bytes], None]]] = defaultdict(list)
         self._watchers: list[Callable[[BrokerState], None]] = []
@@ -196,14 +194,14 @@ class RedisBroker(Broker):
 
     def _confirm(self, client: redis.Redis, subscription: PubSub) -> None:
         """Subscribe, and wait for a frame of this process: it may publish, and Redis delivers."""
-        subscription.subscribe(self._channel)
+        subscription.subscribe(self.channel)
         deadline = time.monotonic() + ANSWER_SECONDS
         while time.monotonic() < deadline and not self._is_stopping.is_set():
             message = subscription.get_message(timeout=ANSWER_SECONDS)
             if message is None:
                 break
             if message["type"] == "subscribe":
-                client.publish(self._channel, self._packed([]))
+                client.publish(self.channel, self.packed([]))
             elif message["type"] == "message" and self._is_own(message["data"]):
                 return
         raise redis.TimeoutError(f"It did not deliver a message within {ANSWER_SECONDS:.0f} s.")
@@ -274,7 +272,7 @@ class RedisBroker(Broker):
             if not messages:
                 client.ping()
             while messages:
-                client.publish(self._channel, self._packed(messages))
+                client.publish(self.channel, self.packed(messages))
                 _SENT.inc(len(messages))
                 messages = self._taken()
         except Exception as error:  # noqa: BLE001 - of a connection that the other thread closes, any
@@ -293,18 +291,21 @@ class RedisBroker(Broker):
             self._queued_bytes -= sum(len(message) for _, message in messages)
         return messages
 
-    def _packed(self, messages: list[_Message]) -> bytes:
+    def packed(self, messages: list[_Message]) -> bytes:
+        """Return the frame of messages."""
         content = _ENCODER.encode((self._origin, messages))
-        return self._code(content) + content
+        return self.code(content) + content
 
-    def _code(self, content: bytes) -> bytes:
+    def code(self, content: bytes) -> bytes:
+        """Return the code that proves that the content of a frame is of this portal."""
         return hashlib.blake2b(content, key=self._key, digest_size=_CODE_BYTES).digest()
 
     def _unpacked(self, frame: bytes) -> _Frame | None:
         code, content = frame[:_CODE_BYTES], frame[_CODE_BYTES:]
-        if len(frame) <= MAX_FRAME_BYTES and hmac.compare_digest(code, self._code(content)):
+        if len(frame) <= MAX_FRAME_BYTES and hmac.compare_digest(code, self.code(content)):
             with suppress(msgspec.DecodeError):
-                return _DECODER.decode(content)
+                decoded: _Frame = _DECODER.decode(content)
+                return decoded
         _MALFORMED.inc()
         return None
 

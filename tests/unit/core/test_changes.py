@@ -112,14 +112,15 @@ def test_what_a_rolled_back_savepoint_noted_waits_for_the_commit(
 ) -> None:
     with memory() as session:
         begin(session)
-        with pytest.raises(RuntimeError), session.begin_nested():
-            note_change(session, Topic.JOB, "inner")
-            raise RuntimeError
+        savepoint = session.begin_nested()
+        note_change(session, Topic.JOB, "inner")
+        savepoint.rollback()
+        assert told.changes == []
         session.rollback()
     assert told.changes == []
 
 
-def test_each_factory_has_a_bus_of_its_own(memory: SessionFactory, told: Told) -> None:
+def test_each_factory_has_a_bus_of_its_own(told: Told) -> None:
     with transaction(create_session_factory(create_engine("sqlite://"))) as session:
         note_change(session, Topic.JOB, "a")
     assert told.changes == []

@@ -111,9 +111,10 @@ def test_what_is_not_of_the_portal_or_malformed_is_counted_and_ignored(
     server: RedisServer, start: Callable[..., Process]
 ) -> None:
     first, second = start(server.url), start(server.url)
-    channel, before = first.broker._channel, counted("malformed")
-    forged = first.broker._packed([("test", b"forged")])
-    coded = first.broker._code(b"\xc1") + b"\xc1"
+    channel, before = first.broker.channel, counted("malformed")
+    forged = first.broker.packed([("test", b"forged")])
+    content = b"\xc1"
+    coded = first.broker.code(content) + content
     with redis.Redis(port=server.port) as client:
         for frame in (b"", b"x", b"\x00" * 100, forged[:-1] + b"!", coded, b"x" * 600_000):
             client.publish(channel, frame)
@@ -132,9 +133,10 @@ def test_a_failing_listener_stops_nobody(
     def fail(_message: bytes) -> None:
         raise ValueError("broken")
 
-    second.broker._listeners["test"].insert(0, fail)
+    second.broker.listen("test", fail)
+    second.broker.listen("test", second.received.append)
     first.broker.send("test", b"x")
-    eventually(lambda: second.received, what="the message")
+    eventually(lambda: len(second.received) == 2, what="the message")
     assert "a message of another process was not handled" in caplog.text
 
 
@@ -211,7 +213,7 @@ def test_passwords_and_sockets(
     tmp_path: Path, start: Callable[..., Process], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "redis.sock"
-    acl = ["--user", *"vedette on >ge%heim +@all &vedette:*".split(), "--unixsocket", str(path)]
+    acl = ["--user", "vedette", "on", ">ge%heim", "+@all", "&vedette:*", "--unixsocket", str(path)]
     with redis_server(tmp_path, options=["--requirepass", "other", *acl]) as server:
         url = f"redis://vedette:ge%25heim@127.0.0.1:{server.port}"
         assert is_connected(start(url), start(f"unix://vedette:ge%25heim@{path}"))
@@ -225,7 +227,7 @@ def test_passwords_and_sockets(
 def test_a_user_who_may_not_publish_is_not_connected(
     tmp_path: Path, start: Callable[..., Process]
 ) -> None:
-    acl = ["--user", *"reader on >geheim +subscribe +ping +client &*".split()]
+    acl = ["--user", "reader", "on", ">geheim", "+subscribe", "+ping", "+client", "&*"]
     with redis_server(tmp_path, options=acl) as server:
         process = start(f"redis://reader:geheim@127.0.0.1:{server.port}")
         assert process.broker.state is BrokerState.AWAY
@@ -242,9 +244,7 @@ def test_what_is_queued_at_the_end_is_sent(
     eventually(lambda: len(receiver.received) == 100, what="all messages")
 
 
-def test_the_end_does_not_wait_for_a_silent_server(
-    tmp_path: Path, start: Callable[..., Process]
-) -> None:
+def test_the_end_does_not_wait_for_a_silent_server(tmp_path: Path) -> None:
     with redis_server(tmp_path) as server:
         process = Process(server.url)
         with process.broker.running(wait_seconds=10):
