@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, transaction
 from core.errors import ConfigurationError, UnavailableError
 from core.guarded_update import changed_one
+from jobqueue.jobs.transitions import note_attempt
 from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, delete_log, file_name, read_chunks
 from jobqueue.models import Attempt, LogChunk
 from jobqueue.states import AttemptState, LogState
@@ -167,6 +168,7 @@ def move_logs(
             done = update(Attempt).where(Attempt.id == attempt_id, *unchanged)
             if changed_one(session, done.values(log_state=LogState.FILE)):
                 session.execute(delete(LogChunk).where(LogChunk.attempt_id == attempt_id))
+                note_attempt(session, attempt_id)
                 moved += 1
     return moved
 

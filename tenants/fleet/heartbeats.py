@@ -13,6 +13,7 @@ import msgspec
 from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
+from core.changes import Topic, note_change
 from core.guarded_update import changed_one
 from core.ids import new_id
 from core.quantities import format_duration
@@ -208,4 +209,6 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
     )
     if beat.instance_id:
         statement = statement.where(Appliance.instance_id == beat.instance_id)
+    if "desired_generation" in values:
+        note_change(session, Topic.DESIRED, seen.id)
     return changed_one(session, statement.values(**values))
