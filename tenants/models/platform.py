@@ -134,6 +134,7 @@ class ServerProcess(Base):
     cpu_percent: Mapped[float] = mapped_column(default=0.0)
     memory_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
     broker: Mapped[str] = mapped_column(String(16), default="none", server_default="none")
+    broker_since: Mapped[datetime | None]
 
 
 class AccessPoint(Base):
