@@ -3,10 +3,11 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cli.database import open_database
-from core.db import SessionFactory
+from core.broker import Broker, join_changes, open_broker
+from core.db import SessionFactory, changes_of
 from core.schema_check import require_schema
 from core.settings import ServerSettings
 from tenants.users.sightings import Sightings
@@ -27,11 +28,15 @@ class Backend:
     sessions: SessionFactory
     store: Store
     sightings: Sightings
+    broker: Broker = field(default_factory=Broker)
 
 
 @contextmanager
 def open_backend(settings: ServerSettings) -> Iterator[Backend]:
-    """Open the database (migrated to the newest revision) and the store; close both at the end."""
+    """Open the database (migrated to the newest revision), store and broker; close all at the end.
+
+    A store or broker that is away is a warning.
+    """
     with open_database(settings, may_create=True) as (engine, sessions):
         require_schema(engine)
         store = open_store(
@@ -44,7 +49,9 @@ def open_backend(settings: ServerSettings) -> Iterator[Backend]:
         )
         try:
             _warn_if_unavailable(store)
-            yield Backend(settings, sessions, timed(store), Sightings(sessions))
+            with open_broker(settings) as broker:
+                join_changes(broker, changes_of(sessions))
+                yield Backend(settings, sessions, timed(store), Sightings(sessions), broker)
         finally:
             store.close()
 

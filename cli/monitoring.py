@@ -14,6 +14,7 @@ from core.clock import Clock
 from serving.database_metrics import database_registry
 from serving.monitoring import create_monitoring_app
 from serving.probes import (
+    probe_broker,
     probe_certificates,
     probe_damage,
     probe_database,
@@ -48,6 +49,7 @@ def monitoring_app(
         "keys": lambda: check_keys(sessions, settings),
     }
     watched = {
+        "broker": lambda: probe_broker(backend.broker),
         "samples": lambda: probe_damage(backend.store),
         "scheduler": lambda: probe_lease(sessions, now=clock()),
         "certificates": lambda: probe_certificates(

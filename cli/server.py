@@ -152,7 +152,8 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
             loops.start()
             stack.callback(loops.stop)
         log.info("serving %s", settings.resolved_public_url)
-        heartbeat = Heartbeat(backend.sessions, parts, url=settings.resolved_internal_url)
+        url = settings.resolved_internal_url
+        heartbeat = Heartbeat(backend.sessions, parts, url=url, broker=backend.broker)
         with backend.sightings.written_in_background(), heartbeat.beating():
             _Server(config).run()
 

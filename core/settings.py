@@ -226,6 +226,7 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     source = f"{path} with the environment" if path is not None else "The environment"
     settings = load_config(ServerSettings, values, source=source)
     _check_urls(settings, source=source)
+    _check_redis_url(settings, source=source)
     _check_networks(settings, source=source)
     _check_certificates(settings, source=source)
     return settings
@@ -253,6 +254,16 @@ def _check_urls(settings: ServerSettings, *, source: str) -> None:
             "password with / ? # @ or : must be percent-encoded"
         )
         raise ConfigurationError([f"{name} is not a URL: {hint}" for name in broken], source=source)
+
+
+def _check_redis_url(settings: ServerSettings, *, source: str) -> None:
+    if not settings.redis_url:
+        return
+    from core.redis_broker import redis_url_problem  # noqa: PLC0415 - only where Redis is used
+
+    problem = redis_url_problem(settings.redis_url)
+    if problem:
+        raise ConfigurationError([f"redis_url {problem}"], source=source)
 
 
 def _check_networks(settings: ServerSettings, *, source: str) -> None:

@@ -7,6 +7,7 @@ from cryptography import x509
 from sqlalchemy import select
 
 from access.probes import probe_database as probe_writing_database
+from core.broker import Broker, BrokerState
 from core.db import SessionFactory, transaction
 from core.disk_space import disk_space
 from core.errors import DatabaseUnavailableError, UnavailableError
@@ -97,6 +98,19 @@ def probe_certificates(
     if not_after is not None:
         remedy = "Run: vedette ca rotate."
         _require_time("The CA of the agents' certificates", not_after - now, CA_WARNING, remedy)
+
+
+def probe_broker(broker: Broker) -> None:
+    """Check that messages of other processes arrive.
+
+    Raises:
+        UnavailableError: they don't; says what that means.
+    """
+    if broker.state is BrokerState.AWAY:
+        raise UnavailableError(
+            "Redis is away: changes of other processes are noticed by polling, and each process "
+            f"counts limits for itself. {broker.problem}"
+        )
 
 
 def _require_time(subject: str, left: timedelta, warning: timedelta, remedy: str) -> None:

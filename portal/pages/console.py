@@ -11,7 +11,7 @@ from portal.pages.common import changing, plural
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, figures, maintenance_summary
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.lifecycle.removal import discard_export, export_file, list_removals
-from tenants.lifecycle.server_processes import list_processes
+from tenants.lifecycle.server_processes import broker_states, list_processes
 
 pages = Blueprint("console", __name__, url_prefix="/console")
 
@@ -26,11 +26,13 @@ def index() -> ResponseReturnValue:
         processes = list_processes(
             session, current_scope(), now=now(), sort="name", page_size=PAGE_SIZE
         )
+        brokers = broker_states(session, now=now())
     return render_template(
         "console/index.html",
         usage=usage,
         top=usage.tenants[:TOP],
         processes=processes.items,
+        brokers=brokers,
         charts=PLATFORM_PATH,
     )
 
