@@ -36,8 +36,6 @@ SWEEP_SECONDS = 10.0
 PAUSE_SECONDS = 0.015
 # Reads of changes take this part of the time at most.
 _READ_SHARE = 0.25
-# A change between an agent's last answer and its next poll was told before anybody waited.
-NEW_SECONDS = 0.1
 # Up to this many appliances are listed in the query; above it, all are read.
 _MAX_NAMED = 500
 
@@ -104,7 +102,8 @@ class ChangeWatch:
             self._named, self._named_at, self._rescheduled = set(), math.inf, asyncio.Event()
             self._task = asyncio.create_task(self._watch())
         if self._bus.is_complete:
-            self._name([ident], NEW_SECONDS)
+            # A change since the caller has read the version was told before it waited.
+            self._name([ident], self._interval_seconds / 2)
         ends: set[asyncio.Future[Any]] = {waiter.woken}
         if disconnected is not None:
             ends.add(asyncio.ensure_future(disconnected))
@@ -144,17 +143,19 @@ class ChangeWatch:
                 continue
             began = now()
             idents, self._named, self._named_at = self._named, set(), math.inf
-            if ANY in idents or (began >= poll_at and not self._bus.is_complete):
+            is_poll = began >= poll_at
+            if ANY in idents or (is_poll and not self._bus.is_complete):
                 idents, sweep = set(self._waiters), []
                 poll_at = began + self._poll_seconds()
-            elif began >= poll_at:
+            elif is_poll:
                 sweep = sweep or list(self._waiters)
                 idents.update(sweep[:_MAX_NAMED])
                 sweep = sweep[_MAX_NAMED:]
                 poll_at = began + self._poll_seconds()
             await self._check([ident for ident in idents if ident in self._waiters])
-            pause = max(PAUSE_SECONDS, (now() - began) / _READ_SHARE)
-            await asyncio.sleep(min(pause, self._interval_seconds))
+            # Polls are rare enough.
+            pause = 0.0 if is_poll else (now() - began) / _READ_SHARE
+            await asyncio.sleep(min(max(PAUSE_SECONDS, pause), self._interval_seconds))
 
     def _poll_seconds(self) -> float:
         """Return the time until the next objects are polled."""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
+from functools import partial
 from urllib.parse import urlsplit
 
 import msgspec
@@ -90,11 +91,6 @@ def redacted_redis_url(url: str) -> str:
 def join_changes(broker: Broker, bus: ChangeBus) -> None:
     """Pass the changes of this process on to others, and tell it of theirs."""
 
-    def pass_on(topic: Topic, idents: Collection[str]) -> None:
-        told = [ANY] if len(idents) > MAX_IDENTS else idents
-        for chunk in chunked(told, IDENTS_PER_MESSAGE):
-            broker.send(CHANGES, _ENCODER.encode((topic, chunk)))
-
     def receive(message: bytes) -> None:
         try:
             topic, idents = _DECODER.decode(message)
@@ -109,12 +105,19 @@ def join_changes(broker: Broker, bus: ChangeBus) -> None:
         if state is BrokerState.CONNECTED:
             # What was changed meanwhile was told to nobody else.
             for topic in Topic:
-                pass_on(topic, [ANY])
+                send_changes(broker, topic, [ANY])
 
     if broker.state is not BrokerState.NONE:
-        bus.pass_on = pass_on
+        bus.pass_on = partial(send_changes, broker)
         broker.listen(CHANGES, receive)
         broker.watch(note)
+
+
+def send_changes(broker: Broker, topic: Topic, idents: Collection[str]) -> None:
+    """Tell the other processes of changes."""
+    told = [ANY] if len(idents) > MAX_IDENTS else idents
+    for chunk in chunked(told, IDENTS_PER_MESSAGE):
+        broker.send(CHANGES, _ENCODER.encode((topic, chunk)))
 
 
 _ENCODER = msgspec.msgpack.Encoder()
