@@ -96,9 +96,9 @@ def test_a_change_during_a_check_is_not_overlooked(
     asyncio.run(use())
 
 
-@pytest.mark.parametrize(("is_complete", "most"), [(True, 4), (False, 30)])
+@pytest.mark.parametrize(("is_complete", "max_queries"), [(True, 4), (False, 30)])
 def test_the_revision_is_polled_rarely_while_all_changes_are_told(
-    sessions: SessionFactory, clock: FrozenClock, *, is_complete: bool, most: int
+    sessions: SessionFactory, clock: FrozenClock, *, is_complete: bool, max_queries: int
 ) -> None:
     database = CountingDatabase(sessions, clock=clock)
     changes_of(sessions).set_complete(is_complete)
@@ -111,7 +111,7 @@ def test_the_revision_is_polled_rarely_while_all_changes_are_told(
             clock.advance(0.1)
 
     asyncio.run(use())
-    assert most / 2 <= database.count <= most
+    assert max_queries / 2 <= database.count <= max_queries
 
 
 def test_cached_agents_are_accepted_while_the_database_is_away_after_a_change(

@@ -76,11 +76,11 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
 def test_a_told_change_wakes_at_once_those_who_wait_for_it(*, is_complete: bool) -> None:
     async def test() -> None:
         world = World(is_complete=is_complete)
-        first, again, other = world.wait(0), world.wait(0), world.wait(1)
+        first, second, other = world.wait(0), world.wait(0), world.wait(1)
         await world.settled()
         threading.Thread(target=world.bus.publish, args=(Topic.JOB, world.change(0))).start()
         assert await within(SOON_SECONDS, first)
-        assert await within(SOON_SECONDS, again)
+        assert await within(SOON_SECONDS, second)
         assert not other.done()
         assert world.versions.reads == [{"object 0"}]
 
@@ -213,10 +213,10 @@ def test_nothing_is_read_once_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> N
         await asyncio.sleep(0.3)
         assert world.versions.reads == []
         assert world.watch.waiting == 0
-        again = world.wait(0)
+        second = world.wait(0)
         await world.settled()
         world.bus.publish(Topic.JOB, world.change(0))
-        assert await within(SOON_SECONDS, again)
+        assert await within(SOON_SECONDS, second)
 
     run(test)
 

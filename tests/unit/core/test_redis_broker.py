@@ -213,7 +213,17 @@ def test_passwords_and_sockets(
     tmp_path: Path, start: Callable[..., Process], caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "redis.sock"
-    acl = ["--user", "vedette", "on", ">ge%heim", "+@all", "&vedette:*", "--unixsocket", str(path)]
+    acl = [
+        "--user",
+        "vedette",
+        "on",
+        ">ge%heim",
+        "&vedette:*",
+        "+@connection",
+        "+@pubsub",
+        "--unixsocket",
+        str(path),
+    ]
     with redis_server(tmp_path, options=["--requirepass", "other", *acl]) as server:
         url = f"redis://vedette:ge%25heim@127.0.0.1:{server.port}"
         assert is_connected(start(url), start(f"unix://vedette:ge%25heim@{path}"))
