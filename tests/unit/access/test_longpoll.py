@@ -69,7 +69,7 @@ async def within(seconds: float, waiting: Awaitable[bool]) -> bool:
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), 50))  # type: ignore[arg-type]
+    asyncio.run(asyncio.wait_for(test(), 50))
 
 
 @pytest.mark.parametrize("is_complete", [True, False])

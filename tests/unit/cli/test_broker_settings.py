@@ -3,6 +3,8 @@
 import dataclasses
 import subprocess
 import sys
+from collections.abc import Collection
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -59,13 +61,17 @@ def test_a_command_tells_running_servers_of_what_it_changes(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     told: list[tuple[Topic, set[str]]] = []
+
+    def note(topic: Topic, idents: Collection[str]) -> None:
+        told.append((topic, set(idents)))
+
     with redis_server(tmp_path / "redis") as server:
         settings = dataclasses.replace(deployment.settings, redis_url=server.url)
         bus = changes_of(create_session_factory(create_engine("sqlite://")))
         with open_broker(settings, wait_seconds=10) as broker:
             join_changes(broker, bus)
             for topic in Topic:
-                bus.listen(topic, lambda idents, topic=topic: told.append((topic, set(idents))))
+                bus.listen(topic, partial(note, topic))
             suspended = deployment.vedette(
                 "tenant", "suspend", "acme", environ={"VEDETTE_REDIS_URL": server.url}
             )

@@ -1,6 +1,7 @@
 """Changes are told once they are committed, and only then."""
 
 from collections.abc import Collection
+from functools import partial
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -16,7 +17,7 @@ class Told:
     def __init__(self, bus: ChangeBus) -> None:
         self.changes: list[tuple[Topic, set[str]]] = []
         for topic in Topic:
-            bus.listen(topic, lambda idents, topic=topic: self.note(topic, idents))
+            bus.listen(topic, partial(self.note, topic))
 
     def note(self, topic: Topic, idents: Collection[str]) -> None:
         self.changes.append((topic, set(idents)))

@@ -2,8 +2,9 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,10 @@ def counted(outcome: str) -> float:
     return REGISTRY.get_sample_value("vedette_broker_messages_total", {"outcome": outcome}) or 0.0
 
 
+def has_received(process: Process, count: int) -> bool:
+    return len(process.received) == count
+
+
 def is_connected(*processes: Process) -> bool:
     return all(process.broker.state is BrokerState.CONNECTED for process in processes)
 
@@ -90,7 +95,7 @@ def test_a_message_takes_milliseconds(server: RedisServer, start: Callable[..., 
     for number in range(1, 21):
         began = time.monotonic()
         first.broker.send("test", b"x")
-        eventually(lambda n=number: len(second.received) == n, every_seconds=0.0005)
+        eventually(partial(has_received, second, number), every_seconds=0.0005)
         took.append(time.monotonic() - began)
         time.sleep(0.02)
     assert sorted(took)[len(took) // 2] < 0.1
@@ -310,11 +315,12 @@ class SharedBus:
         self.bus: ChangeBus = changes_of(create_session_factory(create_engine("sqlite://")))
         self.told: list[tuple[Topic, tuple[str, ...]]] = []
         for topic in Topic:
-            self.bus.listen(
-                topic, lambda idents, topic=topic: self.told.append((topic, tuple(idents)))
-            )
+            self.bus.listen(topic, partial(self.note, topic))
         self.broker = stack.enter_context(open_broker(settings, wait_seconds=10))
         join_changes(self.broker, self.bus)
+
+    def note(self, topic: Topic, idents: Collection[str]) -> None:
+        self.told.append((topic, tuple(idents)))
 
 
 def test_changes_cross_processes(server: RedisServer, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Whatever changes a version that somebody may wait for is told: polling is rare with a broker."""
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
@@ -32,7 +32,7 @@ from tenants.models import Appliance, TenantState
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, append_log, dispatch, report, start, submit
 
-Version = Mapping[tuple[Topic, str], Hashable]
+Versions = dict[tuple[Topic, str], Hashable]
 
 
 class Witness:
@@ -61,10 +61,10 @@ class Witness:
         assert not missing
         assert {topic for topic, idents in self.told.items() if idents} == set(topics)
 
-    def _versions(self) -> Version:
+    def _versions(self) -> Versions:
         with self.sessions() as session:
             generations = session.execute(select(Appliance.id, Appliance.desired_generation))
-            versions: dict[tuple[Topic, str], Hashable] = {
+            versions: Versions = {
                 (Topic.DESIRED, ident): generation for ident, generation in generations
             }
             tails = read_tails(session, session.scalars(select(Job.id)).all(), {})
