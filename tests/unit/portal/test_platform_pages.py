@@ -80,7 +80,7 @@ def test_the_console_shows_the_processes_of_the_portal(
         (["none", "none"], ""),
         (["connected", "connected"], ""),
         (["connected", "away"], "Redis is away for 1 of 2 processes."),
-        (["connected", "none"], "1 of 2 processes don’t use Redis,"),
+        (["connected", "none"], "1 of 2 processes don\u2019t use Redis,"),
     ],
 )
 @pytest.mark.usefixtures("cast")
