@@ -44,6 +44,7 @@ from core.db import SessionFactory
 from core.quantities import format_duration
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
+from core.shared_limits import SharedLimits
 from datasets.parts import PartStore
 from jobqueue.images.tokens import RegistryTokens
 from logs.ingest import LineRates
@@ -71,20 +72,30 @@ _PATHS = frozenset(
 
 
 def create_access_app(
-    *, settings: ServerSettings, sessions: SessionFactory, store: Store, clock: Clock = utc_now
+    *,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    clock: Clock = utc_now,
+    limits: SharedLimits | None = None,
 ) -> Starlette:
     """Return the application. It needs no lifespan.
 
     `state.watch` counts its long polls, `state.tunnels` leads to appliances, and
     `state.forwarder` to other processes of the portal.
     """
+    limits = limits or SharedLimits()
     database = Database(sessions, clock=clock)
     authenticator = Authenticator(
         database,
         clock=clock,
         proxy_secret=settings.proxy_secret,
         needs_certificate=settings.require_client_certificate,
-        failures=AuthFailureLimiter(settings.auth_failures_per_second_per_address),
+        failures=AuthFailureLimiter(
+            limits.rate(
+                "authentication failures by address", settings.auth_failures_per_second_per_address
+            )
+        ),
     )
     watch = ChangeWatch(generation_reader(database))
     quotas = QuotaCache(database, clock=clock)
@@ -96,6 +107,7 @@ def create_access_app(
         late_notes=LateNotes(database, clock=clock),
         job_tags=JobTags(database, clock=clock),
         rejections=RejectionNotes(database, clock=clock),
+        points=limits.rate("points by tenant", settings.max_points_per_second_per_tenant),
     )
     max_bytes = settings.max_body_bytes
     receiver = Receiver(gateway, Hosts(database, clock=clock))
@@ -120,8 +132,12 @@ def create_access_app(
         certificate_replaces_secret=settings.require_client_certificate,
         max_log_bytes=settings.max_log_bytes_per_job,
         line_rates=LineRates(
-            per_appliance=settings.max_log_bytes_per_second_per_appliance,
-            per_tenant=settings.max_log_bytes_per_second_per_tenant,
+            of_appliance=limits.rate(
+                "log bytes by appliance", settings.max_log_bytes_per_second_per_appliance
+            ),
+            of_tenant=limits.rate(
+                "log bytes by tenant", settings.max_log_bytes_per_second_per_tenant
+            ),
         ),
         clock=clock,
     )

@@ -113,7 +113,11 @@ def create_asgi_app(
     """Return the app of the parts; host and path decide which answers."""
     settings = backend.settings
     access = create_access_app(
-        settings=settings, sessions=backend.sessions, store=backend.store, clock=clock
+        settings=settings,
+        sessions=backend.sessions,
+        store=backend.store,
+        clock=clock,
+        limits=backend.limits,
     )
     flask = None
     if ServerPart.PORTAL in parts:
@@ -123,6 +127,7 @@ def create_asgi_app(
             store=backend.store,
             clock=clock,
             sightings=backend.sightings,
+            limits=backend.limits,
         )
     identify = partial(_principal, flask)
     monitoring = with_safe_headers(monitoring_app(backend, identify=identify, clock=clock))
@@ -211,7 +216,14 @@ def _job_branches(
     )
     pages = to_holder(web_ui, job_of=web_ui.job_of, tunnels=tunnels, forwarder=forwarder)
     sessions = with_safe_headers(
-        create_job_access_app(database, tunnels, identify=identify, settings=settings, clock=clock)
+        create_job_access_app(
+            database,
+            tunnels,
+            identify=identify,
+            settings=settings,
+            clock=clock,
+            limits=backend.limits,
+        )
     )
     sessions = to_holder(sessions, job_of=job_of_path, tunnels=tunnels, forwarder=forwarder)
     return [

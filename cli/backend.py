@@ -3,12 +3,13 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cli.database import open_database
 from core.db import SessionFactory
 from core.schema_check import require_schema
 from core.settings import ServerSettings
+from core.shared_limits import SharedLimits
 from tenants.users.sightings import Sightings
 from timeseries.open_store import open_store
 from timeseries.store import Store, StoreUnavailableError, check_store
@@ -27,6 +28,7 @@ class Backend:
     sessions: SessionFactory
     store: Store
     sightings: Sightings
+    limits: SharedLimits = field(default_factory=SharedLimits)
 
 
 @contextmanager

@@ -153,7 +153,11 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
             stack.callback(loops.stop)
         log.info("serving %s", settings.resolved_public_url)
         heartbeat = Heartbeat(backend.sessions, parts, url=settings.resolved_internal_url)
-        with backend.sightings.written_in_background(), heartbeat.beating():
+        with (
+            backend.sightings.written_in_background(),
+            backend.limits.exchanged_in_background(),
+            heartbeat.beating(),
+        ):
             _Server(config).run()
 
 

@@ -53,11 +53,11 @@ class AuthFailureLimiter:
     verified: only agent tokens and enrollment tokens can be guessed.
 
     Args:
-        per_second: the sustained rate of failures of an address; 0 disables the limit.
+        limit: of the failures of an address.
     """
 
-    def __init__(self, per_second: float) -> None:
-        self._limit = RateLimit(per_second)
+    def __init__(self, limit: RateLimit) -> None:
+        self._limit = limit
 
     def check(self, scope: Scope) -> None:
         """Raise `TooManyAuthFailuresError` if the address has reached the limit."""
@@ -107,7 +107,7 @@ class Authenticator:
         needs_certificate: bool = False,
         failures: AuthFailureLimiter | None = None,
     ) -> None:
-        self.failures = failures or AuthFailureLimiter(0.0)
+        self.failures = failures or AuthFailureLimiter(RateLimit(0.0))
         self._database = database
         self._clock = clock
         self._certificates = CertificateReader(proxy_secret)

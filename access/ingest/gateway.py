@@ -77,6 +77,7 @@ class Gateway:
         late_notes: LateNotes | None = None,
         job_tags: JobTags | None = None,
         rejections: RejectionNotes | None = None,
+        points: RateLimit | None = None,
     ) -> None:
         self._store = store
         self._quotas = quotas
@@ -86,7 +87,7 @@ class Gateway:
         self._takes_many_senders = getattr(store, "takes_many_senders", False)
         self._clock = clock
         self._max_age = timedelta(days=settings.sample_retention_days)
-        self._points = RateLimit(settings.max_points_per_second_per_tenant)
+        self._points = points or RateLimit(settings.max_points_per_second_per_tenant)
         self._series = SeriesLimit(
             settings.max_series_per_tenant,
             quota=None if quotas is None else lambda tenant_id: quotas.limit(tenant_id, "series"),
