@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -29,6 +29,7 @@ class Heartbeat:
         sessions: of the database.
         parts: what the process serves.
         url: where other processes reach it.
+        shared: fingerprints of what all processes must share, by name.
         clock: returns the current time.
     """
 
@@ -38,11 +39,13 @@ class Heartbeat:
         parts: Collection[str],
         *,
         url: str,
+        shared: Mapping[str, str] | None = None,
         clock: Clock = utc_now,
     ) -> None:
         self._sessions = sessions
         self._parts = " ".join(sorted(parts))
         self._url = url
+        self._shared = " ".join(f"{name}={text}" for name, text in (shared or {}).items())
         self._clock = clock
         self._started_at = clock()
         self._read = (time.monotonic(), time.process_time(), answered_requests())
@@ -76,6 +79,7 @@ class Heartbeat:
             requests_per_second=requests / seconds if seconds else 0.0,
             cpu_percent=100 * cpu_seconds / seconds if seconds else 0.0,
             memory_bytes=_resident_bytes(),
+            shared=self._shared,
         )
         with transaction(self._sessions) as session:
             note_process(session, process)

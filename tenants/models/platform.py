@@ -119,7 +119,8 @@ class ServerProcess(Base):
     """A running process of the portal, with its load in the last seconds.
 
     `holder` is its name in leases; `url` is where other processes reach it. `parts` are what it
-    serves, separated by spaces. `broker` is its `BrokerState`.
+    serves, separated by spaces. `broker` is its `BrokerState`. `shared` has fingerprints of what
+    all processes must share, such as `secret_key=...`, separated by spaces.
     """
 
     __tablename__ = "server_processes"
@@ -134,6 +135,7 @@ class ServerProcess(Base):
     cpu_percent: Mapped[float] = mapped_column(default=0.0)
     memory_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
     broker: Mapped[str] = mapped_column(String(16), default="none", server_default="none")
+    shared: Mapped[str] = mapped_column(String(255), default="", server_default="")
 
 
 class AccessPoint(Base):

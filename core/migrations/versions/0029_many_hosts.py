@@ -59,11 +59,15 @@ def upgrade() -> None:
         batch_op.add_column(
             sa.Column("broker", sa.String(length=16), server_default="none", nullable=False)
         )
+        batch_op.add_column(
+            sa.Column("shared", sa.String(length=255), server_default="", nullable=False)
+        )
 
 
 def downgrade() -> None:
     """Remove them."""
     with op.batch_alter_table("server_processes", schema=None) as batch_op:
+        batch_op.drop_column("shared")
         batch_op.drop_column("broker")
     with op.batch_alter_table("appliances", schema=None) as batch_op:
         batch_op.drop_column("access_point")
