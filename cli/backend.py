@@ -1,15 +1,21 @@
 """What the parts of a server share."""
 
 import logging
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from cli.database import open_database
-from core.db import SessionFactory
+from cli.keys import check_keys
+from core.clock import utc_now
+from core.db import SessionFactory, transaction
+from core.errors import UnavailableError
 from core.schema_check import require_schema
+from core.secretbox import SecretBox
 from core.settings import ServerSettings
 from core.shared_limits import SharedLimits
+from tenants.pki.authority import signing_authority
 from tenants.users.sightings import Sightings
 from timeseries.open_store import open_store
 from timeseries.store import Store, StoreUnavailableError, check_store
@@ -18,6 +24,7 @@ from timeseries.timed_store import timed
 log = logging.getLogger(__name__)
 
 RECENT_FOLDER = "recent-samples"
+AUTHORITY_SECONDS = 40.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,7 @@ def open_backend(settings: ServerSettings) -> Iterator[Backend]:
     """Open the database (migrated to the newest revision) and the store; close both at the end."""
     with open_database(settings, may_create=True) as (engine, sessions):
         require_schema(engine)
+        _require_keys(sessions, settings)
         store = open_store(
             settings.resolved_timeseries_url,
             memory_mib=settings.store_memory_mib,
@@ -49,6 +57,24 @@ def open_backend(settings: ServerSettings) -> Iterator[Backend]:
             yield Backend(settings, sessions, timed(store), Sightings(sessions))
         finally:
             store.close()
+
+
+def _require_keys(sessions: SessionFactory, settings: ServerSettings) -> None:
+    """Check that all processes have the same keys, also before the first secret of a user.
+
+    Whoever comes first encrypts the key of the certificate authority, and others must read it.
+    """
+    signed_by = time.monotonic() + AUTHORITY_SECONDS
+    while True:
+        try:
+            with transaction(sessions) as session:
+                signing_authority(session, SecretBox.of(settings), now=utc_now())
+            break
+        except UnavailableError:  # another process creates it
+            if time.monotonic() > signed_by:
+                raise
+            time.sleep(0.2)
+    check_keys(sessions, settings)
 
 
 def _warn_if_unavailable(store: Store) -> None:

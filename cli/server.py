@@ -23,7 +23,9 @@ from cli.server_check import check
 from cli.server_checks import require_startup
 from cli.server_init import init
 from cli.server_service import unit
+from cli.shared_state import require_shared_state, shared_state
 from cli.supervision import stop_with_parent
+from core.clock import utc_now
 from core.errors import ConfigurationError
 from core.logs import RepeatFilter, configure_logging
 from core.settings import ServerSettings, load_server_settings
@@ -136,7 +138,13 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
     """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
     limit_malloc_arenas()
     disable_created_metrics()  # type: ignore[no-untyped-call]
+    has_pages = ServerPart.PORTAL in parts
     with open_backend(settings) as backend, ExitStack() as stack:
+        shared = shared_state(settings, has_pages=has_pages)
+        url = settings.resolved_internal_url
+        heartbeat = Heartbeat(backend.sessions, parts, url=url, shared=shared)
+        stack.enter_context(heartbeat.beating())
+        require_shared_state(backend.sessions, settings, shared, now=utc_now())
         describe_structs()
         config = server_config(backend, parts=parts)
         if ServerPart.SCHEDULER in parts:
@@ -152,11 +160,9 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
             loops.start()
             stack.callback(loops.stop)
         log.info("serving %s", settings.resolved_public_url)
-        heartbeat = Heartbeat(backend.sessions, parts, url=settings.resolved_internal_url)
         with (
             backend.sightings.written_in_background(),
             backend.limits.exchanged_in_background(),
-            heartbeat.beating(),
         ):
             _Server(config).run()
 

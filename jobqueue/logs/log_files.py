@@ -121,12 +121,13 @@ class LogFiles:
                 yield piece
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder, which may be missing."""
+        """Return the names in a folder, which may be missing, without hidden files."""
         try:
             paths = self._fs.ls(self._path(folder), detail=False)
         except FileNotFoundError:
             return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in paths)
+        return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
         """Delete a file or a folder; a missing one is ignored."""
