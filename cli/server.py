@@ -17,6 +17,7 @@ from prometheus_client import disable_created_metrics
 
 from cli.asgi import ALL_PARTS, ServerPart, server_config
 from cli.backend import open_backend
+from cli.ca import authorities_written
 from cli.database import prepare_data_dir
 from cli.listen_address import check_port
 from cli.server_check import check
@@ -163,6 +164,7 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
         with (
             backend.sightings.written_in_background(),
             backend.limits.exchanged_in_background(),
+            authorities_written(backend.sessions, settings),
         ):
             _Server(config).run()
 
