@@ -43,6 +43,7 @@ from tenants.quotas import reserve_quota
 log = logging.getLogger(__name__)
 
 UNUSED_AFTER = timedelta(days=1)
+EXPORT_PIECE_BYTES = 1024 * 1024
 _TIMEOUT = timedelta(seconds=60)
 _RETRY_TIMEOUT = timedelta(seconds=30)
 _MAX_RETRIES = 3
@@ -143,6 +144,43 @@ class PartStore:
                 for entry in chunk:
                     with _missing_is_fine():
                         obstore.delete(self._store, entry["path"])
+
+    def put_export(self, path: Path) -> None:
+        """Move the export of a removed tenant from a file to where all processes find it.
+
+        Raises:
+            UnavailableError: the store does not answer, or is full; the file is still there.
+        """
+        key = _export_key(path.name)
+        with self._reporting("written"):
+            obstore.put(self._store, key, path)
+            if self._folder is not None:
+                _make_durable(self._folder / key)
+        path.unlink()
+
+    def export(self, name: str) -> Iterator[bytes]:
+        """Yield the pieces of an export.
+
+        Raises:
+            NotFoundError: it is not there.
+            UnavailableError: the store does not answer.
+        """
+        with self._reporting("read"):
+            try:
+                content = obstore.get(self._store, _export_key(name))
+            except FileNotFoundError as error:
+                raise NotFoundError.of("export", name) from error
+            for piece in content.stream(min_chunk_size=EXPORT_PIECE_BYTES):
+                yield bytes(piece)
+
+    def delete_export(self, name: str) -> None:
+        """Delete an export; a missing one is no error.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        with self._reporting("deleted"), _missing_is_fine():
+            obstore.delete(self._store, _export_key(name))
 
     def _open(self) -> Any:  # noqa: ANN401 - obstore's types are not installed everywhere
         if self._place.startswith("s3://"):
@@ -331,6 +369,10 @@ def _batches(sha256s: Collection[str]) -> Iterator[list[str]]:
 
 def _key(tenant_id: str, sha256: str) -> str:
     return f"{tenant_id}/parts/{sha256[:2]}/{sha256}"
+
+
+def _export_key(name: str) -> str:
+    return f"exports/{name}"
 
 
 def _make_durable(path: Path) -> None:
