@@ -65,7 +65,16 @@ def require_shared_state(
         ConfigurationError: lists what must be the same, and is not.
     """
     problems = []
-    for name, process in _differing(sessions, own, now=now).items():
+    processes = _others(sessions, now=now) if own else []
+    for process in processes:
+        if process.url == settings.resolved_internal_url:
+            log.error(
+                "internal_url %s is also that of %s: neither reaches the terminals and web pages of "
+                "jobs that the other has. Set VEDETTE_INTERNAL_URL to where others reach this host",
+                process.url,
+                process.holder,
+            )
+    for name, process in _differing(processes, own).items():
         other = f"{process.holder} ({process.url})"
         if name in _PLACES:
             place = getattr(settings, f"resolved_{name}")
@@ -97,17 +106,19 @@ def require_shared_state(
         raise ConfigurationError(problems, source="This process")
 
 
-def _differing(
-    sessions: SessionFactory, own: Mapping[str, str], *, now: datetime
-) -> dict[str, ServerProcess]:
-    """Return, by name, a running process whose fingerprint is another."""
+def _others(sessions: SessionFactory, *, now: datetime) -> list[ServerProcess]:
+    """Return the other processes that run."""
     statement = select(ServerProcess).where(
         ServerProcess.holder != process_name(), ServerProcess.seen_at > now - SILENT_AFTER
     )
     with transaction(sessions) as session:
-        processes = [
-            process for process in session.scalars(statement) if not _has_ended(process.holder)
-        ]
+        return [process for process in session.scalars(statement) if not _has_ended(process.holder)]
+
+
+def _differing(
+    processes: Collection[ServerProcess], own: Mapping[str, str]
+) -> dict[str, ServerProcess]:
+    """Return, by name, a process whose fingerprint is another."""
     differing: dict[str, ServerProcess] = {}
     for process in processes:
         for name, fingerprint in _fingerprints(process.shared):

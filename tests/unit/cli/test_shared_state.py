@@ -149,6 +149,16 @@ def test_portals_with_other_packages_for_appliances_are_reported(
     assert "wheelhouse/" in caplog.text
 
 
+def test_a_second_process_at_the_same_address_is_reported(
+    first: Host, second: Host, caplog: pytest.LogCaptureFixture
+) -> None:
+    first.shares(first)
+    first.runs_as("first:1")
+    second.shares(first, internal_url=URL)
+    second.check()
+    assert f"internal_url {URL} is also that of first:1" in caplog.text
+
+
 def test_processes_that_ended_or_are_of_an_older_version_are_no_hindrance(
     first: Host, second: Host, sessions: SessionFactory, clock: FrozenClock
 ) -> None:
