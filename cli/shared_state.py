@@ -69,8 +69,8 @@ def require_shared_state(
     for process in processes:
         if process.url == settings.resolved_internal_url:
             log.error(
-                "internal_url %s is also that of %s: neither reaches the terminals and web pages of "
-                "jobs that the other has. Set VEDETTE_INTERNAL_URL to where others reach this host",
+                "internal_url %s is also that of %s: neither reaches terminals and web pages of "
+                "jobs through the other. Set VEDETTE_INTERNAL_URL to where others reach this host",
                 process.url,
                 process.holder,
             )

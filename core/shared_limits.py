@@ -30,12 +30,13 @@ CHANNEL = "limits"
 INTERVAL_SECONDS = 0.25
 REPEAT_SECONDS = 2.0
 SILENT_SECONDS = 7.0
-KEYS_PER_MESSAGE = 500
+# A message is smaller than 64 KiB.
+KEYS_PER_MESSAGE, MAX_KEY_LENGTH = 250, 200
 # Of a limit, in an interval: those with the largest use. Each process alone counts the others.
-MAX_SENT_KEYS = 4 * KEYS_PER_MESSAGE
+MAX_SENT_KEYS = 8 * KEYS_PER_MESSAGE
 
 _Name = Annotated[str, Meta(max_length=64)]
-_Key = Annotated[str, Meta(max_length=200)]
+_Key = Annotated[str, Meta(max_length=MAX_KEY_LENGTH)]
 _Number = Annotated[int, Meta(ge=0, lt=2**48)]
 
 
@@ -109,7 +110,8 @@ class SharedLimits:
         with self._lock:
             rates, concurrent = dict(self._rates), dict(self._concurrent)
         for name, rate in rates.items():
-            use = rate.windows.take_use() if rate.per_second else []
+            taken = rate.windows.take_use() if rate.per_second else []
+            use = [entry for entry in taken if len(entry[0]) <= MAX_KEY_LENGTH]
             largest = nlargest(MAX_SENT_KEYS, use, key=itemgetter(1))
             for part in chunked(largest, KEYS_PER_MESSAGE):
                 used = {key: (amount, int(seconds * 1000)) for key, amount, seconds in part}
