@@ -9,6 +9,8 @@ import msgspec
 
 MAX_ACCESS_POINTS = 64
 MAX_WEIGHT = 1000
+# The revision of the empty list: no access points are configured, or the agent has no list yet.
+NO_ACCESS_POINTS = "-"
 
 
 class AccessPointAddress(msgspec.Struct, frozen=True, kw_only=True):
