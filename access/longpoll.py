@@ -31,8 +31,11 @@ ReadVersions = Callable[[Collection[str]], Awaitable[Mapping[str, Hashable]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
+    """Waits for an object; `woken` and `changed` may be those of others, too."""
+
     version: Hashable
     woken: asyncio.Future[None]
+    changed: list[str]
 
 
 class ChangeWatch:
@@ -61,20 +64,42 @@ class ChangeWatch:
 
         `disconnected` ends the wait when it is done.
         """
-        waiter = _Waiter(version, asyncio.get_running_loop().create_future())
-        self._waiters[ident].add(waiter)
+        versions = {ident: version}
+        return bool(
+            await self.wait_any(
+                versions, timeout_seconds=timeout_seconds, disconnected=disconnected
+            )
+        )
+
+    async def wait_any(
+        self,
+        versions: Mapping[str, Hashable],
+        *,
+        timeout_seconds: float,
+        disconnected: Awaitable[object] | None = None,
+    ) -> list[str]:
+        """Wait until any of several objects has another version; return those that have.
+
+        `disconnected` ends the wait when it is done.
+        """
+        woken = asyncio.get_running_loop().create_future()
+        changed: list[str] = []
+        waiters = [(ident, _Waiter(version, woken, changed)) for ident, version in versions.items()]
+        for ident, waiter in waiters:
+            self._waiters[ident].add(waiter)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._poll())
-        ends: set[asyncio.Future[Any]] = {waiter.woken}
+        ends: set[asyncio.Future[Any]] = {woken}
         if disconnected is not None:
             ends.add(asyncio.ensure_future(disconnected))
         try:
             await asyncio.wait(ends, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-            return waiter.woken.done()
+            return list(dict.fromkeys(changed))
         finally:
             for end in ends:
                 end.cancel()
-            self._forget(ident, waiter)
+            for ident, waiter in waiters:
+                self._forget(ident, waiter)
 
     async def _poll(self) -> None:
         while self._waiters:
@@ -90,7 +115,10 @@ class ChangeWatch:
             # A deleted object has no version: its waiters go on and don't find it.
             current = versions.get(ident)
             for waiter in waiters:
-                if waiter.version != current and not waiter.woken.done():
+                if waiter.version == current:
+                    continue
+                waiter.changed.append(ident)
+                if not waiter.woken.done():
                     waiter.woken.set_result(None)
 
     def _forget(self, ident: str, waiter: _Waiter) -> None:

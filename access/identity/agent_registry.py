@@ -1,6 +1,6 @@
 """Registry of the agents that may authenticate, by token hash and certificate fingerprint.
 
-It has the write tokens of other programs, too.
+It has the write tokens of other programs and the tokens of relays, too.
 
 The registry is cached and reloaded every few seconds by two queries, so that a thousand writes a
 second need no query each. Revoking or blocking an agent increments the registry's revision in the
@@ -9,12 +9,12 @@ database, which is polled several times a second: that bounds how long a revoked
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from access.database import Database
@@ -22,6 +22,7 @@ from core.clock import Clock
 from core.errors import DatabaseUnavailableError
 from tenants.fleet.agents import registry_revision
 from tenants.models import (
+    AccessPoint,
     Appliance,
     ApplianceCertificate,
     Tenant,
@@ -66,6 +67,22 @@ class WriteGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """An authenticated relay; it acts for the appliances of a tenant, or of all if that is None.
+
+    `key` is the hash of its token.
+    """
+
+    key: str
+    relay_id: str
+    tenant_id: str | None
+
+    def may_act_for(self, tenant_id: str) -> bool:
+        """Return whether it may act for a tenant's appliances."""
+        return self.tenant_id in {None, tenant_id}
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """The agent of a certificate, and until when it is accepted without another query."""
 
@@ -80,6 +97,8 @@ class AgentRegistry:
     secrets: dict[str, Agent] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
     write_tokens: dict[str, WriteGrant] = field(default_factory=dict)
+    relays: dict[str, Relay] = field(default_factory=dict)
+    appliances: dict[str, Agent] = field(default_factory=dict)
     revision: int = -1
 
 
@@ -166,7 +185,47 @@ def read_registry(session: Session, *, now: datetime) -> AgentRegistry:
     """Load the agents that may authenticate."""
     # First: the queries below may miss concurrent changes, which increment it.
     revision = registry_revision(session)
+    rows = session.execute(_admitted())
+    secrets = {key: Agent(*identity) for key, *identity in rows}
+    agents = {agent.appliance_id: agent for agent in secrets.values()}
+    return AgentRegistry(
+        secrets,
+        _certificates(session, agents, now=now),
+        _write_tokens(session, now=now),
+        _relays(session),
+        agents,
+        revision,
+    )
+
+
+def new_relay(key: str, session: Session) -> Relay | None:
+    """Return the relay of a token that the registry may be too old to have, by its hash."""
+    return _relays(session, AccessPoint.secret_hash == key).get(key)
+
+
+def new_agents(appliance_ids: Collection[str], session: Session) -> dict[str, Agent]:
+    """Return the agents, by appliance, that the registry may be too old to have."""
+    statement = _admitted().where(Appliance.id.in_(appliance_ids))
+    agents = [Agent(*identity) for _, *identity in session.execute(statement)]
+    return {agent.appliance_id: agent for agent in agents}
+
+
+def _relays(session: Session, *conditions: ColumnElement[bool]) -> dict[str, Relay]:
     rows = session.execute(
+        select(AccessPoint.secret_hash, AccessPoint.id, AccessPoint.tenant_id)
+        .outerjoin(Tenant, Tenant.id == AccessPoint.tenant_id)
+        .where(
+            AccessPoint.secret_hash.is_not(None),
+            AccessPoint.tenant_id.is_(None) | (Tenant.state == TenantState.ACTIVE),
+            *conditions,
+        )
+    )
+    return {key: Relay(key, relay_id, tenant_id) for key, relay_id, tenant_id in rows if key}
+
+
+def _admitted() -> Select[str, str, str, str]:
+    """Return the statement for the agents that may authenticate, with the hashes of tokens."""
+    return (
         select(Appliance.secret_hash, Appliance.id, Appliance.tenant_id, Appliance.name)
         .join(Tenant, Tenant.id == Appliance.tenant_id)
         .where(
@@ -175,14 +234,6 @@ def read_registry(session: Session, *, now: datetime) -> AgentRegistry:
             Appliance.fenced_at.is_(None),
             Tenant.state == TenantState.ACTIVE,
         )
-    )
-    secrets = {key: Agent(*identity) for key, *identity in rows}
-    agents = {agent.appliance_id: agent for agent in secrets.values()}
-    return AgentRegistry(
-        secrets,
-        _certificates(session, agents, now=now),
-        _write_tokens(session, now=now),
-        revision,
     )
 
 

@@ -19,6 +19,7 @@ from core.quantities import format_duration
 from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth
 from protocol.inventory import Inventory
+from tenants.fleet.access_points import normalized_url
 from tenants.fleet.agents import claim_instance, lock_appliance
 from tenants.fleet.change_events import ChangeEvent, KnownState, change_events_of, may_report_clock
 from tenants.fleet.events import EventKind, add_event, last_details
@@ -40,6 +41,7 @@ def record_heartbeat(
     gpu_processes: Sequence[GPUProcess] | None = None,
     instance_id: str = "",
     can_update: bool = False,
+    access_point: str = "",
 ) -> str | None:
     """Record a heartbeat: the appliance is online, with this inventory, health and GPU processes.
 
@@ -48,6 +50,7 @@ def record_heartbeat(
     The difference of `sent_at`, the agent's clock, to `now` is stored as the clock skew.
     Without an `inventory`, the last one stays.
     `instance_id` is the agent's current run; two concurrent runs fence the appliance.
+    `access_point` is the address that it uses; anything else than a plain URL counts as unknown.
     """
     seen = session.execute(select(*_COLUMNS).where(Appliance.id == appliance_id)).one_or_none()
     if seen is None or seen.revoked_at is not None or seen.retired_at is not None:
@@ -64,6 +67,7 @@ def record_heartbeat(
         at=now,
         instance_id=instance_id,
         can_update=can_update,
+        access_point=normalized_url(access_point) or "",
     )
     if instance_id and seen.instance_id != instance_id:
         if not claim_instance(session, appliance_id, instance_id, now=now):
@@ -102,6 +106,7 @@ class _Beat:
     at: datetime
     instance_id: str
     can_update: bool
+    access_point: str
 
 
 _COLUMNS = (
@@ -117,6 +122,7 @@ _COLUMNS = (
     Appliance.retired_at,
     Appliance.instance_id,
     Appliance.can_update,
+    Appliance.access_point,
     Appliance.update_id,
 )
 _Seen = Row[Any] | Appliance
@@ -198,6 +204,8 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
         values["report_id"] = new_id()
     if beat.can_update != seen.can_update:
         values["can_update"] = beat.can_update
+    if beat.access_point != seen.access_point:
+        values["access_point"] = beat.access_point
     if beat.gpu_processes != seen.gpu_processes:
         values["gpu_processes"] = beat.gpu_processes
     statement = update(Appliance).where(

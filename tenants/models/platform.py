@@ -2,12 +2,14 @@
 
 from datetime import date, datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from sqlalchemy import Date, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
+from tenants.models.audit import Audited
 from tenants.models.columns import SECRET_HASH_LENGTH, BigNumber, enum_column, reference
 from tenants.models.users import EMAIL_LENGTH, NAME_LENGTH
 
@@ -144,6 +146,13 @@ class AccessPoint(Base):
     """
 
     __tablename__ = "access_points"
+    audited: ClassVar = Audited(
+        kind="access_point",
+        name="name",
+        fields=("name", "url", "region", "weight", "tenant_id"),
+        secrets={"secret_hash": "token"},
+        verbs={"name": ("renamed", "renamed"), "secret_hash": ("token_renewed", "changed")},
+    )
 
     id: Mapped[str] = id_column()
     name: Mapped[str] = mapped_column(String(100), unique=True)
