@@ -31,6 +31,11 @@ COMMANDS = {
     "project": ("cli.project", "project", "Manage projects, their members and quotas."),
     "queue": ("cli.queue", "queue", "Show who is next in the queue, and how it is ordered."),
     "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
+    "access-point": (
+        "cli.access_point",
+        "access_point",
+        "Manage the addresses at which agents reach the portal.",
+    ),
     "gpu-policy": ("cli.gpu_policy", "gpu_policy", "Set how GPUs are shared by jobs."),
     "data-settings": (
         "cli.data_settings",
@@ -76,6 +81,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "project",
         "queue",
         "appliance",
+        "access-point",
         "cluster",
         "data-settings",
         "gpu-policy",

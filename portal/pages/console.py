@@ -10,6 +10,7 @@ from portal.context import current_scope, database, now, portal
 from portal.pages.common import changing, plural
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, figures, maintenance_summary
 from portal.query_string import PAGE_SIZE, page_number
+from tenants.fleet.access_points import access_point_problems
 from tenants.lifecycle.removal import discard_export, export_file, list_removals
 from tenants.lifecycle.server_processes import list_processes
 
@@ -26,11 +27,13 @@ def index() -> ResponseReturnValue:
         processes = list_processes(
             session, current_scope(), now=now(), sort="name", page_size=PAGE_SIZE
         )
+        problems = access_point_problems(session, now=now())
     return render_template(
         "console/index.html",
         usage=usage,
         top=usage.tenants[:TOP],
         processes=processes.items,
+        problems=problems,
         charts=PLATFORM_PATH,
     )
 

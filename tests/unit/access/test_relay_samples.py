@@ -1,6 +1,6 @@
 """Samples that a relay has received from agents: stored as if each had sent its own."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from concurrent.futures import Future
 from datetime import timedelta
 
@@ -178,7 +178,7 @@ class BusyStore(DuckDBStore):
 
     submitted = 0
 
-    def submit(self, batch: Batch, *, identity: dict[str, str]) -> Future[Sequence[RejectedPoint]]:
+    def submit(self, batch: Batch, *, identity: Mapping[str, str]) -> Future[list[RejectedPoint]]:
         self.submitted += 1
         if self.submitted % 2 == 0:
             raise OverloadedError("The queue is full.", retry_after_seconds=7)
