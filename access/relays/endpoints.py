@@ -39,9 +39,9 @@ MAX_REPORT_BYTES = 64 * 1024
 MAX_WAITING_APPLIANCES = 20_000
 # Of a relay: requests that wait, and those with samples, which take 32 MiB each.
 MAX_CONCURRENT_WAITS = 32
-MAX_CONCURRENT_SAMPLES = 2
+MAX_CONCURRENT_SAMPLES = 4
 # Of all relays.
-MAX_SAMPLES_REQUESTS = 6
+MAX_SAMPLES_REQUESTS = 8
 _ALL = "all relays"
 _MAX_INT64 = 2**63 - 1
 _MAX_INT32 = 2**31 - 1

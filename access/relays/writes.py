@@ -26,8 +26,8 @@ from protocol.relays import RelayedOutcome, RelayedWrite
 
 logger = logging.getLogger(__name__)
 
-# As many as fill a batch of small posts; others wait for their turn.
-MAX_CONCURRENT = 256
+# As many small posts as fill a batch; others wait for their turn.
+MAX_CONCURRENT = 640
 # Above this, consecutive writes of an appliance are stored one after the other.
 MAX_JOINED_BYTES = 256 * 1024
 # Every answer is that of the address that agents write to.

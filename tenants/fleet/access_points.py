@@ -364,7 +364,8 @@ def _taken(field: str, value: str) -> InvalidInputError:
 def _is_host(host: str) -> bool:
     if ":" in host:
         try:
-            return bool(ipaddress.IPv6Address(host))
+            # A zone is of one host only.
+            return ipaddress.IPv6Address(host).scope_id is None
         except ValueError:
             return False
     labels = host.removesuffix(".").split(".")

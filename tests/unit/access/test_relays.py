@@ -8,6 +8,7 @@ import msgspec
 import pytest
 import requests
 
+from access.relays import endpoints
 from core.db import SessionFactory
 from protocol.relays import RegistrySnapshot, RelayReport
 from tenants.fleet.access_points import (
@@ -18,7 +19,7 @@ from tenants.fleet.access_points import (
 from tenants.fleet.agents import block_appliance, block_tenant
 from tenants.models import AccessPoint, Appliance, Tenant, TenantState
 from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
-from tests.unit.access.conftest import AgentAPI
+from tests.unit.access.conftest import AgentAPI, eventually
 from tests.unit.access.relays import NOON_NS, PUBLIC_URL, RelayClient, make_relay
 from tests.unit.access.test_client_certificates import issue
 
@@ -77,6 +78,32 @@ def test_only_relays_get_an_answer(
     wrong = {"X-Vedette-Relay": "vdr_wrong"}
     assert code_of(api.request(method, path, headers=wrong)) == (401, "unknown_relay")
     assert relay.request(method, path).status_code != 401
+
+
+@pytest.fixture
+def one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "MAX_CONCURRENT_WAITS", 1)
+
+
+@pytest.mark.usefixtures("one_wait")
+def test_requests_that_wait_are_bounded(
+    relay: RelayClient, sessions: SessionFactory, dgx: Appliance
+) -> None:
+    answers: list[list[str]] = []
+    waiting = threading.Thread(target=lambda: answers.append(relay.changes({dgx.id: 1}, 20)))
+    waiting.start()
+    query = {"wait_seconds": "0"}
+
+    def refused() -> bool:
+        refusal = relay.request("GET", "/relay/v1/registry", params=query)
+        return (refusal.status_code, refusal.headers.get("Retry-After")) == (429, "1")
+
+    assert eventually(refused)
+    with sessions.begin() as session:
+        session.get_one(Appliance, dgx.id).desired_generation = 2
+    waiting.join(timeout=30)
+    assert answers == [[dgx.id]]
+    assert not refused()
 
 
 def test_the_registry_has_hashes_of_tokens_and_certificates(
