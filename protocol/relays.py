@@ -4,7 +4,8 @@ It answers `/api/v2/write` of agents and their polls of the desired state itself
 other request on as it came, with three headers: its token, the address of the client, and the
 client certificate, if there is one. The portal authenticates the agent then, as always.
 
-    GET  /relay/v1/registry?revision=R&wait_seconds=S -> RegistrySnapshot, JSON; 204 if none is newer
+    GET  /relay/v1/registry?revision=R&wait_seconds=S
+                              -> RegistrySnapshot, JSON; 204 if none is newer
     POST /relay/v1/changes    ChangesRequest -> ChangesReply, JSON; waits for a change
     POST /relay/v1/samples    RelayedWrites -> RelayedOutcomes, MessagePack
     POST /relay/v1/report     RelayReport -> 204, JSON; every ten seconds
