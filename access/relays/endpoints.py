@@ -159,8 +159,9 @@ def _slot(limit: ConcurrencyLimit, key: str) -> Iterator[None]:
     with limit.running(key) as is_admitted:
         if not is_admitted:
             raise OverloadedError(
-                f"{limit.max_running} such requests of {'relays' if key == _ALL else 'this relay'} "
-                "are being answered already. Try again in a second.",
+                f"At most {limit.max_running} such requests of "
+                f"{'relays' if key == _ALL else 'a relay'} are answered concurrently. Try again "
+                "in a second.",
                 retry_after_seconds=1,
             )
         yield

@@ -87,7 +87,7 @@ def one_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("one_wait")
 def test_requests_that_wait_are_bounded(
-    relay: RelayClient, sessions: SessionFactory, dgx: Appliance
+    api: AgentAPI, relay: RelayClient, sessions: SessionFactory, dgx: Appliance
 ) -> None:
     answers: list[list[str]] = []
     waiting = threading.Thread(target=lambda: answers.append(relay.changes({dgx.id: 1}, 20)))
@@ -98,7 +98,8 @@ def test_requests_that_wait_are_bounded(
         refusal = relay.request("GET", "/relay/v1/registry", params=query)
         return (refusal.status_code, refusal.headers.get("Retry-After")) == (429, "1")
 
-    assert eventually(refused)
+    assert eventually(lambda: api.app.state.watch.waiting == 1)
+    assert refused()
     with sessions.begin() as session:
         session.get_one(Appliance, dgx.id).desired_generation = 2
     waiting.join(timeout=30)
