@@ -17,8 +17,9 @@ import msgspec
 PREFIX = "/relay/v1/"
 TOKEN_HEADER = "X-Vedette-Relay"  # noqa: S105 - the name of a header
 ADDRESS_HEADER = "X-Vedette-Relay-Address"
-# As nginx escapes it (urlencoded PEM), see access.identity.client_certificates.
-CERTIFICATE_HEADER = "X-Vedette-Client-Certificate"
+# As nginx escapes it (urlencoded PEM). Of its own name: proxies before the portal overwrite the one
+# in access.identity.client_certificates with the certificate of the relay's connection.
+CERTIFICATE_HEADER = "X-Vedette-Relay-Certificate"
 MAX_SAMPLES_BYTES = 32 * 1024 * 1024
 MAX_WRITES = 2_000
 REPORT_SECONDS = 10.0
