@@ -1,0 +1,299 @@
+"""The portal as a relay reaches it: connections, the state of the way, requests for itself."""
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+
+import httpx
+import msgspec
+
+from core.network_errors import why_it_failed
+from protocol.relays import (
+    MAX_WRITES,
+    PREFIX,
+    TOKEN_HEADER,
+    ChangesReply,
+    ChangesRequest,
+    RegistrySnapshot,
+    RelayedOutcome,
+    RelayedOutcomes,
+    RelayedWrite,
+    RelayedWrites,
+    RelayReport,
+)
+from relay.errors import UpstreamAwayError, UpstreamRefusedError
+
+log = logging.getLogger(__name__)
+
+CONNECT_SECONDS = 3.0
+# Agents wait ten seconds for an answer.
+ANSWER_SECONDS = 5.0
+SAMPLES_SECONDS = 30.0
+MAX_CONNECTIONS = 16
+# Shorter than proxies and the portal leave connections open.
+IDLE_SECONDS = 30.0
+MAX_ANSWER_BYTES = 64 * 2**20
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 10.0
+GROUP_BYTES = 4 * 2**20
+MIN_GROUP_BYTES = 64 * 1024
+_OK, _NO_CONTENT, _NOT_MODIFIED = 200, 204, 304
+_REFUSED = frozenset({401, 403})
+_TOO_LARGE, _BAD_REQUEST = 413, 400
+_LATENCY_WEIGHT = 0.2
+
+
+class State(StrEnum):
+    """What the last request of the relay itself met."""
+
+    UP = "up"
+    AWAY = "away"
+    REFUSED = "refused"
+
+
+class Upstream:
+    """Sends the relay's own requests. For the tasks of one event loop.
+
+    Args:
+        url: of the portal, without a trailing slash.
+        token: of the relay.
+        tls: how the portal's certificate is verified; None without TLS.
+        monotonic: seconds of a clock.
+
+    Attributes:
+        state: what the last request met; the portal is thought to be up at first.
+        reason: why it is not up, a sentence.
+        group_bytes: the largest request of samples that the way to the portal accepts.
+        latency_seconds: how long requests of samples take, as a moving average.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str,
+        tls: ssl.SSLContext | None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.url = url
+        self.token = token
+        self.tls = tls
+        self.state = State.UP
+        self.reason = ""
+        self.group_bytes = GROUP_BYTES
+        self.latency_seconds = 0.0
+        self._monotonic = monotonic
+        self._retry_at = 0.0
+        self._backoff_seconds = FIRST_RETRY_SECONDS
+        limits = httpx.Limits(MAX_CONNECTIONS, MAX_CONNECTIONS, IDLE_SECONDS)
+        self._client = httpx.AsyncClient(
+            base_url=url,
+            headers={TOKEN_HEADER: token},
+            limits=limits,
+            verify=tls or False,
+            trust_env=False,
+        )
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the last request was answered."""
+        return self.state is State.UP
+
+    @property
+    def wait_seconds(self) -> float:
+        """How long to wait before the next attempt; 0 while the portal is up."""
+        return 0.0 if self.is_up else max(0.0, self._retry_at - self._monotonic())
+
+    async def registry(self, revision: str, *, wait_seconds: float) -> RegistrySnapshot | None:
+        """Return the registry once its revision is another one; None after the wait.
+
+        Raises:
+            UpstreamAwayError: the portal does not answer.
+            UpstreamRefusedError: it does not accept the token.
+        """
+        status, content = await self._request(
+            "GET",
+            "registry",
+            parameters={"revision": revision, "wait_seconds": f"{wait_seconds:g}"},
+            answer_seconds=wait_seconds + ANSWER_SECONDS,
+        )
+        return None if status == _NO_CONTENT else _decoded(content, RegistrySnapshot)
+
+    async def changes(self, request: ChangesRequest) -> list[str]:
+        """Return the appliances whose generation is another one; none after the wait.
+
+        Raises:
+            UpstreamAwayError: the portal does not answer.
+            UpstreamRefusedError: it does not accept the token.
+        """
+        status, content = await self._request(
+            "POST",
+            "changes",
+            content=msgspec.json.encode(request),
+            answer_seconds=request.wait_seconds + ANSWER_SECONDS,
+        )
+        return [] if status == _NO_CONTENT else _decoded(content, ChangesReply).changed
+
+    async def report(self, report: RelayReport) -> None:
+        """Send how the relay is doing.
+
+        Raises:
+            UpstreamAwayError: the portal does not answer.
+            UpstreamRefusedError: it does not accept the token.
+        """
+        with _Noted(self):
+            await self._request("POST", "report", content=msgspec.json.encode(report))
+
+    async def samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
+        """Send writes, up to `group_bytes` at once; return their outcomes in order.
+
+        Raises:
+            UpstreamAwayError: the portal does not answer; it may have stored them.
+            UpstreamRefusedError: it does not accept the token.
+        """
+        began = self._monotonic()
+        with _Noted(self):
+            async with _deadline(SAMPLES_SECONDS):
+                outcomes = await self._samples(writes)
+        taken = self._monotonic() - began
+        self.latency_seconds += _LATENCY_WEIGHT * (taken - self.latency_seconds)
+        return outcomes
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._client.aclose()
+
+    def note_answer(self) -> None:
+        """Remember that the portal answers."""
+        if not self.is_up:
+            log.info("the portal at %s answers again", self.url)
+        self.state, self.reason = State.UP, ""
+        self._backoff_seconds = FIRST_RETRY_SECONDS
+
+    def note_failure(self, error: UpstreamAwayError | UpstreamRefusedError) -> None:
+        """Remember that it does not, and when to try the next time."""
+        state = State.AWAY if isinstance(error, UpstreamAwayError) else State.REFUSED
+        if state is not self.state:
+            log.warning("%s", error.message)
+        self.state, self.reason = state, error.message
+        self._retry_at = self._monotonic() + self._backoff_seconds
+        self._backoff_seconds = min(2 * self._backoff_seconds, LAST_RETRY_SECONDS)
+
+    async def _samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
+        content = msgspec.msgpack.encode(RelayedWrites(writes=list(writes)))
+        status, answer = await self._request(
+            "POST", "samples", content=content, accepted=frozenset({_OK, _TOO_LARGE})
+        )
+        if status == _TOO_LARGE:
+            if len(writes) == 1:
+                return [RelayedOutcome(status=status, body=answer)]
+            self.group_bytes = max(MIN_GROUP_BYTES, min(self.group_bytes, len(content) // 2))
+            log.warning(
+                "the portal, or a proxy before it, refuses requests of %d bytes; sending smaller",
+                len(content),
+            )
+            half = len(writes) // 2
+            return [*await self._samples(writes[:half]), *await self._samples(writes[half:])]
+        outcomes = _decoded(answer, RelayedOutcomes, is_packed=True).outcomes
+        if len(outcomes) != len(writes):
+            raise UpstreamAwayError(
+                f"The portal at {self.url} answered {len(outcomes)} of {len(writes)} writes."
+            )
+        return outcomes
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        content: bytes | None = None,
+        parameters: Mapping[str, str] | None = None,
+        answer_seconds: float = ANSWER_SECONDS,
+        accepted: frozenset[int] = frozenset({_OK, _NO_CONTENT}),
+    ) -> tuple[int, bytes]:
+        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=answer_seconds)
+        request = self._client.build_request(
+            method,
+            PREFIX + path,
+            content=content,
+            params=parameters,
+            timeout=timeout,
+            headers={"Content-Type": _content_type(path)} if content is not None else None,
+        )
+        try:
+            try:
+                response = await self._client.send(request, stream=True)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                # The process that had the connection has ended; another may answer.
+                response = await self._client.send(request, stream=True)
+            try:
+                answer = await _bounded_content(response)
+            finally:
+                await response.aclose()
+        except httpx.HTTPError as error:
+            raise UpstreamAwayError(
+                f"The portal at {self.url} does not answer: {_why(error)}."
+            ) from error
+        if response.status_code in accepted:
+            return response.status_code, answer
+        raise self._rejection(response)
+
+    def _rejection(self, response: httpx.Response) -> UpstreamAwayError | UpstreamRefusedError:
+        status = response.status_code
+        if status in _REFUSED:
+            return UpstreamRefusedError(
+                f"The portal at {self.url} refuses this relay's token (status {status}). Create a "
+                "new one there, and set it as the relay's token."
+            )
+        announced = response.headers.get("Retry-After", "")
+        return UpstreamAwayError(
+            f"The portal at {self.url} can't answer now (status {status}).",
+            **({"retry_after_seconds": float(announced)} if announced.isdecimal() else {}),
+        )
+
+
+class _Noted:
+    """Notes in the state of the way whether the requests of a block were answered."""
+
+    def __init__(self, upstream: Upstream) -> None:
+        self._upstream = upstream
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if error is None:
+            self._upstream.note_answer()
+        elif isinstance(error, UpstreamAwayError | UpstreamRefusedError):
+            self._upstream.note_failure(error)
+
+
+class _deadline:  # noqa: N801 - used like a function
+    """Ends a block after so many seconds with `UpstreamAwayError`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._timeout = asyncio.timeout(seconds)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+
+    async def __aexit__(self, *error: object) -> None:
+        try:
+            await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
+        except TimeoutError as timed_out:
+            raise UpstreamAwayError(
+                f"The portal did not answer within {self._seconds:.0f} s."
+            ) from timed_out
+
+
+def group_end(sizes: Sequence[int], *, max_bytes: int) -> int:
+    """Return how many writes of these sizes go into one request; at least one."""
+    total = 0
+    for number, size in enumerate(sizes[:MAX_WRITES]):
+        total += size
+        if number and total > max_bytes:
+            return number
+    return min(len(sizes), MAX_WRITES)
