@@ -2,17 +2,12 @@
 
 from core.errors import UnavailableError
 
-RETRY_SECONDS = 10.0
-
 
 class UpstreamAwayError(UnavailableError):
     """The portal does not answer, or is too busy to."""
 
     default_code = "portal_away"
-
-    def __init__(self, message: str, *, retry_after_seconds: float = RETRY_SECONDS) -> None:
-        super().__init__(message)
-        self.retry_after_seconds = retry_after_seconds
+    retry_after_seconds = 10.0
 
 
 class UpstreamRefusedError(UnavailableError):

@@ -1,7 +1,7 @@
 """Settings of a relay, read once from file and environment.
 
-`VEDETTE_RELAY_PORT=9443` in the environment wins over that in the file, which `VEDETTE_RELAY_CONFIG`
-names; it has variables, or is TOML.
+`VEDETTE_RELAY_PORT=9443` in the environment wins over that in the file, which has variables or is
+TOML; `VEDETTE_RELAY_CONFIG` names it.
 """
 
 import os
@@ -180,10 +180,7 @@ def _tls_problems(settings: RelaySettings) -> list[str]:
     if settings.tls_certificate_file is None and settings.tls_key_file is not None:
         return ["tls_key_file needs tls_certificate_file"]
     if settings.tls_certificate_file is None and not _is_local_url(settings.upstream):
-        return [
-            "tls_certificate_file is missing; set it and tls_key_file: agents send their tokens to "
-            "the relay"
-        ]
+        return ["tls_certificate_file is missing; set it, because agents send their tokens"]
     return []
 
 

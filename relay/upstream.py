@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
+import os
 import ssl
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
+from typing import TypeVar
 
 import httpx
 import msgspec
 
 from core.network_errors import why_it_failed
 from protocol.relays import (
-    MAX_WRITES,
     PREFIX,
     TOKEN_HEADER,
     ChangesReply,
@@ -25,6 +27,8 @@ from protocol.relays import (
     RelayReport,
 )
 from relay.errors import UpstreamAwayError, UpstreamRefusedError
+
+T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
@@ -39,9 +43,10 @@ MAX_ANSWER_BYTES = 64 * 2**20
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 10.0
 GROUP_BYTES = 4 * 2**20
 MIN_GROUP_BYTES = 64 * 1024
-_OK, _NO_CONTENT, _NOT_MODIFIED = 200, 204, 304
+_OK, _NO_CONTENT = 200, 204
 _REFUSED = frozenset({401, 403})
-_TOO_LARGE, _BAD_REQUEST = 413, 400
+_TOO_LARGE = 413
+_JSON, _MSGPACK = "application/json", "application/msgpack"
 _LATENCY_WEIGHT = 0.2
 
 
@@ -87,7 +92,11 @@ class Upstream:
         self._monotonic = monotonic
         self._retry_at = 0.0
         self._backoff_seconds = FIRST_RETRY_SECONDS
-        limits = httpx.Limits(MAX_CONNECTIONS, MAX_CONNECTIONS, IDLE_SECONDS)
+        limits = httpx.Limits(
+            max_connections=MAX_CONNECTIONS,
+            max_keepalive_connections=MAX_CONNECTIONS,
+            keepalive_expiry=IDLE_SECONDS,
+        )
         self._client = httpx.AsyncClient(
             base_url=url,
             headers={TOKEN_HEADER: token},
@@ -119,7 +128,7 @@ class Upstream:
             parameters={"revision": revision, "wait_seconds": f"{wait_seconds:g}"},
             answer_seconds=wait_seconds + ANSWER_SECONDS,
         )
-        return None if status == _NO_CONTENT else _decoded(content, RegistrySnapshot)
+        return None if status == _NO_CONTENT else self._decoded(content, RegistrySnapshot)
 
     async def changes(self, request: ChangesRequest) -> list[str]:
         """Return the appliances whose generation is another one; none after the wait.
@@ -134,7 +143,7 @@ class Upstream:
             content=msgspec.json.encode(request),
             answer_seconds=request.wait_seconds + ANSWER_SECONDS,
         )
-        return [] if status == _NO_CONTENT else _decoded(content, ChangesReply).changed
+        return [] if status == _NO_CONTENT else self._decoded(content, ChangesReply).changed
 
     async def report(self, report: RelayReport) -> None:
         """Send how the relay is doing.
@@ -143,7 +152,7 @@ class Upstream:
             UpstreamAwayError: the portal does not answer.
             UpstreamRefusedError: it does not accept the token.
         """
-        with _Noted(self):
+        with self._noted():
             await self._request("POST", "report", content=msgspec.json.encode(report))
 
     async def samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
@@ -154,9 +163,14 @@ class Upstream:
             UpstreamRefusedError: it does not accept the token.
         """
         began = self._monotonic()
-        with _Noted(self):
-            async with _deadline(SAMPLES_SECONDS):
-                outcomes = await self._samples(writes)
+        with self._noted():
+            try:
+                async with asyncio.timeout(SAMPLES_SECONDS):
+                    outcomes = await self._samples(writes)
+            except TimeoutError as error:
+                raise UpstreamAwayError(
+                    f"The portal at {self.url} took more than {SAMPLES_SECONDS:.0f} s."
+                ) from error
         taken = self._monotonic() - began
         self.latency_seconds += _LATENCY_WEIGHT * (taken - self.latency_seconds)
         return outcomes
@@ -165,15 +179,20 @@ class Upstream:
         """Close the connections."""
         await self._client.aclose()
 
-    def note_answer(self) -> None:
-        """Remember that the portal answers."""
+    @contextmanager
+    def _noted(self) -> Iterator[None]:
+        """Note in the state whether the requests of the block were answered."""
+        try:
+            yield
+        except (UpstreamAwayError, UpstreamRefusedError) as error:
+            self._note_failure(error)
+            raise
         if not self.is_up:
             log.info("the portal at %s answers again", self.url)
         self.state, self.reason = State.UP, ""
         self._backoff_seconds = FIRST_RETRY_SECONDS
 
-    def note_failure(self, error: UpstreamAwayError | UpstreamRefusedError) -> None:
-        """Remember that it does not, and when to try the next time."""
+    def _note_failure(self, error: UpstreamAwayError | UpstreamRefusedError) -> None:
         state = State.AWAY if isinstance(error, UpstreamAwayError) else State.REFUSED
         if state is not self.state:
             log.warning("%s", error.message)
@@ -196,7 +215,7 @@ class Upstream:
             )
             half = len(writes) // 2
             return [*await self._samples(writes[:half]), *await self._samples(writes[half:])]
-        outcomes = _decoded(answer, RelayedOutcomes, is_packed=True).outcomes
+        outcomes = self._decoded(answer, RelayedOutcomes).outcomes
         if len(outcomes) != len(writes):
             raise UpstreamAwayError(
                 f"The portal at {self.url} answered {len(outcomes)} of {len(writes)} writes."
@@ -220,7 +239,7 @@ class Upstream:
             content=content,
             params=parameters,
             timeout=timeout,
-            headers={"Content-Type": _content_type(path)} if content is not None else None,
+            headers={"Content-Type": _MSGPACK if path == "samples" else _JSON},
         )
         try:
             try:
@@ -229,16 +248,34 @@ class Upstream:
                 # The process that had the connection has ended; another may answer.
                 response = await self._client.send(request, stream=True)
             try:
-                answer = await _bounded_content(response)
+                answer = await self._content(response)
             finally:
                 await response.aclose()
         except httpx.HTTPError as error:
             raise UpstreamAwayError(
-                f"The portal at {self.url} does not answer: {_why(error)}."
+                f"The portal at {self.url} does not answer: {why_unreachable(error)}."
             ) from error
         if response.status_code in accepted:
             return response.status_code, answer
         raise self._rejection(response)
+
+    async def _content(self, response: httpx.Response) -> bytes:
+        chunks, size = [], 0
+        async for chunk in response.aiter_bytes():
+            chunks.append(chunk)
+            size += len(chunk)
+            if size > MAX_ANSWER_BYTES:
+                raise UpstreamAwayError(f"The answer of the portal at {self.url} does not end.")
+        return b"".join(chunks)
+
+    def _decoded(self, content: bytes, kind: type[T]) -> T:
+        decode = msgspec.msgpack.decode if kind is RelayedOutcomes else msgspec.json.decode
+        try:
+            return decode(content, type=kind)
+        except msgspec.MsgspecError as error:
+            raise UpstreamAwayError(
+                f"What answers at {self.url} is no portal with relays: {error}."
+            ) from error
 
     def _rejection(self, response: httpx.Response) -> UpstreamAwayError | UpstreamRefusedError:
         status = response.status_code
@@ -247,53 +284,16 @@ class Upstream:
                 f"The portal at {self.url} refuses this relay's token (status {status}). Create a "
                 "new one there, and set it as the relay's token."
             )
-        announced = response.headers.get("Retry-After", "")
-        return UpstreamAwayError(
-            f"The portal at {self.url} can't answer now (status {status}).",
-            **({"retry_after_seconds": float(announced)} if announced.isdecimal() else {}),
-        )
+        return UpstreamAwayError(f"The portal at {self.url} can't answer now (status {status}).")
 
 
-class _Noted:
-    """Notes in the state of the way whether the requests of a block were answered."""
-
-    def __init__(self, upstream: Upstream) -> None:
-        self._upstream = upstream
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if error is None:
-            self._upstream.note_answer()
-        elif isinstance(error, UpstreamAwayError | UpstreamRefusedError):
-            self._upstream.note_failure(error)
-
-
-class _deadline:  # noqa: N801 - used like a function
-    """Ends a block after so many seconds with `UpstreamAwayError`."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._timeout = asyncio.timeout(seconds)
-
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-
-    async def __aexit__(self, *error: object) -> None:
-        try:
-            await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
-        except TimeoutError as timed_out:
-            raise UpstreamAwayError(
-                f"The portal did not answer within {self._seconds:.0f} s."
-            ) from timed_out
-
-
-def group_end(sizes: Sequence[int], *, max_bytes: int) -> int:
-    """Return how many writes of these sizes go into one request; at least one."""
-    total = 0
-    for number, size in enumerate(sizes[:MAX_WRITES]):
-        total += size
-        if number and total > max_bytes:
-            return number
-    return min(len(sizes), MAX_WRITES)
+def why_unreachable(error: httpx.HTTPError) -> str:
+    """Return why a request failed as a phrase; the library's own messages rarely have it."""
+    if isinstance(error, httpx.TimeoutException):
+        return why_it_failed(TimeoutError())
+    cause: BaseException = error
+    while (inner := cause.__cause__ or cause.__context__) is not None:
+        cause = inner
+    if type(cause) is OSError or isinstance(cause, ConnectionError):
+        return os.strerror(cause.errno).lower() if cause.errno else str(error)
+    return why_it_failed(cause if isinstance(cause, OSError) else error)

@@ -1,0 +1,235 @@
+"""Requests that the portal answers: passed on as they come, and its answers back, in a stream.
+
+The portal gets the relay's token, the address of the client, and its client certificate, and
+authenticates the agent itself. What a client sends in these headers or those of proxies is removed.
+"""
+
+import ssl
+from urllib.parse import quote, urlsplit
+
+import httpx
+from anyio import CapacityLimiter, WouldBlock
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+from starlette.websockets import WebSocket
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
+
+from access.jobs.forwarding import while_connected
+from access.jobs.proxying import (
+    GOING_AWAY,
+    MAX_MESSAGE_BYTES,
+    OF_CONNECTION,
+    RESPONSE_SECONDS,
+    TRY_AGAIN,
+    close_quietly,
+    handshake_headers,
+    splice,
+    target_path,
+)
+from protocol.relays import ADDRESS_HEADER, CERTIFICATE_HEADER, TOKEN_HEADER
+from relay.errors import RelayBusyError, UpstreamAwayError
+from relay.upstream import CONNECT_SECONDS, IDLE_SECONDS, why_unreachable
+
+# How long a request waits for a connection.
+POOL_SECONDS = 10.0
+_TIMEOUT = dict.fromkeys(("read", "write"), RESPONSE_SECONDS) | {
+    "connect": CONNECT_SECONDS,
+    "pool": POOL_SECONDS,
+}
+_OURS = frozenset(
+    name.lower().encode() for name in (TOKEN_HEADER, ADDRESS_HEADER, CERTIFICATE_HEADER)
+)
+# What a client could claim to be, and what this connection alone is about.
+_NOT_PASSED = (
+    OF_CONNECTION
+    | _OURS
+    | frozenset(
+        b"host expect forwarded via x-real-ip x-vedette-client-certificate x-vedette-client-verify "
+        b"x-vedette-proxy x-vedette-forwarded x-request-id".split()
+    )
+)
+# This server sets them.
+_NOT_RETURNED = OF_CONNECTION | {b"x-request-id", b"date", b"server"}
+_SHOWN_BYTES = 16 * 1024
+
+
+class Passing:
+    """Passes requests on. For the tasks of one event loop.
+
+    Args:
+        url: of the portal, without a trailing slash.
+        token: of the relay.
+        tls: how the portal's certificate is verified; None without TLS.
+        max_connections: to the portal, for requests of agents; others have a quarter of it.
+        max_tunnels: WebSockets to the portal.
+
+    Attributes:
+        passed: requests and WebSockets that the portal has answered.
+        failed: those that it has not.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str,
+        tls: ssl.SSLContext | None,
+        max_connections: int,
+        max_tunnels: int,
+    ) -> None:
+        self.passed = self.failed = 0
+        self._url = url
+        self._token = token.encode()
+        self._tls = tls
+        self._for_agents = _transport(tls, max_connections)
+        self._for_others = _transport(tls, max(1, max_connections // 4))
+        self._tunnels = CapacityLimiter(max_tunnels)
+
+    async def request(
+        self,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        is_agent: bool,
+        query: bytes | None = None,
+    ) -> None:
+        """Let the portal answer a request; with another query, if that is given.
+
+        Those who are no agents in the registry have connections of their own: they can't take all
+        by requests that come slowly.
+
+        Raises:
+            UpstreamAwayError: it does not answer.
+            RelayBusyError: all connections to it are in use.
+        """
+        if query is not None:
+            scope = {**scope, "query_string": query}
+        request = Request(scope, receive)
+        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        # The path is not appended to the URL: one such as "*@host" would lead to another server.
+        sent = httpx.Request(
+            request.method,
+            self._url,
+            headers=self._headers(scope),
+            content=request.stream() if has_body else None,
+            extensions={"timeout": _TIMEOUT, "target": target_path(scope).encode("latin-1")},
+        )
+        try:
+            transport = self._for_agents if is_agent else self._for_others
+            asking = transport.handle_async_request(sent)
+            answer = await (asking if has_body else while_connected(request, asking))
+        except httpx.PoolTimeout as error:
+            self.failed += 1
+            raise RelayBusyError(
+                "All connections of this relay to the portal are in use. Send again later."
+            ) from error
+        except httpx.HTTPError as error:
+            self.failed += 1
+            raise UpstreamAwayError(
+                f"This relay can't reach the portal: {why_unreachable(error)}. Send again later."
+            ) from error
+        except ClientDisconnect:
+            return
+        self.passed += 1
+        response = StreamingResponse(answer.aiter_raw(), answer.status_code)
+        response.raw_headers = [
+            (name.lower(), value)
+            for name, value in answer.headers.raw
+            if name.lower() not in _NOT_RETURNED
+        ]
+        try:
+            await response(scope, receive, send)
+        finally:
+            await answer.aclose()
+
+    async def websocket(self, websocket: WebSocket) -> None:
+        """Let the portal serve a WebSocket."""
+        try:
+            self._tunnels.acquire_on_behalf_of_nowait(websocket)
+        except WouldBlock:
+            self.failed += 1
+            await websocket.close(TRY_AGAIN)
+            return
+        try:
+            await self._serve(websocket)
+        finally:
+            self._tunnels.release_on_behalf_of(websocket)
+
+    async def _serve(self, websocket: WebSocket) -> None:
+        scope, portal = websocket.scope, urlsplit(self._url)
+        scheme = "wss" if portal.scheme == "https" else "ws"
+        try:
+            other = await connect(
+                f"{scheme}://{portal.netloc}{target_path(scope)}",
+                ssl=self._tls,
+                additional_headers=handshake_headers(self._headers(scope)),
+                # An empty list would be sent as an empty header, which is not valid.
+                subprotocols=[Subprotocol(name) for name in scope["subprotocols"]] or None,
+                compression=None,
+                max_size=MAX_MESSAGE_BYTES,
+                open_timeout=POOL_SECONDS,
+                proxy=None,
+                user_agent_header=None,
+            )
+        except InvalidStatus as error:
+            self.failed += 1
+            refusal = error.response
+            await websocket.send_denial_response(
+                Response(
+                    (refusal.body or b"")[:_SHOWN_BYTES],
+                    refusal.status_code,
+                    media_type=refusal.headers.get("Content-Type"),
+                )
+            )
+            return
+        except (OSError, WebSocketException, ValueError):
+            self.failed += 1
+            await websocket.close(TRY_AGAIN)
+            return
+        self.passed += 1
+        try:
+            await websocket.accept(other.subprotocol)
+            await splice(websocket, other)
+        finally:
+            await other.close()
+            await close_quietly(websocket, other.close_code or GOING_AWAY)
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._for_agents.aclose()
+        await self._for_others.aclose()
+
+    def _headers(self, scope: Scope) -> list[tuple[bytes, bytes]]:
+        headers: list[tuple[bytes, bytes]] = scope["headers"]
+        named = {
+            name.strip().lower()
+            for key, value in headers
+            if key == b"connection"
+            for name in value.split(b",")
+        }
+        passed = [
+            (name, value)
+            for name, value in headers
+            if name not in _NOT_PASSED and name not in named
+        ]
+        client = scope.get("client")
+        if client:
+            passed.append((ADDRESS_HEADER.encode(), client[0].encode()))
+        shown = (scope.get("extensions") or {}).get("tls")
+        for pem in shown["client_cert_chain"] if shown else ():
+            passed.append((CERTIFICATE_HEADER.encode(), quote(pem, safe="").encode()))
+            break
+        return [*passed, (TOKEN_HEADER.encode(), self._token)]
+
+
+def _transport(tls: ssl.SSLContext | None, max_connections: int) -> httpx.AsyncHTTPTransport:
+    limits = httpx.Limits(
+        max_connections=max_connections,
+        max_keepalive_connections=max_connections,
+        keepalive_expiry=IDLE_SECONDS,
+    )
+    return httpx.AsyncHTTPTransport(verify=tls or False, limits=limits)
