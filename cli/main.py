@@ -23,6 +23,7 @@ COMMANDS = {
     "portal": ("cli.server", "portal", "Run the portal alone."),
     "access": ("cli.server", "access", "Run the agent API alone."),
     "scheduler": ("cli.server", "scheduler", "Run the scheduler alone."),
+    "relay": ("cli.relay", "relay", "Run an access point near the appliances."),
     "agent": ("cli.agent", "agent", "Enroll this appliance and run its agent."),
     "login": ("cli.login", "login", "Sign in to a portal and store an API token."),
     "logout": ("cli.login", "logout", "Revoke the stored API token and delete it."),

@@ -27,6 +27,7 @@ ENVIRONMENT_PREFIX = "VEDETTE_"
 UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"}
 # Variables with the prefix that are not settings of the server.
 NOT_SETTINGS = frozenset({"config", "url", "token", "parent_pid"})
+RELAY_PREFIX = "relay_"
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -222,7 +223,11 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     from_environment = read_environment(
         {**variables, **environ}, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED
     )
-    values |= {key: value for key, value in from_environment.items() if key not in NOT_SETTINGS}
+    values |= {
+        key: value
+        for key, value in from_environment.items()
+        if key not in NOT_SETTINGS and not key.startswith(RELAY_PREFIX)
+    }
     source = f"{path} with the environment" if path is not None else "The environment"
     settings = load_config(ServerSettings, values, source=source)
     _check_urls(settings, source=source)

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from urllib.parse import parse_qsl, urlencode
 
+from anyio import to_thread
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -76,7 +77,7 @@ class RelayAPI:
     def active_agents(self) -> int:
         """Return how many agents have sent something in the last minute."""
         oldest = self._monotonic() - ACTIVE_SECONDS
-        self._seen = {name: seen for name, seen in self._seen.items() if seen >= oldest}
+        self._seen = {name: seen for name, seen in list(self._seen.items()) if seen >= oldest}
         return len(self._seen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -102,7 +103,7 @@ class RelayAPI:
         path, method = request.scope["path"], request.method
         if path in HEALTH_PATHS and method in {"GET", "HEAD"}:
             note(ROUTE, path)
-            return self._health()
+            return await self._health()
         if not (path.startswith(PREFIXES) or path in PATHS):
             raise HTTPException(404)
         agent = self._agent(request)
@@ -128,8 +129,8 @@ class RelayAPI:
             note(APPLIANCE_ID, agent.appliance_id)
         return agent
 
-    def _health(self) -> Response:
-        problem = self._problem()
+    async def _health(self) -> Response:
+        problem = await to_thread.run_sync(self._problem)  # it may wait for the disk
         if problem:
             raise UnavailableError(problem)
         return JSONResponse({"name": "vedette", "message": "ready", "status": "pass"})

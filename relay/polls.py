@@ -54,7 +54,7 @@ class Polls:
     @property
     def waiting(self) -> int:
         """The number of polls that wait."""
-        return sum(len(appliance.waiters) for appliance in self._appliances.values())
+        return sum(len(appliance.waiters) for appliance in list(self._appliances.values()))
 
     async def wait(
         self,

@@ -124,8 +124,8 @@ class Relay:
             return self.spool.problem
         return ""
 
-    def probe_registry(self) -> None:
-        """Raise `UnavailableError` if agents can't be authenticated, or samples not accepted."""
+    def probe_samples(self) -> None:
+        """Raise `UnavailableError` if samples can't be accepted."""
         problem = self.problem()
         if problem:
             raise UnavailableError(problem)
@@ -156,7 +156,7 @@ class Relay:
                 refused_writes=self.sender.refused,
                 requests_per_second=requests / seconds,
                 cpu_percent=100 * cpu_seconds / seconds,
-                memory_bytes=int(_STATM.read_text("ascii").split()[1]) * getpagesize(),
+                memory_bytes=_resident_bytes(),
             )
             try:
                 await self.upstream.report(report)
@@ -234,6 +234,10 @@ class RelayCollector(Collector):
         if not level.oldest_ns:
             return 0.0
         return max(0.0, (self._clock() - from_ns(level.oldest_ns)).total_seconds())
+
+
+def _resident_bytes() -> int:
+    return int(_STATM.read_text(encoding="ascii").split()[1]) * getpagesize()
 
 
 async def _forever(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:

@@ -62,6 +62,11 @@ class Registry:
         self._confirmed_at_ns = self._written_at_ns = 0
 
     @property
+    def has_snapshot(self) -> bool:
+        """Whether there is a registry, of whatever age."""
+        return bool(self._confirmed_at_ns)
+
+    @property
     def size(self) -> int:
         """The number of agents."""
         return len(self._by_secret)
