@@ -30,7 +30,7 @@ PAUSE_RATIO = 1.0
 FIRST_WAIT_SECONDS, LAST_WAIT_SECONDS = 5.0, 300.0
 SAVE_SECONDS = 1.0
 DISK_RETRY_SECONDS = 10.0
-_DELIVERED = 204
+_DELIVERED, _FAILED = 204, 500
 # The appliance is revoked or retired; what was wrong with the lines, or the body is too large.
 _REVOKED = frozenset({401, 403})
 _REJECTED = frozenset({400, 413, 415, 422})
@@ -109,10 +109,10 @@ class Drain:
         began = self._monotonic()
         try:
             outcomes = await self._upstream.samples([entry.write for entry in entries])
-        except (UpstreamAwayError, UpstreamRefusedError):
+        except (UpstreamAwayError, UpstreamRefusedError) as error:
             self._spool.rewind()
             self._batch_bytes = FIRST_BYTES
-            return self._upstream.wait_seconds
+            return self._upstream.wait_seconds or error.retry_after_seconds
         done = self._settled(entries, outcomes)
         await to_thread.run_sync(self._remove, done)
         size = sum(len(entry.write.body) for entry in entries)
@@ -146,12 +146,14 @@ class Drain:
                 self.delivered_bytes += len(entry.write.body)
             elif outcome.status in _REVOKED:
                 self.revoked += 1
-                self._log_drop(entry, outcome)
+                self._log("did not store", entry, outcome)
             elif outcome.status in _REJECTED:
                 self.rejected += 1
-                self._log_drop(entry, outcome)
+                self._log("did not store", entry, outcome)
             else:
                 self._wait(appliance_id, outcome)
+                if outcome.status >= _FAILED:
+                    self._log("can't store now", entry, outcome)
                 continue
             self._wait_seconds.pop(appliance_id, None)
             done.append(entry)
@@ -178,13 +180,14 @@ class Drain:
         by_rate = size / self._max_bytes_per_second - taken_seconds
         return max(PAUSE_RATIO * taken_seconds, by_rate)
 
-    def _log_drop(self, entry: SpooledWrite, outcome: RelayedOutcome) -> None:
-        """Log what the portal will never store, once a minute at most; metrics count all."""
+    def _log(self, what: str, entry: SpooledWrite, outcome: RelayedOutcome) -> None:
+        """Log what the portal did with a write, once a minute at most; metrics count all."""
         now = self._monotonic()
         if now - self._logged_at >= _LOG_EVERY_SECONDS:
             self._logged_at = now
             log.warning(
-                "the portal did not store a write of the appliance %s (status %d): %s",
+                "the portal %s a write of the appliance %s (status %d): %s",
+                what,
                 entry.write.appliance_id,
                 outcome.status,
                 outcome.body[:_MAX_LOGGED_CHARACTERS].decode(errors="replace"),

@@ -10,6 +10,13 @@ class UpstreamAwayError(UnavailableError):
     retry_after_seconds = 10.0
 
 
+class UpstreamBusyError(UpstreamAwayError):
+    """The portal answers, but can't accept this request now."""
+
+    default_code = "portal_busy"
+    retry_after_seconds = 2.0
+
+
 class UpstreamRefusedError(UnavailableError):
     """The portal does not accept the relay's token."""
 

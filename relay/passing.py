@@ -30,7 +30,7 @@ from access.jobs.proxying import (
     target_path,
 )
 from protocol.relays import ADDRESS_HEADER, CERTIFICATE_HEADER, TOKEN_HEADER
-from relay.errors import RelayBusyError, UpstreamAwayError
+from relay.errors import RelayBusyError, UpstreamAwayError, UpstreamRefusedError
 from relay.upstream import CONNECT_SECONDS, IDLE_SECONDS, why_unreachable
 
 # How long a request waits for a connection.
@@ -53,7 +53,11 @@ _NOT_PASSED = (
 )
 # This server sets them.
 _NOT_RETURNED = OF_CONNECTION | {b"x-request-id", b"date", b"server"}
-_SHOWN_BYTES = 16 * 1024
+_MAX_REFUSAL_BYTES = 64 * 1024
+_UNAUTHENTICATED = 401
+# The code of the error with which the portal refuses the relay itself.
+_UNKNOWN_RELAY = b'"unknown_relay"'
+_REFUSAL = "The portal does not accept this relay. Use another access point, or send again later."
 
 
 class Passing:
@@ -104,6 +108,7 @@ class Passing:
 
         Raises:
             UpstreamAwayError: it does not answer.
+            UpstreamRefusedError: it does not accept the relay's token.
             RelayBusyError: all connections to it are in use.
         """
         if query is not None:
@@ -134,15 +139,8 @@ class Passing:
             ) from error
         except ClientDisconnect:
             return
-        self.passed += 1
-        response = StreamingResponse(answer.aiter_raw(), answer.status_code)
-        response.raw_headers = [
-            (name.lower(), value)
-            for name, value in answer.headers.raw
-            if name.lower() not in _NOT_RETURNED
-        ]
         try:
-            await response(scope, receive, send)
+            await (await self._response(answer))(scope, receive, send)
         finally:
             await answer.aclose()
 
@@ -178,9 +176,12 @@ class Passing:
         except InvalidStatus as error:
             self.failed += 1
             refusal = error.response
+            if _UNKNOWN_RELAY in (refusal.body or b""):
+                await websocket.close(TRY_AGAIN)
+                return
             await websocket.send_denial_response(
                 Response(
-                    (refusal.body or b"")[:_SHOWN_BYTES],
+                    (refusal.body or b"")[:_MAX_REFUSAL_BYTES],
                     refusal.status_code,
                     media_type=refusal.headers.get("Content-Type"),
                 )
@@ -197,6 +198,25 @@ class Passing:
         finally:
             await other.close()
             await close_quietly(websocket, other.close_code or GOING_AWAY)
+
+    async def _response(self, answer: httpx.Response) -> Response:
+        response: Response
+        if answer.status_code == _UNAUTHENTICATED:
+            content = await _content(answer)
+            if _UNKNOWN_RELAY in content:
+                # Not the agent is unknown, which would end its work.
+                self.failed += 1
+                raise UpstreamRefusedError(_REFUSAL)
+            response = Response(content, answer.status_code)
+        else:
+            response = StreamingResponse(answer.aiter_raw(), answer.status_code)
+        self.passed += 1
+        response.raw_headers = [
+            (name.lower(), value)
+            for name, value in answer.headers.raw
+            if name.lower() not in _NOT_RETURNED
+        ]
+        return response
 
     async def close(self) -> None:
         """Close the connections."""
@@ -224,6 +244,18 @@ class Passing:
             passed.append((CERTIFICATE_HEADER.encode(), quote(pem, safe="").encode()))
             break
         return [*passed, (TOKEN_HEADER.encode(), self._token)]
+
+
+async def _content(answer: httpx.Response) -> bytes:
+    content = b""
+    try:
+        async for chunk in answer.aiter_raw():
+            content += chunk
+            if len(content) > _MAX_REFUSAL_BYTES:
+                raise UpstreamAwayError("The portal's answer is too long. Send again later.")
+    except httpx.HTTPError as error:
+        raise UpstreamAwayError("The portal broke its answer off. Send again later.") from error
+    return content
 
 
 def _transport(tls: ssl.SSLContext | None, max_connections: int) -> httpx.AsyncHTTPTransport:

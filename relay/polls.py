@@ -23,6 +23,8 @@ WAIT_SECONDS = 25.0
 RENEW_SECONDS, _RENEWED_AT_ONCE = 0.3, 2_000
 MAX_RENEW_SECONDS = 2.0
 LEAVE_SECONDS = 60.0
+# That a request names.
+MAX_APPLIANCES = 10_000
 RETRY_SECONDS = 2.0
 
 
@@ -111,17 +113,28 @@ class Polls:
     async def _ask(self) -> None:
         """Wait at the portal until a generation is another one, or an appliance has joined."""
         generations = {name: own.generation for name, own in self._appliances.items()}
-        request = ChangesRequest(generations=generations, wait_seconds=WAIT_SECONDS)
-        asking = asyncio.ensure_future(self._upstream.changes(request))
+        items = list(generations.items())
+        asking = [
+            asyncio.ensure_future(
+                self._upstream.changes(
+                    ChangesRequest(
+                        generations=dict(items[start : start + MAX_APPLIANCES]),
+                        wait_seconds=WAIT_SECONDS,
+                    )
+                )
+            )
+            for start in range(0, len(items), MAX_APPLIANCES)
+        ]
         joining = asyncio.ensure_future(self._has_joined.wait())
         try:
-            await asyncio.wait({asking, joining}, return_when=asyncio.FIRST_COMPLETED)
-            if asking.done():
-                self._wake(asking.result(), generations)
+            await asyncio.wait([*asking, joining], return_when=asyncio.FIRST_COMPLETED)
+            for answer in asking:
+                if answer.done():
+                    self._wake(answer.result(), generations)
         finally:
-            asking.cancel()
-            joining.cancel()
-            await asyncio.gather(asking, joining, return_exceptions=True)
+            for task in (*asking, joining):
+                task.cancel()
+            await asyncio.gather(*asking, joining, return_exceptions=True)
 
     def _wake(self, changed: list[str], asked: dict[str, int]) -> None:
         for appliance_id in changed:

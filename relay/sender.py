@@ -17,6 +17,7 @@ from relay.errors import RelayBusyError, UpstreamAwayError, UpstreamRefusedError
 from relay.spool import Spool
 from relay.upstream import State, Upstream
 
+# The portal answers two requests of a relay at once; the spool's delivery has one of them.
 MAX_IN_FLIGHT = 2
 # Of bodies that wait for their group.
 MAX_WAITING_BYTES = 64 * 2**20
@@ -56,7 +57,7 @@ class Sender:
     @property
     def is_behind(self) -> bool:
         """Whether writes wait because all requests are on their way."""
-        return bool(self._waiting) and len(self._sending) >= MAX_IN_FLIGHT
+        return bool(self._waiting)
 
     async def write(self, write: RelayedWrite) -> RelayedOutcome:
         """Return the outcome of a write.
@@ -84,7 +85,8 @@ class Sender:
 
     def _dispatch(self) -> None:
         self._is_due = False
-        while self._waiting and len(self._sending) < MAX_IN_FLIGHT:
+        allowed = MAX_IN_FLIGHT - bool(self._spool.waiting_bytes)
+        while self._waiting and len(self._sending) < allowed:
             group = self._next_group()
             task = asyncio.create_task(self._send(group))
             self._sending.add(task)

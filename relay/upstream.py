@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import httpx
 import msgspec
+from isal import igzip
 
 from core.network_errors import why_it_failed
 from protocol.relays import (
@@ -26,7 +27,7 @@ from protocol.relays import (
     RelayedWrites,
     RelayReport,
 )
-from relay.errors import UpstreamAwayError, UpstreamRefusedError
+from relay.errors import UpstreamAwayError, UpstreamBusyError, UpstreamRefusedError
 
 T = TypeVar("T")
 
@@ -45,9 +46,14 @@ GROUP_BYTES = 4 * 2**20
 MIN_GROUP_BYTES = 64 * 1024
 _OK, _NO_CONTENT = 200, 204
 _REFUSED = frozenset({401, 403})
-_TOO_LARGE = 413
+_TOO_LARGE, _TOO_MANY = 413, 429
+# Smaller requests fit into a packet without compression.
+_PACKED_FROM_BYTES = 1024
+# Above it, a thread compresses.
+_THREAD_ABOVE_BYTES = 64 * 1024
 _JSON, _MSGPACK = "application/json", "application/msgpack"
 _LATENCY_WEIGHT = 0.2
+_LEVEL = 1
 
 
 class State(StrEnum):
@@ -184,6 +190,8 @@ class Upstream:
         """Note in the state whether the requests of the block were answered."""
         try:
             yield
+        except UpstreamBusyError:
+            raise
         except (UpstreamAwayError, UpstreamRefusedError) as error:
             self._note_failure(error)
             raise
@@ -202,15 +210,25 @@ class Upstream:
 
     async def _samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
         content = msgspec.msgpack.encode(RelayedWrites(writes=list(writes)))
+        size = len(content)
+        is_packed = size >= _PACKED_FROM_BYTES
+        if size > _THREAD_ABOVE_BYTES:
+            content = await asyncio.to_thread(igzip.compress, content, _LEVEL)
+        elif is_packed:
+            content = igzip.compress(content, _LEVEL)
         status, answer = await self._request(
-            "POST", "samples", content=content, accepted=frozenset({_OK, _TOO_LARGE})
+            "POST",
+            "samples",
+            content=content,
+            headers={"Content-Encoding": "gzip"} if is_packed else {},
+            accepted=frozenset({_OK, _TOO_LARGE}),
         )
         if status == _TOO_LARGE:
             if len(writes) == 1:
                 return [RelayedOutcome(status=status, body=answer)]
-            self.group_bytes = max(MIN_GROUP_BYTES, min(self.group_bytes, len(content) // 2))
+            self.group_bytes = max(MIN_GROUP_BYTES, min(self.group_bytes, size // 2))
             log.warning(
-                "the portal, or a proxy before it, refuses requests of %d bytes; sending smaller",
+                "requests of %d bytes are too large for the portal or its proxy; sending smaller",
                 len(content),
             )
             half = len(writes) // 2
@@ -229,6 +247,7 @@ class Upstream:
         *,
         content: bytes | None = None,
         parameters: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
         answer_seconds: float = ANSWER_SECONDS,
         accepted: frozenset[int] = frozenset({_OK, _NO_CONTENT}),
     ) -> tuple[int, bytes]:
@@ -239,7 +258,7 @@ class Upstream:
             content=content,
             params=parameters,
             timeout=timeout,
-            headers={"Content-Type": _MSGPACK if path == "samples" else _JSON},
+            headers={"Content-Type": _MSGPACK if path == "samples" else _JSON, **(headers or {})},
         )
         try:
             try:
@@ -284,7 +303,8 @@ class Upstream:
                 f"The portal at {self.url} refuses this relay's token (status {status}). Create a "
                 "new one there, and set it as the relay's token."
             )
-        return UpstreamAwayError(f"The portal at {self.url} can't answer now (status {status}).")
+        message = f"The portal at {self.url} can't answer now (status {status})."
+        return UpstreamBusyError(message) if status == _TOO_MANY else UpstreamAwayError(message)
 
 
 def why_unreachable(error: httpx.HTTPError) -> str:
