@@ -4,6 +4,7 @@ The portal gets the relay's token, the address of the client, and its client cer
 authenticates the agent itself. What a client sends in these headers or those of proxies is removed.
 """
 
+import logging
 import ssl
 from urllib.parse import quote, urlsplit
 
@@ -32,6 +33,8 @@ from access.jobs.proxying import (
 from protocol.relays import ADDRESS_HEADER, CERTIFICATE_HEADER, TOKEN_HEADER
 from relay.errors import RelayBusyError, UpstreamAwayError, UpstreamRefusedError
 from relay.upstream import CONNECT_SECONDS, IDLE_SECONDS, why_unreachable
+
+log = logging.getLogger(__name__)
 
 # How long a request waits for a connection.
 POOL_SECONDS = 10.0
@@ -140,7 +143,12 @@ class Passing:
         except ClientDisconnect:
             return
         try:
-            await (await self._response(answer))(scope, receive, send)
+            response = await self._response(answer)
+            try:
+                await response(scope, receive, send)
+            except httpx.HTTPError as error:
+                # The server closes the connection, so that the client sees it, too.
+                log.debug("the portal broke its answer off: %s", error)
         finally:
             await answer.aclose()
 

@@ -104,7 +104,7 @@ class Spool:
         Raises:
             SpoolFullError: they don't fit, or the disk can't be written.
         """
-        contents = [encode_frame(_frame(write)) for write in writes]
+        contents = [encode_frame(frame_of(write)) for write in writes]
         size = sum(map(len, contents))
         with self._lock:
             try:
@@ -294,7 +294,8 @@ class Spool:
         self._cursor.damaged_bytes += damage.end - damage.start
 
 
-def _frame(write: RelayedWrite) -> Frame:
+def frame_of(write: RelayedWrite) -> Frame:
+    """Return how a write is stored."""
     return Frame(msgspec.msgpack.encode(write), points=1, time_ns=write.received_at_ns)
 
 

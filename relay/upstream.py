@@ -248,10 +248,10 @@ class Upstream:
         content: bytes | None = None,
         parameters: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        answer_seconds: float = ANSWER_SECONDS,
+        answer_seconds: float | None = None,
         accepted: frozenset[int] = frozenset({_OK, _NO_CONTENT}),
     ) -> tuple[int, bytes]:
-        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=answer_seconds)
+        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=answer_seconds or ANSWER_SECONDS)
         request = self._client.build_request(
             method,
             PREFIX + path,
