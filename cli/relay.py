@@ -163,17 +163,17 @@ async def _first_registry(settings: RelaySettings, registry: Registry) -> None:
     """
     upstream = Upstream(settings.upstream, token=relay_token(settings), tls=upstream_tls(settings))
     reason = ""
-    while True:
-        try:
-            await registry.refresh(upstream, wait_seconds=0)
-        except UpstreamAwayError as error:
-            if error.message != reason:
-                log.warning("waiting for the registry of agents: %s", error.message)
-            reason = error.message
-            await asyncio.sleep(RETRY_SECONDS)
-        else:
-            break
-    await upstream.close()
+    try:
+        while not registry.has_snapshot:
+            try:
+                await registry.refresh(upstream, wait_seconds=0)
+            except UpstreamAwayError as error:
+                if error.message != reason:
+                    log.warning("waiting for the registry of agents: %s", error.message)
+                reason = error.message
+                await asyncio.sleep(RETRY_SECONDS)
+    finally:
+        await upstream.close()
 
 
 def _app(settings: RelaySettings, core: Relay, registry: Registry) -> ASGIApp:

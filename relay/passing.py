@@ -18,6 +18,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus, WebSocketException
 from websockets.typing import Subprotocol
 
+from access.errors import BadRequestError
 from access.jobs.forwarding import while_connected
 from access.jobs.proxying import (
     GOING_AWAY,
@@ -110,6 +111,7 @@ class Passing:
         by requests that come slowly.
 
         Raises:
+            BadRequestError: the request can't be sent as it came.
             UpstreamAwayError: it does not answer.
             UpstreamRefusedError: it does not accept the relay's token.
             RelayBusyError: all connections to it are in use.
@@ -135,6 +137,8 @@ class Passing:
             raise RelayBusyError(
                 "All connections of this relay to the portal are in use. Send again later."
             ) from error
+        except httpx.LocalProtocolError as error:
+            raise BadRequestError(f"The request is not valid HTTP: {error}.") from error
         except httpx.HTTPError as error:
             self.failed += 1
             raise UpstreamAwayError(
@@ -189,7 +193,7 @@ class Passing:
                 return
             await websocket.send_denial_response(
                 Response(
-                    (refusal.body or b"")[:_MAX_REFUSAL_BYTES],
+                    bytes(refusal.body or b"")[:_MAX_REFUSAL_BYTES],
                     refusal.status_code,
                     media_type=refusal.headers.get("Content-Type"),
                 )
@@ -240,7 +244,8 @@ class Passing:
             for name in value.split(b",")
         }
         passed = [
-            (name, value)
+            # Spaces at the end of a value are no part of it, and not accepted where it goes.
+            (name, value.strip())
             for name, value in headers
             if name not in _NOT_PASSED and name not in named
         ]

@@ -28,6 +28,8 @@ log = logging.getLogger(__name__)
 
 SEGMENT_BYTES = 16 * 2**20
 MIN_SEGMENTS = 8
+# For the largest write.
+ROOM_BYTES = 32 * 2**20
 # What one call of `read` reads at most, though all of it may be of appliances that wait.
 SCANNED_BYTES = 16 * 2**20
 
@@ -193,7 +195,7 @@ class Spool:
         """See whether writes could be appended now, and set `problem`."""
         with self._lock:
             try:
-                self._require_room(0)
+                self._require_room(min(ROOM_BYTES, self._max_bytes // 16))
             except (SpoolFullError, OSError) as error:
                 self.problem = str(error)
             else:

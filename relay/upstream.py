@@ -41,7 +41,7 @@ MAX_CONNECTIONS = 16
 # Shorter than proxies and the portal leave connections open.
 IDLE_SECONDS = 30.0
 MAX_ANSWER_BYTES = 64 * 2**20
-FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 10.0
+FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 5.0
 GROUP_BYTES = 4 * 2**20
 MIN_GROUP_BYTES = 64 * 1024
 _OK, _NO_CONTENT = 200, 204
@@ -251,7 +251,9 @@ class Upstream:
         answer_seconds: float | None = None,
         accepted: frozenset[int] = frozenset({_OK, _NO_CONTENT}),
     ) -> tuple[int, bytes]:
-        timeout = httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS, read=answer_seconds or ANSWER_SECONDS)
+        timeout = httpx.Timeout(
+            ANSWER_SECONDS, connect=CONNECT_SECONDS, read=answer_seconds or ANSWER_SECONDS
+        )
         request = self._client.build_request(
             method,
             PREFIX + path,

@@ -157,7 +157,7 @@ def test_nothing_is_dropped_when_whole_requests_fail(
 def test_the_portal_is_tried_rarely_while_it_is_away(center: Center, spool: Spool) -> None:
     spool.append([write_of("a", 1)])
 
-    async def play(drain: Drain, upstream: Upstream) -> list[float]:
+    async def play(drain: Drain, upstream: Upstream) -> list[int]:
         waits = []
         for _ in range(5):
             await drain.step()
@@ -165,7 +165,7 @@ def test_the_portal_is_tried_rarely_while_it_is_away(center: Center, spool: Spoo
             upstream._retry_at = 0.0  # noqa: SLF001 - some seconds later
         return waits
 
-    assert playing(center, spool, play) == [1, 2, 4, 8, 10]
+    assert playing(center, spool, play) == [1, 2, 4, 5, 5]
 
 
 def test_live_writes_and_the_spool_share_the_two_requests_of_a_relay(

@@ -1,4 +1,4 @@
-"""Writes of agents: grouped, answered for themselves, and stored on disk while the portal is away."""
+"""Writes of agents: grouped, answered for themselves, on disk while the portal is away."""
 
 import asyncio
 from collections.abc import Awaitable
