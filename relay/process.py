@@ -27,7 +27,7 @@ from relay.registry import Registry
 from relay.sender import Sender
 from relay.settings import RelaySettings, relay_token, upstream_tls
 from relay.spool import Spool, SpoolLevel
-from relay.upstream import Upstream
+from relay.upstream import State, Upstream
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,8 @@ class Relay:
             age_seconds = self._registry.age_seconds
             age = "never" if age_seconds is None else f"{format_duration(age_seconds)} ago"
             return f"The portal has confirmed the registry of agents {age}."
+        if self.upstream.state is State.REFUSED:
+            return self.upstream.reason
         if not self.upstream.is_up:
             self.spool.check_room()
             return self.spool.problem

@@ -22,6 +22,7 @@ says how. `python -m benchmarks --report` writes the sections of the documents i
 TITLES = {
     "agent_beside_collectd": "Reading a host every second",
     "partition": "A week without the portal",
+    "relay": "A relay without the portal for an hour",
     "ingest": "Ingest through HTTP",
     "exporters": "Metrics of Prometheus and OpenTelemetry",
     "accounts": "Accounts on MariaDB",
