@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import ssl
 import subprocess
 import sys
@@ -371,3 +372,9 @@ def test_the_unit_runs_the_relay(relay: RelayProcess) -> None:
     assert " relay\n" in unit.stdout
     assert f"ReadWritePaths={relay.folder / 'relay'}" in unit.stdout
     assert "EnvironmentFile=/etc/vedette/relay.env" in unit.stdout
+
+
+def test_every_metric_is_documented(running_relay: RelayProcess) -> None:
+    names = {f"vedette_relay_{name.partition('{')[0]}" for name in running_relay.metrics()}
+    document = Path(__file__).parents[2] / "docs" / "relays.md"
+    assert names == set(re.findall(r"\| `(vedette_relay_\w+)` \|", document.read_text("utf-8")))
