@@ -44,6 +44,7 @@ MAX_ANSWER_BYTES = 64 * 2**20
 FIRST_RETRY_SECONDS, LAST_RETRY_SECONDS = 1.0, 5.0
 GROUP_BYTES = 4 * 2**20
 MIN_GROUP_BYTES = 64 * 1024
+QUICK_SECONDS = 1.0
 _OK, _NO_CONTENT = 200, 204
 _REFUSED = frozenset({401, 403})
 _TOO_LARGE, _TOO_MANY = 413, 429
@@ -76,7 +77,7 @@ class Upstream:
     Attributes:
         state: what the last request met; the portal is thought to be up at first.
         reason: why it is not up, a sentence.
-        group_bytes: the largest request of samples that the way to the portal accepts.
+        group_bytes: the largest request of samples that the way to the portal copes with.
         latency_seconds: how long requests of samples take, as a moving average.
     """
 
@@ -93,7 +94,7 @@ class Upstream:
         self.tls = tls
         self.state = State.UP
         self.reason = ""
-        self.group_bytes = GROUP_BYTES
+        self.group_bytes = self._max_group_bytes = GROUP_BYTES
         self.latency_seconds = 0.0
         self._monotonic = monotonic
         self._retry_at = 0.0
@@ -169,16 +170,19 @@ class Upstream:
             UpstreamRefusedError: it does not accept the token.
         """
         began = self._monotonic()
-        with self._noted():
-            try:
-                async with asyncio.timeout(SAMPLES_SECONDS):
-                    outcomes = await self._samples(writes)
-            except TimeoutError as error:
-                raise UpstreamAwayError(
-                    f"The portal at {self.url} took more than {SAMPLES_SECONDS:.0f} s."
-                ) from error
+        size = sum(len(write.body) for write in writes)
+        try:
+            with self._noted():
+                outcomes = await self._timed_samples(writes)
+        except UpstreamAwayError:
+            if self._monotonic() - began >= ANSWER_SECONDS:
+                # Too much for the way, perhaps: smaller requests take less time.
+                self.group_bytes = max(MIN_GROUP_BYTES, min(self.group_bytes, size // 2))
+            raise
         taken = self._monotonic() - began
         self.latency_seconds += _LATENCY_WEIGHT * (taken - self.latency_seconds)
+        if taken < QUICK_SECONDS and 2 * size > self.group_bytes:
+            self.group_bytes = min(2 * self.group_bytes, self._max_group_bytes)
         return outcomes
 
     async def close(self) -> None:
@@ -208,6 +212,15 @@ class Upstream:
         self._retry_at = self._monotonic() + self._backoff_seconds
         self._backoff_seconds = min(2 * self._backoff_seconds, LAST_RETRY_SECONDS)
 
+    async def _timed_samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
+        try:
+            async with asyncio.timeout(SAMPLES_SECONDS):
+                return await self._samples(writes)
+        except TimeoutError as error:
+            raise UpstreamAwayError(
+                f"The portal at {self.url} took more than {SAMPLES_SECONDS:.0f} s."
+            ) from error
+
     async def _samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
         content = msgspec.msgpack.encode(RelayedWrites(writes=list(writes)))
         size = len(content)
@@ -226,7 +239,8 @@ class Upstream:
         if status == _TOO_LARGE:
             if len(writes) == 1:
                 return [RelayedOutcome(status=status, body=answer)]
-            self.group_bytes = max(MIN_GROUP_BYTES, min(self.group_bytes, size // 2))
+            smaller = max(MIN_GROUP_BYTES, min(self.group_bytes, size // 2))
+            self.group_bytes = self._max_group_bytes = smaller
             log.warning(
                 "requests of %d bytes are too large for the portal or its proxy; sending smaller",
                 len(content),

@@ -182,3 +182,24 @@ def test_a_portal_that_is_up_gets_writes_without_the_disk(served: Center, spool:
             return await all_of(*(sender.write(write_of("a", n)) for n in range(3)))
 
     assert asyncio.run(play()) == [204] * 3
+
+
+def test_requests_that_take_too_long_are_smaller_the_next_time(
+    served: Center, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upstream_module, "ANSWER_SECONDS", 0.2)
+    served.bytes_per_second = 400_000.0
+
+    async def play() -> list[int]:
+        async with reaching(served) as upstream:
+            sender = Sender(upstream, spool)
+            sizes = [upstream.group_bytes]
+            await all_of(*(sender.write(write_of("a", n, size=10_000)) for n in range(40)))
+            sizes.append(upstream.group_bytes)
+            served.bytes_per_second = 1e9
+            await upstream.samples([write_of("a", n, size=10_000) for n in range(20)])
+            return [*sizes, upstream.group_bytes]
+
+    first, slow, quick = asyncio.run(play())
+    assert slow < first / 10
+    assert slow < quick <= first
