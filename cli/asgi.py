@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 # Files and connections to databases need descriptors, too.
 RESERVED_DESCRIPTORS = 512
-# Long polls and tunnels are cut after this at shutdown.
+# Long polls and tunnels are cut after this at shutdown, or after drain_seconds if that is more.
 SHUTDOWN_SECONDS = 2
 ACCEPTED_AT_ONCE = 8
 
@@ -98,11 +98,11 @@ def server_config(backend: Backend, *, parts: Collection[ServerPart] = ALL_PARTS
         server_header=False,
         access_log=False,
         log_config=None,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        timeout_graceful_shutdown=max(SHUTDOWN_SECONDS, math.ceil(settings.drain_seconds)),
         timeout_keep_alive=math.ceil(settings.keep_alive_seconds),
         ws="websockets-sansio",
         ws_per_message_deflate=False,
-        http=_protocol(backend, Connections(limits)),
+        http=_protocol(backend, Connections(limits, draining=backend.draining)),
         backlog=ACCEPTED_AT_ONCE,
     )
 

@@ -3,7 +3,8 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from threading import Event
 
 from cli.database import open_database
 from core.db import SessionFactory
@@ -21,12 +22,16 @@ RECENT_FOLDER = "recent-samples"
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The parts that portal, agent API and scheduler share."""
+    """The parts that portal, agent API and scheduler share.
+
+    `draining` is set while the server waits for load balancers to choose others.
+    """
 
     settings: ServerSettings
     sessions: SessionFactory
     store: Store
     sightings: Sightings
+    draining: Event = field(default_factory=Event)
 
 
 @contextmanager

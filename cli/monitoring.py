@@ -19,6 +19,7 @@ from serving.probes import (
     probe_database,
     probe_disk,
     probe_lease,
+    probe_shutdown,
 )
 from serving.readiness import Readiness
 from tenants.permissions import Permission
@@ -42,6 +43,7 @@ def monitoring_app(
     store_file = parse_store_url(settings.resolved_timeseries_url).file
     folders = {settings.data_dir} | ({store_file.parent} if store_file is not None else set())
     required = {
+        "shutdown": lambda: probe_shutdown(backend.draining),
         "database": lambda: probe_database(sessions, now=clock()),
         "store": lambda: probe_store(backend.store),
         "disk": lambda: probe_disk(*folders),

@@ -6,13 +6,11 @@ The composition root: settings become a database, a store, an ASGI app and loops
 import ctypes
 import gc
 import logging
-import socket
 import sys
 from collections.abc import Collection
 from contextlib import ExitStack, suppress
 
 import click
-import uvicorn
 from prometheus_client import disable_created_metrics
 
 from cli.asgi import ALL_PARTS, ServerPart, server_config
@@ -29,6 +27,7 @@ from core.logs import RepeatFilter, configure_logging
 from core.settings import ServerSettings, load_server_settings
 from core.structs import describe_structs
 from scheduler.loops import Scheduler
+from serving.draining import DrainingServer
 from serving.heartbeat import Heartbeat
 from timeseries.store_url import EMBEDDED_SCHEME, parse_store_url
 
@@ -37,7 +36,6 @@ log = logging.getLogger(__name__)
 # How long a thread runs before another one gets the interpreter. With the default of 5 ms, each
 # system call of the event loop may take as long while other threads compute.
 SWITCH_SECONDS = 0.0005
-WAITING_CONNECTIONS = 2_048
 # Any client can make uvicorn log a line for each of its requests. While the database is away, each
 # transaction fails, and tasks that wait for it are skipped.
 REPEATING_LOGGERS = (
@@ -118,20 +116,6 @@ def _require_shared_store(settings: ServerSettings) -> None:
         raise ConfigurationError([problem], source="The configuration")
 
 
-class _Server(uvicorn.Server):
-    """Accepts few connections at a time, so that those of one client don't delay all others.
-
-    asyncio takes the backlog for both: how many it accepts before anything else is served, and how
-    many wait in the kernel.
-    """
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in (listener for server in self.servers for listener in server.sockets):
-            with socket.fromfd(listener.fileno(), listener.family, listener.type) as same:
-                same.listen(WAITING_CONNECTIONS)
-
-
 def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PARTS) -> None:
     """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
     limit_malloc_arenas()
@@ -154,7 +138,10 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
         log.info("serving %s", settings.resolved_public_url)
         heartbeat = Heartbeat(backend.sessions, parts, url=settings.resolved_internal_url)
         with backend.sightings.written_in_background(), heartbeat.beating():
-            _Server(config).run()
+            server = DrainingServer(
+                config, draining=backend.draining, drain_seconds=settings.drain_seconds
+            )
+            server.run()
 
 
 def limit_malloc_arenas() -> None:

@@ -123,6 +123,7 @@ class ServerSettings:
     min_body_bytes_per_second: Annotated[float, Meta(gt=0)] = 1000.0
     write_timeout_seconds: Seconds = 30.0
     keep_alive_seconds: Seconds = 75.0
+    drain_seconds: Annotated[float, Meta(ge=0, le=25)] = 0.0
     requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
     requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
     auth_failures_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0

@@ -2,6 +2,7 @@
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 from cryptography import x509
 from sqlalchemy import select
@@ -42,6 +43,16 @@ def probe_damage(store: Store) -> None:
     notice = damage_notice(store)
     if notice:
         raise UnavailableError(f"The sample store is damaged. {notice} Run: vedette store repair")
+
+
+def probe_shutdown(draining: Event) -> None:
+    """Check that the server is not about to stop.
+
+    Raises:
+        UnavailableError: it is.
+    """
+    if draining.is_set():
+        raise UnavailableError("The server is about to stop.")
 
 
 def probe_disk(*folders: Path) -> None:
