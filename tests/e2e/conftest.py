@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,9 +88,16 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, without a window.
+    """Debian's Chromium, for all tests of this folder."""
+    with headless_chromium() as browser:
+        yield browser
 
-    Playwright keeps an event loop in this thread while it is open, so it closes with this folder.
+
+@contextmanager
+def headless_chromium() -> Iterator[Browser]:
+    """Run Debian's Chromium, without a window, for the length of the block.
+
+    Playwright keeps an event loop in this thread while it is open.
     """
     expect.set_options(timeout=STEP_MS)
     path = require_program("chromium", package="chromium")
