@@ -19,6 +19,7 @@ from cli.database import prepare_data_dir
 from cli.listen_address import check_port
 from cli.server_check import check
 from cli.server_checks import require_startup
+from cli.server_hosts import settings as settings_command
 from cli.server_init import init
 from cli.server_service import unit
 from cli.supervision import stop_with_parent
@@ -64,6 +65,7 @@ def server(context: click.Context) -> None:
 server.add_command(init)
 server.add_command(check)
 server.add_command(unit)
+server.add_command(settings_command)
 
 
 @click.command()

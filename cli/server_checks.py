@@ -19,6 +19,7 @@ from cli.database_checks import Check, check_database, check_operators, check_ri
 from cli.listen_address import check_port
 from cli.locked_packages import check_packages
 from cli.server_health import server_problem
+from cli.server_hosts import check_hosts
 from core.clock import utc_now
 from core.database_checks import MAX_SKEW, Problem
 from core.disk_space import can_write, disk_space
@@ -50,6 +51,7 @@ def all_checks(settings: ServerSettings) -> list[Check]:
         check_rights(settings),
         check_operators(settings),
         check_server_store(settings),
+        check_hosts(settings),
         check_listener(settings),
         check_clock(settings),
         check_mail(settings),
