@@ -19,7 +19,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps wheelhouse
+.PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -27,6 +27,7 @@ help:
 	@echo "make test    install what the tests need and run lint, types and the whole suite"
 	@echo "make checks  lint, types, import contracts, roles and packages, without the suite"
 	@echo "make test-nightly  the tests that take long: all roles, fuzz corpora, roll-outs"
+	@echo "make test-many-hosts  the end-to-end tests on many processes behind nginx, as on several hosts"
 	@echo "make test-failures  a whole site that fails in every way, in half an hour: writes docs/failures.md"
 	@echo "make test-mutants  mutation tests of the core modules: at least 90 % must be caught"
 	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
@@ -59,6 +60,12 @@ collected: $(DEV_STAMP)
 # tests in PYTEST_ARGS does not need the web apps.
 test-nightly: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,@$(MAKE) --no-print-directory test-many-hosts)
+
+# The end-to-end tests, on the many processes of deploy/local in place of one server.
+test-many-hosts: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps)
+	TEST_SHAPE=many $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	    --timeout=900 -m "nightly or not nightly" $(or $(PYTEST_ARGS),tests/e2e)
 
 # Each failure of the table under load. FAILURES_ARGS="--only kill-portal" runs one, --list names all.
 test-failures: $(DEV_STAMP) servers

@@ -1,7 +1,7 @@
 """A whole Vedette for tests: the server as a process of its own, with its database beside it.
 
 Integration and end-to-end tests start it on a free port and in a scratch folder, and talk to it as
-agents, programs and browsers do. With VEDETTE_SHAPE=many in the environment, the server is the many
+agents, programs and browsers do. With TEST_SHAPE=many in the environment, the server is the many
 processes of deploy/local, with their stores: `make test-many-hosts`.
 """
 
@@ -26,7 +26,7 @@ from tests.fixtures.polling import eventually
 from tests.servers import free_port, running
 
 READY_SECONDS = 100
-IS_MANY = os.environ.get("VEDETTE_SHAPE") == "many"
+IS_MANY = os.environ.get("TEST_SHAPE") == "many"
 ALICE, BOB = "alice@acme.example", "bob@acme.example"
 CHARLIE, OLIVIA = "charlie@globex.example", "olivia@vedette.example"
 

@@ -48,7 +48,7 @@ STEP_MS = 30_000
 class Demo:
     """A running `vedette up --demo`, with the inboxes that it sends to.
 
-    With VEDETTE_SHAPE=many, its server is the many processes of deploy/local.
+    With TEST_SHAPE=many, its server is the many processes of deploy/local.
     """
 
     url: str
