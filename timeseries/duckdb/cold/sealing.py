@@ -329,7 +329,8 @@ class Sealing:
         if sizes.get(Resolution.FIVE_MINUTES, 0) > sizes[Resolution.RAW] * MAX_SHARE:
             # Samples answer as fast, and when they have expired hours must do.
             del sizes[Resolution.FIVE_MINUTES]
-            files.pop(Resolution.FIVE_MINUTES).unlink()
+            five_minutes = Resolution.FIVE_MINUTES
+            self.manifest.files.discard(files.pop(five_minutes), segment.path(five_minutes))
         for resolution, file in files.items():
             self.manifest.files.publish(file, segment.path(resolution))
         return [

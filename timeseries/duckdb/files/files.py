@@ -41,8 +41,18 @@ class Files(Protocol):
     def publish(self, new: Path, path: str) -> None:
         """Move a complete file, created before, to its path: whole, durable, or not at all."""
 
+    def discard(self, new: Path, path: str) -> None:
+        """Delete a file that was created and is not worth publishing."""
+
     def replace(self, path: str, content: bytes) -> None:
         """Write a small file that other programs read, in place of the one there, as a whole."""
+
+    def content(self, path: str) -> bytes:
+        """Return what `replace` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
 
     def abandon(self) -> None:
         """Delete what this thread has created and not published."""
@@ -94,6 +104,12 @@ class LocalFiles:
         for folder in list(file.parents)[: len(Path(path).parents)]:
             sync_folder(folder)
 
+    def discard(self, new: Path, path: str) -> None:
+        """Delete it, and folders without any."""
+        self._created.pop(new, None)
+        with self._lock:
+            self._delete(new, path)
+
     def replace(self, path: str, content: bytes) -> None:
         """Replace a small file; a power failure may lose it, and the next start writes it anew."""
         file = self._folder / path
@@ -101,6 +117,10 @@ class LocalFiles:
             file.parent.mkdir(parents=True, exist_ok=True)
             with replacing(file, mode=0o666, is_durable=False) as new:
                 new.write(content)
+
+    def content(self, path: str) -> bytes:
+        """Return what `replace` wrote."""
+        return (self._folder / path).read_bytes()
 
     def abandon(self) -> None:
         """Delete what this thread has created and not published."""
@@ -113,11 +133,13 @@ class LocalFiles:
         """Delete files, and folders without any."""
         with self._lock:
             for path in paths:
-                file = self._folder / path
-                file.unlink(missing_ok=True)
-                with suppress(OSError):  # not empty
-                    for folder in list(file.parents)[: len(Path(path).parents) - 1]:
-                        folder.rmdir()
+                self._delete(self._folder / path, path)
+
+    def _delete(self, file: Path, path: str) -> None:
+        file.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            for folder in list(file.parents)[: len(Path(path).parents) - 1]:
+                folder.rmdir()
 
     def list_paths(self) -> set[str]:
         """Return the paths of all files."""

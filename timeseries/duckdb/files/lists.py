@@ -39,11 +39,12 @@ class Lists:
 
     def changed(self, segments: Iterable[Segment]) -> None:
         """Note that segments were added or removed."""
-        if self._files.is_open:
-            self._changed |= {segment.partition: segment.measurement for segment in segments}
+        self._changed |= {
+            segment.partition: segment.measurement for segment in segments if segment.is_open
+        }
 
-    def gone(self, partitions: Iterable[str]) -> None:
-        """Note that partitions may have no segment any longer."""
+    def may_be_wrong(self, partitions: Iterable[str]) -> None:
+        """Note that the lists of partitions, perhaps without segments, must be written anew."""
         for partition in partitions:
             self._changed.setdefault(partition, "")
 

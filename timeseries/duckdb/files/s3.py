@@ -8,7 +8,7 @@ are cached on disk. Address and credentials are those of the AWS tools: `AWS_ACC
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,20 @@ class S3Files:
         self._sizes[path] = size
         new.unlink()
 
+    def discard(self, new: Path, path: str) -> None:  # noqa: ARG002 - as of local files
+        """Delete the local file."""
+        new.unlink()
+
     def replace(self, path: str, content: bytes) -> None:
         """Upload a small object."""
         with self._reporting("write"):
             obstore.put(self._store, path, content)
+
+    def content(self, path: str) -> bytes:
+        """Return what `replace` wrote."""
+        with self._reporting("read"), suppress(FileNotFoundError):
+            return bytes(obstore.get(self._store, path).bytes())
+        raise FileNotFoundError(path)
 
     def abandon(self) -> None:
         """Delete what was created and not published."""
