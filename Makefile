@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 WEB_APPS := .venv-web-apps
+ENGINES := .venv-engines
 PORT ?= 8000
 DATA ?= var/demo
 # More than the cores: tests of real servers mostly wait.
@@ -19,7 +20,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps wheelhouse
+.PHONY: help demo up test checks collected test-nightly test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -57,7 +58,7 @@ collected: $(DEV_STAMP)
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
 # tests in PYTEST_ARGS does not need the web apps.
-test-nightly: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps)
+test-nightly: $(DEV_STAMP) nightly-servers engines $(if $(PYTEST_ARGS),,web-apps)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
 
 # Each failure of the table under load. FAILURES_ARGS="--only kill-portal" runs one, --list names all.
@@ -140,6 +141,7 @@ lock: $(DEV_STAMP)
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra server --output-file cli/server-requirements.txt pyproject.toml
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra network --extra data --output-file cli/agent-requirements.txt pyproject.toml
 	$(COMPILE) --output-file requirements/web-apps.txt requirements/web-apps.in
+	$(COMPILE) --output-file requirements/engines.txt requirements/engines.in
 
 # JupyterLab and TensorBoard, which tests run as jobs.
 web-apps: $(WEB_APPS)/.installed
@@ -150,5 +152,13 @@ $(WEB_APPS)/.installed: requirements/web-apps.txt | $(DEV_STAMP)
 	$(WEB_APPS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+# Spark and ClickHouse, which tests let read files of samples: 1.5 GB, so only tests that take long do.
+engines: $(ENGINES)/.installed
+
+$(ENGINES)/.installed: requirements/engines.txt | $(DEV_STAMP)
+	$(BIN)/python -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(WEB_APPS) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(WEB_APPS) $(ENGINES) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

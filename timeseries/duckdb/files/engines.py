@@ -82,8 +82,9 @@ SET VARIABLE {table.name}_files = (
     WHERE resolution = '{table.resolution}');
 CREATE OR REPLACE TEMP VIEW {table.name} AS
 SELECT make_timestamp_ns({quoted(TIME_COLUMN)}) AS sampled_at, *
-FROM read_parquet(getvariable('{table.name}_files'), union_by_name = true, hive_partitioning = true);
-"""
+FROM read_parquet(getvariable('{table.name}_files'),
+    union_by_name = true, hive_partitioning = true);
+"""  # noqa: S608 - own identifiers and quoted texts only
 
 
 def _spark(table: OpenTable) -> str:
@@ -95,23 +96,25 @@ CREATE OR REPLACE TEMPORARY VIEW {table.name} AS
 SELECT timestamp_micros({_backticks(TIME_COLUMN)} DIV 1000) AS sampled_at, *
 FROM parquet.{_backticks(_hadoop(table.folder))}
 WHERE _metadata.file_name IN (SELECT file FROM {table.name}_list);
-"""
+"""  # noqa: S608 - own identifiers and quoted texts only
 
 
 def _trino(table: OpenTable) -> str:
     columns = _columns(table, Engine.TRINO, quote=quoted)
     names = ", ".join(map(quoted, table.columns))
     return f"""\
+USE hive.vedette;
 CREATE TABLE {table.name}_list (path VARCHAR, file VARCHAR, resolution VARCHAR)
 WITH (format = 'JSON', external_location = {_text(table.files_list.rpartition("/")[0] + "/")});
 CREATE TABLE {table.name}_parquet ({columns}, day VARCHAR)
-WITH (format = 'PARQUET', external_location = {_text(f"{table.folder}/")}, partitioned_by = ARRAY['day']);
-CALL system.sync_partition_metadata(CURRENT_SCHEMA, '{table.name}_parquet', 'FULL');
+WITH (format = 'PARQUET', partitioned_by = ARRAY['day'],
+      external_location = {_text(f"{table.folder}/")});
+CALL system.sync_partition_metadata('vedette', '{table.name}_parquet', 'FULL');
 CREATE OR REPLACE VIEW {table.name} AS
 SELECT from_unixtime_nanos({quoted(TIME_COLUMN)}) AS sampled_at, {names}, day
 FROM {table.name}_parquet
 WHERE "$path" IN (SELECT concat({_text(f"{table.place}/")}, path) FROM {table.name}_list);
-"""
+"""  # noqa: S608 - own identifiers and quoted texts only
 
 
 def _clickhouse(table: OpenTable) -> str:
@@ -126,7 +129,7 @@ CREATE OR REPLACE VIEW {table.name} AS
 SELECT fromUnixTimestamp64Nano(assumeNotNull({_backticks(TIME_COLUMN)}), 'UTC') AS sampled_at, *
 FROM {data}, 'Parquet', {_text(columns)})
 WHERE _file IN (SELECT file FROM {files}, 'JSONEachRow', 'file String'));
-"""
+"""  # noqa: S608 - own identifiers and quoted texts only
 
 
 def _columns(table: OpenTable, engine: Engine, *, quote: Callable[[str], str]) -> str:

@@ -232,7 +232,9 @@ class Manifest:
             strays = paths - listed
             if self.files.is_open:
                 # Lists may have them, and are written first.
-                self.lists.may_be_wrong({partition_of(path) for path in strays if is_open_path(path)})
+                self.lists.may_be_wrong(
+                    {partition_of(path) for path in strays if is_open_path(path)}
+                )
                 self._garbage.append((0, time.monotonic(), sorted(strays)))
             else:
                 self.files.delete(sorted(strays))
