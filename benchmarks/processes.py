@@ -289,6 +289,7 @@ async def _polled(
     jobs: Mapping[str, servers.Member],
 ) -> Figures:
     await polls.start()
+    await asyncio.sleep(plan.settle_seconds)
     before = current.usages()
     began = time.monotonic()
     await asyncio.sleep(plan.poll_seconds)
