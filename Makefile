@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV ?= .venv
 WEB_APPS := .venv-web-apps
+ENGINES := .venv-engines
 PORT ?= 8000
 DATA ?= var/demo
 # More than the cores: tests of real servers mostly wait.
@@ -17,9 +18,9 @@ BIN := $(VENV)/bin
 # A stamp a kind of install: made anew when what it installs from has changed.
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
-PACKAGES := core timeseries protocol tenants alerting jobqueue plugins collector dash_app portal access scheduler serving vedette cli
+PACKAGES := core timeseries protocol tenants datasets alerting backup jobqueue logs plugins collector dash_app portal access relay scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps wheelhouse
+.PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -27,6 +28,7 @@ help:
 	@echo "make test    install what the tests need and run lint, types and the whole suite"
 	@echo "make checks  lint, types, import contracts, roles and packages, without the suite"
 	@echo "make test-nightly  the tests that take long: all roles, fuzz corpora, roll-outs"
+	@echo "make test-many-hosts  the end-to-end tests on many processes behind nginx, as on several hosts"
 	@echo "make test-failures  a whole site that fails in every way, in half an hour: writes docs/failures.md"
 	@echo "make test-mutants  mutation tests of the core modules: at least 90 % must be caught"
 	@echo "make bench   measure agent, gateway and store beside their peers, in half an hour at least: JSON, kept in var/bench"
@@ -57,8 +59,14 @@ collected: $(DEV_STAMP)
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
 # tests in PYTEST_ARGS does not need the web apps.
-test-nightly: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps)
+test-nightly: $(DEV_STAMP) nightly-servers engines $(if $(PYTEST_ARGS),,web-apps)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
+	$(if $(PYTEST_ARGS),,@$(MAKE) --no-print-directory test-many-hosts)
+
+# The end-to-end tests, on the many processes of deploy/local in place of one server.
+test-many-hosts: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps)
+	TEST_SHAPE=many $(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	    --timeout=900 -m "nightly or not nightly" $(or $(PYTEST_ARGS),tests/e2e)
 
 # Each failure of the table under load. FAILURES_ARGS="--only kill-portal" runs one, --list names all.
 test-failures: $(DEV_STAMP) servers
@@ -140,6 +148,7 @@ lock: $(DEV_STAMP)
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra server --output-file cli/server-requirements.txt pyproject.toml
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra network --extra data --output-file cli/agent-requirements.txt pyproject.toml
 	$(COMPILE) --output-file requirements/web-apps.txt requirements/web-apps.in
+	$(COMPILE) --output-file requirements/engines.txt requirements/engines.in
 
 # JupyterLab and TensorBoard, which tests run as jobs.
 web-apps: $(WEB_APPS)/.installed
@@ -150,5 +159,13 @@ $(WEB_APPS)/.installed: requirements/web-apps.txt | $(DEV_STAMP)
 	$(WEB_APPS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+# Spark and ClickHouse, which tests let read files of samples: 1.5 GB, so only tests that take long do.
+engines: $(ENGINES)/.installed
+
+$(ENGINES)/.installed: requirements/engines.txt | $(DEV_STAMP)
+	$(BIN)/python -m venv --clear $(ENGINES)
+	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(WEB_APPS) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(WEB_APPS) $(ENGINES) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

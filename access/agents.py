@@ -11,11 +11,13 @@ import msgspec
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
+from access.access_points import AccessPointLists
 from access.database import Database, agent_actor
 from access.errors import BadRequestError
 from access.identity.agent_registry import Agent
-from access.identity.auth import Authenticator
+from access.identity.auth import Authenticator, require_relayed
 from access.ingest.body import decode_struct, read_body, read_plain_body
 from access.longpoll import INTERVAL_SECONDS, ChangeWatch, disconnected
 from core.clock import Clock, from_ns
@@ -72,9 +74,11 @@ class AgentEndpoints:
         certificate_replaces_secret: bool,
         max_log_bytes: int,
         line_rates: LineRates,
+        access_points: AccessPointLists,
         clock: Clock,
     ) -> None:
         self._issuer = issuer
+        self._access_points = access_points
         self._max_log_bytes = max_log_bytes
         self._line_rates = line_rates
         self._box = box
@@ -102,7 +106,7 @@ class AgentEndpoints:
         body = decode_struct(packed, EnrollRequest)
         with failures.counted(request.scope):
             appliance, secret, issued = await self._database.run(
-                lambda session: _enroll(session, self._issuer, body, now=now),
+                lambda session: _enroll(session, self._issuer, body, request.scope, now=now),
                 actor=agent_actor(request, body.name),
             )
         reply = EnrollReply(
@@ -140,7 +144,10 @@ class AgentEndpoints:
         order = await self._database.run(
             lambda session: _record(session, agent.appliance_id, beat, now=self._clock())
         )
-        return Response(status_code=204) if order is None else _json(HeartbeatReply(update=order))
+        points = await self._access_points.news_for(agent.tenant_id, beat.access_points_revision)
+        if order is None and points is None:
+            return Response(status_code=204)
+        return _json(HeartbeatReply(update=order, access_points=points))
 
     async def desired(self, request: Request) -> Response:
         """Return the desired state once its generation differs from the agent's, else 204.
@@ -149,7 +156,7 @@ class AgentEndpoints:
         """
         agent = await self._authenticator.agent(request)
         generation = _integer(request, "generation", default=-1)
-        wait_seconds = _wait_seconds(request)
+        wait_seconds = wait_seconds_of(request)
         if generation >= 0 and wait_seconds >= INTERVAL_SECONDS:
             if not await self._watch.wait(
                 agent.appliance_id,
@@ -278,6 +285,7 @@ def _record(
         gpu_processes=beat.gpu_processes,
         instance_id=beat.instance_id[:ID_LENGTH],
         can_update=beat.can_update,
+        access_point=beat.access_point,
         now=now,
     )
     if update_id is None:
@@ -286,7 +294,7 @@ def _record(
 
 
 def _enroll(
-    session: Session, issuer: Issuer, body: EnrollRequest, *, now: datetime
+    session: Session, issuer: Issuer, body: EnrollRequest, scope: Scope, *, now: datetime
 ) -> tuple[Appliance, str, Issued | None]:
     """Enroll and sign in one transaction: an invalid signing request uses up no token."""
     appliance, secret = enroll_appliance(
@@ -299,6 +307,7 @@ def _enroll(
         labels=body.labels,
         now=now,
     )
+    require_relayed(scope, appliance.tenant_id)
     if not body.csr:
         return appliance, secret, None
     return appliance, secret, issue_certificate(session, issuer, appliance, csr=body.csr, now=now)
@@ -318,7 +327,8 @@ def _integer(request: Request, name: str, *, default: int) -> int:
     return int(text)
 
 
-def _wait_seconds(request: Request) -> float:
+def wait_seconds_of(request: Request) -> float:
+    """Return how long a request may wait, at most `MAX_WAIT_SECONDS`."""
     text = request.query_params.get("wait_seconds", "0")
     try:
         seconds = float(text)

@@ -15,10 +15,11 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
+from access.access_points import AccessPointLists
 from access.agents import AgentEndpoints
 from access.database import Database
 from access.datasets import AgentDatasets, PartTransfers
-from access.errors import HANDLERS, error_response, on_bug
+from access.errors import HANDLERS, error_response, on_bug, on_vedette_error
 from access.identity.auth import Authenticator, AuthFailureLimiter
 from access.ingest.collectd import CollectdEndpoint
 from access.ingest.gateway import Gateway
@@ -36,17 +37,25 @@ from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
 from access.probes import probe_database, probe_store, probe_writing
+from access.relays.admission import admit_relay, has_relay_token
+from access.relays.endpoints import RelayEndpoints
+from access.relays.snapshots import Snapshots
+from access.relays.writes import RelayedWriteStore
 from access.results import ResultEndpoints
 from access.transfer import TransferEndpoints
 from core.advertised_ca import advertised_ca
+from core.changes import Topic
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
+from core.errors import VedetteError
 from core.quantities import format_duration
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, secret_key
+from core.shared_limits import SharedLimits
 from datasets.parts import PartStore
 from jobqueue.images.tokens import RegistryTokens
 from logs.ingest import LineRates
+from protocol.relays import PREFIX as RELAY_PREFIX
 from protocol.tunnel import TUNNEL_PATH
 from tenants.pki.certificates import Issuer
 from timeseries.store import Store, damage_notice
@@ -55,7 +64,8 @@ from timeseries.store_url import parse_store_url
 HEALTH_SECONDS = 1.0
 PEM_TYPE = "application/pem-certificate-chain"
 WRITE_PATH = "/api/v2/write"
-_PREFIXES = ("/api/v2/", "/agent/v1/")
+_PREFIXES = ("/api/v2/", "/agent/v1/", RELAY_PREFIX)
+_REFUSED = 1008  # policy violation, RFC 6455
 _PATHS = frozenset(
     {
         "/health",
@@ -71,22 +81,32 @@ _PATHS = frozenset(
 
 
 def create_access_app(
-    *, settings: ServerSettings, sessions: SessionFactory, store: Store, clock: Clock = utc_now
+    *,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    clock: Clock = utc_now,
+    limits: SharedLimits | None = None,
 ) -> Starlette:
     """Return the application. It needs no lifespan.
 
     `state.watch` counts its long polls, `state.tunnels` leads to appliances, and
     `state.forwarder` to other processes of the portal.
     """
+    limits = limits or SharedLimits()
     database = Database(sessions, clock=clock)
     authenticator = Authenticator(
         database,
         clock=clock,
         proxy_secret=settings.proxy_secret,
         needs_certificate=settings.require_client_certificate,
-        failures=AuthFailureLimiter(settings.auth_failures_per_second_per_address),
+        failures=AuthFailureLimiter(
+            limits.rate(
+                "authentication failures by address", settings.auth_failures_per_second_per_address
+            )
+        ),
     )
-    watch = ChangeWatch(generation_reader(database))
+    watch = ChangeWatch(generation_reader(database), database.changes, Topic.DESIRED)
     quotas = QuotaCache(database, clock=clock)
     gateway = Gateway(
         store,
@@ -96,6 +116,7 @@ def create_access_app(
         late_notes=LateNotes(database, clock=clock),
         job_tags=JobTags(database, clock=clock),
         rejections=RejectionNotes(database, clock=clock),
+        points=limits.rate("points by tenant", settings.max_points_per_second_per_tenant),
     )
     max_bytes = settings.max_body_bytes
     receiver = Receiver(gateway, Hosts(database, clock=clock))
@@ -120,12 +141,27 @@ def create_access_app(
         certificate_replaces_secret=settings.require_client_certificate,
         max_log_bytes=settings.max_log_bytes_per_job,
         line_rates=LineRates(
-            per_appliance=settings.max_log_bytes_per_second_per_appliance,
-            per_tenant=settings.max_log_bytes_per_second_per_tenant,
+            of_appliance=limits.rate(
+                "log bytes by appliance", settings.max_log_bytes_per_second_per_appliance
+            ),
+            of_tenant=limits.rate(
+                "log bytes by tenant", settings.max_log_bytes_per_second_per_tenant
+            ),
         ),
+        access_points=AccessPointLists(database, public_url=settings.resolved_public_url),
         clock=clock,
     )
     results = ResultEndpoints(authenticator, database, box=SecretBox.of(settings), clock=clock)
+    relays = RelayEndpoints(
+        authenticator,
+        database,
+        watch,
+        snapshots=Snapshots(
+            database, needs_certificate=settings.require_client_certificate, clock=clock
+        ),
+        store=RelayedWriteStore(authenticator, gateway, max_body_bytes=max_bytes),
+        clock=clock,
+    )
     # In the order of their frequency: the router tries one after the other.
     routes = [
         Route(WRITE_PATH, influx.write_v2, methods=["POST"]),
@@ -150,6 +186,10 @@ def create_access_app(
         Route("/agent/v1/certificate", agents.certificate, methods=["POST"]),
         Route("/agent/v1/enroll", agents.enroll, methods=["POST"]),
         Route("/agent/v1/authority", public.authority, methods=["GET"]),
+        Route("/relay/v1/samples", relays.samples, methods=["POST"]),
+        Route("/relay/v1/changes", relays.changes, methods=["POST"]),
+        Route("/relay/v1/registry", relays.registry, methods=["GET"]),
+        Route("/relay/v1/report", relays.report, methods=["POST"]),
         Route(REMOTE_WRITE_PATH, remote_write.write, methods=["POST"]),
         Route(METRICS_PATH, otlp.write, methods=["POST"]),
         Route("/collectd", collectd.write, methods=["POST"]),
@@ -160,7 +200,7 @@ def create_access_app(
         Route("/ready", public.ready, methods=["GET"]),
         WebSocketRoute(TUNNEL_PATH, tunnels.serve),
     ]
-    app = _AgentAPI(routes, influx)
+    app = _AgentAPI(routes, influx, authenticator)
     app.state.watch = watch
     app.state.tunnels = tunnels
     app.state.forwarder = forwarder
@@ -173,12 +213,21 @@ class _AgentAPI(Starlette):
     See docs/decisions/0007-agent-api.md.
     """
 
-    def __init__(self, routes: Sequence[BaseRoute], influx: InfluxEndpoints) -> None:
+    def __init__(
+        self, routes: Sequence[BaseRoute], influx: InfluxEndpoints, authenticator: Authenticator
+    ) -> None:
         super().__init__(routes=routes, exception_handlers=HANDLERS)
         self._influx = influx
+        self._authenticator = authenticator
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request, which a relay may have passed on."""
+        if has_relay_token(scope):
+            try:
+                await admit_relay(scope, self._authenticator)
+            except VedetteError as error:
+                await _refuse(error, scope, receive, send)
+                return
         is_write = scope.get("path") == WRITE_PATH and scope.get("method") == "POST"
         if not is_write:
             await super().__call__(scope, receive, send)
@@ -193,6 +242,14 @@ class _AgentAPI(Starlette):
                 await response(scope, receive, send)
                 raise
         await response(scope, receive, send)
+
+
+async def _refuse(error: VedetteError, scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": _REFUSED, "reason": error.message[:100]})
+        return
+    response = await on_vedette_error(Request(scope, receive), error)
+    await response(scope, receive, send)
 
 
 def is_for_agents(path: str) -> bool:

@@ -7,8 +7,9 @@ from anyio import CapacityLimiter, to_thread
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection, Request
 
+from core.changes import ChangeBus
 from core.clock import Clock, utc_now
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, changes_of, transaction
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting, set_actor
 from tenants.principals import Principal
@@ -29,6 +30,11 @@ class Database:
         self._sessions = acting(sessions, AGENTS, clock=clock)
         self._clock = clock
         self._limiter = CapacityLimiter(MAX_THREADS)
+
+    @property
+    def changes(self) -> ChangeBus:
+        """Tells of what is changed."""
+        return changes_of(self._sessions)
 
     async def run(self, work: Callable[[Session], T], *, actor: Actor | None = None) -> T:
         """Run `work` in a transaction and return its result; `actor` goes to the audit log."""

@@ -1,14 +1,20 @@
 """Waiting for changes: agents for their desired state, followers for their job.
 
-One task reads the versions of all awaited objects in one query each round and wakes the waiters
-whose version changed. A waiter is a future, so ten thousand of them need no threads; the task ends
-with the last one.
+One task reads the versions of awaited objects, many in one query, and wakes the waiters whose
+version changed. A waiter is a future, so ten thousand of them need no threads; the task ends with
+the last one.
+
+It reads what the bus of changes tells, at once, and what waiters begin to wait for. The rest is
+polled, in case a change is told to nobody: several times a second, or, while the changes of all
+processes arrive, over `SWEEP_SECONDS`, some objects at a time.
 """
 
 import asyncio
 import logging
+import math
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +23,19 @@ from sqlalchemy.orm import Session
 from starlette.requests import Request
 
 from access.database import Database
+from core.changes import ANY, ChangeBus, Topic
 from core.errors import DatabaseUnavailableError
 from tenants.models import Appliance
 
 logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS = 0.3
+# In this time, all objects are polled while changes are told.
+SWEEP_SECONDS = 10.0
+# Between two reads of changes that are told: a thousand of them need no thousand queries.
+PAUSE_SECONDS = 0.015
+# Reads of changes take this part of the time at most.
+_READ_SHARE = 0.25
 # Up to this many appliances are listed in the query; above it, all are read.
 _MAX_NAMED = 500
 
@@ -31,18 +44,42 @@ ReadVersions = Callable[[Collection[str]], Awaitable[Mapping[str, Hashable]]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
+    """Waits for an object; `woken` and `changed` may be those of others, too."""
+
     version: Hashable
     woken: asyncio.Future[None]
+    changed: list[str]
 
 
 class ChangeWatch:
-    """Waits for changes of objects' versions. For the tasks of one event loop."""
+    """Waits for changes of objects' versions. For the tasks of one event loop.
 
-    def __init__(self, read: ReadVersions, *, interval_seconds: float = INTERVAL_SECONDS) -> None:
+    Args:
+        read: returns the versions of objects by ID.
+        bus: tells of changes.
+        topic: of these objects.
+        interval_seconds: of polling, while the bus does not tell the changes of all processes.
+    """
+
+    def __init__(
+        self,
+        read: ReadVersions,
+        bus: ChangeBus,
+        topic: Topic,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+    ) -> None:
         self._read = read
+        self._bus = bus
         self._interval_seconds = interval_seconds
         self._waiters: defaultdict[str, set[_Waiter]] = defaultdict(set)
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rescheduled = asyncio.Event()
+        # What to read, and when.
+        self._named = set[str]()
+        self._named_at = math.inf
+        bus.listen(topic, self._hear)
 
     @property
     def waiting(self) -> int:
@@ -61,36 +98,115 @@ class ChangeWatch:
 
         `disconnected` ends the wait when it is done.
         """
-        waiter = _Waiter(version, asyncio.get_running_loop().create_future())
-        self._waiters[ident].add(waiter)
+        versions = {ident: version}
+        return bool(
+            await self.wait_any(
+                versions, timeout_seconds=timeout_seconds, disconnected=disconnected
+            )
+        )
+
+    async def wait_any(
+        self,
+        versions: Mapping[str, Hashable],
+        *,
+        timeout_seconds: float,
+        disconnected: Awaitable[object] | None = None,
+    ) -> list[str]:
+        """Wait until any of several objects has another version; return those that have.
+
+        `disconnected` ends the wait when it is done.
+        """
+        self._loop = asyncio.get_running_loop()
+        woken = self._loop.create_future()
+        changed: list[str] = []
+        waiters = [(ident, _Waiter(version, woken, changed)) for ident, version in versions.items()]
+        for ident, waiter in waiters:
+            self._waiters[ident].add(waiter)
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._poll())
-        ends: set[asyncio.Future[Any]] = {waiter.woken}
+            self._named, self._named_at, self._rescheduled = set(), math.inf, asyncio.Event()
+            self._task = asyncio.create_task(self._watch())
+        if self._bus.is_complete:
+            # A change since the caller has read the versions was told before it waited.
+            self._name(versions, self._interval_seconds / 2)
+        ends: set[asyncio.Future[Any]] = {woken}
         if disconnected is not None:
             ends.add(asyncio.ensure_future(disconnected))
         try:
             await asyncio.wait(ends, timeout=timeout_seconds, return_when=asyncio.FIRST_COMPLETED)
-            return waiter.woken.done()
+            return list(dict.fromkeys(changed))
         finally:
             for end in ends:
                 end.cancel()
-            self._forget(ident, waiter)
+            for ident, waiter in waiters:
+                self._forget(ident, waiter)
 
-    async def _poll(self) -> None:
+    def _hear(self, idents: Collection[str]) -> None:
+        """Note changes of objects that somebody waits for; called by any thread."""
+        awaited = [ident for ident in idents if ident in self._waiters or ident == ANY]
+        if awaited and self._loop is not None:
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._name, awaited, 0.0)
+
+    def _name(self, idents: Collection[str], within_seconds: float) -> None:
+        """Let objects be read soon."""
+        self._named.update(idents)
+        at = asyncio.get_running_loop().time() + within_seconds
+        if at < self._named_at:
+            self._named_at = at
+            self._rescheduled.set()
+
+    async def _watch(self) -> None:
+        now = asyncio.get_running_loop().time
+        poll_at = now() + self._poll_seconds() if self._bus.is_complete else now()
+        sweep: list[str] = []
         while self._waiters:
-            try:
-                self._wake(await self._read(list(self._waiters)))
-            except DatabaseUnavailableError as error:
-                # Retried in the next round; the waiters themselves meet the error when they end.
-                logger.debug("can't read the versions: %s", error)
-            await asyncio.sleep(self._interval_seconds)
+            idle_seconds = min(self._named_at, poll_at) - now()
+            if idle_seconds > 0:
+                self._rescheduled.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._rescheduled.wait(), idle_seconds)
+                continue
+            began = now()
+            idents, self._named, self._named_at = self._named, set(), math.inf
+            is_poll = began >= poll_at
+            if ANY in idents or (is_poll and not self._bus.is_complete):
+                idents, sweep = set(self._waiters), []
+                poll_at = began + self._poll_seconds()
+            elif is_poll:
+                sweep = sweep or list(self._waiters)
+                idents.update(sweep[:_MAX_NAMED])
+                sweep = sweep[_MAX_NAMED:]
+                poll_at = began + self._poll_seconds()
+            await self._check([ident for ident in idents if ident in self._waiters])
+            # Polls are rare enough.
+            pause = 0.0 if is_poll else (now() - began) / _READ_SHARE
+            await asyncio.sleep(min(max(PAUSE_SECONDS, pause), self._interval_seconds))
 
-    def _wake(self, versions: Mapping[str, Hashable]) -> None:
-        for ident, waiters in self._waiters.items():
+    def _poll_seconds(self) -> float:
+        """Return the time until the next objects are polled."""
+        if not self._bus.is_complete:
+            return self._interval_seconds
+        return SWEEP_SECONDS / max(1, math.ceil(len(self._waiters) / _MAX_NAMED))
+
+    async def _check(self, idents: Collection[str]) -> None:
+        """Read versions, and wake the waiters for whom they are others."""
+        if not idents:
+            return
+        try:
+            versions = await self._read(idents)
+        except DatabaseUnavailableError as error:
+            # The waiters themselves meet the error when they end.
+            logger.debug("can't read the versions: %s", error)
+            self._name(idents, self._interval_seconds)
+            return
+        for ident in idents:
             # A deleted object has no version: its waiters go on and don't find it.
             current = versions.get(ident)
-            for waiter in waiters:
-                if waiter.version != current and not waiter.woken.done():
+            for waiter in self._waiters.get(ident, ()):
+                if waiter.version == current:
+                    continue
+                waiter.changed.append(ident)
+                if not waiter.woken.done():
                     waiter.woken.set_result(None)
 
     def _forget(self, ident: str, waiter: _Waiter) -> None:
@@ -98,6 +214,8 @@ class ChangeWatch:
         waiters.discard(waiter)
         if not waiters:
             del self._waiters[ident]
+        if not self._waiters:
+            self._rescheduled.set()  # the task ends
 
 
 def generation_reader(database: Database) -> ReadVersions:

@@ -11,7 +11,7 @@ from access.ingest.body import decode_struct, read_body
 from core.clock import Clock
 from core.errors import UnavailableError
 from core.secretbox import SecretBox
-from datasets.buckets import Bucket, bucket_of, results_bucket
+from datasets.buckets import BUCKET_GONE, Bucket, bucket_of
 from jobqueue.results.announcements import (
     Announced,
     record_results,
@@ -85,17 +85,13 @@ class ResultEndpoints:
 
         def find(session: Session) -> tuple[bool, Bucket | None]:
             part = result_part(session, agent.appliance_id, attempt_id, sha256)
-            bucket = results_bucket(session, agent.tenant_id, self._box)
-            return part.is_in_bucket, bucket
+            return part.is_in_bucket, bucket_of(session, part.connection_id, self._box)
 
         is_in_bucket, bucket = await self._database.run(find)
         if not is_in_bucket:
             return _json(PartSource(url=f"{_PARTS_PATH}/{sha256}"))
         if bucket is None:
-            raise UnavailableError(
-                "The file is in a bucket that the tenant no longer uses for results. Choose its "
-                "connection in the data settings again."
-            )
+            raise UnavailableError(BUCKET_GONE)
         return _json(PartSource(url=bucket.get_url(sha256)))
 
 

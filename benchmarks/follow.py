@@ -9,6 +9,7 @@ browser are not part of it. Senders and followers share the machine with the ser
 import asyncio
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -68,7 +69,10 @@ class _Lines(msgspec.Struct):
 
 @dataclass
 class Run:
-    """The attempts by job, each with its appliance, and what followers received."""
+    """The attempts by job, each with its appliance, and what followers received.
+
+    `agent_port` is that of the process to which agents send.
+    """
 
     deployment: Deployment
     plan: Plan
@@ -76,6 +80,16 @@ class Run:
     attempts: dict[str, tuple[str, Member]]
     delays_seconds: list[float] = field(default_factory=list)
     received: dict[str, list[int]] = field(default_factory=dict)
+    agent_port: int = 0
+
+    @property
+    def lost_or_repeated(self) -> int:
+        """The number of lines that a follower did not receive once."""
+        wanted = set(range(self.plan.lines))
+        return sum(
+            len(wanted ^ set(numbers)) + len(numbers) - len(set(numbers))
+            for numbers in self.received.values()
+        )
 
 
 def measure(plan: Plan, folder: Path) -> Outcome:
@@ -95,34 +109,31 @@ def measure(plan: Plan, folder: Path) -> Outcome:
 
 
 def _followed(folder: Path, plan: Plan, jobs: int) -> Figures:
-    run = _start(make_deployment(folder), plan, jobs)
+    run = start_jobs(make_deployment(folder), plan, jobs)
     with serving(run.deployment) as process, watched(process.pid) as readings:
         driver_seconds = cpu_seconds(os.getpid())
-        asyncio.run(_write_and_follow(run))
+        asyncio.run(write_and_follow(run))
         driver_seconds = cpu_seconds(os.getpid()) - driver_seconds
-    wanted = set(range(plan.lines))
-    wrong = sum(
-        len(wanted ^ set(numbers)) + len(numbers) - len(set(numbers))
-        for numbers in run.received.values()
-    )
     seconds = readings[-1].at_seconds - readings[0].at_seconds
     return {
         "lines": plan.lines * jobs,
-        "lines_lost_or_repeated": wrong,
+        "lines_lost_or_repeated": run.lost_or_repeated,
         **milliseconds_of(run.delays_seconds, name="delay_milliseconds"),
         **server_figures(readings),
         "driver_cpu_percent_of_a_core": rounded(100 * driver_seconds / seconds),
     }
 
 
-def _start(deployment: Deployment, plan: Plan, jobs: int) -> Run:
-    """Add running jobs, and an API token that may read all."""
-    members = enroll_fleet(deployment, -(-jobs // JOBS_OF_AN_APPLIANCE))
+def start_jobs(
+    deployment: Deployment, plan: Plan, jobs: int, *, members: Sequence[Member] = ()
+) -> Run:
+    """Add running jobs, and an API token that may read all; enroll appliances unless given."""
+    members = members or enroll_fleet(deployment, -(-jobs // JOBS_OF_AN_APPLIANCE))
     now = utc_now()
     with writing(deployment) as session:
         olivia = session.scalars(select(User).where(User.email == OLIVIA)).unique().one()
         _token, secret = create_api_token(session, Scope.of(olivia), name="bench", now=now)
-        run = Run(deployment, plan, secret, {})
+        run = Run(deployment, plan, secret, {}, agent_port=deployment.port)
         for number in range(jobs):
             member = members[number // JOBS_OF_AN_APPLIANCE]
             job = running_job(member.tenant_id, member.appliance_id, now=now, name=f"job-{number}")
@@ -133,7 +144,8 @@ def _start(deployment: Deployment, plan: Plan, jobs: int) -> Run:
     return run
 
 
-async def _write_and_follow(run: Run) -> None:
+async def write_and_follow(run: Run) -> None:
+    """Write all lines, and follow them to the last one."""
     followers = [asyncio.create_task(_follow(run, job_id)) for job_id in run.attempts]
     by_appliance: dict[str, list[str]] = {}
     for attempt_id, member in run.attempts.values():
@@ -150,7 +162,7 @@ async def _write_and_follow(run: Run) -> None:
 async def _write(run: Run, attempt_ids: list[str], secret: str) -> None:
     """Write lines of an appliance's jobs at their times, and send what is new as its agent does."""
     plan, headers = run.plan, f"Authorization: Bearer {secret}\r\n"
-    connection = Connection(run.deployment.port)
+    connection = Connection(run.agent_port)
     began, number = time.time(), 0
     offsets = dict.fromkeys(attempt_ids, 0)
     while number < plan.lines:

@@ -35,7 +35,8 @@ def list_appliances(state: str | None, label: str | None, search: str | None) ->
         click.echo("No appliances yet. Create an enrollment token with: vedette appliance token")
     for item in page["items"]:
         gpus = item["gpu_count"]
-        click.echo(f"{item['id']}  {item['status']:<11}  {gpus:>2} GPUs  {item['name']}")
+        via = f"  via {item['access_point']}" if item["access_point"] else ""
+        click.echo(f"{item['id']}  {item['status']:<11}  {gpus:>2} GPUs  {item['name']}{via}")
     if page["total"] > len(page["items"]):
         click.echo(
             f"... and {page['total'] - len(page['items'])} more. Use --search to narrow down."

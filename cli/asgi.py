@@ -1,8 +1,5 @@
 """The ASGI application of a server, of the parts that it serves, and how uvicorn serves it."""
 
-import logging
-import math
-import resource
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,10 +26,11 @@ from access.jobs.web_ui import WebUI
 from cli.backend import Backend
 from cli.ca import write_authorities
 from cli.monitoring import monitoring_app
+from cli.serving_process import allowed_connections, bounded_config
 from core.clock import Clock, utc_now
 from core.db import transaction
 from core.request_notes import ROUTE, note
-from core.settings import ServerSettings, secret_key
+from core.settings import secret_key
 from jobqueue.logs.log_files import LogFiles
 from jobqueue.services.web_ui import Proofs
 from portal.app import create_portal
@@ -46,14 +44,6 @@ from serving.safe_headers import with_safe_headers
 from serving.tls import ServerTLS, TLSHandshake
 from serving.watched import Watched
 from tenants.principals import Principal
-
-log = logging.getLogger(__name__)
-
-# Files and connections to databases need descriptors, too.
-RESERVED_DESCRIPTORS = 512
-# Long polls and tunnels are cut after this at shutdown.
-SHUTDOWN_SECONDS = 2
-ACCEPTED_AT_ONCE = 8
 
 
 class ServerPart(StrEnum):
@@ -87,23 +77,16 @@ class _Branch:
 def server_config(backend: Backend, *, parts: Collection[ServerPart] = ALL_PARTS) -> uvicorn.Config:
     """Return how uvicorn serves."""
     settings = backend.settings
-    limits = ConnectionLimits.of(settings, max_connections=allowed_connections(settings))
-    return uvicorn.Config(
+    limits = ConnectionLimits.of(
+        settings, max_connections=allowed_connections(settings.max_connections)
+    )
+    return bounded_config(
         create_asgi_app(backend, parts=parts),
         host=settings.host,
         port=settings.port,
-        interface="asgi3",
-        lifespan="off",
-        proxy_headers=False,  # see trust_proxies
-        server_header=False,
-        access_log=False,
-        log_config=None,
-        timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        timeout_keep_alive=math.ceil(settings.keep_alive_seconds),
-        ws="websockets-sansio",
-        ws_per_message_deflate=False,
-        http=_protocol(backend, Connections(limits)),
-        backlog=ACCEPTED_AT_ONCE,
+        limits=limits,
+        http=_protocol(backend, Connections(limits, draining=backend.draining)),
+        drain_seconds=settings.drain_seconds,
     )
 
 
@@ -113,7 +96,11 @@ def create_asgi_app(
     """Return the app of the parts; host and path decide which answers."""
     settings = backend.settings
     access = create_access_app(
-        settings=settings, sessions=backend.sessions, store=backend.store, clock=clock
+        settings=settings,
+        sessions=backend.sessions,
+        store=backend.store,
+        clock=clock,
+        limits=backend.limits,
     )
     flask = None
     if ServerPart.PORTAL in parts:
@@ -123,6 +110,7 @@ def create_asgi_app(
             store=backend.store,
             clock=clock,
             sightings=backend.sightings,
+            limits=backend.limits,
         )
     identify = partial(_principal, flask)
     monitoring = with_safe_headers(monitoring_app(backend, identify=identify, clock=clock))
@@ -211,7 +199,14 @@ def _job_branches(
     )
     pages = to_holder(web_ui, job_of=web_ui.job_of, tunnels=tunnels, forwarder=forwarder)
     sessions = with_safe_headers(
-        create_job_access_app(database, tunnels, identify=identify, settings=settings, clock=clock)
+        create_job_access_app(
+            database,
+            tunnels,
+            identify=identify,
+            settings=settings,
+            clock=clock,
+            limits=backend.limits,
+        )
     )
     sessions = to_holder(sessions, job_of=job_of_path, tunnels=tunnels, forwarder=forwarder)
     return [
@@ -252,23 +247,6 @@ def _path(scope: Scope) -> str:
 
 def _route_of_job(scope: Scope) -> str:
     return f"/api/v1/jobs/<job_id>/{scope['path'].rpartition('/')[2]}"
-
-
-def allowed_connections(settings: ServerSettings) -> int:
-    """Return `max_connections`, or fewer if the system does not allow the process as many."""
-    _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    allowed = max(1, hard - RESERVED_DESCRIPTORS)
-    if hard == resource.RLIM_INFINITY or allowed >= settings.max_connections:
-        return settings.max_connections
-    log.warning(
-        "max_connections is %d, but the process may open only %d files: using %d. "
-        "Raise its limit (ulimit -n, LimitNOFILE)",
-        settings.max_connections,
-        hard,
-        allowed,
-    )
-    return allowed
 
 
 def _principal(flask: Flask | None, scope: Scope) -> Principal | None:

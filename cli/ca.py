@@ -3,7 +3,9 @@
 These commands work on this server's database: run them with the server's settings.
 """
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +17,10 @@ from sqlalchemy.orm import Session
 from cli.database import open_session, require_database
 from cli.local_time import local_minutes
 from core.atomic_files import replace_file
+from core.background import repeated
 from core.clock import utc_now
+from core.db import SessionFactory, transaction
+from core.errors import DatabaseUnavailableError
 from core.secretbox import SecretBox
 from core.settings import ServerSettings, load_server_settings
 from tenants.models import CertificateAuthority
@@ -29,7 +34,10 @@ from tenants.pki.authority import (
 )
 from tenants.pki.signing import revocation_lists_pem, sign_server
 
+log = logging.getLogger(__name__)
+
 AUTHORITIES_NAME = "agents-ca.pem"
+AUTHORITIES_SECONDS = 60.0
 CERTIFICATE_NAME, KEY_NAME = "server.pem", "server.key"
 # The longest lifetime that browsers accept.
 MAX_DAYS = 397
@@ -196,8 +204,30 @@ def write_authorities(session: Session, settings: ServerSettings) -> Path:
     """Write the CA certificates that the server trusts when it terminates TLS; return the file."""
     path, now = settings.data_dir / AUTHORITIES_NAME, utc_now()
     signing_authority(session, SecretBox.of(settings), now=now)
-    replace_file(path, authorities_pem(session, now=now).encode())
+    content = authorities_pem(session, now=now).encode()
+    if not path.exists() or path.read_bytes() != content:
+        replace_file(path, content)
     return path
+
+
+@contextmanager
+def authorities_written(sessions: SessionFactory, settings: ServerSettings) -> Iterator[None]:
+    """Follow rotations, which may be made on another host, during the block."""
+
+    def write() -> None:
+        try:
+            with transaction(sessions) as session:
+                write_authorities(session, settings)
+        except DatabaseUnavailableError:
+            log.debug("%s was not compared with the database", AUTHORITIES_NAME)
+        except Exception:
+            log.exception("%s was not written", AUTHORITIES_NAME)
+
+    if settings.tls_certificate_file is None:
+        yield
+        return
+    with repeated(write, every_seconds=AUTHORITIES_SECONDS, name="authorities"):
+        yield
 
 
 def _described(authority: CertificateAuthority, *, is_signing: bool) -> str:

@@ -4,7 +4,7 @@ Imports neither portal nor access: their frameworks are slow to load.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,9 +31,17 @@ import logs.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
+from core.broker import open_broker, send_changes
+from core.changes import Topic
 from core.clock import utc_now
 from core.database_checks import database_problems
-from core.db import SessionFactory, create_database_engine, create_session_factory, transaction
+from core.db import (
+    SessionFactory,
+    changes_of,
+    create_database_engine,
+    create_session_factory,
+    transaction,
+)
 from core.errors import ConfigurationError, ConflictError, NotFoundError
 from core.private_files import make_private
 from core.revisions import current_revision, head_revision
@@ -114,12 +122,17 @@ def _opened(settings: ServerSettings) -> Iterator[tuple[Engine, SessionFactory]]
 
 @contextmanager
 def open_session(settings: ServerSettings | None = None) -> Iterator[Session]:
-    """Open a transaction on the database."""
-    with (
-        open_database(settings or load_server_settings()) as (_engine, sessions),
-        transaction(sessions) as session,
-    ):
-        yield session
+    """Open a transaction on the database; running servers are told of what it changes."""
+    settings = settings or load_server_settings()
+    with open_database(settings) as (_engine, sessions):
+        told: list[tuple[Topic, Collection[str]]] = []
+        changes_of(sessions).pass_on = lambda topic, idents: told.append((topic, idents))
+        with transaction(sessions) as session:
+            yield session
+        if told and settings.redis_url:
+            with open_broker(settings) as broker:
+                for topic, idents in told:
+                    send_changes(broker, topic, idents)
 
 
 def _require_usable(engine: Engine) -> None:

@@ -45,7 +45,7 @@ def check_database(settings: ServerSettings) -> Check:
             require_schema(engine)
         return Check("database", detail, tuple(problems))
 
-    return _on_database(settings, "database", examine)
+    return on_database(settings, "database", examine)
 
 
 def check_rights(settings: ServerSettings) -> Check:
@@ -55,7 +55,7 @@ def check_rights(settings: ServerSettings) -> Check:
         problems = rights_problems(engine)
         return Check("database rights", "tables can be made and changed", tuple(problems))
 
-    return _on_database(settings, "database rights", examine)
+    return on_database(settings, "database rights", examine)
 
 
 def check_operators(settings: ServerSettings) -> Check:
@@ -73,10 +73,10 @@ def check_operators(settings: ServerSettings) -> Check:
         problem = Problem("Nobody is an operator.", "Run: vedette server init", is_fatal=False)
         return Check("operators", "none", (problem,))
 
-    return _on_database(settings, "operators", examine)
+    return on_database(settings, "operators", examine)
 
 
-def _on_database(settings: ServerSettings, name: str, examine: Callable[[Engine], Check]) -> Check:
+def on_database(settings: ServerSettings, name: str, examine: Callable[[Engine], Check]) -> Check:
     """Return the outcome of a check on the database, or why it can't be made."""
     try:
         url = make_url(settings.resolved_database_url)

@@ -56,7 +56,8 @@ def check_keys(sessions: SessionFactory, settings: ServerSettings) -> None:
         place = "the setting encryption_keys" if settings.encryption_keys else str(path)
         problem = (
             f"the keys in {place} are not those that encrypted the database's secrets "
-            f"({', '.join(samples)}). Add the old key to them, after the first"
+            f"({', '.join(samples)}). Add the old key to them, after the first. Several servers of "
+            "one database need the same keys: copy them from the first"
         )
         raise ConfigurationError([problem], source="The configuration")
     if unreadable:

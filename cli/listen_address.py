@@ -17,7 +17,9 @@ def local_address(host: str) -> str:
     return "::1" if ":" in host else "127.0.0.1"
 
 
-def check_port(host: str, port: int) -> None:
+def check_port(
+    host: str, port: int, *, remedy: str = "Choose another with PORT=... (make) or VEDETTE_PORT=..."
+) -> None:
     """Check that the port is free before anything else starts.
 
     Raises:
@@ -29,8 +31,5 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            fault = (
-                f"port {port} on {host} can't be used ({error.strerror}). "
-                "Choose another with PORT=... (make) or VEDETTE_PORT=..."
-            )
+            fault = f"port {port} on {host} can't be used ({error.strerror}). {remedy}"
             raise ConfigurationError([fault], source="The configuration") from error

@@ -23,6 +23,7 @@ COMMANDS = {
     "portal": ("cli.server", "portal", "Run the portal alone."),
     "access": ("cli.server", "access", "Run the agent API alone."),
     "scheduler": ("cli.server", "scheduler", "Run the scheduler alone."),
+    "relay": ("cli.relay", "relay", "Run an access point near the appliances."),
     "agent": ("cli.agent", "agent", "Enroll this appliance and run its agent."),
     "login": ("cli.login", "login", "Sign in to a portal and store an API token."),
     "logout": ("cli.login", "logout", "Revoke the stored API token and delete it."),
@@ -31,6 +32,11 @@ COMMANDS = {
     "project": ("cli.project", "project", "Manage projects, their members and quotas."),
     "queue": ("cli.queue", "queue", "Show who is next in the queue, and how it is ordered."),
     "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
+    "access-point": (
+        "cli.access_point",
+        "access_point",
+        "Manage the addresses at which agents reach the portal.",
+    ),
     "gpu-policy": ("cli.gpu_policy", "gpu_policy", "Set how GPUs are shared by jobs."),
     "data-settings": (
         "cli.data_settings",
@@ -76,6 +82,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "project",
         "queue",
         "appliance",
+        "access-point",
         "cluster",
         "data-settings",
         "gpu-policy",

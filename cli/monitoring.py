@@ -14,11 +14,13 @@ from core.clock import Clock
 from serving.database_metrics import database_registry
 from serving.monitoring import create_monitoring_app
 from serving.probes import (
+    probe_broker,
     probe_certificates,
     probe_damage,
     probe_database,
     probe_disk,
     probe_lease,
+    probe_shutdown,
 )
 from serving.readiness import Readiness
 from tenants.permissions import Permission
@@ -42,12 +44,14 @@ def monitoring_app(
     store_file = parse_store_url(settings.resolved_timeseries_url).file
     folders = {settings.data_dir} | ({store_file.parent} if store_file is not None else set())
     required = {
+        "shutdown": lambda: probe_shutdown(backend.draining),
         "database": lambda: probe_database(sessions, now=clock()),
         "store": lambda: probe_store(backend.store),
         "disk": lambda: probe_disk(*folders),
         "keys": lambda: check_keys(sessions, settings),
     }
     watched = {
+        "broker": lambda: probe_broker(backend.broker),
         "samples": lambda: probe_damage(backend.store),
         "scheduler": lambda: probe_lease(sessions, now=clock()),
         "certificates": lambda: probe_certificates(

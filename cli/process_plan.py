@@ -36,26 +36,32 @@ DEMO_SETTINGS = {
 
 
 class ProcessPlan:
-    """Starts the processes of `vedette up`, and enrolls new agents."""
+    """Starts the processes of `vedette up`, and enrolls new agents.
 
-    def __init__(self, settings: ServerSettings, *, is_demo: bool, with_agent: bool) -> None:
+    Without a server, the rest runs beside one that other commands have started.
+    """
+
+    def __init__(
+        self, settings: ServerSettings, *, is_demo: bool, with_agent: bool, with_server: bool
+    ) -> None:
         self._settings = settings
-        self._is_demo = is_demo
-        self._with_agent = with_agent
+        self.is_demo = is_demo
+        self.with_agent = with_agent
+        self.with_server = with_server
         self._agent_home = settings.data_dir / "agent"
         self._fleet_home = settings.data_dir / "fleet"
         self._agent_token = ""
         self._environ = {**(DEMO_SETTINGS if is_demo else {}), **os.environ}
-        self._registry_url = _registry_url(settings)
+        self._registry_url = _registry_url(settings) if with_server else None
         if self._registry_url is not None:
             self._environ["VEDETTE_REGISTRY_URL"] = self._registry_url
 
     def create_tokens(self, sessions: SessionFactory) -> None:
         """Create enrollment tokens for the agents without an identity."""
-        if self._with_agent and load_identity(self._agent_home) is None:
-            slug = DEMO_HOST_TENANT if self._is_demo else DEFAULT_TENANT
+        if self.with_agent and load_identity(self._agent_home) is None:
+            slug = DEMO_HOST_TENANT if self.is_demo else DEFAULT_TENANT
             self._agent_token = create_token(sessions, slug, uses=1, now=utc_now())
-        if self._is_demo:
+        if self.is_demo:
             self._write_fleet_tokens(sessions)
 
     def server(self) -> Child:
@@ -74,7 +80,7 @@ class ProcessPlan:
         self._trust_ca(home)
         if self._agent_token:
             home.mkdir(parents=True, exist_ok=True)
-            seconds = DEMO_INTERVAL_SECONDS if self._is_demo else INTERVAL_SECONDS
+            seconds = DEMO_INTERVAL_SECONDS if self.is_demo else INTERVAL_SECONDS
             write_config(home, url, interval_seconds=seconds)
             enroll_host(url, self._agent_token, name=socket.gethostname(), data_dir=home)
         return self._start("agent", "agent", "run", "--data-dir", str(home))

@@ -3,32 +3,35 @@
 The composition root: settings become a database, a store, an ASGI app and loops.
 """
 
-import ctypes
 import gc
 import logging
-import socket
 import sys
 from collections.abc import Collection
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import click
-import uvicorn
 from prometheus_client import disable_created_metrics
 
 from cli.asgi import ALL_PARTS, ServerPart, server_config
 from cli.backend import open_backend
+from cli.ca import authorities_written
 from cli.database import prepare_data_dir
 from cli.listen_address import check_port
 from cli.server_check import check
 from cli.server_checks import require_startup
+from cli.server_hosts import settings as settings_command
 from cli.server_init import init
 from cli.server_service import unit
+from cli.serving_process import limit_malloc_arenas
+from cli.shared_state import require_shared_state, shared_state
 from cli.supervision import stop_with_parent
+from core.clock import utc_now
 from core.errors import ConfigurationError
 from core.logs import RepeatFilter, configure_logging
 from core.settings import ServerSettings, load_server_settings
 from core.structs import describe_structs
 from scheduler.loops import Scheduler
+from serving.draining import DrainingServer
 from serving.heartbeat import Heartbeat
 from timeseries.store_url import EMBEDDED_SCHEME, parse_store_url
 
@@ -37,7 +40,6 @@ log = logging.getLogger(__name__)
 # How long a thread runs before another one gets the interpreter. With the default of 5 ms, each
 # system call of the event loop may take as long while other threads compute.
 SWITCH_SECONDS = 0.0005
-WAITING_CONNECTIONS = 2_048
 # Any client can make uvicorn log a line for each of its requests. While the database is away, each
 # transaction fails, and tasks that wait for it are skipped.
 REPEATING_LOGGERS = (
@@ -46,7 +48,6 @@ REPEATING_LOGGERS = (
     "apscheduler.scheduler",
     "apscheduler.executors.default",
 )
-M_ARENA_MAX = -8  # of malloc.h
 # Everybody waits for a collection, whose time grows with the product of the first two.
 GC_THRESHOLDS = (2_000, 5, 100)
 
@@ -66,6 +67,7 @@ def server(context: click.Context) -> None:
 server.add_command(init)
 server.add_command(check)
 server.add_command(unit)
+server.add_command(settings_command)
 
 
 @click.command()
@@ -118,25 +120,19 @@ def _require_shared_store(settings: ServerSettings) -> None:
         raise ConfigurationError([problem], source="The configuration")
 
 
-class _Server(uvicorn.Server):
-    """Accepts few connections at a time, so that those of one client don't delay all others.
-
-    asyncio takes the backlog for both: how many it accepts before anything else is served, and how
-    many wait in the kernel.
-    """
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        for listener in (listener for server in self.servers for listener in server.sockets):
-            with socket.fromfd(listener.fileno(), listener.family, listener.type) as same:
-                same.listen(WAITING_CONNECTIONS)
-
-
 def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PARTS) -> None:
     """Serve until SIGINT or SIGTERM, then stop the loops and close database and store."""
     limit_malloc_arenas()
     disable_created_metrics()  # type: ignore[no-untyped-call]
+    has_pages = ServerPart.PORTAL in parts
     with open_backend(settings) as backend, ExitStack() as stack:
+        shared = shared_state(settings, has_pages=has_pages)
+        url = settings.resolved_internal_url
+        heartbeat = Heartbeat(
+            backend.sessions, parts, url=url, broker=backend.broker, shared=shared
+        )
+        stack.enter_context(heartbeat.beating())
+        require_shared_state(backend.sessions, settings, shared, now=utc_now())
         describe_structs()
         config = server_config(backend, parts=parts)
         if ServerPart.SCHEDULER in parts:
@@ -152,15 +148,12 @@ def run_server(settings: ServerSettings, parts: Collection[ServerPart] = ALL_PAR
             loops.start()
             stack.callback(loops.stop)
         log.info("serving %s", settings.resolved_public_url)
-        heartbeat = Heartbeat(backend.sessions, parts, url=settings.resolved_internal_url)
-        with backend.sightings.written_in_background(), heartbeat.beating():
-            _Server(config).run()
-
-
-def limit_malloc_arenas() -> None:
-    """Let all threads share two of glibc's arenas: it makes 8 per core, and each keeps free memory.
-
-    Without effect under another C library.
-    """
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).mallopt(M_ARENA_MAX, 2)
+        with (
+            backend.sightings.written_in_background(),
+            backend.limits.exchanged_in_background(),
+            authorities_written(backend.sessions, settings),
+        ):
+            server = DrainingServer(
+                config, draining=backend.draining, drain_seconds=settings.drain_seconds
+            )
+            server.run()

@@ -5,6 +5,7 @@ The checks of the first function are made at every start, all of them by `vedett
 
 import http.client
 import re
+import secrets
 from contextlib import closing
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException
@@ -19,6 +20,8 @@ from cli.database_checks import Check, check_database, check_operators, check_ri
 from cli.listen_address import check_port
 from cli.locked_packages import check_packages
 from cli.server_health import server_problem
+from cli.server_hosts import check_hosts
+from core.broker import BrokerState, redacted_redis_url
 from core.clock import utc_now
 from core.database_checks import MAX_SKEW, Problem
 from core.disk_space import can_write, disk_space
@@ -30,6 +33,7 @@ from timeseries.store import check_store
 from timeseries.store_url import parse_store_url
 
 HTTP_SECONDS = 5.0
+REDIS_SECONDS = 5.0
 # Users paste the address into a shell, so it has nothing else, such as a password.
 _HOST_AND_PORT = re.compile(r"([\w.-]+|\[[\da-fA-F:.]+\])(:\d+)?")
 
@@ -50,7 +54,9 @@ def all_checks(settings: ServerSettings) -> list[Check]:
         check_rights(settings),
         check_operators(settings),
         check_server_store(settings),
+        check_hosts(settings),
         check_listener(settings),
+        check_broker(settings),
         check_clock(settings),
         check_mail(settings),
         check_certificate(settings),
@@ -191,6 +197,26 @@ def check_clock(settings: ServerSettings) -> Check:
         is_fatal=False,
     )
     return Check("clock", date, (problem,))
+
+
+def check_broker(settings: ServerSettings) -> Check:
+    """Check that Redis delivers messages."""
+    if not settings.redis_url:
+        return Check("broker", "not configured: processes notice each other's changes by polling")
+    from core.redis_broker import RedisBroker  # noqa: PLC0415 - only where Redis is used
+
+    url = redacted_redis_url(settings.redis_url)
+    # A key of its own: the portal's processes are not disturbed, nor a key made.
+    probe = RedisBroker(settings.redis_url, key=secrets.token_bytes(64))
+    with probe.running(wait_seconds=REDIS_SECONDS) as broker:
+        if broker.state is BrokerState.CONNECTED:
+            return Check("broker", url)
+        problem = Problem(
+            f"Redis at {url} is away: {broker.problem}",
+            "Start it, or correct VEDETTE_REDIS_URL.",
+            is_fatal=False,
+        )
+    return Check("broker", url, (problem,))
 
 
 def check_mail(settings: ServerSettings) -> Check:

@@ -1,6 +1,6 @@
 """`vedette store`: inspect a time series store, export from it, migrate it to another.
 
-These commands open the store themselves. One process can open the file of an embedded store, so
+All but `files` open the store themselves. One process can open the file of an embedded store, so
 stop a running server first, or use the portal's API instead.
 """
 
@@ -26,6 +26,7 @@ from cli.store_common import (
     tenant_option,
     until_option,
 )
+from cli.store_files import files
 from cli.store_migrate import migrate
 from cli.store_repair import repair
 from core.atomic_files import replacing
@@ -55,6 +56,7 @@ def store() -> None:
     """Inspect, migrate and export time series."""
 
 
+store.add_command(files)
 store.add_command(migrate)
 store.add_command(repair)
 
@@ -74,8 +76,8 @@ def stats(url: str | None) -> None:
         click.echo(f"\n{_AT_LEAST}: lower bound; this store counts values, not points")
     parsed, size = parse_store_url(url), ""
     if parsed.file:
-        files = (parsed.file, parsed.file.with_name(f"{parsed.file.name}.wal"))
-        size_bytes = sum(file.stat().st_size for file in files if file.exists())
+        databases = (parsed.file, parsed.file.with_name(f"{parsed.file.name}.wal"))
+        size_bytes = sum(file.stat().st_size for file in databases if file.exists())
         size = f": {format_size(size_bytes)} on disk"
     click.echo(f"\n{len(rows) - 1} measurements in {parsed.redacted}{size}")
 

@@ -125,8 +125,14 @@ def remove(slug: str, name: str) -> None:
         removal = request_removal(
             session, OPERATOR, tenant.id, name=name, by="command line", now=utc_now()
         )
-        path = load_server_settings().exports_dir / removal.file_name
-    click.echo(f"Removal requested. The server exports the tenant to {path}, then deletes it.")
+    settings = load_server_settings()
+    folder = (
+        f"{settings.data_url.rstrip('/')}/exports" if settings.data_url else settings.exports_dir
+    )
+    click.echo(
+        f"Removal requested. The server exports the tenant to {folder}/{removal.file_name}, then "
+        "deletes it."
+    )
 
 
 @tenant.command()

@@ -38,7 +38,9 @@ POLL_SECONDS = 0.1
 @click.command()
 @click.option("--demo", is_flag=True, help="Add two demo tenants with a simulated fleet.")
 @click.option("--agent/--no-agent", "with_agent", default=True, help="Run an agent for this host.")
-def up(*, demo: bool, with_agent: bool) -> None:
+# For a portal that runs already, with the settings of this command (deploy/local).
+@click.option("--server/--no-server", "with_server", default=True, hidden=True)
+def up(*, demo: bool, with_agent: bool, with_server: bool) -> None:
     """Start portal, scheduler and an agent for this host. Ctrl-C stops them.
 
     Settings come from VEDETTE_* variables, such as VEDETTE_PORT and VEDETTE_DATA_DIR.
@@ -52,8 +54,10 @@ def up(*, demo: bool, with_agent: bool) -> None:
     stop = stop_event()
     prepare_data_dir(settings.data_dir)
     with exclusive(settings.data_dir):
-        check_port(settings.host, settings.port)
-        _run(settings, is_demo=demo, with_agent=with_agent, stop=stop)
+        plan = ProcessPlan(settings, is_demo=demo, with_agent=with_agent, with_server=with_server)
+        if with_server:
+            check_port(settings.host, settings.port)
+        _run(settings, plan, stop=stop)
 
 
 @contextmanager
@@ -72,18 +76,17 @@ def exclusive(data_dir: Path) -> Iterator[None]:
         yield
 
 
-def _run(
-    settings: ServerSettings, *, is_demo: bool, with_agent: bool, stop: threading.Event
-) -> None:
+def _run(settings: ServerSettings, plan: ProcessPlan, *, stop: threading.Event) -> None:
     started = time.monotonic()
-    plan = ProcessPlan(settings, is_demo=is_demo, with_agent=with_agent)
+    is_demo = plan.is_demo
     with _step("database"), open_database(settings, may_create=True):
         pass
     children: list[Child] = []
     try:
-        with _step("server"):
-            children.append(plan.server())
-            _wait_until_ready(children[0], settings, stop=stop)
+        if plan.with_server:
+            with _step("server"):
+                children.append(plan.server())
+                _wait_until_ready(children[0], settings, stop=stop)
         if not stop.is_set():
             # Accounts exist once the store answers, and their passwords are shown at once: whatever
             # fails later loses none.
@@ -93,8 +96,9 @@ def _run(
                 if is_demo:
                     add_datasets(sessions, settings, logins[0].email, now=utc_now())
                 plan.create_tokens(sessions)
-            _start_registry(plan, settings, children)
-            _start_agents(plan, children, is_demo=is_demo, with_agent=with_agent)
+            if plan.with_server:
+                _start_registry(plan, settings, children)
+            _start_agents(plan, children)
             _print_welcome(settings, seconds=time.monotonic() - started)
     except BaseException:
         stop_all(children)
@@ -115,13 +119,11 @@ def _start_registry(plan: ProcessPlan, settings: ServerSettings, children: list[
         )
 
 
-def _start_agents(
-    plan: ProcessPlan, children: list[Child], *, is_demo: bool, with_agent: bool
-) -> None:
-    if with_agent:
+def _start_agents(plan: ProcessPlan, children: list[Child]) -> None:
+    if plan.with_agent:
         with _step("agent for this host"):
             children.append(plan.agent())
-    if is_demo:
+    if plan.is_demo:
         with _step(
             "simulated fleet of fifteen appliances; a day of history follows in the background"
         ):

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 
@@ -330,7 +331,7 @@ class Agent:
         if (writer := self._remote_writer) is not None:
             tasks.append(PeriodicTask("remote-write", writer.step, stop=stop, on_end=writer.close))
         if (prober := self._delivery.prober) is not None:
-            tasks.append(PeriodicTask("access-points", prober.step, stop=stop))
+            tasks += prober.tasks(partial(PeriodicTask, stop=stop))
         tasks += self._certificates.tasks(stop)
         return tasks + (self._portal_client.tasks(stop) if self._portal_client is not None else [])
 

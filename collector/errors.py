@@ -30,6 +30,12 @@ class PortalRefusedError(CollectorError):
         self.http_status = http_status
 
 
+class InvalidAccessPointsError(CollectorError):
+    """A list of access points that the agent must not use."""
+
+    default_code = "access_points_invalid"
+
+
 class CertificateError(CollectorError):
     """A key or certificate of this appliance can't be created, stored or read."""
 

@@ -46,6 +46,8 @@ INVENTORY_PLUGIN = "inventory"
 CHECK_INTERVAL_SECONDS = 1.0
 # Too large, or invalid in another way.
 REJECTED = frozenset({413, 422})
+# Says that this agent uses lists of access points, but has none.
+NO_LIST = "-"
 FIRST_WAIT = timedelta(seconds=10)
 PROCESS_PLUGINS = frozenset({"gpu_processes", "simulated_gpu"})
 # After so many missed readings, the last one says nothing about now.
@@ -116,7 +118,7 @@ class GPUProcessCache:
 
 
 class Heartbeats:
-    """Sends a heartbeat when one is due, or when the available executors have changed.
+    """Sends a heartbeat when it is due, or when executors or access point have changed.
 
     Args:
         inventory: returns the inventory, without executors.
@@ -154,6 +156,7 @@ class Heartbeats:
         self._started_at: datetime | None = None
         self._sent_at: datetime | None = None
         self._sent_executors: list[str] = []
+        self._sent_access_point = ""
         self._rejected: Inventory | None = None
         self._refusal = ""
 
@@ -166,7 +169,9 @@ class Heartbeats:
             PortalUnreachableError: the next step sends it again.
         """
         now, executors = self._clock(), self._executors()
-        if not self._is_due(now, executors, interval_seconds):
+        access_point = portal.access_points.current
+        has_changed = executors != self._sent_executors or access_point != self._sent_access_point
+        if not self._is_due(now, interval_seconds, has_changed=has_changed):
             return CHECK_INTERVAL_SECONDS
         inventory = msgspec.structs.replace(self._inventory(), executors=executors)
         self._send(
@@ -182,9 +187,12 @@ class Heartbeats:
                 instance_id=self._instance_id,
                 can_update=self._updates is not None and self._updates.can_update,
                 update=self._updates.report() if self._updates is not None else None,
+                access_point=access_point,
+                access_points_revision=portal.access_points.revision or NO_LIST,
             ),
         )
         self._sent_at, self._sent_executors = now, executors
+        self._sent_access_point = access_point
         return CHECK_INTERVAL_SECONDS
 
     def _send(self, portal: PortalConnection, heartbeat: Heartbeat) -> None:
@@ -209,13 +217,13 @@ class Heartbeats:
             if self._updates is not None:
                 self._updates.pass_on(reply.update)
 
-    def _is_due(self, now: datetime, executors: list[str], interval_seconds: float) -> bool:
+    def _is_due(self, now: datetime, interval_seconds: float, *, has_changed: bool) -> bool:
         if self._sent_at is None:
             self._started_at = self._started_at or now
             return not self._is_starting() or now - self._started_at >= FIRST_WAIT
         interval = timedelta(seconds=interval_seconds)
         was_set_back = now < self._sent_at
-        return now - self._sent_at >= interval or was_set_back or executors != self._sent_executors
+        return now - self._sent_at >= interval or was_set_back or has_changed
 
 
 class HeartbeatBuilder:

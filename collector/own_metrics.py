@@ -76,6 +76,8 @@ class OwnMetrics:
                 "gather_failures": self._host.gather_failures,
                 "implausible_readings": self._samples.implausible.count,
                 "access_point_latency_seconds": self._access_points.latency_seconds,
+                "access_point_moves": self._access_points.state.moves,
+                "access_point_failovers": self._access_points.state.failovers,
                 **self._extra_metrics(),
                 **self._usage.fields(),
             }

@@ -31,12 +31,18 @@ Execute = Callable[[str, ExecSession], Awaitable[int]]
 """Runs a command in a running attempt and returns its exit code; see `Executor.execute`."""
 
 
+_Use = asyncssh.SSHTCPChannel[bytes] | asyncssh.SSHServerProcess[bytes]
+# A peer that has vanished does not answer when the tunnel is closed.
+CLOSE_SECONDS = 1.0
+
+
 class _Server(asyncssh.SSHServer):
     """Accepts connections to ports of running attempts."""
 
-    def __init__(self, find_endpoint: FindEndpoint) -> None:
+    def __init__(self, find_endpoint: FindEndpoint, uses: list[_Use]) -> None:
         self._find_endpoint = find_endpoint
         self._connection: asyncssh.SSHServerConnection | None = None
+        self._uses = uses
 
     def connection_made(self, conn: asyncssh.SSHServerConnection) -> None:
         """Remember the connection."""
@@ -62,6 +68,7 @@ class _Server(asyncssh.SSHServer):
         host, _, port = endpoint.rpartition(":")
         forwarder = self._connection.forward_connection(host.strip("[]"), int(port))
         channel = self._connection.create_tcp_channel(max_pktsize=PACKET_BYTES)
+        self._uses.append(channel)
         return channel, cast("Awaitable[asyncssh.SSHTCPSession[bytes]]", forwarder)
 
 
@@ -94,8 +101,11 @@ class _UserSession:
         await stream.drain()
 
 
-async def _run_command(process: asyncssh.SSHServerProcess[bytes], execute: Execute) -> None:
+async def _run_command(
+    process: asyncssh.SSHServerProcess[bytes], execute: Execute, uses: list[_Use]
+) -> None:
     """Run the command of a session until it ends, or the user leaves."""
+    uses.append(process)
     try:
         request = msgspec.json.decode(process.command or "", type=ExecRequest)
         session = _UserSession(process, request.command)
@@ -125,8 +135,18 @@ def serve_tunnel(
     find_endpoint: FindEndpoint,
     execute: Execute,
     should_go_on: Callable[[], bool],
+    should_move: Callable[[bool], bool] = lambda _is_idle: False,
 ) -> None:
     """Open a tunnel to the portal and serve it until it closes or should not go on.
+
+    Args:
+        url: the access point.
+        headers: authenticate the agent.
+        context: for https.
+        find_endpoint: finds ports of attempts.
+        execute: runs commands.
+        should_go_on: asked every half second.
+        should_move: as well, with whether no user has a connection or a command.
 
     Raises:
         OSError: the portal can't be reached, or refuses the tunnel.
@@ -140,8 +160,15 @@ def serve_tunnel(
             compression=None,
             proxy=None,
             open_timeout=CONNECT_SECONDS,
+            close_timeout=CLOSE_SECONDS,
         ) as websocket:
-            await _serve(websocket, find_endpoint, execute, should_go_on)
+            uses: list[_Use] = []
+            await _serve(
+                websocket,
+                lambda: _Server(find_endpoint, uses),
+                lambda process: _run_command(process, execute, uses),
+                lambda: should_go_on() and not should_move(_is_idle(uses)),
+            )
 
     try:
         asyncio.run(run())
@@ -151,8 +178,8 @@ def serve_tunnel(
 
 async def _serve(
     websocket: ClientConnection,
-    find_endpoint: FindEndpoint,
-    execute: Execute,
+    make_server: Callable[[], _Server],
+    run_command: Callable[[asyncssh.SSHServerProcess[bytes]], Awaitable[None]],
     should_go_on: Callable[[], bool],
 ) -> None:
     transport = TunnelTransport(websocket.send)
@@ -168,10 +195,10 @@ async def _serve(
             "portal",
             tunnel=transport,
             config=None,
-            server_factory=lambda: _Server(find_endpoint),
+            server_factory=make_server,
             server_host_keys=[key],
             **ALGORITHMS,
-            process_factory=lambda process: _run_command(process, execute),
+            process_factory=run_command,
             encoding=None,
             line_editor=False,
             agent_forwarding=False,
@@ -191,6 +218,12 @@ async def _messages(websocket: ClientConnection) -> AsyncIterator[bytes]:
     with suppress(WebSocketException):
         while True:
             yield await websocket.recv(decode=False)
+
+
+def _is_idle(uses: list[_Use]) -> bool:
+    """Return whether nobody uses the tunnel; forget those who have."""
+    uses[:] = [use for use in uses if not use.is_closing()]
+    return not uses
 
 
 async def _wait_while(should_go_on: Callable[[], bool]) -> None:

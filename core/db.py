@@ -29,6 +29,7 @@ from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
+from core.changes import BUS, ChangeBus
 from core.errors import DatabaseUnavailableError, DeadlockError
 from core.ids import ID_LENGTH, new_id
 from core.write_turns import BUSY, install_write_turns
@@ -192,8 +193,17 @@ def begin_writing(session: Session) -> None:
 
 
 def create_session_factory(engine: Engine) -> SessionFactory:
-    """Return a session factory; objects stay readable after commit."""
-    return sessionmaker(engine, expire_on_commit=False)
+    """Return a session factory; objects stay readable after commit.
+
+    All of its sessions tell one bus of changes, see `changes_of`.
+    """
+    return sessionmaker(engine, expire_on_commit=False, info={BUS: ChangeBus()})
+
+
+def changes_of(sessions: SessionFactory) -> ChangeBus:
+    """Return the bus that tells of what the sessions commit."""
+    bus: ChangeBus = sessions.kw["info"][BUS]
+    return bus
 
 
 @contextmanager

@@ -39,7 +39,7 @@ class SecretBox:
     def of(cls, settings: ServerSettings) -> "SecretBox":
         """Return a box with the configured keys, or those stored in the data folder."""
         keys = [key for key in settings.encryption_keys.replace(",", " ").split() if key]
-        return cls(keys or _stored_keys(settings.data_dir))
+        return cls(keys or stored_keys(settings.data_dir))
 
     def encrypt(self, text: str) -> str:
         """Return the encrypted text."""
@@ -73,5 +73,6 @@ def new_key() -> str:
     return Fernet.generate_key().decode()
 
 
-def _stored_keys(data_dir: Path) -> list[str]:
+def stored_keys(data_dir: Path) -> list[str]:
+    """Return the keys in the data folder; they are generated once."""
     return load_or_create_secret(data_dir / KEY_FILE, new_key).split()

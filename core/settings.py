@@ -27,6 +27,7 @@ ENVIRONMENT_PREFIX = "VEDETTE_"
 UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"}
 # Variables with the prefix that are not settings of the server.
 NOT_SETTINGS = frozenset({"config", "url", "token", "parent_pid"})
+RELAY_PREFIX = "relay_"
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -42,6 +43,7 @@ class ServerSettings:
     internal_url: str = ""
     database_url: str = ""
     timeseries_url: str = ""
+    redis_url: str = ""
     job_domain: str = ""
     log_url: str = ""
     data_url: str = ""
@@ -122,6 +124,7 @@ class ServerSettings:
     min_body_bytes_per_second: Annotated[float, Meta(gt=0)] = 1000.0
     write_timeout_seconds: Seconds = 30.0
     keep_alive_seconds: Seconds = 75.0
+    drain_seconds: Annotated[float, Meta(ge=0, le=25)] = 0.0
     requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
     requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
     auth_failures_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
@@ -221,10 +224,15 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     from_environment = read_environment(
         {**variables, **environ}, prefix=ENVIRONMENT_PREFIX, also=UNPREFIXED
     )
-    values |= {key: value for key, value in from_environment.items() if key not in NOT_SETTINGS}
+    values |= {
+        key: value
+        for key, value in from_environment.items()
+        if key not in NOT_SETTINGS and not key.startswith(RELAY_PREFIX)
+    }
     source = f"{path} with the environment" if path is not None else "The environment"
     settings = load_config(ServerSettings, values, source=source)
     _check_urls(settings, source=source)
+    _check_redis_url(settings, source=source)
     _check_networks(settings, source=source)
     _check_certificates(settings, source=source)
     return settings
@@ -252,6 +260,16 @@ def _check_urls(settings: ServerSettings, *, source: str) -> None:
             "password with / ? # @ or : must be percent-encoded"
         )
         raise ConfigurationError([f"{name} is not a URL: {hint}" for name in broken], source=source)
+
+
+def _check_redis_url(settings: ServerSettings, *, source: str) -> None:
+    if not settings.redis_url:
+        return
+    from core.redis_broker import redis_url_problem  # noqa: PLC0415 - only where Redis is used
+
+    problem = redis_url_problem(settings.redis_url)
+    if problem:
+        raise ConfigurationError([f"redis_url {problem}"], source=source)
 
 
 def _check_networks(settings: ServerSettings, *, source: str) -> None:

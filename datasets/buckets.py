@@ -18,12 +18,12 @@ from sqlalchemy.orm import Session
 from core.errors import UnavailableError
 from core.secretbox import SecretBox
 from datasets.models import DataConnection
-from datasets.settings import settings_of
 
 # An upload of a part over a slow line takes this long at most.
 PUT_LIFETIME = timedelta(hours=6)
 GET_LIFETIME = timedelta(hours=1)
 _DEFAULT_REGION = "us-east-1"
+BUCKET_GONE = "The file is in a bucket whose data connection was deleted."
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +57,6 @@ class Bucket:
 def part_key(sha256: str) -> str:
     """Return the key of a part in a bucket, below the prefix of its connection."""
     return f"parts/{sha256[:2]}/{sha256}"
-
-
-def results_bucket(session: Session, tenant_id: str, box: SecretBox) -> Bucket | None:
-    """Return the bucket for a tenant's results; None if they go to the portal's store.
-
-    Raises:
-        UnavailableError: its credentials can't be decrypted.
-    """
-    return bucket_of(session, settings_of(session, tenant_id).results_connection_id, box)
 
 
 def bucket_of(session: Session, connection_id: str | None, box: SecretBox) -> Bucket | None:

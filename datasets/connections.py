@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError
 from core.paging import Columns, Page, Paging, list_page
 from core.secretbox import SecretBox
-from datasets.models import MAX_NAME_LENGTH, MAX_URL_LENGTH, DataConnection, Dataset
+from datasets.models import MAX_NAME_LENGTH, MAX_URL_LENGTH, DataConnection, DataPart, Dataset
 from datasets.settings import settings_of
 from datasets.sources import kind_of, secrets_of
 from datasets.targets import notify_caches
@@ -129,10 +129,15 @@ def delete_connection(session: Session, scope: Scope, connection_id: str) -> Non
     """
     scope.require(Permission.MANAGE_DATA)
     connection = get_connection(session, scope, connection_id)
-    if _has_results(session, connection):
+    if _is_for_results(session, connection):
         raise ConflictError(
             f"The tenant's results are in the bucket of {connection.name}. Choose another place "
             "for them in the data settings first."
+        )
+    if _has_parts(session, connection):
+        raise ConflictError(
+            f"Results of jobs are still in the bucket of {connection.name}. Its connection can be "
+            "deleted a day after they are: by hand, or when their retention ends."
         )
     uses = select(Dataset.name).where(Dataset.connection_id == connection.id)
     names = session.scalars(uses.order_by(Dataset.name).limit(4)).all()
@@ -177,7 +182,8 @@ def _check(
         errors["url"] = [
             "Enter the credentials again: those that are stored were for another address."
         ]
-    if has_moved and kind_of(url) is not SourceKind.S3 and _has_results(session, connection):
+    has_results = _is_for_results(session, connection) or _has_parts(session, connection)
+    if has_moved and kind_of(url) is not SourceKind.S3 and has_results:
         errors["url"] = ["The tenant's results are in this bucket: it must begin with s3://."]
     raise_if_invalid(errors, "The data connection was not saved")
 
@@ -187,8 +193,15 @@ def _has_moved(connection: DataConnection, request: ConnectionRequest) -> bool:
     return wanted != (connection.url, connection.endpoint_url)
 
 
-def _has_results(session: Session, connection: DataConnection) -> bool:
+def _is_for_results(session: Session, connection: DataConnection) -> bool:
     return settings_of(session, connection.tenant_id).results_connection_id == connection.id
+
+
+def _has_parts(session: Session, connection: DataConnection) -> bool:
+    stored = select(DataPart.sha256).where(
+        DataPart.tenant_id == connection.tenant_id, DataPart.connection_id == connection.id
+    )
+    return session.scalar(stored.limit(1)) is not None
 
 
 def _credential_errors(request: ConnectionRequest, *, is_new: bool) -> dict[str, list[str]]:

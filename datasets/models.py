@@ -8,6 +8,7 @@ from sqlalchemy import BigInteger, Index, String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
 from core.db import Base, id_column
+from core.ids import ID_LENGTH
 from protocol.datasets import SHA256_LENGTH, CopyState, SourceKind
 from tenants.models import Appliance, User, enum_column
 from tenants.models.audit import Audited
@@ -186,7 +187,8 @@ class DataPart(Base):
     """A part of content in a tenant's store: of manifests' pages, uploads and results.
 
     Attributes:
-        is_in_bucket: whether it is in the tenant's bucket, not in the portal's store.
+        is_in_bucket: whether it is in a bucket of the tenant, not in the portal's store.
+        connection_id: of that bucket. The tenant may use another one for results by now.
         last_used_at: when it was last stored or announced; an unused part is deleted a day later.
         is_deleting: whether its content is being deleted; see `datasets.parts`.
     """
@@ -197,6 +199,7 @@ class DataPart(Base):
     sha256: Mapped[str] = mapped_column(String(SHA256_LENGTH), primary_key=True)
     size_bytes: Mapped[int] = mapped_column(BigInteger)
     is_in_bucket: Mapped[bool] = mapped_column(default=False)
+    connection_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     last_used_at: Mapped[datetime] = mapped_column(index=True)
     is_deleting: Mapped[bool] = mapped_column(default=False, index=True)
 

@@ -21,7 +21,7 @@ from typing import Any
 import obstore
 from obstore.exceptions import BaseError
 from obstore.store import LocalStore, S3Store
-from sqlalchemy import and_, column, delete, exists, func, or_, select, table, update
+from sqlalchemy import and_, case, column, delete, exists, func, or_, select, table, update
 from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.orm import Session
 
@@ -43,6 +43,7 @@ from tenants.quotas import reserve_quota
 log = logging.getLogger(__name__)
 
 UNUSED_AFTER = timedelta(days=1)
+EXPORT_PIECE_BYTES = 1024 * 1024
 _TIMEOUT = timedelta(seconds=60)
 _RETRY_TIMEOUT = timedelta(seconds=30)
 _MAX_RETRIES = 3
@@ -144,6 +145,43 @@ class PartStore:
                     with _missing_is_fine():
                         obstore.delete(self._store, entry["path"])
 
+    def put_export(self, path: Path) -> None:
+        """Move the export of a removed tenant from a file to where all processes find it.
+
+        Raises:
+            UnavailableError: the store does not answer, or is full; the file is still there.
+        """
+        key = _export_key(path.name)
+        with self._reporting("written"):
+            obstore.put(self._store, key, path)
+            if self._folder is not None:
+                _make_durable(self._folder / key)
+        path.unlink()
+
+    def export(self, name: str) -> Iterator[bytes]:
+        """Yield the pieces of an export.
+
+        Raises:
+            NotFoundError: it is not there.
+            UnavailableError: the store does not answer.
+        """
+        with self._reporting("read"):
+            try:
+                content = obstore.get(self._store, _export_key(name))
+            except FileNotFoundError as error:
+                raise NotFoundError.of("export", name) from error
+            for piece in content.stream(min_chunk_size=EXPORT_PIECE_BYTES):
+                yield bytes(piece)
+
+    def delete_export(self, name: str) -> None:
+        """Delete an export; a missing one is no error.
+
+        Raises:
+            UnavailableError: the store does not answer.
+        """
+        with self._reporting("deleted"), _missing_is_fine():
+            obstore.delete(self._store, _export_key(name))
+
     def _open(self) -> Any:  # noqa: ANN401 - obstore's types are not installed everywhere
         if self._place.startswith("s3://"):
             bucket, _, prefix = self._place.removeprefix("s3://").rstrip("/").partition("/")
@@ -210,23 +248,35 @@ def record_part(
     size_bytes: int,
     now: datetime,
     *,
-    is_in_bucket: bool = False,
+    connection_id: str | None = None,
 ) -> None:
     """Record that a part's content is stored; it was reserved before.
 
-    What the portal's store has is read from there, also if the tenant's bucket has it, too.
+    What the portal's store has is read from there, also if a bucket has it, too. Of two buckets the
+    one with the newest copy is read.
+
+    Args:
+        session: the session.
+        tenant_id: whose it is.
+        sha256: of the content.
+        size_bytes: of the content.
+        now: the time.
+        connection_id: of the bucket that has it; None is the portal's store.
     """
     values = {
         "tenant_id": tenant_id,
         "sha256": sha256,
         "size_bytes": size_bytes,
-        "is_in_bucket": is_in_bucket,
+        "is_in_bucket": connection_id is not None,
+        "connection_id": connection_id,
         "last_used_at": now,
         "is_deleting": False,
     }
     changes: dict[str, object] = {"last_used_at": now}
-    if not is_in_bucket:
-        changes |= {"size_bytes": size_bytes, "is_in_bucket": False}
+    if connection_id is None:
+        changes |= {"size_bytes": size_bytes, "is_in_bucket": False, "connection_id": None}
+    else:
+        changes["connection_id"] = case((DataPart.is_in_bucket, connection_id), else_=None)
     if session.get_bind().dialect.name == "sqlite":
         key = [DataPart.tenant_id, DataPart.sha256]
         session.execute(
@@ -245,7 +295,7 @@ def missing_parts(
         session: the session.
         tenant_id: whose they are.
         sha256s: of the contents.
-        uses_bucket: whether those in the tenant's bucket count as stored.
+        uses_bucket: whether those in the tenant's buckets count as stored.
     """
     missing = set(sha256s)
     there = [] if uses_bucket else [~DataPart.is_in_bucket]
@@ -266,13 +316,13 @@ def note_use(session: Session, tenant_id: str, sha256s: Collection[str], now: da
 
 def unused_parts(
     session: Session, now: datetime, limit: int, *, is_in_bucket: bool | None = None
-) -> list[tuple[str, str, bool]]:
-    """Mark parts to which nothing refers, and return them: tenant, SHA-256, whether in its bucket.
+) -> list[tuple[str, str, str | None]]:
+    """Mark parts to which nothing refers; return tenant, SHA-256 and connection of each.
 
     Those that were marked before, and not forgotten, come first.
     """
     place = [] if is_in_bucket is None else [DataPart.is_in_bucket == is_in_bucket]
-    columns = (DataPart.tenant_id, DataPart.sha256, DataPart.is_in_bucket)
+    columns = (DataPart.tenant_id, DataPart.sha256, DataPart.connection_id)
     marked = select(*columns).where(DataPart.is_deleting, *place).limit(limit)
     parts = [(tenant_id, sha256, there) for tenant_id, sha256, there in session.execute(marked)]
     unused = and_(
@@ -331,6 +381,10 @@ def _batches(sha256s: Collection[str]) -> Iterator[list[str]]:
 
 def _key(tenant_id: str, sha256: str) -> str:
     return f"{tenant_id}/parts/{sha256[:2]}/{sha256}"
+
+
+def _export_key(name: str) -> str:
+    return f"exports/{name}"
 
 
 def _make_durable(path: Path) -> None:

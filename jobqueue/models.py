@@ -444,6 +444,8 @@ class Attempt(Base):
     """Whether a backup was restored, and its appliance has not reported since."""
     staging: Mapped[dict[str, Any] | None]
     """How far its data is, as `protocol.attempts.StagingProgress`; None once it runs."""
+    is_prepared: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether it waits for the other members of its gang, or did."""
     is_charged: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether its usage is in `FairShareUsage`."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")

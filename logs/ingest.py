@@ -28,13 +28,13 @@ class LineRates:
     """Limits how many bytes an appliance, and all appliances of a tenant, send. Thread-safe.
 
     Args:
-        per_appliance: in bytes per second, with bursts; 0 is unlimited.
-        per_tenant: the same of all appliances of a tenant together.
+        of_appliance: in bytes.
+        of_tenant: the same of all appliances of a tenant together.
     """
 
-    def __init__(self, *, per_appliance: float, per_tenant: float) -> None:
-        self._of_appliance = RateLimit(per_appliance)
-        self._of_tenant = RateLimit(per_tenant)
+    def __init__(self, *, of_appliance: RateLimit, of_tenant: RateLimit) -> None:
+        self._of_appliance = of_appliance
+        self._of_tenant = of_tenant
 
     @staticmethod
     def _hit(limit: RateLimit, key: str, size_bytes: int) -> float:

@@ -10,6 +10,7 @@ import portal.pages
 from core.clock import Clock, utc_now
 from core.db import SessionFactory
 from core.settings import ServerSettings, secret_key
+from core.shared_limits import SharedLimits
 from core.strict_json import decode_json
 from dash_app.lazy import LazyDashboards
 from portal.api.registry import install_api
@@ -49,20 +50,22 @@ def create_portal(
     store: Store,
     clock: Clock = utc_now,
     sightings: Sightings | None = None,
+    limits: SharedLimits | None = None,
 ) -> Flask:
     """Return the portal; the caller owns the database and the store, and closes them.
 
-    The caller also writes the `sightings` in the background.
+    The caller also writes the `sightings`, and exchanges the `limits`, in the background.
     """
     app = Flask("portal")
     app.json = StrictJSONProvider(app)
     app.config.update(_flask_config(settings))
     parts = portal_of(settings, sessions=sessions, store=store, clock=clock, sightings=sightings)
     install(app, parts)
-    install_rate_limit(app, "address", lambda: request.remote_addr)
+    limits = limits or SharedLimits()
+    install_rate_limit(app, "address", lambda: request.remote_addr, limits)
     install_downloads(app)
     install_authentication(app)
-    install_rate_limit(app, "user", _user_id)
+    install_rate_limit(app, "user", _user_id, limits)
     install_support_sessions(app)
     install_security(app)
     install_parameters(app)

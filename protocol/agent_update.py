@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from protocol.access_points import AccessPointList
+
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 OrderID = Annotated[str, msgspec.Meta(pattern=r"\A[0-9A-Za-z-]{1,64}\Z")]
 MAX_MESSAGE_LENGTH = 500
@@ -47,3 +49,4 @@ class HeartbeatReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a heartbeat, where the portal wants something."""
 
     update: UpdateOrder | None = None
+    access_points: AccessPointList | None = None

@@ -108,6 +108,7 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
         restarts: how often a service was started again, as far as the executor knows.
         gpu_slice_uuid: of its MIG instance.
         staging: while it waits for its datasets or restored results.
+        is_prepared: it could start, and waits for the other members of its gang.
         started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
     """
 
@@ -123,6 +124,7 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
     restarts: int = 0
     gpu_slice_uuid: str = ""
     staging: StagingProgress | None = None
+    is_prepared: bool = False
 
 
 class StopReason(StrEnum):

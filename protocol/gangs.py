@@ -110,6 +110,8 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
         members: all, by rank.
         framework: for what only an agent can do, such as MPI's launcher.
         network: None with the engine's bridge or the host's network.
+        may_start: whether all members are prepared. Frameworks wait minutes for a member, and its
+            data may take hours.
     """
 
     gang_id: str
@@ -117,6 +119,7 @@ class Gang(msgspec.Struct, frozen=True, kw_only=True):
     members: list[GangMember]
     framework: Framework = Framework.NONE
     network: GangNetwork | None = None
+    may_start: bool = True
 
     @property
     def hosts(self) -> list[str]:

@@ -15,6 +15,10 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     Without `gpu_processes`, the agent does not know them.
     `instance_id` is new in each run of the agent: alternating ones reveal a cloned identity.
     `can_update` says that the host has the update service, `update` what came of the last order.
+    `access_point` is the address that the agent uses now. `access_points_revision` is the revision
+    of the list of addresses that it has, `-` if it supports lists and has none, empty if it
+    supports none. The portal answers with its list if that has another revision; to agents that
+    support none it never sends one.
     """
 
     agent_version: str
@@ -27,3 +31,5 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     instance_id: str = ""
     can_update: bool = False
     update: UpdateReport | None = None
+    access_point: str = ""
+    access_points_revision: str = ""

@@ -16,7 +16,7 @@ from alerting.notification.senders.webhooks import BlockedAddressError, WebhookC
 from core.db import SessionFactory, transaction
 from core.errors import UnavailableError
 from core.secretbox import SecretBox
-from datasets.buckets import Bucket, results_bucket
+from datasets.buckets import Bucket, bucket_of
 from datasets.parts import forget_parts, unused_parts
 
 log = logging.getLogger(__name__)
@@ -38,16 +38,19 @@ def sweep_bucket_parts(
     while count >= BATCH and not is_stopping():
         with transaction(sessions) as session:
             parts = unused_parts(session, now, BATCH, is_in_bucket=True)
-            tenant_ids = {tenant_id for tenant_id, _, _ in parts}
-            buckets = {ident: _bucket(session, ident, box) for ident in tenant_ids}
+            connections = {connection_id: tenant_id for tenant_id, _, connection_id in parts}
+            buckets = {
+                connection_id: _bucket(session, connection_id, box, tenant_id=tenant_id)
+                for connection_id, tenant_id in connections.items()
+            }
         count = len(parts)
-        failed: set[str] = set()
-        for tenant_id, sha256, _ in parts:
-            bucket = buckets[tenant_id]
-            if bucket is None or tenant_id in failed:
+        failed: set[str | None] = set()
+        for tenant_id, sha256, connection_id in parts:
+            bucket = buckets[connection_id]
+            if bucket is None or connection_id in failed:
                 continue
             if problem := _delete(client, bucket, sha256):
-                failed.add(tenant_id)
+                failed.add(connection_id)
                 log.warning(
                     "unused results of tenant %s stay in its bucket: %s", tenant_id, problem
                 )
@@ -55,10 +58,12 @@ def sweep_bucket_parts(
             forget_parts(session, [(tenant_id, sha256) for tenant_id, sha256, _ in parts])
 
 
-def _bucket(session: Session, tenant_id: str, box: SecretBox) -> Bucket | None:
-    """Return the bucket of a tenant; None if there is none, or it can't be used."""
+def _bucket(
+    session: Session, connection_id: str | None, box: SecretBox, *, tenant_id: str
+) -> Bucket | None:
+    """Return the bucket of a connection; None if there is none, or it can't be used."""
     try:
-        return results_bucket(session, tenant_id, box)
+        return bucket_of(session, connection_id, box)
     except UnavailableError as error:
         log.warning("unused results of tenant %s stay in its bucket: %s", tenant_id, error.message)
         return None

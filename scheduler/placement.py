@@ -2,20 +2,20 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 
-from core.db import transaction
+from core.changes import Topic
+from core.db import changes_of, transaction
 from core.periodic_tasks import SchedulerContext, Task
 from jobqueue.dispatch.dispatcher import Dispatcher
-from jobqueue.jobs.transitions import placement_wanted
 
 # What is submitted meanwhile is placed together.
 PAUSE_SECONDS = 0.05
 
 
 class PlacementThread:
-    """Places jobs when some were submitted here, and regularly for those of other processes.
+    """Places jobs when some were submitted, and regularly, in case that is told to nobody.
 
     Args:
         context: the scheduler.
@@ -42,7 +42,7 @@ class PlacementThread:
 
     def start(self) -> None:
         """Start the thread."""
-        placement_wanted.connect(self._place_soon)
+        changes_of(self._context.sessions).listen(Topic.PLACEMENT, self._place_soon)
         self._thread.start()
 
     def join(self) -> None:
@@ -59,7 +59,7 @@ class PlacementThread:
             if not self._dispatcher.is_behind:
                 break
 
-    def _place_soon(self, _sender: object) -> None:
+    def _place_soon(self, _idents: Collection[str]) -> None:
         self._is_wanted.set()
 
     def _place_forever(self) -> None:

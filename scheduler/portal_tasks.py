@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 from alerting.notification.notices import add_notice
 from alerting.notification.quota_emails import email_admins
@@ -15,6 +16,7 @@ from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from datasets.parts import PartStore
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import move_overdue
 from jobqueue.jobs.end_notices import take_end_notices, take_preemption_notices
@@ -192,11 +194,17 @@ class PortalTasks:
                 folder=self._settings.exports_dir,
                 delete_images=self._delete_images,
                 delete_data=self._delete_data,
+                publish=self._publish_export,
                 forget=forget_tenant,
                 clock=self._context.clock,
                 is_stopping=self._context.is_stopping,
             )
         )
+
+    def _publish_export(self, path: Path) -> None:
+        """Move an export to the store of data, if that is not a folder of this host alone."""
+        if self._settings.data_url:
+            PartStore(self._settings).put_export(path)
 
     def measure_usage(self) -> None:
         """Measure and store the usage of every tenant, and warn about quotas."""

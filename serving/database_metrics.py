@@ -23,7 +23,7 @@ from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError
 from jobqueue.models import Job
 from jobqueue.states import JobState
-from tenants.models import Appliance, ApplianceState, BackupState, Tenant, TenantState
+from tenants.models import AccessPoint, Appliance, ApplianceState, BackupState, Tenant, TenantState
 
 # Scrapes of several Prometheus servers read the tables once.
 CACHE_SECONDS = 5.0
@@ -71,7 +71,7 @@ class DatabaseCollector(Collector):
         if time.monotonic() >= self._read_at + CACHE_SECONDS or not self._figures:
             with transaction(self._sessions) as session:
                 now = self._clock()
-                self._figures = _figures(session, now=now)
+                self._figures = _figures(session, now=now) + _relay_figures(session, now=now)
                 if self._backup_interval_seconds:
                     self._figures += _backup_figures(
                         session, self._backup_interval_seconds, now=now
@@ -149,6 +149,50 @@ def _figures(session: Session, *, now: datetime) -> Figures:
             "Time since the rule was due whose evaluation is overdue longest.",
             "",
             {"": _evaluation_lag(session, now=now)},
+        ),
+    ]
+
+
+def _relay_figures(session: Session, *, now: datetime) -> Figures:
+    """Return the figures of relays that have reported, by their names."""
+    statement = select(AccessPoint).where(
+        AccessPoint.secret_hash.is_not(None), AccessPoint.seen_at.is_not(None)
+    )
+    relays = {relay.name: relay for relay in session.scalars(statement)}
+    label = "access_point"
+    return [
+        (
+            "vedette_access_point_report_age_seconds",
+            "Time since the last report of a relay.",
+            label,
+            {name: _age_seconds(relay.seen_at, now) for name, relay in relays.items()},
+        ),
+        (
+            "vedette_access_point_agents",
+            "Agents of a relay, as it reported.",
+            label,
+            {name: float(relay.agents) for name, relay in relays.items()},
+        ),
+        (
+            "vedette_access_point_spool_ratio",
+            "How full the spool of a relay is.",
+            label,
+            {
+                name: relay.spool_bytes / max(1, relay.max_spool_bytes)
+                for name, relay in relays.items()
+            },
+        ),
+        (
+            "vedette_access_point_spool_age_seconds",
+            "Age of the oldest samples in the spool of a relay.",
+            label,
+            {name: _age_seconds(relay.oldest_spooled_at, now) for name, relay in relays.items()},
+        ),
+        (
+            "vedette_access_point_refused_writes",
+            "Writes that a relay has refused since its start, because its spool was full.",
+            label,
+            {name: float(relay.refused_writes) for name, relay in relays.items()},
         ),
     ]
 

@@ -2,19 +2,26 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from resource import getpagesize
 
 from core.background import repeated
+from core.broker import Broker, BrokerState
 from core.clock import Clock, utc_now
-from core.db import SessionFactory, transaction
+from core.db import SessionFactory, changes_of, transaction
 from core.errors import DatabaseUnavailableError
 from core.leases import process_name
 from serving.watched import answered_requests
-from tenants.lifecycle.server_processes import BEAT_SECONDS, forget_process, note_process
+from tenants.lifecycle.server_processes import (
+    BEAT_SECONDS,
+    broker_states,
+    forget_process,
+    note_process,
+)
 from tenants.models import ServerProcess
 
 log = logging.getLogger(__name__)
@@ -29,6 +36,8 @@ class Heartbeat:
         sessions: of the database.
         parts: what the process serves.
         url: where other processes reach it.
+        broker: leads to other processes.
+        shared: fingerprints of what all processes must share, by name.
         clock: returns the current time.
     """
 
@@ -38,14 +47,20 @@ class Heartbeat:
         parts: Collection[str],
         *,
         url: str,
+        broker: Broker | None = None,
+        shared: Mapping[str, str] | None = None,
         clock: Clock = utc_now,
     ) -> None:
         self._sessions = sessions
         self._parts = " ".join(sorted(parts))
         self._url = url
+        self._broker = broker or Broker()
+        self._broker_since: datetime | None = None
+        self._shared = " ".join(f"{name}={text}" for name, text in (shared or {}).items())
         self._clock = clock
         self._started_at = clock()
         self._read = (time.monotonic(), time.process_time(), answered_requests())
+        self._broker.watch(self._note_broker)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
@@ -76,9 +91,25 @@ class Heartbeat:
             requests_per_second=requests / seconds if seconds else 0.0,
             cpu_percent=100 * cpu_seconds / seconds if seconds else 0.0,
             memory_bytes=_resident_bytes(),
+            broker=self._broker.state.value,
+            broker_since=self._broker_since,
+            shared=self._shared,
         )
         with transaction(self._sessions) as session:
             note_process(session, process)
+            states = broker_states(session, now=process.seen_at)
+        self._note_others(states)
+
+    def _note_broker(self, _state: BrokerState) -> None:
+        self._broker_since = self._clock()
+
+    def _note_others(self, states: Mapping[str, int]) -> None:
+        """Poll while another process has no broker, or has lost it: its changes don't arrive."""
+        changes = changes_of(self._sessions)
+        if states.keys() == {BrokerState.CONNECTED}:
+            changes.set_complete(True)
+        if self._broker.state is not BrokerState.CONNECTED or len(states) > 1:
+            changes.set_complete(False)
 
     def _try_to_beat(self) -> None:
         try:

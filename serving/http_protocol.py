@@ -17,6 +17,7 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
 from ipaddress import ip_address
+from threading import Event
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -71,8 +72,10 @@ class ConnectionLimits:
 class Connections:
     """The open connections: counted, and closed when a deadline has passed."""
 
-    def __init__(self, limits: ConnectionLimits) -> None:
+    def __init__(self, limits: ConnectionLimits, *, draining: Event | None = None) -> None:
         self.limits = limits
+        # Once it is set, each response ends its connection.
+        self.draining = draining or Event()
         self._networks: dict[BoundedProtocol, str] = {}
         self._per_network: Counter[str] = Counter()
         # Those that have sent no request yet, the oldest first.
@@ -247,6 +250,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._connections.on_request(self)
         self._phase, self._body_bytes = _BODY, 0
         super().on_headers_complete()
+        if self.cycle is not None and self._connections.draining.is_set():
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Count what extends the deadline."""

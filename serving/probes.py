@@ -2,11 +2,13 @@
 
 from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 
 from cryptography import x509
 from sqlalchemy import select
 
 from access.probes import probe_database as probe_writing_database
+from core.broker import Broker, BrokerState
 from core.db import SessionFactory, transaction
 from core.disk_space import disk_space
 from core.errors import DatabaseUnavailableError, UnavailableError
@@ -42,6 +44,16 @@ def probe_damage(store: Store) -> None:
     notice = damage_notice(store)
     if notice:
         raise UnavailableError(f"The sample store is damaged. {notice} Run: vedette store repair")
+
+
+def probe_shutdown(draining: Event) -> None:
+    """Check that the server is not about to stop.
+
+    Raises:
+        UnavailableError: it is.
+    """
+    if draining.is_set():
+        raise UnavailableError("The server is about to stop.")
 
 
 def probe_disk(*folders: Path) -> None:
@@ -97,6 +109,19 @@ def probe_certificates(
     if not_after is not None:
         remedy = "Run: vedette ca rotate."
         _require_time("The CA of the agents' certificates", not_after - now, CA_WARNING, remedy)
+
+
+def probe_broker(broker: Broker) -> None:
+    """Check that messages of other processes arrive.
+
+    Raises:
+        UnavailableError: they don't; says what that means.
+    """
+    if broker.state is BrokerState.AWAY:
+        raise UnavailableError(
+            "Redis is away: changes of other processes are noticed by polling, and each process "
+            f"counts limits for itself. {broker.problem}"
+        )
 
 
 def _require_time(subject: str, left: timedelta, warning: timedelta, remedy: str) -> None:

@@ -112,6 +112,7 @@ LONGEST = (
     "tests/integration/mariadb/",
     "tests/unit/timeseries/test_duckdb_sealing.py",
     "tests/unit/timeseries/test_rollups.py",
+    "tests/integration/test_many_hosts.py",
     "tests/integration/test_own_tls.py",
     "tests/unit/portal/test_api_fuzz.py",
     "tests/integration/test_restarted_portal.py",

@@ -1,7 +1,8 @@
 """A whole Vedette for tests: the server as a process of its own, with its database beside it.
 
 Integration and end-to-end tests start it on a free port and in a scratch folder, and talk to it as
-agents, programs and browsers do.
+agents, programs and browsers do. With TEST_SHAPE=many in the environment, the server is the many
+processes of deploy/local, with their stores: `make test-many-hosts`.
 """
 
 import os
@@ -19,11 +20,13 @@ from cli.database import open_database
 from core.clock import utc_now
 from core.settings import ServerSettings
 from tests.fixtures.in_process import Result, run_vedette
+from tests.fixtures.many_hosts import lasting_database, many_hosts_of
 from tests.fixtures.migrated import copy_migrated
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, running
 
 READY_SECONDS = 100
+IS_MANY = os.environ.get("TEST_SHAPE") == "many"
 ALICE, BOB = "alice@acme.example", "bob@acme.example"
 CHARLIE, OLIVIA = "charlie@globex.example", "olivia@vedette.example"
 
@@ -83,6 +86,8 @@ class Deployment:
 
 def make_deployment(data_dir: Path, *, database_url: str = "") -> Deployment:
     """Prepare a data folder with the demo's tenants and cast (password `DEMO_PASSWORD`)."""
+    if IS_MANY:
+        database_url = database_url or lasting_database()
     deployment = Deployment(data_dir=data_dir, port=free_port(), database_url=database_url)
     if not database_url:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -97,6 +102,12 @@ def serving(
     deployment: Deployment, *, environ: Mapping[str, str] | None = None, part: str = "server"
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run the server, or a part of it, for the length of the block; it answers when that begins."""
+    if IS_MANY and part == "server":
+        with many_hosts_of(
+            deployment.data_dir, port=deployment.port, environ=deployment.environ(environ)
+        ) as portals:
+            yield portals
+        return
     log_path = deployment.data_dir / f"{part}.log"
     with running(
         [sys.executable, "-m", "cli.main", part],

@@ -172,7 +172,8 @@ DECLARED: Mapping[str, Declared] = {
     ),
     "agent": _declared(
         "",
-        "access_point_latency_seconds backlog_points buffered_bytes buffered_points "
+        "access_point_failovers access_point_latency_seconds access_point_moves "
+        "backlog_points buffered_bytes buffered_points "
         "certificate_remaining_seconds certificate_renewal_failures cpu_percent damaged_bytes "
         "dataset_cache_bytes dataset_fetched_bytes dataset_peer_bytes "
         "dropped_by_age_points dropped_by_size_points dropped_points gather_failures "

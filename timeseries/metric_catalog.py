@@ -16,7 +16,8 @@ from timeseries.store import IDENTITY_TAGS, TENANT_TAG, Store
 COUNTERS = frozenset(
     f"{measurement}.{field}"
     for measurement, fields in {
-        "agent": "certificate_renewal_failures damaged_bytes dropped_by_age_points "
+        "agent": "access_point_failovers access_point_moves "
+        "certificate_renewal_failures damaged_bytes dropped_by_age_points "
         "dropped_by_size_points dropped_points gather_failures implausible_readings "
         "remote_write_dropped_points remote_write_failures remote_write_rejected_samples "
         "remote_write_sent_samples send_failures sent_points undeliverable_lines "

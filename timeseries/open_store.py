@@ -83,7 +83,7 @@ def open_store(
             backend,
             parsed.file or MEMORY_PATH,
             limits=limits,
-            files=_files(parsed, cache_mib) if parsed.files else None,
+            files=_files(parsed, cache_mib),
             # A sender can invent any number of fields: aggregating them would take the machine.
             detail_of=detail_of,
         )
@@ -107,13 +107,16 @@ def _recovered(opening: Callable[[], Store], file: Path) -> Store:
 
 
 def _files(url: StoreURL, cache_mib: int) -> object:
-    """Return the place of the files of an embedded store that are not beside it."""
-    if url.file is None or not url.files.startswith("s3://"):
-        return importlib.import_module("timeseries.duckdb.files.files").LocalFiles(Path(url.files))
+    """Return the place of the files of an embedded store; None is its default."""
+    if url.file is None or not (url.files or url.is_open):
+        return None
     folder = files_folder(url.file)
+    if not url.files.startswith("s3://"):
+        local = importlib.import_module("timeseries.duckdb.files.files").LocalFiles
+        return local(Path(url.files) if url.files else folder, is_open=url.is_open)
     try:
         return importlib.import_module("timeseries.duckdb.files.s3").S3Files(
-            url.files, folder=folder, cache_bytes=cache_mib * 2**20
+            url.files, folder=folder, cache_bytes=cache_mib * 2**20, is_open=url.is_open
         )
     except OSError as error:
         raise StoreUnavailableError(

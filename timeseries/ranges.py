@@ -60,7 +60,8 @@ _FIELDS: Mapping[Range, str] = {
     "failed_attempts failing_rules findings frame_capture_sessions gpus_missing idle "
     "in_flight load1 load15 load5 multiprocessors paused processes restarting restarts "
     "rules running samples sleeping stopped threads total waiting_jobs zombies",
-    COUNTER: "certificate_renewal_failures corrected_aggregate corrected_volatile crc_errors "
+    COUNTER: "access_point_failovers access_point_moves "
+    "certificate_renewal_failures corrected_aggregate corrected_volatile crc_errors "
     "dropped_by_age_points uncorrected_aggregate uncorrected_volatile "
     "dropped_by_size_points dropped_points ecc_corrected_aggregate ecc_corrected_volatile "
     "ecc_uncorrected_aggregate ecc_uncorrected_volatile errors gather_failures "

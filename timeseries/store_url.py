@@ -8,7 +8,7 @@ from core.errors import ConfigurationError
 
 FORMS = {
     "duckdb": "duckdb:///relative/path, duckdb:////absolute/path, duckdb:// (in memory), "
-    "duckdb:///path?files=s3://bucket/prefix",
+    "duckdb:///path?files=s3://bucket/prefix, duckdb:///path?layout=open",
     "influxdb": "influxdb://user:password@host:8086/database, "
     "influxdb://host:8086/?org=ORG&bucket=BUCKET&token=TOKEN",
     "influxdbs": "influxdbs://... (TLS)",
@@ -22,6 +22,7 @@ SOURCE = "TIMESERIES_URL"
 _DEFAULT_PORTS = {"influxdb": 8086, "victoriametrics": 8428}  # and with TLS
 _SECRET_PARAMETERS = frozenset({"token", "password", "p"})
 _HIDDEN = "***"
+_COMPACT, _OPEN = "compact", "open"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,14 @@ class StoreURL:
         scheme: the backend, and whether it uses TLS.
         file: the file of the embedded store; None for a server or a store in memory.
         files: the folder or s3:// address of its Parquet files; "" for the folder beside it.
+        is_open: whether its Parquet files are in the layout for other programs.
     """
 
     text: str
     scheme: str
     file: Path | None
     files: str = ""
+    is_open: bool = False
 
     @property
     def is_in_memory(self) -> bool:
@@ -110,12 +113,12 @@ def parse_store_url(text: str, *, source: str = SOURCE) -> StoreURL:
         )
     if scheme == EMBEDDED_SCHEME:
         path, _, query = rest.partition("?")
-        file, files = _file(path, source), _files_address(query, source)
-        if files and file is None:
+        file, (files, is_open) = _file(path, source), _files_address(query, source)
+        if query and file is None:
             raise ConfigurationError(
                 ["a store in memory has no files; write duckdb:///path?files=..."], source=source
             )
-        return StoreURL(text, scheme, file, files)
+        return StoreURL(text, scheme, file, files, is_open)
     _check_server(text, scheme, source)
     return StoreURL(text, scheme, None)
 
@@ -129,12 +132,19 @@ def _file(rest: str, source: str) -> Path | None:
     return None if path in {"", MEMORY_PATH} else Path(path)
 
 
-def _files_address(query: str, source: str) -> str:
+def _files_address(query: str, source: str) -> tuple[str, bool]:
+    """Return where the Parquet files are, and whether they are in the open layout."""
     parameters = dict(parse_qsl(query, keep_blank_values=True))
-    address = parameters.pop("files", "")
+    address, layout = parameters.pop("files", ""), parameters.pop("layout", _COMPACT)
     if parameters:
         raise ConfigurationError(
-            [f"a duckdb:// URL has no {next(iter(parameters))!r}, only files="], source=source
+            [f"a duckdb:// URL has no {next(iter(parameters))!r}, only files= and layout="],
+            source=source,
+        )
+    if layout not in {_COMPACT, _OPEN}:
+        raise ConfigurationError(
+            [f"layout={layout} is unknown; write layout={_OPEN} or layout={_COMPACT}"],
+            source=source,
         )
     scheme, separator, rest = address.partition("://")
     if separator and (scheme != "s3" or not rest.partition("/")[0]):
@@ -142,7 +152,7 @@ def _files_address(query: str, source: str) -> str:
             [f"files={address} is not supported; write files=s3://bucket/prefix or a folder"],
             source=source,
         )
-    return address
+    return address, layout == _OPEN
 
 
 def _check_server(text: str, scheme: str, source: str) -> None:

@@ -1,27 +1,30 @@
 """Registry of the agents that may authenticate, by token hash and certificate fingerprint.
 
-It has the write tokens of other programs, too.
+It has the write tokens of other programs and the tokens of relays, too.
 
 The registry is cached and reloaded every few seconds by two queries, so that a thousand writes a
 second need no query each. Revoking or blocking an agent increments the registry's revision in the
-database, which is polled several times a second: that bounds how long a revoked agent is accepted.
+database. That is told to all processes; where it may not arrive, the revision is polled several
+times a second: that bounds how long a revoked agent is accepted.
 """
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, Select, select
 from sqlalchemy.orm import Session
 
 from access.database import Database
+from core.changes import Topic
 from core.clock import Clock
 from core.errors import DatabaseUnavailableError
 from tenants.fleet.agents import registry_revision
 from tenants.models import (
+    AccessPoint,
     Appliance,
     ApplianceCertificate,
     Tenant,
@@ -36,9 +39,11 @@ logger = logging.getLogger(__name__)
 MAX_AGE = timedelta(seconds=5)
 # From this age it is reloaded in the background, so that no request waits for it.
 REFRESH_AFTER = timedelta(seconds=3)
-# The same for its revision.
+# The same for its revision; and while all changes are told, in case one is told to nobody.
 REVISION_MAX_AGE = timedelta(milliseconds=250)
 REVISION_REFRESH_AFTER = timedelta(milliseconds=150)
+TOLD_REVISION_MAX_AGE = timedelta(seconds=2)
+TOLD_REVISION_REFRESH_AFTER = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,22 @@ class WriteGrant:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """An authenticated relay; it acts for the appliances of a tenant, or of all if that is None.
+
+    `key` is the hash of its token.
+    """
+
+    key: str
+    relay_id: str
+    tenant_id: str | None
+
+    def may_act_for(self, tenant_id: str) -> bool:
+        """Return whether it may act for a tenant's appliances."""
+        return self.tenant_id in {None, tenant_id}
+
+
+@dataclass(frozen=True, slots=True)
 class Certificate:
     """The agent of a certificate, and until when it is accepted without another query."""
 
@@ -80,6 +101,8 @@ class AgentRegistry:
     secrets: dict[str, Agent] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
     write_tokens: dict[str, WriteGrant] = field(default_factory=dict)
+    relays: dict[str, Relay] = field(default_factory=dict)
+    appliances: dict[str, Agent] = field(default_factory=dict)
     revision: int = -1
 
 
@@ -90,34 +113,52 @@ class AgentRegistryCache:
         self._database = database
         self._clock = clock
         self._registry = AgentRegistry()
-        self._loaded = _Age(REFRESH_AFTER, MAX_AGE)
-        self._checked = _Age(REVISION_REFRESH_AFTER, REVISION_MAX_AGE)
+        self._loaded = _Age()
+        self._checked = _Age()
         self._load_task: asyncio.Task[None] | None = None
         self._check_task: asyncio.Task[None] | None = None
+        # How many changes were told, and how many of them before the last query.
+        self._told = self._seen = 0
+        database.changes.listen(Topic.REGISTRY, self._hear)
 
     async def current(self) -> AgentRegistry:
         """Return the current registry."""
         now = self._clock()
-        if self._loaded.is_due(now):
+        if self._loaded.exceeds(REFRESH_AFTER, now):
             if self._load_task is None or self._load_task.done():
                 self._load_task = _begun(self._load(now))
-            if self._loaded.is_expired(now):
+            if self._loaded.exceeds(MAX_AGE, now):
                 # Shielded: many requests await the same task, and any of them may be cancelled.
                 await asyncio.shield(self._load_task)
                 return self._registry
-        if self._checked.is_due(now):
+        due, expired = REVISION_REFRESH_AFTER, REVISION_MAX_AGE
+        if self._database.changes.is_complete:
+            due, expired = TOLD_REVISION_REFRESH_AFTER, TOLD_REVISION_MAX_AGE
+        # Twice, as the first one may have begun before what was told.
+        for _ in range(2):
+            is_told = self._told != self._seen
+            if not is_told and not self._checked.exceeds(due, now):
+                break
             if self._check_task is None or self._check_task.done():
                 self._check_task = _begun(self._check_revision(now))
-            if self._checked.is_expired(now):
-                await asyncio.shield(self._check_task)
+            if not is_told and not self._checked.exceeds(expired, now):
+                break
+            await asyncio.shield(self._check_task)
         return self._registry
 
+    def _hear(self, _idents: Collection[str]) -> None:
+        """Note that the revision was changed; called by any thread."""
+        self._told += 1
+
     async def _load(self, now: datetime) -> None:
+        told = self._told
         self._registry = await self._database.run(lambda session: read_registry(session, now=now))
         # The time before the query: later revocations must not be cached longer.
         self._loaded.since = self._checked.since = now
+        self._seen = told
 
     async def _check_revision(self, now: datetime) -> None:
+        told = self._told
         try:
             revision = await self._database.run(registry_revision)
         except DatabaseUnavailableError as error:
@@ -125,7 +166,7 @@ class AgentRegistryCache:
             logger.debug("can't read the registry's revision: %s", error)
             return
         if revision == self._registry.revision:
-            self._checked.since = now
+            self._checked.since, self._seen = now, told
         else:
             await self._load(now)
 
@@ -145,20 +186,12 @@ def _note_failure(task: asyncio.Task[None]) -> None:
 
 
 class _Age:
-    """The age of cached data: due for a refresh first, expired later."""
+    """The age of cached data."""
 
-    def __init__(self, due_after: timedelta, expires_after: timedelta) -> None:
+    def __init__(self) -> None:
         self.since: datetime | None = None
-        self._due_after = due_after
-        self._expires_after = expires_after
 
-    def is_due(self, now: datetime) -> bool:
-        return self._is_older(self._due_after, now)
-
-    def is_expired(self, now: datetime) -> bool:
-        return self._is_older(self._expires_after, now)
-
-    def _is_older(self, age: timedelta, now: datetime) -> bool:
+    def exceeds(self, age: timedelta, now: datetime) -> bool:
         return self.since is None or not timedelta(0) <= now - self.since < age
 
 
@@ -166,7 +199,47 @@ def read_registry(session: Session, *, now: datetime) -> AgentRegistry:
     """Load the agents that may authenticate."""
     # First: the queries below may miss concurrent changes, which increment it.
     revision = registry_revision(session)
+    rows = session.execute(_admitted())
+    secrets = {key: Agent(*identity) for key, *identity in rows}
+    agents = {agent.appliance_id: agent for agent in secrets.values()}
+    return AgentRegistry(
+        secrets,
+        _certificates(session, agents, now=now),
+        _write_tokens(session, now=now),
+        _relays(session),
+        agents,
+        revision,
+    )
+
+
+def new_relay(key: str, session: Session) -> Relay | None:
+    """Return the relay of a token that the registry may be too old to have, by its hash."""
+    return _relays(session, AccessPoint.secret_hash == key).get(key)
+
+
+def new_agents(appliance_ids: Collection[str], session: Session) -> dict[str, Agent]:
+    """Return the agents, by appliance, that the registry may be too old to have."""
+    statement = _admitted().where(Appliance.id.in_(appliance_ids))
+    agents = [Agent(*identity) for _, *identity in session.execute(statement)]
+    return {agent.appliance_id: agent for agent in agents}
+
+
+def _relays(session: Session, *conditions: ColumnElement[bool]) -> dict[str, Relay]:
     rows = session.execute(
+        select(AccessPoint.secret_hash, AccessPoint.id, AccessPoint.tenant_id)
+        .outerjoin(Tenant, Tenant.id == AccessPoint.tenant_id)
+        .where(
+            AccessPoint.secret_hash.is_not(None),
+            AccessPoint.tenant_id.is_(None) | (Tenant.state == TenantState.ACTIVE),
+            *conditions,
+        )
+    )
+    return {key: Relay(key, relay_id, tenant_id) for key, relay_id, tenant_id in rows if key}
+
+
+def _admitted() -> Select[str, str, str, str]:
+    """Return the statement for the agents that may authenticate, with the hashes of tokens."""
+    return (
         select(Appliance.secret_hash, Appliance.id, Appliance.tenant_id, Appliance.name)
         .join(Tenant, Tenant.id == Appliance.tenant_id)
         .where(
@@ -175,14 +248,6 @@ def read_registry(session: Session, *, now: datetime) -> AgentRegistry:
             Appliance.fenced_at.is_(None),
             Tenant.state == TenantState.ACTIVE,
         )
-    )
-    secrets = {key: Agent(*identity) for key, *identity in rows}
-    agents = {agent.appliance_id: agent for agent in secrets.values()}
-    return AgentRegistry(
-        secrets,
-        _certificates(session, agents, now=now),
-        _write_tokens(session, now=now),
-        revision,
     )
 
 

@@ -8,9 +8,10 @@ client certificate the token may be omitted; if both are sent they must belong t
 import binascii
 import math
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy.orm import Session
 from starlette.requests import HTTPConnection, Request
@@ -19,9 +20,13 @@ from starlette.types import Scope
 from access.database import Database
 from access.identity.agent_registry import (
     Agent,
+    AgentRegistry,
     AgentRegistryCache,
     Certificate,
+    Relay,
     WriteGrant,
+    new_agents,
+    new_relay,
     new_write_grant,
 )
 from access.identity.client_certificates import CertificateReader
@@ -38,6 +43,10 @@ from tenants.users.throttling import network_of
 from tenants.write_tokens import WRITE_TOKEN_PREFIX
 
 _SCHEMES = frozenset({"token", "bearer"})
+# In the ASGI scope of a request that a relay passes on, or sends itself.
+RELAY_KEY = "vedette.relay"
+# In one query.
+_MAX_NAMED = 500
 
 
 class TooManyAuthFailuresError(OverloadedError):
@@ -53,11 +62,11 @@ class AuthFailureLimiter:
     verified: only agent tokens and enrollment tokens can be guessed.
 
     Args:
-        per_second: the sustained rate of failures of an address; 0 disables the limit.
+        limit: of the failures of an address.
     """
 
-    def __init__(self, per_second: float) -> None:
-        self._limit = RateLimit(per_second)
+    def __init__(self, limit: RateLimit) -> None:
+        self._limit = limit
 
     def check(self, scope: Scope) -> None:
         """Raise `TooManyAuthFailuresError` if the address has reached the limit."""
@@ -107,7 +116,7 @@ class Authenticator:
         needs_certificate: bool = False,
         failures: AuthFailureLimiter | None = None,
     ) -> None:
-        self.failures = failures or AuthFailureLimiter(0.0)
+        self.failures = failures or AuthFailureLimiter(RateLimit(0.0))
         self._database = database
         self._clock = clock
         self._certificates = CertificateReader(proxy_secret)
@@ -127,6 +136,47 @@ class Authenticator:
             if fingerprint is not None and not authorization:
                 return await self._agent_of_certificate(scope, fingerprint)
             return await self._verified(scope, _token(authorization), fingerprint)
+
+    async def relay(self, connection: HTTPConnection, secret: str) -> Relay:
+        """Return the relay with a token, which is not the agent's that it passes on.
+
+        Raises:
+            UnauthenticatedError: the token is unknown or revoked.
+        """
+        with self.failures.counted(connection.scope):
+            key = hash_secret(secret)
+            relay = (await self._registry.current()).relays.get(key)
+            if relay is None:  # perhaps a new one
+                self.failures.check(connection.scope)
+                registry = await self._registry.current()
+                relay = await self._database.run(partial(new_relay, key))
+                if relay is not None:
+                    registry.relays[key] = relay
+            if relay is None:
+                raise UnauthenticatedError(
+                    "The token of this relay is unknown or revoked. Create a new one under "
+                    "Console, Access points.",
+                    code="unknown_relay",
+                )
+        return relay
+
+    async def registry(self) -> AgentRegistry:
+        """Return who may authenticate now."""
+        return await self._registry.current()
+
+    async def agents_for(self, relay: Relay, appliance_ids: Collection[str]) -> dict[str, Agent]:
+        """Return the agents of appliances, by id, that a relay acts for and that are admitted."""
+        registry = await self._registry.current()
+        unknown = [ident for ident in appliance_ids if ident not in registry.appliances]
+        for start in range(0, len(unknown), _MAX_NAMED):
+            named = unknown[start : start + _MAX_NAMED]
+            registry.appliances.update(await self._database.run(partial(new_agents, named)))
+        agents = ((ident, registry.appliances.get(ident)) for ident in appliance_ids)
+        return {
+            ident: agent
+            for ident, agent in agents
+            if agent is not None and relay.may_act_for(agent.tenant_id)
+        }
 
     async def sender(self, request: Request, *, password: bool = False) -> Agent | WriteGrant:
         """Return who sends samples: an agent, or a program with a write token.
@@ -156,6 +206,7 @@ class Authenticator:
                     "This write token is unknown, expired or revoked. Create a new one under "
                     "Appliances, Add."
                 )
+            require_relayed(request.scope, grant.tenant_id)
         WRITER.set(grant.tenant_id)
         note(TENANT_ID, grant.tenant_id)
         return grant
@@ -214,7 +265,7 @@ class Authenticator:
                 lambda session: _agent_of(authenticate_agent(session, secret))
             )
             registry.secrets[key] = agent
-        return _noted(agent)
+        return _noted(scope, agent)
 
     async def _agent_of_certificate(self, scope: Scope, fingerprint: str) -> Agent:
         registry, now = await self._registry.current(), self._clock()
@@ -229,11 +280,27 @@ class Authenticator:
                 raise UnauthenticatedError(admission.refusal, code="certificate_refused")
             certificate = Certificate(_agent_of(admission.appliance), admission.until)
             registry.certificates[fingerprint] = certificate
-        return _noted(certificate.agent)
+        return _noted(scope, certificate.agent)
 
 
-def _noted(agent: Agent) -> Agent:
+def require_relayed(scope: Scope, tenant_id: str) -> None:
+    """Refuse a request that the relay of one tenant passes on for another.
+
+    Raises:
+        UnauthenticatedError: the relay does not act for the tenant.
+    """
+    relay: Relay | None = scope.get(RELAY_KEY)
+    if relay is not None and not relay.may_act_for(tenant_id):
+        raise UnauthenticatedError(
+            "This access point is for the appliances of another tenant. Use another address of "
+            "the portal.",
+            code="foreign_relay",
+        )
+
+
+def _noted(scope: Scope, agent: Agent) -> Agent:
     """Let the rest of the request know its agent."""
+    require_relayed(scope, agent.tenant_id)
     WRITER.set(agent.tenant_id)
     note(TENANT_ID, agent.tenant_id)
     note(APPLIANCE_ID, agent.appliance_id)

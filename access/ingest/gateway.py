@@ -77,6 +77,7 @@ class Gateway:
         late_notes: LateNotes | None = None,
         job_tags: JobTags | None = None,
         rejections: RejectionNotes | None = None,
+        points: RateLimit | None = None,
     ) -> None:
         self._store = store
         self._quotas = quotas
@@ -86,7 +87,7 @@ class Gateway:
         self._takes_many_senders = getattr(store, "takes_many_senders", False)
         self._clock = clock
         self._max_age = timedelta(days=settings.sample_retention_days)
-        self._points = RateLimit(settings.max_points_per_second_per_tenant)
+        self._points = points or RateLimit(settings.max_points_per_second_per_tenant)
         self._series = SeriesLimit(
             settings.max_series_per_tenant,
             quota=None if quotas is None else lambda tenant_id: quotas.limit(tenant_id, "series"),
@@ -101,8 +102,16 @@ class Gateway:
         self._series_writes = SeriesWrites(store, self._refused, late_notes)
         self._batcher: RequestBatcher[WriteResult] = RequestBatcher(self._write_posts)
 
-    async def write_lines(self, agent: Agent, body: bytes, *, precision: str) -> WriteResult:
+    async def write_lines(
+        self, agent: Agent, body: bytes, *, precision: str, received_at_ns: int | None = None
+    ) -> WriteResult:
         """Store a body of line protocol; returns when it is durable.
+
+        Args:
+            agent: the sender.
+            body: the lines.
+            precision: of their times.
+            received_at_ns: the time of lines without one, if a relay has received them before.
 
         Raises:
             OverloadedError: the tenant's rate or storage quota is exceeded, or the store's queue
@@ -112,16 +121,21 @@ class Gateway:
         INGESTED_BYTES.inc(len(body))
         await self.check(agent.tenant_id)
         kind = kind_of(body, precision=precision) if self._takes_many_senders else None
-        if kind is not None:
+        if kind is not None and (received_at_ns is None or kind.is_timed):
             return await self._noted(agent, await self._batcher.submit(agent, body, kind))
-        parsed = await self.parse_lines(agent.tenant_id, body, precision=precision)
+        parsed = await self.parse_lines(
+            agent.tenant_id, body, precision=precision, received_at_ns=received_at_ns
+        )
         return await self.write(
             [agent], parsed.batch, errors=parse_errors(parsed), precision=precision
         )
 
-    async def parse_lines(self, tenant_id: str, body: bytes, *, precision: str) -> ParseResult:
-        """Parse a body of line protocol, a large one in the tenant's turn."""
-        work = partial(parse, body, precision=precision, default_time_ns=to_ns(self._clock()))
+    async def parse_lines(
+        self, tenant_id: str, body: bytes, *, precision: str, received_at_ns: int | None = None
+    ) -> ParseResult:
+        """Parse a body of line protocol, a large one in the tenant's turn; see `write_lines`."""
+        time_ns = to_ns(self._clock()) if received_at_ns is None else received_at_ns
+        work = partial(parse, body, precision=precision, default_time_ns=time_ns)
         is_small = len(body) <= THREAD_ABOVE_BYTES
         return work() if is_small else await fair_worker().run(tenant_id, work)
 

@@ -36,6 +36,11 @@ class Kind(NamedTuple):
     precision: str
     spaces_per_line: int
 
+    @property
+    def is_timed(self) -> bool:
+        """Whether each line has its time."""
+        return self.spaces_per_line == _TIMED
+
 
 @dataclass(frozen=True, slots=True)
 class Post(Generic[R]):

@@ -14,6 +14,7 @@ from access.jobs.sessions import Identify, JobSessions
 from access.jobs.tunnels import Tunnels
 from core.clock import Clock
 from core.settings import ServerSettings
+from core.shared_limits import SharedLimits
 
 _PATH = re.compile(r"/api/v1/jobs/([^/]+)/(exec|files)")
 
@@ -25,9 +26,12 @@ def create_job_access_app(
     identify: Identify,
     settings: ServerSettings,
     clock: Clock,
+    limits: SharedLimits,
 ) -> Starlette:
     """Return the application."""
-    sessions = JobSessions(database, tunnels, identify=identify, settings=settings, clock=clock)
+    sessions = JobSessions(
+        database, tunnels, identify=identify, settings=settings, clock=clock, limits=limits
+    )
     files = FilesEndpoint(sessions, max_bytes=settings.max_copy_bytes)
     routes = [
         WebSocketRoute("/api/v1/jobs/{job_id}/exec", ExecEndpoint(sessions).serve),

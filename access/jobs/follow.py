@@ -28,6 +28,7 @@ from starlette.types import Scope as ASGIScope
 from access.database import Database
 from access.errors import HANDLERS
 from access.longpoll import ChangeWatch
+from core.changes import Topic
 from core.db import chunked
 from core.errors import (
     InvalidInputError,
@@ -91,7 +92,9 @@ class FollowEndpoint:
         self._streams = ConcurrencyLimit(MAX_STREAMS_PER_USER)
         self._followers = Counter[str]()
         self._tails: Mapping[str, Tail] = {}
-        self.watch = ChangeWatch(self._versions, interval_seconds=INTERVAL_SECONDS)
+        self.watch = ChangeWatch(
+            self._versions, database.changes, Topic.JOB, interval_seconds=INTERVAL_SECONDS
+        )
 
     async def stream(self, request: Request) -> Response:
         """Stream a job's state and log; see `read_progress` for where it begins.

@@ -124,7 +124,7 @@ class Forwarder:
         async with httpx.AsyncHTTPTransport(verify=self._tls or False) as transport:
             try:
                 asking = transport.handle_async_request(sent)
-                answer = await (asking if has_body else _while_connected(request, asking))
+                answer = await (asking if has_body else while_connected(request, asking))
             except (httpx.ConnectError, httpx.ConnectTimeout) as error:
                 raise HolderGoneError(f"The portal's process at {url} does not answer.") from error
             except httpx.HTTPError as error:
@@ -202,7 +202,7 @@ class Forwarder:
         return None
 
 
-async def _while_connected(request: Request, asking: Coroutine[Any, Any, T]) -> T:
+async def while_connected(request: Request, asking: Coroutine[Any, Any, T]) -> T:
     """Return the answer to a request without a body, if the client waits for it.
 
     Raises:

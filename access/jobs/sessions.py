@@ -30,6 +30,7 @@ from core.errors import (
 from core.quantities import format_duration
 from core.rate_limits import ConcurrencyLimit
 from core.settings import ServerSettings
+from core.shared_limits import SharedLimits
 from jobqueue.queue.shells import RunningJob, SessionKind, record_closed, record_opened, running_job
 from protocol.exec import REFUSED, ExecRequest, TerminalSize
 from tenants.principals import Principal, Via
@@ -108,6 +109,7 @@ class JobSessions:
         identify: returns the user of a request; called in a thread.
         settings: have the limits.
         clock: the time.
+        limits: those that hold over all processes.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class JobSessions:
         identify: Identify,
         settings: ServerSettings,
         clock: Clock,
+        limits: SharedLimits,
     ) -> None:
         self._database = database
         self._tunnels = tunnels
@@ -125,8 +128,11 @@ class JobSessions:
         self._clock = clock
         self._is_https = settings.resolved_public_url.startswith("https:")
         self._idle_seconds = settings.job_session_idle_seconds
+        # All of a job are in the process with the tunnel.
         self._of_job = ConcurrencyLimit(settings.max_sessions_per_job)
-        self._of_tenant = ConcurrencyLimit(settings.max_job_sessions_per_tenant)
+        self._of_tenant = limits.concurrent(
+            "job sessions by tenant", settings.max_job_sessions_per_tenant
+        )
 
     async def principal(self, connection: HTTPConnection) -> Principal:
         """Return the user of a request.

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from benchmarks.shared import capacity
+
 PAGE = Path(__file__).parents[2] / "docs" / "benchmarks.md"
 FOLDER = Path("var/bench")
 HEAD = """# Benchmarks
@@ -22,6 +24,7 @@ says how. `python -m benchmarks --report` writes the sections of the documents i
 TITLES = {
     "agent_beside_collectd": "Reading a host every second",
     "partition": "A week without the portal",
+    "relay": "A relay without the portal for an hour",
     "ingest": "Ingest through HTTP",
     "exporters": "Metrics of Prometheus and OpenTelemetry",
     "accounts": "Accounts on MariaDB",
@@ -32,10 +35,9 @@ TITLES = {
     "month": "Queries over 30 days",
     "start": "Submit to start",
     "follow": "Following jobs",
+    "processes": "Processes beside each other",
     "logs": "Searching logs",
 }
-# A benchmark itself causes less load.
-BUSY_LOAD_OF_A_CORE = 2.0
 _PROMISE = ("promise", "at most", "measured", "kept")
 
 Document = Mapping[str, Any]
@@ -45,6 +47,7 @@ def write(folder: Path) -> None:
     """Write the page."""
     documents = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
     PAGE.write_text(page(documents, PAGE.read_text("utf-8")), encoding="utf-8")
+    capacity.write(folder)
 
 
 def page(documents: Iterable[Document], before: str = "") -> str:
@@ -141,7 +144,7 @@ def shown(value: float | str | None) -> str:
 def _origin(document: Document) -> str:
     machine = document["machine"]
     gibibytes, load = machine["memory_bytes"] / 2**30, machine["load1"]
-    is_busy = load > BUSY_LOAD_OF_A_CORE * machine["cpu_count"]
+    is_busy = load > capacity.BUSY_LOAD_OF_A_CORE * machine["cpu_count"]
     busy = f" The machine was busy with other work (load of {shown(load)})." * is_busy
     return (
         f"{document['started_at'][:10]}, {machine['cpu_count']} cores of {machine['cpu_model']}, "

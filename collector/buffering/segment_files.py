@@ -12,6 +12,7 @@ from collector.buffering.segments import (
     SegmentWriter,
     open_segment,
     remove,
+    sealed_segment,
     segment_path,
     segment_paths,
 )
@@ -89,14 +90,24 @@ class SegmentFiles:
         }
 
     def open_all(
-        self, on_unreadable: Callable[[Path], None]
+        self, on_unreadable: Callable[[Path], None], *, only_newest: bool = False
     ) -> Iterator[tuple[Segment, list[Extent]]]:
-        """Yield the segments of an earlier run as `open_segment`; delete those acknowledged."""
-        for path in segment_paths(self._folder):
+        """Yield the segments of an earlier run as `open_segment`; delete those acknowledged.
+
+        With `only_newest`, the others are not read and yield no frames: who reads them later meets
+        their damage.
+        """
+        paths = segment_paths(self._folder)
+        for path in paths:
             number = int(path.stem)
             self._cursor.next_segment = max(self._cursor.next_segment, number + 1)
+            acknowledged = self._cursor.acknowledged.get(number, [])
             try:
-                segment, extents = open_segment(path, self._cursor.acknowledged.get(number, []))
+                if only_newest and path != paths[-1]:
+                    segment = sealed_segment(path, acknowledged)
+                    extents: list[Extent] = []
+                else:
+                    segment, extents = open_segment(path, acknowledged)
             except OSError as error:
                 log.warning("can't read %s, skipping it: %s", path, error)
                 on_unreadable(path)

@@ -94,6 +94,17 @@ def open_segment(path: Path, acknowledged: list[Range]) -> tuple[Segment, list[E
     return segment, extents
 
 
+def sealed_segment(path: Path, acknowledged: list[Range]) -> Segment:
+    """Return a segment that only its reader will read, and that does not grow.
+
+    Raises:
+        OSError: the file is missing.
+    """
+    size = path.stat().st_size
+    ranges = clip_ranges(acknowledged, size)
+    return Segment(path, int(path.stem), size, acknowledged=ranges, is_sealed=True)
+
+
 def read_range(
     segment: Segment, start: int, end: int, *, max_points: int, max_bytes: int
 ) -> tuple[list[tuple[Extent, Frame]], Extent | None]:

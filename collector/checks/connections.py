@@ -4,7 +4,8 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from statistics import median
@@ -17,12 +18,14 @@ from collector.errors import CollectorError, PortalRefusedError
 from collector.sending.access_points import AccessPoints
 from collector.sending.delivery import build_tls
 from collector.sending.http import HTTP_ERRORS, HTTPClient, error_message, root_cause
+from collector.sending.listed import AccessPointFile, AccessPointState
 from collector.sending.portal_connection import PortalConnection
 from collector.sending.write_targets import InfluxDBTarget
 from collector.tls import TLSContexts
 from core.clock import Clock
 
 LATENCY_REQUESTS = 3
+PARALLEL_CHECKS = 8
 MAX_SKEW_SECONDS = 5.0
 # A Date header has whole seconds.
 DATE_CENTER_SECONDS = 0.5
@@ -76,8 +79,36 @@ def check_connections(
         if all(result.verdict is not Verdict.FAIL for result in results):
             yield _check_write(config.influxdb, config, tls=tls)
         return
-    for url in config.portal_urls:
-        yield from _check_address(url, config, identity, tls=tls, clock=clock)
+    configured = list(dict.fromkeys(url.rstrip("/") for url in config.portal_urls))
+    state = AccessPointFile(config.data_dir).load(configured)
+    listed = [point.url for point in state.listed.points] if state.listed is not None else []
+    urls = list(dict.fromkeys([*state.configured, *listed]))
+    with ThreadPoolExecutor(PARALLEL_CHECKS) as executor:
+        checks = {
+            url: executor.submit(
+                lambda url: list(_check_address(url, config, identity, tls=tls, clock=clock)), url
+            )
+            for url in urls
+        }
+        for url, check in checks.items():
+            # An appliance need not reach all access points of the portal.
+            is_needed = url in state.configured or url == state.current
+            for result in check.result():
+                is_other = result.verdict is Verdict.FAIL and not is_needed
+                yield replace(result, verdict=Verdict.WARNING) if is_other else result
+    if len(urls) > 1:
+        yield _describe_choice(state)
+
+
+def _describe_choice(state: AccessPointState) -> CheckResult:
+    """Report what the running agent has chosen."""
+    message = f"in use: {state.current or 'not chosen yet'}"
+    if state.listed is not None:
+        message += f"; the portal lists {len(state.listed.points)} ({state.listed.revision})"
+    message += f"; {state.moves} moves, {state.failovers} failovers"
+    if state.reason:
+        message += f", the last because: {state.reason}"
+    return CheckResult(Verdict.OK, "access points", message)
 
 
 def _check_address(

@@ -57,11 +57,36 @@ class Following(Protocol):
         """Apply the desired attempts, to those of them that the executor has."""
 
 
+class CommonStart:
+    """Lets the members of a gang start together, when all are prepared: the portal says so."""
+
+    def prepare(self, spec: AttemptSpec) -> AttemptSpec | None:
+        """Return the attempt once its gang may start."""
+        return spec if spec.gang is None or spec.gang.may_start else None
+
+    def progress(self, _attempt_id: str) -> tuple[str, StagingProgress | None]:
+        """Return what it waits for."""
+        return "Ready; waiting for the other members of the gang.", None
+
+    def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
+        """Return what was observed."""
+        return list(observed)
+
+    def keep_only(self, attempt_ids: Collection[str]) -> None:
+        """Nothing is made, so nothing is removed."""
+
+    def close(self) -> None:
+        """No threads to end."""
+
+
 class Preparations:
-    """All preparations of an agent's attempts, in their order. For one thread."""
+    """All preparations of an agent's attempts, in their order, and a common start of gangs.
+
+    For one thread.
+    """
 
     def __init__(self, preparations: Sequence[Preparation] = ()) -> None:
-        self._preparations = preparations
+        self._preparations = (*preparations, CommonStart())
         self._waiting: dict[str, Preparation] = {}
         self._failures: dict[tuple[str, str], str] = {}
 
@@ -94,7 +119,13 @@ class Preparations:
             message, staging = "", None
             with self._kept_apart(preparation, "progress"):
                 message, staging = preparation.progress(attempt_id)
-            observations[attempt_id] = _observation(attempt_id, message, staging)
+            observations[attempt_id] = AttemptObservation(
+                attempt_id=attempt_id,
+                state=ObservedState.STARTING,
+                message=message,
+                staging=staging,
+                is_prepared=isinstance(preparation, CommonStart),
+            )
         return observations
 
     def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
@@ -139,14 +170,6 @@ class Preparations:
                 self._failures[key] = failure
         else:
             self._failures.pop(key, None)
-
-
-def _observation(
-    attempt_id: str, message: str, staging: StagingProgress | None
-) -> AttemptObservation:
-    return AttemptObservation(
-        attempt_id=attempt_id, state=ObservedState.STARTING, message=message, staging=staging
-    )
 
 
 def _failure(error: Exception) -> str:

@@ -10,10 +10,12 @@ from collector.certificates import (
     AgentCertificate,
     portal_authority_files,
 )
-from collector.config import AgentConfig
+from collector.config import AgentConfig, InfluxDBSettings
 from collector.data_dir import Identity
-from collector.sending.access_points import AccessPointProber, AccessPoints
+from collector.sending.access_points import AccessPoints
+from collector.sending.listed import AccessPointFile
 from collector.sending.portal_connection import PortalConnection
+from collector.sending.probing import AccessPointProber
 from collector.sending.sender import Sender, UndeliverableLines
 from collector.sending.write_targets import InfluxDBTarget, WriteTarget, portal_target
 from collector.tls import TLSContexts, TLSFiles
@@ -31,7 +33,7 @@ class Delivery:
         access_points: shared by sender and connections.
         tls: authorities and client certificate, shared by them too.
         sender: drains the buffer.
-        prober: measures the access points; None if there is only one.
+        prober: measures the access points; None without a portal.
         certificate: the certificate that the portal issued.
     """
 
@@ -73,19 +75,34 @@ def build_delivery(
         config.data_dir, is_active=config.client_certificate_file is None
     )
     tls = build_tls(config, certificate, clock=clock)
-    urls = config.portal_urls if config.influxdb is None else [config.influxdb.url]
-    access_points = AccessPoints(urls)
+    prober = None
+    if config.influxdb is not None:
+        access_points = AccessPoints([config.influxdb.url])
+        target: WriteTarget = _influxdb_target(config, config.influxdb, tls=tls)
+    else:
+        access_points = AccessPoints(
+            config.portal_urls,
+            key=identity.appliance_id if identity is not None else "",
+            file=AccessPointFile(config.data_dir),
+        )
+        target = portal_target(
+            identity.agent_token if identity is not None else "",
+            is_token_needed=lambda url: not certificate.replaces_secret_for(url),
+            access_points=access_points,
+            tls=tls,
+            timeout_seconds=config.request_timeout_seconds,
+            environ=os.environ,
+        )
+        prober = AccessPointProber(
+            access_points, tls=tls, timeout_seconds=config.request_timeout_seconds
+        )
     sender = Sender(
         buffer,
         access_points,
-        _build_target(config, identity, tls=tls, certificate=certificate),
+        target,
         clock=clock,
         undeliverable=UndeliverableLines(config.data_dir / UNDELIVERABLE_NAME),
     )
-    prober = None
-    if len(access_points) > 1:
-        timeout_seconds = config.request_timeout_seconds
-        prober = AccessPointProber(access_points, tls=tls, timeout_seconds=timeout_seconds)
     return Delivery(access_points, tls, sender, prober, certificate)
 
 
@@ -116,24 +133,12 @@ def connect_to_portal(
     )
 
 
-def _build_target(
-    config: AgentConfig,
-    identity: Identity | None,
-    *,
-    tls: TLSContexts,
-    certificate: AgentCertificate,
-) -> WriteTarget:
-    if config.influxdb is not None:
-        return InfluxDBTarget(
-            config.influxdb,
-            appliance=config.name or socket.gethostname(),
-            tls=tls,
-            timeout_seconds=config.request_timeout_seconds,
-            environ=os.environ,
-        )
-    return portal_target(
-        identity.agent_token if identity is not None else "",
-        is_token_needed=lambda url: not certificate.replaces_secret_for(url),
+def _influxdb_target(
+    config: AgentConfig, settings: InfluxDBSettings, *, tls: TLSContexts
+) -> InfluxDBTarget:
+    return InfluxDBTarget(
+        settings,
+        appliance=config.name or socket.gethostname(),
         tls=tls,
         timeout_seconds=config.request_timeout_seconds,
         environ=os.environ,

@@ -7,15 +7,19 @@ several times the CPU time and memory.
 import math
 import os
 import re
+import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http.client import RemoteDisconnected
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 import urllib3
+from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.util import make_headers
 
 from collector.tls import TLSContexts
@@ -38,6 +42,7 @@ class HTTPClient:
         self._environ = environ
         self._pools: dict[str, urllib3.PoolManager] = {}
         self._context: ssl.SSLContext | None = None
+        self._in_use: HTTPConnection | None = None
 
     def request(
         self,
@@ -73,6 +78,17 @@ class HTTPClient:
             redirect=False,
         )
 
+    def abort(self) -> None:
+        """End the request under way, from another thread; it fails with one of `HTTP_ERRORS`.
+
+        One that still connects goes on until its timeout.
+        """
+        open_socket = self._in_use.sock if self._in_use is not None else None
+        if isinstance(open_socket, socket.socket):
+            with suppress(OSError):  # it is closed
+                # Not the method of SSLSocket, which takes the connection from the waiting thread.
+                socket.socket.shutdown(open_socket, socket.SHUT_RDWR)
+
     def close(self) -> None:
         """Close the connections."""
         for pool in self._pools.values():
@@ -91,8 +107,36 @@ class HTTPClient:
             self._context = context
         proxy = proxy_for(url, self._environ) or ""
         if proxy not in self._pools:
-            self._pools[proxy] = _make_pool(proxy, self._context)
+            self._pools[proxy] = pool = _make_pool(proxy, self._context)
+            pool.pool_classes_by_scheme = self._pool_classes()
         return self._pools[proxy]
+
+    def _pool_classes(self) -> dict[str, type[urllib3.HTTPConnectionPool]]:
+        """Return pools by scheme, whose connections note that they are in use."""
+        client = self
+
+        class NotingConnection(HTTPConnection):
+            def request(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
+                client._in_use = self
+                super().request(*args, **kwargs)
+
+        class NotingTLSConnection(HTTPSConnection):
+            def request(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - passed on
+                client._in_use = self
+                super().request(*args, **kwargs)
+
+        class Pool(urllib3.HTTPConnectionPool):
+            ConnectionCls = NotingConnection
+
+        class TLSPool(urllib3.HTTPSConnectionPool):
+            ConnectionCls = NotingTLSConnection
+
+        return {"http": Pool, "https": TLSPool}
+
+
+def is_late(error: BaseException) -> bool:
+    """Return whether a request failed because the server took too long to respond."""
+    return isinstance(error, urllib3.exceptions.ReadTimeoutError)
 
 
 def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:

@@ -1,6 +1,7 @@
 """A client of the agent API: HTTP to the access point in use, with failover to the others."""
 
 import gzip
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TypeVar
 from urllib.parse import urlencode
@@ -15,6 +16,7 @@ from collector.sending.http import (
     HTTP_ERRORS,
     HTTPClient,
     error_message,
+    is_late,
     is_web_page,
     retry_after_seconds,
     root_cause,
@@ -37,18 +39,27 @@ from protocol.heartbeat import Heartbeat
 from protocol.results import PartSource, ResultPage, ResultReply, ResultUpload
 from protocol.storage import CleanupOrder, StorageReport
 
-T = TypeVar("T")
-
-OVERLOADED = frozenset({429, 502, 503, 504})
+UNAVAILABLE = frozenset({502, 503, 504})
+OVERLOADED = UNAVAILABLE | {429}
 UNAUTHENTICATED = 401
 PARTIAL = 206
 UNCHANGED = frozenset({204, 304})
 SUCCESS = range(200, 300)
+SERVER_ERRORS = 500
 OCTETS = "application/octet-stream"
 # Of each read and write of a streamed body, also over a slow line.
 STREAM_TIMEOUT_SECONDS = 60.0
 # Long polls: the portal may respond this much later than asked.
 POLL_MARGIN_SECONDS = 10.0
+NULL = msgspec.Raw(b"null")
+
+T = TypeVar("T")
+
+
+class _HeartbeatReply(HeartbeatReply, frozen=True, kw_only=True):
+    """The reply with its list of access points unread: an invalid one must not cost the rest."""
+
+    access_points: msgspec.Raw = NULL  # type: ignore[assignment]
 
 
 class PortalConnection:
@@ -87,11 +98,14 @@ class PortalConnection:
         return _decode(*self._post("/agent/v1/certificate", request), IssuedCertificate)
 
     def heartbeat(self, heartbeat: Heartbeat) -> HeartbeatReply:
-        """Send a heartbeat; return what the portal wants."""
+        """Send a heartbeat; return what the portal wants. A new list of addresses is accepted."""
         response, url = self._post("/agent/v1/heartbeat", heartbeat)
         if response.status in UNCHANGED:
             return HeartbeatReply()
-        return _decode(response, url, HeartbeatReply)
+        reply = _decode(response, url, _HeartbeatReply)
+        if reply.access_points != NULL:
+            self.access_points.accept(reply.access_points)
+        return HeartbeatReply(update=reply.update)
 
     def desired(self, generation: int, *, wait_seconds: float) -> DesiredState | None:
         """Return the desired state once it is another than `generation`; None after the wait."""
@@ -100,6 +114,7 @@ class PortalConnection:
             "GET",
             f"/agent/v1/desired?{query}",
             timeout_seconds=wait_seconds + POLL_MARGIN_SECONDS,
+            expected_seconds=wait_seconds,
         )
         return None if response.status in UNCHANGED else _decode(response, url, DesiredState)
 
@@ -181,19 +196,26 @@ class PortalConnection:
         if body is not None:
             headers |= {"Content-Type": OCTETS, "Content-Length": str(size_bytes)}
         seconds = max(self.timeout_seconds, STREAM_TIMEOUT_SECONDS)
+        connect_seconds = self.access_points.connect_seconds(seconds)
         try:
-            response = self.http.pool_for(url).request(
-                method,
-                f"{url}{path}",
-                body=body,
-                headers=headers,
-                timeout=urllib3.Timeout(connect=seconds, read=seconds),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
+            # A move lets it finish; only the loss of the access point aborts it.
+            with self.access_points.under_way(
+                url, self.http.abort, expected_seconds=math.inf
+            ) as request:
+                response = self.http.pool_for(url).request(
+                    method,
+                    f"{url}{path}",
+                    body=body,
+                    headers=headers,
+                    timeout=urllib3.Timeout(connect=connect_seconds, read=seconds),
+                    retries=False,
+                    redirect=False,
+                    preload_content=False,
+                )
+                request.is_answered = response.status < SERVER_ERRORS
         except HTTP_ERRORS as error:
-            self.access_points.record_failure(url)
+            if not request.was_aborted:
+                self.access_points.record_failure(url, root_cause(error))
             raise PortalUnreachableError(
                 f"The portal at {url} does not answer: {root_cause(error)}."
             ) from error
@@ -208,7 +230,7 @@ class PortalConnection:
         execute: Callable[[str, ExecSession], Awaitable[int]],
         should_go_on: Callable[[], bool],
     ) -> None:
-        """Serve a tunnel at the current access point until it closes, or should."""
+        """Serve a tunnel at the current access point until it closes, should, or is to move."""
         # asyncio, SSH and WebSocket take 15 MB, and most agents never open a tunnel.
         from collector.tunnel import serve_tunnel  # noqa: PLC0415
 
@@ -221,6 +243,7 @@ class PortalConnection:
                 find_endpoint=find_endpoint,
                 execute=execute,
                 should_go_on=should_go_on,
+                should_move=lambda is_idle: self.access_points.should_leave(url, is_idle=is_idle),
             )
         except OSError as error:
             raise PortalUnreachableError(f"No tunnel to {url}: {error}.") from error
@@ -243,26 +266,38 @@ class PortalConnection:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout_seconds: float | None = None,
+        expected_seconds: float = 0.0,
     ) -> tuple[urllib3.BaseHTTPResponse, str]:
         """Try each access point once, the current one first; return the response and its URL."""
+        points = self.access_points
         failure: BaseException | None = None
-        for _ in range(len(self.access_points)):
-            url = self.access_points.current
+        for _ in range(len(points)):
+            url = points.current
             try:
-                response = self.http.request(
-                    method,
-                    f"{url}{path}",
-                    body=body,
-                    headers={**self.auth_headers(url), **(headers or {})},
-                    timeout_seconds=timeout_seconds or self.timeout_seconds,
-                    connect_timeout_seconds=self.timeout_seconds,
-                )
+                with points.under_way(
+                    url, self.http.abort, expected_seconds=expected_seconds
+                ) as request:
+                    response = self.http.request(
+                        method,
+                        f"{url}{path}",
+                        body=body,
+                        headers={**self.auth_headers(url), **(headers or {})},
+                        timeout_seconds=timeout_seconds or self.timeout_seconds,
+                        connect_timeout_seconds=points.connect_seconds(self.timeout_seconds),
+                    )
+                    request.is_answered = response.status < SERVER_ERRORS
             except HTTP_ERRORS as error:
                 failure = error
-                self.access_points.record_failure(url)
+                if request.was_aborted:
+                    continue
+                if is_late(error) and len(points) > 1:
+                    points.record_unavailable(url)
+                    break
+                points.record_failure(url, root_cause(error))
             else:
                 address = f"{url}{path.partition('?')[0]}"
-                self._check(response, address)
+                may_try_soon = response.status in UNAVAILABLE and points.record_unavailable(url)
+                self._check(response, address, may_try_soon=may_try_soon)
                 return response, address
         raise PortalUnreachableError(
             f"The portal at {url} does not answer: {root_cause(failure)}."
@@ -275,7 +310,9 @@ class PortalConnection:
             return {}
         return self._headers
 
-    def _check(self, response: urllib3.BaseHTTPResponse, address: str) -> None:
+    def _check(
+        self, response: urllib3.BaseHTTPResponse, address: str, *, may_try_soon: bool = False
+    ) -> None:
         if response.status in SUCCESS or response.status in UNCHANGED:
             return
         reason = error_message(response.data, default=response.reason or "")
@@ -283,7 +320,8 @@ class PortalConnection:
         if response.status == UNAUTHENTICATED and self._certificate is not None:
             self._certificate.distrust()
         if response.status in OVERLOADED:
-            wait = retry_after_seconds(response.headers.get("Retry-After"), now=self._clock())
+            retry_after = None if may_try_soon else response.headers.get("Retry-After")
+            wait = retry_after_seconds(retry_after, now=self._clock())
             raise PortalUnreachableError(message, retry_after_seconds=wait)
         if is_web_page(response.data):
             message += " (from a server in front of the portal; see client_certificate_file)"

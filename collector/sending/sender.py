@@ -6,7 +6,9 @@ The response decides what happens to a batch:
     400, 422                  the good lines were stored: log the others and acknowledge the batch
     413                       send it in halves, down to single lines
     401, 403                  keep it and log a warning; try the next address
-    429, 503, no response     keep it and retry later, at the next address if there is one
+    429                       keep it and wait
+    502, 503, 504, late       keep it and retry later, elsewhere if `/health` isn't answered either
+    no response               keep it and retry later, at the next address if there is one
 
 If a server rejects a batch without naming lines, the sender bisects it, up to a number of requests.
 """
@@ -205,7 +207,11 @@ class Sender:
     def _retry_later(self, url: str, response: WriteResponse) -> SendResult:
         """Log why a batch has to wait, and return how long."""
         reason = error_message(response.body, default=response.reason)
-        self._access_points.record_failure(url)
+        may_try_soon = False
+        if response.status in {502, 503, 504} or response.is_late:
+            may_try_soon = self._access_points.record_unavailable(url)
+        elif response.status != 429:  # noqa: PLR2004 - see the table above
+            self._access_points.record_failure(url, reason)
         if response.status in {401, 403}:
             self._warn(
                 f"{url} refuses this agent ({response.status}): {reason.rstrip('.')}. Samples stay "
@@ -223,13 +229,13 @@ class Sender:
             )
         else:
             self._warn(f"{url} answered {response.status}: {reason}. Samples stay in the buffer.")
-        return SendResult(Outcome.FAILED, self._wait_seconds(response))
-
-    def _wait_seconds(self, response: WriteResponse) -> float:
-        at_least = retry_after_seconds(response.retry_after, now=self._clock())
-        if response.status == 503 and self._access_points.has_healthy:  # noqa: PLR2004 - see above
-            at_least = None  # another address can be tried soon
-        return self._backoff.next_seconds(at_least=at_least)
+        has_left = response.status == NO_RESPONSE and self._access_points.current != url
+        if has_left and self._access_points.has_healthy:
+            return SendResult(Outcome.FAILED)  # the next address, at once
+        at_least = None
+        if not may_try_soon:
+            at_least = retry_after_seconds(response.retry_after, now=self._clock())
+        return SendResult(Outcome.FAILED, self._backoff.next_seconds(at_least=at_least))
 
     def _warn(self, message: str) -> None:
         """Log at once, then at most once a minute until something is delivered."""

@@ -16,9 +16,11 @@ import urllib3
 from urllib3.util import make_headers
 
 from collector.config import InfluxDBSettings
+from collector.sending.access_points import AccessPoints
 from collector.sending.http import (
     HTTP_ERRORS,
     HTTPClient,
+    is_late,
     proxy_for,
     proxy_headers,
     root_cause,
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 PORTAL_PATH = "/api/v2/write?org=vedette&bucket=vedette&precision=ns"
 COMPRESSION_LEVEL = 1
 NO_RESPONSE = 0
+SERVER_ERRORS = 500
 UNAVAILABLE = frozenset({429, 500, 502, 503, 504})
 # The first version with the v2 write API.
 FIRST_WITH_V2 = (1, 8)
@@ -48,12 +51,14 @@ class WriteResponse(NamedTuple):
         body: as received.
         reason: in words, where the body has none.
         retry_after: the header, if there is one.
+        is_late: whether the server took too long to respond.
     """
 
     status: int
     body: bytes = b""
     reason: str = ""
     retry_after: str | None = None
+    is_late: bool = False
 
 
 class WriteTarget(Protocol):
@@ -74,6 +79,7 @@ class HTTPTarget:
     Args:
         path: with the query.
         headers: returns the credentials for an address.
+        access_points: of the address; requests end when it is left.
         tls: for https.
         timeout_seconds: for a response.
         environ: names proxies.
@@ -84,27 +90,33 @@ class HTTPTarget:
         path: str,
         *,
         headers: Callable[[str], Mapping[str, str]],
+        access_points: AccessPoints | None = None,
         tls: TLSContexts | None = None,
         timeout_seconds: float = 10.0,
         environ: Mapping[str, str] | None = None,
     ) -> None:
         self._path = path
         self._headers = headers
+        self._access_points = access_points
         self._timeout_seconds = timeout_seconds
         self._http = HTTPClient(tls, environ=environ or {})
 
     def write(self, url: str, lines: bytes) -> WriteResponse:
         """Send lines of line protocol once."""
+        points = self._access_points or AccessPoints([url])
         try:
-            response = self._http.request(
-                "POST",
-                f"{url}{self._path}",
-                body=gzip.compress(lines, COMPRESSION_LEVEL),
-                headers={"Content-Encoding": "gzip", **self._headers(url)},
-                timeout_seconds=self._timeout_seconds,
-            )
+            with points.under_way(url, self._http.abort) as request:
+                response = self._http.request(
+                    "POST",
+                    f"{url}{self._path}",
+                    body=gzip.compress(lines, COMPRESSION_LEVEL),
+                    headers={"Content-Encoding": "gzip", **self._headers(url)},
+                    timeout_seconds=self._timeout_seconds,
+                    connect_timeout_seconds=points.connect_seconds(self._timeout_seconds),
+                )
+                request.is_answered = response.status < SERVER_ERRORS
         except HTTP_ERRORS as error:
-            return WriteResponse(NO_RESPONSE, reason=root_cause(error))
+            return WriteResponse(NO_RESPONSE, reason=root_cause(error), is_late=is_late(error))
         return _write_response(response)
 
     def close(self) -> None:
@@ -116,6 +128,7 @@ def portal_target(
     token: str,
     *,
     is_token_needed: Callable[[str], bool] = lambda _url: True,
+    access_points: AccessPoints | None = None,
     tls: TLSContexts | None = None,
     timeout_seconds: float = 10.0,
     environ: Mapping[str, str] | None = None,
@@ -125,6 +138,7 @@ def portal_target(
     return HTTPTarget(
         PORTAL_PATH,
         headers=lambda url: proof if is_token_needed(url) else {},
+        access_points=access_points,
         tls=tls,
         timeout_seconds=timeout_seconds,
         environ=environ,

@@ -18,7 +18,7 @@ from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
-from jobqueue.gangs.members import gangs_of, network_of
+from jobqueue.gangs.members import appliances_of_gang, gangs_of, network_of
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.arrays import array_env
 from jobqueue.jobs.gangs import ENDED_WITH_FIRST
@@ -46,7 +46,7 @@ from protocol.attempts import (
 from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerSpec, JobKind
-from tenants.fleet.appliances import bump_generation
+from tenants.fleet.appliances import bump_generation, bump_generations
 from tenants.models import Appliance
 
 _MAX_EXIT_CODE = 2**31 - 1
@@ -167,7 +167,7 @@ def apply_report(
             is_stop_requested=attempt.job.stop_requested_at is not None,
             stop_reason=attempt.stop_reason,
         )
-        if outcome is not None and outcome.reason in _NAMES_MEMBER and attempt.message:
+        if outcome is not None and attempt.message and _names_member(attempt, outcome):
             outcome = replace(outcome, message=attempt.message)
         if outcome is not None and outcome.reason is Reason.IDLE_GPU:
             outcome = replace(outcome, message=idle_message(attempt.job))
@@ -178,6 +178,12 @@ def apply_report(
     if probe is not None:
         apply_probe(session, appliance_id, probe, now=now)
     return moved
+
+
+def _names_member(attempt: Attempt, outcome: Outcome) -> bool:
+    """Return whether the attempt's message names the member for which it stops, and stays."""
+    is_stopping = attempt.stop_reason in _NAMES_MEMBER and not outcome.state.is_final
+    return outcome.reason in _NAMES_MEMBER or is_stopping
 
 
 def _with_first(attempt: Attempt, observation: AttemptObservation) -> AttemptObservation:
@@ -332,6 +338,9 @@ def _move(
         with session.no_autoflush:
             bump_generation(session, attempt.appliance_id)
     else:
+        if attempt.job.nodes > 1 and not attempt.is_prepared:
+            # Its agent is one that does not wait for the others.
+            bump_generations(session, appliances_of_gang(session, attempt.job))
         move_job(session, attempt.job_id, JobState(outcome.state.value), **values)
         record_event(session, attempt.job, message=outcome.message, now=now)
     note_outcome(session, attempt, now=now)
@@ -350,6 +359,8 @@ def _update_progress(
         return
     if observation.state is not ObservedState.STARTING:
         return
+    if observation.is_prepared and not attempt.is_prepared:
+        _note_prepared(session, attempt)
     staging = observation.staging and msgspec.to_builtins(_bounded(observation.staging))
     values: dict[str, Any] = {"message": message} if message not in {"", attempt.message} else {}
     reason = _staging_reason(attempt, is_staging=staging is not None)
@@ -365,6 +376,16 @@ def _update_progress(
     if reason is Reason.WAITING_FOR_DATA:
         session.refresh(attempt)
         record_event(session, attempt.job, message=message, now=now)
+
+
+def _note_prepared(session: Session, attempt: Attempt) -> None:
+    """Let all members of a gang fetch their orders: with the last one prepared, they may start.
+
+    Each member's report does, as two that come together don't see each other.
+    """
+    starting = AttemptState.STARTING
+    if move_attempt(session, attempt.id, starting, expected={starting}, is_prepared=True):
+        bump_generations(session, appliances_of_gang(session, attempt.job))
 
 
 def _staging_reason(attempt: Attempt, *, is_staging: bool) -> Reason | None:

@@ -6,7 +6,7 @@ exists, so they stay when one moves to another appliance.
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from sqlalchemy import and_, select
@@ -16,7 +16,7 @@ from jobqueue.gangs.models import GangNetworkRecord
 from jobqueue.gangs.networks import SUBNET, member_mtu, vxlan_port, wireguard_port
 from jobqueue.jobs.queue_settings import QueueSettings, settings_of
 from jobqueue.models import Attempt, Job
-from jobqueue.states import ALLOCATED_STATES
+from jobqueue.states import ALLOCATED_STATES, AttemptState
 from protocol.gangs import (
     Framework,
     Gang,
@@ -31,6 +31,14 @@ from protocol.gangs import (
 )
 from tenants.fleet.reports import ReportCache
 from tenants.models import Appliance
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    """The members of a gang: where each is that has an appliance, and whether all may start."""
+
+    places: dict[int, str] = field(default_factory=dict)
+    are_prepared: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +68,16 @@ def gangs_of(session: Session, attempts: Sequence[Attempt]) -> dict[str, Gang]:
     if not own:
         return {}
     gang_ids = {attempt.job.array_id or "" for attempt in own.values()}
-    places = _places_of_ranks(session, gang_ids)
-    appliances = _appliances(session, {ident for at in places.values() for ident in at.values()})
+    ranks = _ranks(session, gang_ids)
+    appliances = _appliances(
+        session, {ident for of_gang in ranks.values() for ident in of_gang.places.values()}
+    )
     vnis = _vnis(session, gang_ids)
     settings = settings_of(session, next(iter(own.values())).tenant_id)
     return {
         attempt.id: _gang(
             attempt,
-            places[attempt.job.array_id or ""],
+            ranks[attempt.job.array_id or ""],
             appliances,
             vni=vnis.get(attempt.job.array_id or ""),
             settings=settings,
@@ -76,9 +86,15 @@ def gangs_of(session: Session, attempts: Sequence[Attempt]) -> dict[str, Gang]:
     }
 
 
+def appliances_of_gang(session: Session, member: Job) -> set[str]:
+    """Return the appliances of a gang."""
+    ranks = _ranks(session, {member.array_id or ""})
+    return set(ranks[member.array_id or ""].places.values())
+
+
 def _gang(
     attempt: Attempt,
-    ranks: Mapping[int, str],
+    ranks: _Ranks,
     appliances: Mapping[str, _Place],
     *,
     vni: int | None,
@@ -88,14 +104,14 @@ def _gang(
     is_private = network is JobNetwork.GANG
     members = []
     for rank in range(job.nodes):
-        place = appliances.get(ranks.get(rank, ""))
+        place = appliances.get(ranks.places.get(rank, ""))
         inner = str(member_address(SUBNET, rank).ip)
         members.append(
             GangMember(
                 rank=rank,
                 name=member_name(job.name, rank),
                 address=inner if is_private else place.abilities.address if place else "",
-                appliance_id=ranks.get(rank, ""),
+                appliance_id=ranks.places.get(rank, ""),
             )
         )
     return Gang(
@@ -103,9 +119,10 @@ def _gang(
         rank=job.array_index or 0,
         members=members,
         framework=Framework(job.framework or Framework.NONE),
-        network=_network(attempt.appliance_id, ranks, appliances, vni, settings)
+        network=_network(attempt.appliance_id, ranks.places, appliances, vni, settings)
         if is_private and vni is not None
         else None,
+        may_start=ranks.are_prepared,
     )
 
 
@@ -155,18 +172,29 @@ def _appliance(
     )
 
 
-def _places_of_ranks(session: Session, gang_ids: Collection[str]) -> dict[str, dict[int, str]]:
-    """Return the appliance of each rank that has one, by gang."""
+def _ranks(session: Session, gang_ids: Collection[str]) -> dict[str, _Ranks]:
+    """Return the members by gang. One that ended for good keeps nobody from starting."""
     allocated = and_(Attempt.job_id == Job.id, Attempt.state.in_(ALLOCATED_STATES))
     statement = (
-        select(Job.array_id, Job.array_index, Attempt.appliance_id)
-        .join(Attempt, allocated)
+        select(
+            Job.array_id,
+            Job.array_index,
+            Job.state,
+            Attempt.appliance_id,
+            Attempt.state,
+            Attempt.is_prepared,
+        )
+        .outerjoin(Attempt, allocated)
         .where(Job.array_id.in_(gang_ids))
     )
-    places: dict[str, dict[int, str]] = defaultdict(dict)
-    for gang_id, rank, appliance_id in session.execute(statement):
-        places[gang_id or ""][rank or 0] = appliance_id
-    return places
+    gangs: dict[str, _Ranks] = defaultdict(_Ranks)
+    for gang_id, rank, job_state, appliance_id, state, is_prepared in session.execute(statement):
+        ranks = gangs[gang_id or ""]
+        if appliance_id is not None:
+            ranks.places[rank or 0] = appliance_id
+        if not (is_prepared or state is AttemptState.RUNNING or job_state.is_final):
+            gangs[gang_id or ""] = replace(ranks, are_prepared=False)
+    return gangs
 
 
 def _appliances(session: Session, appliance_ids: Collection[str]) -> dict[str, _Place]:

@@ -10,13 +10,13 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, TypeVar, cast
 
-from blinker import Signal
-from sqlalchemy import Column, ColumnElement, MetaData, Table, delete, event, insert, select, update
+from sqlalchemy import Column, ColumnElement, MetaData, Table, delete, insert, select, update
 from sqlalchemy.orm import Session
 from sqlalchemy.orm.attributes import set_committed_value
 from sqlalchemy.orm.util import identity_key
 from sqlalchemy.schema import CreateTable
 
+from core.changes import ANY, Topic, note_change
 from core.db import chunked
 from core.guarded_update import changed_one
 from jobqueue.models import Attempt, Job, JobEvent, ServiceUpdate
@@ -29,12 +29,8 @@ from jobqueue.states import (
     UpdateState,
 )
 
-# Sent after the commit of what may let a job be placed: one was submitted, or one ended.
-placement_wanted = Signal()
-
 MAX_MESSAGE_LENGTH = 2000
 _FINAL = frozenset(state for state in JobState if state.is_final)
-_WANTS_PLACEMENT = "wants_placement"
 
 S = TypeVar("S", bound=StrEnum)
 
@@ -132,6 +128,8 @@ def move_locked(
     session.execute(CreateTable(moved, if_not_exists=True))
     session.execute(insert(moved), rows)
     # The ids stand in the condition too, so that MySQL never scans, and locks, further rows.
+    if model is Job:
+        note_change(session, Topic.JOB, *(str(row["id"]) for row in rows))
     joined = update(table).where(
         table.c.id == moved.c.id, table.c.id.in_([row["id"] for row in rows])
     )
@@ -168,8 +166,7 @@ def record_event(session: Session, job: Job, *, now: datetime, message: str | No
             at=now,
         )
     )
-    if job.state is JobState.SUBMITTED or job.state.is_final:
-        session.info[_WANTS_PLACEMENT] = True
+    _note_changes(session, [job.id], {job.state})
 
 
 def record_events(
@@ -179,14 +176,24 @@ def record_events(
     if not events:
         return
     session.execute(insert(JobEvent), [{**event, "at": now} for event in events])
-    if any(event["state"] is JobState.SUBMITTED or event["state"] in _FINAL for event in events):
-        session.info[_WANTS_PLACEMENT] = True
+    job_ids = [str(event["job_id"]) for event in events]
+    _note_changes(session, job_ids, {event["state"] for event in events})
 
 
-@event.listens_for(Session, "after_commit")
-def _announce(session: Session) -> None:
-    if session.info.pop(_WANTS_PLACEMENT, False):
-        placement_wanted.send()
+def _note_changes(session: Session, job_ids: Collection[str], states: Collection[object]) -> None:
+    note_change(session, Topic.JOB, *job_ids)
+    if any(state is JobState.SUBMITTED or state in _FINAL for state in states):
+        note_change(session, Topic.PLACEMENT, ANY)
+
+
+def note_attempt(session: Session, attempt_id: str) -> None:
+    """Tell that the job of an attempt has changed, when the transaction is committed."""
+    attempt = session.identity_map.get(identity_key(Attempt, attempt_id))
+    if attempt is not None:
+        note_change(session, Topic.JOB, attempt.job_id)
+    else:
+        job_ids = session.scalars(select(Attempt.job_id).where(Attempt.id == attempt_id))
+        note_change(session, Topic.JOB, *job_ids)
 
 
 def shorten(message: str) -> str:
@@ -218,6 +225,10 @@ def _update(
     if not changed_one(session, statement, synchronize_session=False):
         return False
     loaded = session.identity_map.get(identity_key(model, ident))
+    if model is Job:
+        note_change(session, Topic.JOB, ident)
+    else:
+        note_attempt(session, ident)
     if loaded is not None:
         for name, value in values.items():
             set_committed_value(loaded, name, value)

@@ -23,6 +23,7 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, transaction
 from core.errors import ConfigurationError, UnavailableError
 from core.guarded_update import changed_one
+from jobqueue.jobs.transitions import note_attempt
 from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, delete_log, file_name, read_chunks
 from jobqueue.models import Attempt, LogChunk
 from jobqueue.states import AttemptState, LogState
@@ -121,12 +122,13 @@ class LogFiles:
                 yield piece
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder, which may be missing."""
+        """Return the names in a folder, which may be missing, without hidden files."""
         try:
             paths = self._fs.ls(self._path(folder), detail=False)
         except FileNotFoundError:
             return []
-        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in paths)
+        names = (str(path).rstrip("/").rpartition("/")[2] for path in paths)
+        return sorted(name for name in names if not name.startswith("."))
 
     def delete(self, name: str) -> None:
         """Delete a file or a folder; a missing one is ignored."""
@@ -167,6 +169,7 @@ def move_logs(
             done = update(Attempt).where(Attempt.id == attempt_id, *unchanged)
             if changed_one(session, done.values(log_state=LogState.FILE)):
                 session.execute(delete(LogChunk).where(LogChunk.attempt_id == attempt_id))
+                note_attempt(session, attempt_id)
                 moved += 1
     return moved
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from sqlalchemy import Integer, bindparam, delete, func, insert, select, update
 from sqlalchemy.orm import Session, aliased
 
+from core.changes import Topic, note_change
 from core.errors import NotFoundError, UnavailableError
 from core.secretbox import SecretBox
 from jobqueue.jobs.job_secrets import decrypt_secrets
+from jobqueue.jobs.transitions import note_attempt
 from jobqueue.logs.masking import Masker
 from jobqueue.models import Attempt, Job, LogChunk
 from jobqueue.queue.service import get_job
@@ -110,6 +112,7 @@ def append_logs(
         end = stored + len(data)
         if row.number > 1:
             _make_room(session, row.job_id, row.number, max_bytes - end)
+        note_change(session, Topic.JOB, row.job_id)
         grown[row.id] = {"ident": row.id, "stored": stored, "end": end, "data": data}
         acks.append(LogAck(next_offset=end, is_full=end >= max_bytes))
     if grown:
@@ -146,6 +149,7 @@ def delete_log(session: Session, attempt_id: str) -> None:
     session.execute(
         update(Attempt).where(Attempt.id == attempt_id).values(log_state=LogState.DELETED)
     )
+    note_attempt(session, attempt_id)
 
 
 def read_log(

@@ -73,7 +73,9 @@ def record_results(
     sizes = {part.sha256: part.size_bytes for file in accepted for part in file.parts}
     if connection_id is not None:
         for sha256 in sizes.keys() & set(upload.uploaded):
-            record_part(session, attempt.tenant_id, sha256, sizes[sha256], now, is_in_bucket=True)
+            record_part(
+                session, attempt.tenant_id, sha256, sizes[sha256], now, connection_id=connection_id
+            )
     uses_bucket = connection_id is not None
     missing = missing_parts(session, attempt.tenant_id, sizes, uses_bucket=uses_bucket)
     note_use(session, attempt.tenant_id, sizes.keys() - missing, now)

@@ -27,11 +27,12 @@ ARTIFACT_SORTS: Columns = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a file's content, and whether it is in the tenant's bucket."""
+    """A part of a file's content: in a bucket of the tenant, by its connection, or in ours."""
 
     sha256: str
     size_bytes: int
     is_in_bucket: bool
+    connection_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,13 +168,13 @@ def _job(session: Session, scope: Scope, job_id: str) -> Job:
 
 def _contents(session: Session, artifacts: list[Artifact]) -> list[Content]:
     parts = parts_of(session, [artifact.id for artifact in artifacts])
-    in_bucket: set[str] = set()
+    in_bucket: dict[str, str | None] = {}
     tenant_ids = {artifact.tenant_id for artifact in artifacts}  # of one job: one, or none
     for hashes in chunked({part.sha256 for own in parts.values() for part in own}):
-        rows = select(DataPart.sha256).where(
+        rows = select(DataPart.sha256, DataPart.connection_id).where(
             DataPart.tenant_id.in_(tenant_ids), DataPart.sha256.in_(hashes), DataPart.is_in_bucket
         )
-        in_bucket.update(session.scalars(rows))
+        in_bucket.update((sha256, connection_id) for sha256, connection_id in session.execute(rows))
     return [
         Content(
             artifact_id=artifact.id,
@@ -183,7 +184,12 @@ def _contents(session: Session, artifacts: list[Artifact]) -> list[Content]:
             modified_at=artifact.modified_at,
             tenant_id=artifact.tenant_id,
             parts=tuple(
-                Part(part.sha256, part.size_bytes, is_in_bucket=part.sha256 in in_bucket)
+                Part(
+                    part.sha256,
+                    part.size_bytes,
+                    is_in_bucket=part.sha256 in in_bucket,
+                    connection_id=in_bucket.get(part.sha256),
+                )
                 for part in parts.get(artifact.id, [])
             ),
         )

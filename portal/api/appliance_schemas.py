@@ -113,6 +113,9 @@ class ApplianceSchema(Schema):
     gpu_model = fields.String(metadata={"description": "Several models are comma-separated."})
     appliance_class = fields.String()
     agent_version = fields.String()
+    access_point = fields.String(
+        metadata={"description": "The address that the agent uses; empty if it does not say."}
+    )
     clock_skew_seconds = fields.Float(
         allow_none=True,
         metadata={

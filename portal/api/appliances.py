@@ -55,6 +55,7 @@ objects = Objects(
             "clock_skew_seconds",
             "last_seen_at",
             "agent_version",
+            "access_point",
         )
     ),
 )

@@ -57,6 +57,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             {"resource": "cpus", "maximum": 256},
         ]
     },
+    "AccessPointRequestSchema": {
+        "name": "Frankfurt",
+        "url": "https://fra.portal.example.com",
+        "kind": "relay",
+        "region": "eu-central",
+    },
+    "AccessPointChangeSchema": {"weight": 0},
     "ForwardChangeSchema": {"is_enabled": False},
     "ForwardRequestSchema": {
         "name": "Loki",

@@ -8,7 +8,7 @@ from flask import Response, redirect, request
 from flask.typing import ResponseReturnValue
 from marshmallow import Schema, fields, validate
 
-from datasets.buckets import results_bucket
+from datasets.buckets import bucket_of
 from jobqueue.results.artifacts import (
     ARTIFACT_SORTS,
     all_contents,
@@ -161,13 +161,16 @@ def list_parts(job_id: str, query: dict[str, Any]) -> dict[str, Any]:
     """List the parts of a file, for clients that fetch those in a bucket by themselves."""
     with database() as session:
         content = content_of(session, current_scope(), job_id, query["path"])
-        bucket = results_bucket(session, content.tenant_id, portal().secrets)
+        idents = {part.connection_id for part in content.parts}
+        buckets = {ident: bucket_of(session, ident, portal().secrets) for ident in idents}
     return whole_list(
         [
             {
                 "sha256": part.sha256,
                 "size_bytes": part.size_bytes,
-                "url": bucket.get_url(part.sha256) if part.is_in_bucket and bucket else None,
+                "url": bucket.get_url(part.sha256)
+                if (bucket := buckets[part.connection_id])
+                else None,
             }
             for part in content.parts
         ]

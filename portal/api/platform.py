@@ -3,7 +3,9 @@
 from typing import Any
 
 from marshmallow import Schema, fields
+from marshmallow.validate import OneOf
 
+from core.broker import BrokerState
 from dash_app.queries.platform import PlatformFigures
 from dash_app.queries.platform_charts import GROWTH_OVER
 from portal.api.blueprint import APIBlueprint
@@ -104,6 +106,15 @@ class ProcessSchema(Schema):
         attribute="process.cpu_percent", metadata={"description": "100 is one core."}
     )
     memory_bytes = fields.Integer(attribute="process.memory_bytes")
+    broker = fields.String(
+        attribute="process.broker",
+        validate=OneOf([state.value for state in BrokerState]),
+        metadata={
+            "description": "Whether messages of other processes arrive through Redis: `connected`, "
+            "`away`, or `none` without `redis_url`."
+        },
+    )
+    broker_since = instant(attribute="process.broker_since")
 
 
 class GrowthSchema(Schema):

@@ -3,17 +3,16 @@
 from http import HTTPStatus
 from typing import Any
 
-from flask import Response, send_file
+from flask import Response
 from marshmallow import Schema, fields, validate
 
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema, file_response, instant, page_query
-from portal.context import current_scope, current_user, database, now, portal
+from portal.context import current_scope, current_user, database, now
+from portal.presenters.removals import discard_removed, export_response
 from tenants.lifecycle.removal import (
     REMOVAL_SORTS,
-    discard_export,
-    export_file,
     get_removal,
     list_removals,
     request_removal,
@@ -89,17 +88,10 @@ objects.shows("Return a removal with its progress (operator).")
 )
 def export(removal_id: str) -> Response:
     """Download the export of a tenant as a ZIP file (operator)."""
-    folder = portal().settings.exports_dir
-    with database() as session:
-        path = export_file(session, current_scope(), removal_id, folder=folder, now=now())
-    return send_file(
-        path.resolve(), mimetype="application/zip", as_attachment=True, download_name=path.name
-    )
+    return export_response(removal_id)
 
 
 @removals.operation("POST", "/<removal_id>/discard", answer=RemovalSchema)
 def discard(removal_id: str) -> TenantRemoval:
     """Permanently delete the export of a removed tenant (operator)."""
-    folder = portal().settings.exports_dir
-    with database() as session:
-        return discard_export(session, current_scope(), removal_id, folder=folder, now=now())
+    return discard_removed(removal_id)

@@ -1,4 +1,4 @@
-"""Rate limits of requests by address and by user, counted by each process.
+"""Rate limits of requests by address and by user, over all processes.
 
 Addresses are checked before authentication, users after it. The burst (`core.rate_limits`) is
 large enough for a page with its dashboards. Above the limit the answer is 429 with `Retry-After`.
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from flask import Flask, request
 
 from core.errors import OverloadedError
-from core.rate_limits import RateLimit
+from core.shared_limits import SharedLimits
 from portal.context import portal
 from portal.middleware.security import DASH_FILES
 
@@ -24,17 +24,20 @@ class TooManyRequestsError(OverloadedError):
     default_code = "too_many_requests"
 
 
-def install_rate_limit(app: Flask, kind: str, key: Callable[[], str | None]) -> None:
+def install_rate_limit(
+    app: Flask, kind: str, key: Callable[[], str | None], limits: SharedLimits
+) -> None:
     """Limit the requests of each address or user.
 
     Args:
         app: the app.
         kind: `address` or `user`; its setting gives the limit.
         key: returns whose request it is; None is not limited.
+        limits: those of all processes.
     """
     with app.app_context():
         per_second = getattr(portal().settings, f"requests_per_second_per_{kind}")
-    limit = RateLimit(per_second)
+    limit = limits.rate(f"requests by {kind}", per_second)
 
     def check() -> None:
         is_free = request.endpoint in FREE_ENDPOINTS or request.path.startswith(DASH_FILES)

@@ -1,4 +1,8 @@
-"""Static files that browsers keep for a year: the address of a file changes with its content."""
+"""Static files that browsers keep for a year: the address of a file changes with its content.
+
+During an upgrade of several portals, a page of one may ask another for its files: what has another
+version there is not kept.
+"""
 
 from contextlib import suppress
 from functools import cache
@@ -13,8 +17,6 @@ from flask.sessions import SecureCookieSessionInterface, SessionMixin
 from portal.middleware.security import DASH_ASSETS, DASH_FILES
 
 _KEPT = "public, max-age=31536000, immutable"
-# The version of the portal's own files, and that of the dashboards' files.
-_VERSIONS = frozenset({"v", "m"})
 
 
 class Sessions(SecureCookieSessionInterface):
@@ -38,7 +40,16 @@ def install_static_files(app: Flask) -> None:
             with suppress(OSError):
                 values["v"] = _version(path, path.stat().st_mtime_ns)
 
-    app.after_request(_keep)
+    def keep(response: Response) -> Response:
+        if response.status_code >= HTTPStatus.BAD_REQUEST:
+            return response
+        # Dash's files have their versions in their names.
+        is_of_dash = request.path.startswith(DASH_FILES) and response.cache_control.max_age
+        if is_of_dash or _is_own_version(folder, response):
+            response.headers["Cache-Control"] = _KEPT
+        return response
+
+    app.after_request(keep)
 
 
 @cache
@@ -46,12 +57,16 @@ def _version(path: Path, _modified_ns: int) -> str:
     return blake2b(path.read_bytes(), digest_size=6).hexdigest()
 
 
-def _keep(response: Response) -> Response:
-    if response.status_code >= HTTPStatus.BAD_REQUEST:
-        return response
-    is_own = request.endpoint == "static" or request.path.startswith(DASH_ASSETS)
-    # Dash's files have their versions in their names.
-    is_of_dash = request.path.startswith(DASH_FILES) and response.cache_control.max_age
-    if is_of_dash or (is_own and _VERSIONS & request.args.keys()):
-        response.headers["Cache-Control"] = _KEPT
-    return response
+def _is_own_version(folder: Path, response: Response) -> bool:
+    """Return whether the address has the version of the file that this portal has."""
+    if request.endpoint == "static":
+        path = folder / (request.view_args or {})["filename"]
+        return request.args.get("v") == _version(path, path.stat().st_mtime_ns)
+    # Dash's version of a file of ours is when it was changed, in seconds with a fraction.
+    changed_at = response.last_modified
+    version = request.args.get("m", "").partition(".")[0]
+    return (
+        request.path.startswith(DASH_ASSETS)
+        and changed_at is not None
+        and version == str(int(changed_at.timestamp()))
+    )

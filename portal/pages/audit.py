@@ -33,6 +33,7 @@ KINDS = {
     "write_token": "Write tokens",
     "appliance": "Appliances",
     "agent_rollout": "Agent updates",
+    "access_point": "Access points",
     "certificate": "Certificates",
     "authority": "Certificate authority",
     "job": "Jobs",

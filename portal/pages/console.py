@@ -1,17 +1,20 @@
 """`/console`: platform usage, removed tenants and maintenance, for operators."""
 
-from flask import Blueprint, flash, redirect, render_template, send_file, url_for
+from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from alerting.notification import undelivered
+from core.errors import ConflictError, UnavailableError
 from dash_app.routes import PLATFORM_PATH
 from portal.context import current_scope, database, now, portal
 from portal.pages.common import changing, plural
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, figures, maintenance_summary
+from portal.presenters.removals import discard_removed, export_response
 from portal.query_string import PAGE_SIZE, page_number
-from tenants.lifecycle.removal import discard_export, export_file, list_removals
-from tenants.lifecycle.server_processes import list_processes
+from tenants.fleet.access_points import access_point_problems
+from tenants.lifecycle.removal import list_removals
+from tenants.lifecycle.server_processes import broker_states, list_processes
 
 pages = Blueprint("console", __name__, url_prefix="/console")
 
@@ -26,11 +29,15 @@ def index() -> ResponseReturnValue:
         processes = list_processes(
             session, current_scope(), now=now(), sort="name", page_size=PAGE_SIZE
         )
+        brokers = broker_states(session, now=now())
+        problems = access_point_problems(session, now=now())
     return render_template(
         "console/index.html",
         usage=usage,
         top=usage.tenants[:TOP],
         processes=processes.items,
+        brokers=brokers,
+        problems=problems,
         charts=PLATFORM_PATH,
     )
 
@@ -46,22 +53,17 @@ def removals() -> ResponseReturnValue:
 @pages.get("/removals/<removal_id>/export")
 def export(removal_id: str) -> ResponseReturnValue:
     """Download the export of a removed tenant."""
-    with database() as session:
-        path = export_file(
-            session, current_scope(), removal_id, folder=portal().settings.exports_dir, now=now()
-        )
-    return send_file(
-        path.resolve(), mimetype="application/zip", as_attachment=True, download_name=path.name
-    )
+    return export_response(removal_id)
 
 
 @pages.post("/removals/<removal_id>/discard")
-@changing(back="console.removals")
-def discard(session: Session, removal_id: str) -> str:
+def discard(removal_id: str) -> ResponseReturnValue:
     """Delete the export of a removed tenant."""
-    folder = portal().settings.exports_dir
-    removal = discard_export(session, current_scope(), removal_id, folder=folder, now=now())
-    return f"Export of {removal.tenant_name} deleted"
+    try:
+        flash(f"Export of {discard_removed(removal_id).tenant_name} deleted", "success")
+    except (ConflictError, UnavailableError) as error:
+        flash(error.message, "warning")
+    return redirect(url_for(".removals"))
 
 
 @pages.get("/maintenance")

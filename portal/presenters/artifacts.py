@@ -17,9 +17,9 @@ from urllib.parse import quote, urlsplit
 from alerting.notification.senders.webhooks import BlockedAddressError, WebhookClient, host_of
 from core.errors import OverloadedError, TooLargeError, UnavailableError
 from core.quantities import format_size
-from datasets.buckets import Bucket, results_bucket
+from datasets.buckets import BUCKET_GONE, Bucket, bucket_of
 from jobqueue.results.artifacts import Content, Part, ReadPart, read_range
-from portal.context import current_scope, database, portal
+from portal.context import database, portal
 
 TEXT_BYTES = 64 * 1024
 TABLE_ROWS, TABLE_COLUMNS, CELL_CHARACTERS = 200, 50, 200
@@ -71,15 +71,18 @@ def part_reader() -> ReadPart:
     The address of a bucket is the tenant's, so that only addresses are reached that webhooks may.
     """
     services = portal()
-    with database() as session:
-        tenant_id = current_scope().tenant_id
-        bucket = results_bucket(session, tenant_id, services.secrets) if tenant_id else None
     client = WebhookClient(_FETCH_SECONDS, policy=services.webhook_policy)
+    buckets: dict[str | None, Bucket | None] = {}
 
     def read(owner_id: str, part: Part) -> bytes:
         if not part.is_in_bucket:
             return services.parts().get(owner_id, part.sha256)
-        return _from_bucket(client, bucket, part)
+        if part.connection_id not in buckets:
+            with database() as session:
+                buckets[part.connection_id] = bucket_of(
+                    session, part.connection_id, services.secrets
+                )
+        return _from_bucket(client, buckets[part.connection_id], part)
 
     return read
 
@@ -89,16 +92,13 @@ def bucket_url(content: Content) -> str | None:
     if len(content.parts) != 1 or not content.parts[0].is_in_bucket:
         return None
     with database() as session:
-        bucket = results_bucket(session, content.tenant_id, portal().secrets)
+        bucket = bucket_of(session, content.parts[0].connection_id, portal().secrets)
     return None if bucket is None else bucket.get_url(content.parts[0].sha256)
 
 
 def _from_bucket(client: WebhookClient, bucket: Bucket | None, part: Part) -> bytes:
     if bucket is None:
-        raise UnavailableError(
-            "The file is in a bucket that the tenant no longer uses for results. Choose its "
-            "connection in the data settings again."
-        )
+        raise UnavailableError(BUCKET_GONE)
     url = bucket.get_url(part.sha256)
     host = host_of(urlsplit(url))
     try:

@@ -22,6 +22,7 @@ from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_te
 from protocol.attempts import Health
 from protocol.datasets import CopyState
 from protocol.health import HealthState
+from tenants.fleet.access_points import AccessPointState
 from tenants.fleet.states import EffectiveStatus
 from tenants.models import (
     ApplianceState,
@@ -69,6 +70,11 @@ TONES: dict[StrEnum, str] = {
     HealthState.HEALTHY: "good",
     HealthState.DEGRADED: "warn",
     HealthState.FAILED: "bad",
+    AccessPointState.ANSWERING: "good",
+    AccessPointState.SILENT: "bad",
+    AccessPointState.NEVER_SEEN: "idle",
+    AccessPointState.IN_USE: "good",
+    AccessPointState.UNUSED: "off",
     CertificateState.NEW: "idle",
     CertificateState.ACTIVE: "good",
     CertificateState.OVERDUE: "warn",

@@ -15,6 +15,7 @@ from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.changes import ANY, Topic, note_change
 from core.errors import UnauthenticatedError
 from core.guarded_update import changed_one
 from core.ids import hash_secret, new_secret
@@ -96,14 +97,14 @@ def block_appliance(session: Session, *, appliance_id: str) -> None:
 
     Its neighbors fetch new orders, so that they neither ask nor answer one that is refused.
     """
-    _invalidate(session, Appliance.id == appliance_id)
+    _invalidate(session, Appliance.id == appliance_id, told=appliance_id)
     appliance = session.get_one(Appliance, appliance_id)
     renew_orders_at(session, appliance.tenant_id, appliance.site)
 
 
 def block_tenant(session: Session, *, tenant_id: str) -> None:
     """Make the agent API check the admission of a tenant's agents again at once."""
-    _invalidate(session, Appliance.tenant_id == tenant_id)
+    _invalidate(session, Appliance.tenant_id == tenant_id, told=ANY)
 
 
 def registry_revision(session: Session) -> int:
@@ -161,6 +162,7 @@ def claim_instance(session: Session, appliance_id: str, instance_id: str, *, now
 def refresh_registry(session: Session) -> None:
     """Make the agent API load again who may send."""
     session.flush()
+    note_change(session, Topic.REGISTRY, ANY)
     if _increment_revision(session):
         return
     try:
@@ -170,8 +172,9 @@ def refresh_registry(session: Session) -> None:
         _increment_revision(session)
 
 
-def _invalidate(session: Session, appliances: ColumnElement[bool]) -> None:
+def _invalidate(session: Session, appliances: ColumnElement[bool], *, told: str) -> None:
     session.flush()
+    note_change(session, Topic.DESIRED, told)
     session.execute(
         update(Appliance)
         .where(appliances)

@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from core.changes import Topic, note_change
 from core.errors import ConflictError
 from tenants.checks import raise_if_invalid
 from tenants.fleet.appliances import (
@@ -45,7 +46,7 @@ def change_appliance(
     raise_if_invalid(_errors(changes), "The appliance can't be changed")
     _refuse_taken(session, appliance, changes.name)
     site = appliance.site
-    changed = list(_apply(appliance, changes))
+    changed = list(_apply(session, appliance, changes))
     if changed:
         add_change_event(session, appliance, EventKind.CHANGED, " ".join(changed), now=now)
     try:
@@ -77,14 +78,14 @@ def label_appliances(
         others = {key: value for key, value in appliance.labels.items() if key not in gone}
         labels = {**others, **added}
         raise_if_invalid({"labels": label_errors(labels)}, f"{appliance.name} can't be labeled")
-        changed = list(_apply(appliance, ApplianceChanges(labels=labels)))
+        changed = list(_apply(session, appliance, ApplianceChanges(labels=labels)))
         if changed:
             add_change_event(session, appliance, EventKind.CHANGED, " ".join(changed), now=now)
     session.flush()
     return chosen
 
 
-def _apply(appliance: Appliance, changes: ApplianceChanges) -> Iterable[str]:
+def _apply(session: Session, appliance: Appliance, changes: ApplianceChanges) -> Iterable[str]:
     """Apply the changes; yield a sentence for each."""
     for field in ("name", "site", "region"):
         old, new = getattr(appliance, field), getattr(changes, field)
@@ -96,6 +97,7 @@ def _apply(appliance: Appliance, changes: ApplianceChanges) -> Iterable[str]:
         appliance.labels = new
         # How its GPUs are shared follows from them.
         appliance.desired_generation = Appliance.desired_generation + 1
+        note_change(session, Topic.DESIRED, appliance.id)
         yield f"Labels: {_labels_text(new)}; were {_labels_text(old)}."
 
 

@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, case, or_, select, update
 from sqlalchemy.orm import Session, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
+from core.changes import Topic, note_change
 from core.db import chunked
 from core.errors import NotFoundError
 from core.guarded_update import changed_one
@@ -179,6 +180,7 @@ def bump_generation(session: Session, appliance_id: str) -> None:
     bump = update(Appliance).where(Appliance.id == appliance_id)
     if not changed_one(session, bump.values(desired_generation=Appliance.desired_generation + 1)):
         raise NotFoundError.of("appliance", appliance_id)
+    note_change(session, Topic.DESIRED, appliance_id)
 
 
 def bump_generations(session: Session, appliance_ids: Collection[str]) -> None:
@@ -189,6 +191,7 @@ def bump_generations(session: Session, appliance_ids: Collection[str]) -> None:
             bump.values(desired_generation=Appliance.desired_generation + 1),
             execution_options={"synchronize_session": False},
         )
+    note_change(session, Topic.DESIRED, *appliance_ids)
 
 
 def renew_orders_at(session: Session, tenant_id: str, site: str) -> None:

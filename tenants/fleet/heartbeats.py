@@ -13,12 +13,14 @@ import msgspec
 from sqlalchemy import Row, select, update
 from sqlalchemy.orm import Session
 
+from core.changes import Topic, note_change
 from core.guarded_update import changed_one
 from core.ids import new_id
 from core.quantities import format_duration
 from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth
 from protocol.inventory import Inventory
+from tenants.fleet.access_points import normalized_url
 from tenants.fleet.agents import claim_instance, lock_appliance
 from tenants.fleet.change_events import ChangeEvent, KnownState, change_events_of, may_report_clock
 from tenants.fleet.events import EventKind, add_event, last_details
@@ -40,6 +42,7 @@ def record_heartbeat(
     gpu_processes: Sequence[GPUProcess] | None = None,
     instance_id: str = "",
     can_update: bool = False,
+    access_point: str = "",
 ) -> str | None:
     """Record a heartbeat: the appliance is online, with this inventory, health and GPU processes.
 
@@ -48,6 +51,7 @@ def record_heartbeat(
     The difference of `sent_at`, the agent's clock, to `now` is stored as the clock skew.
     Without an `inventory`, the last one stays.
     `instance_id` is the agent's current run; two concurrent runs fence the appliance.
+    `access_point` is the address that it uses; anything else than a plain URL counts as unknown.
     """
     seen = session.execute(select(*_COLUMNS).where(Appliance.id == appliance_id)).one_or_none()
     if seen is None or seen.revoked_at is not None or seen.retired_at is not None:
@@ -64,6 +68,7 @@ def record_heartbeat(
         at=now,
         instance_id=instance_id,
         can_update=can_update,
+        access_point=normalized_url(access_point) or "",
     )
     if instance_id and seen.instance_id != instance_id:
         if not claim_instance(session, appliance_id, instance_id, now=now):
@@ -102,6 +107,7 @@ class _Beat:
     at: datetime
     instance_id: str
     can_update: bool
+    access_point: str
 
 
 _COLUMNS = (
@@ -117,6 +123,7 @@ _COLUMNS = (
     Appliance.retired_at,
     Appliance.instance_id,
     Appliance.can_update,
+    Appliance.access_point,
     Appliance.update_id,
 )
 _Seen = Row[Any] | Appliance
@@ -196,10 +203,11 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
         }
     if values.keys() & {"inventory", "health"}:
         values["report_id"] = new_id()
-    if beat.can_update != seen.can_update:
-        values["can_update"] = beat.can_update
-    if beat.gpu_processes != seen.gpu_processes:
-        values["gpu_processes"] = beat.gpu_processes
+    values |= {
+        name: getattr(beat, name)
+        for name in ("can_update", "access_point", "gpu_processes")
+        if getattr(beat, name) != getattr(seen, name)
+    }
     statement = update(Appliance).where(
         Appliance.id == seen.id,
         Appliance.state == seen.state,
@@ -208,4 +216,6 @@ def _store(session: Session, seen: _Seen, beat: _Beat) -> bool:
     )
     if beat.instance_id:
         statement = statement.where(Appliance.instance_id == beat.instance_id)
+    if "desired_generation" in values:
+        note_change(session, Topic.DESIRED, seen.id)
     return changed_one(session, statement.values(**values))

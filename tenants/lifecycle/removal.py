@@ -146,28 +146,35 @@ def find_removal(session: Session, tenant_id: str) -> TenantRemoval | None:
 
 
 def export_file(
-    session: Session, scope: Scope, removal_id: str, *, folder: Path, now: datetime
+    session: Session,
+    scope: Scope,
+    removal_id: str,
+    *,
+    folder: Path,
+    now: datetime,
+    is_published: bool = False,
 ) -> Path:
     """Return the path of an export to download, which the audit log records.
+
+    With `is_published`, it may be in the store of data instead, under the same name.
 
     Raises:
         NotFoundError: it is not finished, was deleted, or is on another host.
     """
     removal = get_removal(session, scope, removal_id)
     path = folder / removal.file_name
-    if not removal.has_file or not path.is_file():
+    if not removal.has_file or not (is_published or path.is_file()):
         raise NotFoundError(
             f"There is no export of {removal.tenant_name}: it is not finished, was deleted, or is "
-            f"in {folder} on the host that runs the scheduler."
+            f"in {folder} on the host that runs the scheduler. Exports that are made while "
+            "data_url is set are found on all hosts."
         )
     record_removal(session, removal, "tenant.export_downloaded", now=now)
     return path
 
 
-def discard_export(
-    session: Session, scope: Scope, removal_id: str, *, folder: Path, now: datetime
-) -> TenantRemoval:
-    """Delete the export of a removed tenant.
+def get_removed(session: Session, scope: Scope, removal_id: str) -> TenantRemoval:
+    """Return a removal that has ended.
 
     Raises:
         ConflictError: the tenant is still being removed.
@@ -175,6 +182,18 @@ def discard_export(
     removal = get_removal(session, scope, removal_id)
     if removal.state is not RemovalState.REMOVED:
         raise ConflictError(f"{removal.tenant_name} is still being removed. Wait until it ends.")
+    return removal
+
+
+def discard_export(
+    session: Session, scope: Scope, removal_id: str, *, folder: Path, now: datetime
+) -> TenantRemoval:
+    """Delete the export of a removed tenant from its folder, and note that there is none.
+
+    Raises:
+        ConflictError: the tenant is still being removed.
+    """
+    removal = get_removed(session, scope, removal_id)
     (folder / removal.file_name).unlink(missing_ok=True)
     if removal.discarded_at is None:
         removal.discarded_at = now

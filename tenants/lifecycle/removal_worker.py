@@ -44,8 +44,8 @@ SETTLE = timedelta(seconds=10)
 BATCH = 200
 
 
-def _nothing(_tenant_id: str) -> None:
-    """Delete nothing, where there is no store of data."""
+def _nothing(_subject: object) -> None:
+    """Delete or move nothing, where there is no store of data."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +57,7 @@ class Remover:
         store: has the samples.
         logs: has the logs of ended jobs.
         folder: of exports.
+        publish: moves an export from there to where all processes find it.
         delete_images: deletes the images of the tenant with a slug.
         delete_data: deletes the stored uploads and results of a tenant.
         forget: removes a tenant's id from what belongs to the platform.
@@ -73,6 +74,7 @@ class Remover:
     clock: Clock
     is_stopping: Callable[[], bool]
     delete_data: Callable[[str], object] = _nothing
+    publish: Callable[[Path], object] = _nothing
 
 
 def run_removals(remover: Remover) -> int:
@@ -142,10 +144,12 @@ def _export(remover: Remover, removal: TenantRemoval) -> None:
         removal.tenant_id,
         is_stopping=remover.is_stopping,
     )
+    path = remover.folder / removal.file_name
     size_bytes = archive.write(
-        remover.folder / removal.file_name,
+        path,
         progress=lambda done, total: _store_progress(remover, removal.id, done=done, total=total),
     )
+    remover.publish(path)
     now = remover.clock()
     values = {"exported_at": now, "file_bytes": size_bytes}
     with transaction(remover.sessions) as session:

@@ -1,10 +1,11 @@
 """The processes of the portal: each writes its load every few seconds, for operators."""
 
+from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Unpack
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
 from core.leases import SCHEDULER_LEASE, Lease
@@ -46,6 +47,13 @@ def note_process(session: Session, process: ServerProcess) -> None:
 def forget_process(session: Session, holder: str) -> None:
     """Remove a process that ends."""
     session.execute(delete(ServerProcess).where(ServerProcess.holder == holder))
+
+
+def broker_states(session: Session, *, now: datetime) -> Counter[str]:
+    """Return how many of the processes that respond have each `BrokerState`."""
+    statement = select(ServerProcess.broker, func.count()).group_by(ServerProcess.broker)
+    responding = statement.where(ServerProcess.seen_at > now - SILENT_AFTER)
+    return Counter(dict(session.execute(responding).all()))
 
 
 def list_processes(

@@ -21,6 +21,7 @@ from tenants.models.certificates import (
 )
 from tenants.models.columns import SECRET_HASH_LENGTH, enum_column
 from tenants.models.platform import (
+    AccessPoint,
     BackupKind,
     BackupRun,
     BackupState,

@@ -196,6 +196,7 @@ class Appliance(Base):
     gpu_model: Mapped[str] = mapped_column(String(200), default="")
     appliance_class: Mapped[str] = mapped_column(String(100), default="")
     agent_version: Mapped[str] = mapped_column(String(50), default="")
+    access_point: Mapped[str] = mapped_column(String(255), default="", server_default="")
     clock_skew_seconds: Mapped[float | None]
     desired_generation: Mapped[int] = mapped_column(BigInteger, default=1)
     enrolled_at: Mapped[datetime]

@@ -2,13 +2,15 @@
 
 from datetime import date, datetime
 from enum import StrEnum
+from typing import ClassVar
 
 from sqlalchemy import Date, Index, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
-from tenants.models.columns import BigNumber, enum_column, reference
+from tenants.models.audit import Audited
+from tenants.models.columns import SECRET_HASH_LENGTH, BigNumber, enum_column, reference
 from tenants.models.users import EMAIL_LENGTH, NAME_LENGTH
 
 
@@ -119,7 +121,8 @@ class ServerProcess(Base):
     """A running process of the portal, with its load in the last seconds.
 
     `holder` is its name in leases; `url` is where other processes reach it. `parts` are what it
-    serves, separated by spaces.
+    serves, separated by spaces. `broker` is its `BrokerState`. `shared` has fingerprints of what
+    all processes must share, such as `secret_key=...`, separated by spaces.
     """
 
     __tablename__ = "server_processes"
@@ -133,6 +136,51 @@ class ServerProcess(Base):
     requests_per_second: Mapped[float] = mapped_column(default=0.0)
     cpu_percent: Mapped[float] = mapped_column(default=0.0)
     memory_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
+    broker: Mapped[str] = mapped_column(String(16), default="none", server_default="none")
+    broker_since: Mapped[datetime | None]
+    shared: Mapped[str] = mapped_column(String(255), default="", server_default="")
+
+
+class AccessPoint(Base):
+    """An address at which agents reach the portal; of all tenants, or of one.
+
+    A relay has a token, and reports how it is doing: `seen_at` and what follows. `weight` 0 drains
+    it: agents leave it for others.
+    """
+
+    __tablename__ = "access_points"
+    audited: ClassVar = Audited(
+        kind="access_point",
+        name="name",
+        fields=("name", "url", "region", "weight", "tenant_id"),
+        secrets={"secret_hash": "token"},
+        verbs={"name": ("renamed", "renamed"), "secret_hash": ("token_renewed", "changed")},
+    )
+
+    id: Mapped[str] = id_column()
+    name: Mapped[str] = mapped_column(String(100), unique=True)
+    url: Mapped[str] = mapped_column(String(255), unique=True)
+    region: Mapped[str] = mapped_column(String(100), default="")
+    weight: Mapped[int] = mapped_column(default=100)
+    tenant_id: Mapped[str | None] = reference("tenants.id", ondelete="CASCADE")
+    secret_hash: Mapped[str | None] = mapped_column(String(SECRET_HASH_LENGTH), unique=True)
+    created_at: Mapped[datetime]
+    seen_at: Mapped[datetime | None]
+    version: Mapped[str] = mapped_column(String(50), default="")
+    started_at: Mapped[datetime | None]
+    agents: Mapped[int] = mapped_column(default=0)
+    spool_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
+    max_spool_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
+    oldest_spooled_at: Mapped[datetime | None]
+    refused_writes: Mapped[int] = mapped_column(BigNumber, default=0)
+    requests_per_second: Mapped[float] = mapped_column(default=0.0)
+    cpu_percent: Mapped[float] = mapped_column(default=0.0)
+    memory_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
+
+    @property
+    def is_relay(self) -> bool:
+        """Whether it is a relay, not a process with the portal's database."""
+        return self.secret_hash is not None
 
 
 class BackupKind(StrEnum):

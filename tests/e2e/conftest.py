@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,8 +19,11 @@ from playwright.sync_api import (
 )
 
 from cli.bootstrap import DEMO_PASSWORD
+from cli.process_plan import DEMO_SETTINGS
+from tests.deployment import IS_MANY
 from tests.e2e.inboxes import MailServer, WebhookServer
 from tests.fixtures.file_modes import no_umask
+from tests.fixtures.many_hosts import many_hosts
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, require_program, running
 
@@ -42,7 +46,10 @@ STEP_MS = 30_000
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A running `vedette up --demo`, with the inboxes that it sends to."""
+    """A running `vedette up --demo`, with the inboxes that it sends to.
+
+    With TEST_SHAPE=many, its server is the many processes of deploy/local.
+    """
 
     url: str
     data_dir: Path
@@ -55,7 +62,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
     """The demo on a free port, in a scratch folder, for all tests of this folder."""
     folder, port = tmp_path_factory.mktemp("demo"), free_port()
     url = f"http://127.0.0.1:{port}"
-    with MailServer() as mail, WebhookServer() as webhook:
+    with MailServer() as mail, WebhookServer() as webhook, ExitStack() as stack:
         environ = {
             **os.environ,
             "VEDETTE_PORT": str(port),
@@ -66,18 +73,31 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             "DEMO_HISTORY_HOURS": "1",
         }
         argv = [sys.executable, "-m", "cli.main", "up", "--demo"]
+        stack.enter_context(no_umask())
+        if IS_MANY:
+            hosts = many_hosts(folder, environ=DEMO_SETTINGS | environ, public_port=port)
+            environ |= stack.enter_context(hosts).environ
+            argv.append("--no-server")
+            folder = Path(environ["VEDETTE_DATA_DIR"])
         (folder / "old.txt").touch()
         folder.chmod(0o755)
-        with no_umask(), running(argv, log_path=folder / "up.log", environ=environ):
-            eventually(lambda: _is_open(url), within_seconds=READY_SECONDS, what="the demo to open")
-            yield Demo(url=url, data_dir=folder, mail=mail, webhook=webhook)
+        stack.enter_context(running(argv, log_path=folder / "up.log", environ=environ))
+        eventually(lambda: _is_open(url), within_seconds=READY_SECONDS, what="the demo to open")
+        yield Demo(url=url, data_dir=folder, mail=mail, webhook=webhook)
 
 
 @pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Debian's Chromium, without a window.
+    """Debian's Chromium, for all tests of this folder."""
+    with headless_chromium() as browser:
+        yield browser
 
-    Playwright keeps an event loop in this thread while it is open, so it closes with this folder.
+
+@contextmanager
+def headless_chromium() -> Iterator[Browser]:
+    """Run Debian's Chromium, without a window, for the length of the block.
+
+    Playwright keeps an event loop in this thread while it is open.
     """
     expect.set_options(timeout=STEP_MS)
     path = require_program("chromium", package="chromium")

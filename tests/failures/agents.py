@@ -52,12 +52,13 @@ class Agents:
     Args:
         folder: for what the scripts read and write.
         disk: for the data folders.
+        count: of agents.
     """
 
-    def __init__(self, folder: Path, disk: Path) -> None:
+    def __init__(self, folder: Path, disk: Path, *, count: int = AGENTS) -> None:
         self._folder = folder
         self.homes = {
-            name: disk / name for name in (f"gpu-{number:02d}" for number in range(1, AGENTS + 1))
+            name: disk / name for name in (f"gpu-{number:02d}" for number in range(1, count + 1))
         }
         (folder / "source.sh").write_text(SOURCE)
         for name in self.homes:

@@ -127,6 +127,19 @@ def victoriametrics_away(site: Site) -> Iterator[None]:
     yield from _stopped(site, "victoriametrics")
 
 
+@scenario("Redis is away.", users="Nothing.", seconds=OUTAGE_SECONDS)
+def redis_away(site: Site) -> Iterator[None]:
+    yield from _stopped(site, "redis")
+
+
+@scenario("Redis hangs (SIGSTOP), as if its host had vanished.", users="Nothing.", seconds=30.0)
+def redis_hangs(site: Site) -> Iterator[None]:
+    pid = site.processes["redis"].pid
+    os.kill(pid, signal.SIGSTOP)
+    yield
+    os.kill(pid, signal.SIGCONT)
+
+
 @scenario("nginx is away.", users="Nobody reaches the portal; jobs run.", seconds=OUTAGE_SECONDS)
 def nginx_away(site: Site) -> Iterator[None]:
     yield from _stopped(site, "nginx")

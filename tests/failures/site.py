@@ -17,7 +17,7 @@ from tests.delivery.engine import CountingEngine, Process
 from tests.deployment import make_deployment
 from tests.failures.agents import AGENTS, DOCKER_AGENTS, Agents
 from tests.failures.line import Line
-from tests.fixtures import databases, mariadb
+from tests.fixtures import databases, mariadb, redis
 from tests.fixtures.certificates import Authority
 from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.nginx import PROXY_SECRET, listens, nginx_command, shipped_configuration
@@ -51,7 +51,9 @@ class Site:
     def __init__(self, folder: Path, *, server_disk: Path, agent_disk: Path) -> None:
         self.folder, self.server_disk, self.agent_disk = folder, server_disk, agent_disk
         self.engine = CountingEngine(folder)
-        self.ports = {name: free_port() for name in ("mariadb", "victoriametrics", "nginx")}
+        self.ports = {
+            name: free_port() for name in ("mariadb", "victoriametrics", "redis", "nginx")
+        }
         self.line = Line(self.ports["nginx"])
         self.authority = Authority(folder / "certificates", "authority")
         self.processes: dict[str, Process] = {}
@@ -88,7 +90,7 @@ class Site:
     def start(self) -> None:
         """Start the servers and everything behind them, and enroll the agents."""
         self._add_stores()
-        self.start_all("mariadb", "victoriametrics")
+        self.start_all("mariadb", "victoriametrics", "redis")
         database_url = MariaDB(self.ports["mariadb"]).new_database()
         self.deployment = make_deployment(self.server_disk / "portal", database_url=database_url)
         self._add_portal()
@@ -132,6 +134,9 @@ class Site:
         )
         self._add("victoriametrics", argv,
                   is_ready=lambda: databases.answers(f"{self.store_url}/health"))  # fmt: skip
+        argv = redis.redis_command(self.server_disk / "redis", port=self.ports["redis"])
+        self._add("redis", argv,
+                  is_ready=lambda: redis.answers(self.ports["redis"]))  # fmt: skip
 
     def _add_portal(self) -> None:
         names = [f"{kind}-{number}" for kind in ("portal", "access", "scheduler")
@@ -140,6 +145,7 @@ class Site:
         shared = SETTINGS | {
             "TIMESERIES_URL": self.store_url.replace("http:", "victoriametrics:"),
             "VEDETTE_PUBLIC_URL": self.url,
+            "VEDETTE_REDIS_URL": f"redis://127.0.0.1:{self.ports['redis']}",
         }
         for name in names:
             port = self.ports[name]

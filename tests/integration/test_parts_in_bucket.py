@@ -34,6 +34,16 @@ def test_parts_are_in_a_bucket_until_their_tenant_is_removed(
         with pytest.raises(NotFoundError):
             store.get("acme", SHA256)
         assert store.get("globex", SHA256) == DATA
+        export = tmp_path / "acme-1.zip"
+        export.write_bytes(bytes(12_000_000))  # in several parts
+        store.put_export(export)
+        pieces = list(store.export(export.name))
+        assert (sum(map(len, pieces)), export.exists()) == (12_000_000, False)
+        assert max(map(len, pieces)) < 12_000_000
+        store.delete_export(export.name)
+        store.delete_export(export.name)
+        with pytest.raises(NotFoundError):
+            list(store.export(export.name))
         monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
         missing = PartStore(ServerSettings(data_dir=tmp_path, data_url="s3://no-such-bucket"))
         with pytest.raises(UnavailableError, match="data_url"):

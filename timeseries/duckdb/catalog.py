@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import duckdb
 
-from timeseries.duckdb.files.segments import Manifest, Segment
+from timeseries.duckdb.files.manifest import Manifest
+from timeseries.duckdb.files.segments import Segment
 from timeseries.duckdb.hot.writer import DuckDBWriter
 from timeseries.duckdb.query.relation import Relation, Statement, files_sql
 from timeseries.duckdb.query.sql import select, where_visible

@@ -35,7 +35,7 @@ from timeseries.duckdb.catalog import Catalog
 from timeseries.duckdb.cold.maintenance import Maintenance
 from timeseries.duckdb.cold.sealing import DetailOf, Sealing
 from timeseries.duckdb.files.files import Files, LocalFiles
-from timeseries.duckdb.files.segments import Manifest
+from timeseries.duckdb.files.manifest import Manifest
 from timeseries.duckdb.hot.database import (
     Database,
     Limits,
@@ -47,7 +47,7 @@ from timeseries.duckdb.hot.writer import DuckDBWriter
 from timeseries.duckdb.query.latest import expired_latest_sql, latest_sql, merge_latest
 from timeseries.duckdb.query.range_query import range_reads
 from timeseries.duckdb.query.reads import Read
-from timeseries.duckdb.query.relation import Relation, Statement
+from timeseries.duckdb.query.relation import Relation, Statement, stored_columns
 from timeseries.duckdb.query.row_groups import Row
 from timeseries.duckdb.query.samples import (
     rows_sql,
@@ -132,6 +132,7 @@ class DuckDBStore(Catalog):
                     cursor,
                     self.database.files,
                     former=None if is_beside else self.database.folder,
+                    columns_of=stored_columns,
                 )
             sealing = Sealing(self.database, self.manifest, detail_of)
             self.writer = DuckDBWriter(

@@ -74,6 +74,9 @@ class VictoriaMetricsStore:
         clock: for the range of times that the server accepts.
         recent_folder: where what the server may lose when it is killed is stored.
 
+    Attributes:
+        takes_many_senders: whether a submission may have points of several tenants.
+
     Raises:
         ConfigurationError: the name of the database is empty or has a slash.
     """
@@ -95,6 +98,8 @@ class VictoriaMetricsStore:
         self._database = database
         self._clock = clock
         self._is_closed = False
+        # The account of a cluster is that of a submission.
+        self.takes_many_senders = not client.is_cluster
         self._writer = VictoriaMetricsWriter(
             client,
             database=database,

@@ -2,7 +2,8 @@
 
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu, gpu_with
-from timeseries.points import Point
+from timeseries.identity import stamp
+from timeseries.points import Batch, Point
 from timeseries.store import Aggregate, LatestQuery, RangeQuery, ScanQuery, Store, write
 
 
@@ -88,3 +89,27 @@ def test_names_of_a_deleted_tenant_are_free_for_another_type(store: Store) -> No
 
     assert store.fields("gpu", tenants=None) == {"power_watts": "float"}
     assert store.tag_values("gpu", "tenant", tenants=None) == ["acme"]
+
+
+def test_a_submission_of_many_senders_is_read_by_each_tenant_alone(store: Store) -> None:
+    if not getattr(store, "takes_many_senders", False):
+        return
+    points = [gpu(at, power_watts=float(at)) for at in range(4)]
+    identities = [tuple(identity.values()) for identity in (ACME, GLOBEX)]
+    stamped = stamp(Batch.of(points), identities, [0, 1, 0, 1])
+
+    assert store.submit(stamped, identity={}).result(60) == []
+
+    for identity, expected in ((ACME, [0.0, 2.0]), (GLOBEX, [1.0, 3.0])):
+        query = RangeQuery(
+            measurement="gpu",
+            fields=("power_watts",),
+            start_ns=START_NS,
+            end_ns=START_NS + 10 * SECOND_NS,
+            step_ns=SECOND_NS,
+            tenants=(identity["tenant"],),
+            group_by=("appliance",),
+        )
+        (series,) = store.query_range(query)
+        assert series.tags["appliance"] == identity["appliance"]
+        assert series.values == expected

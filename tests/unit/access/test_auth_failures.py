@@ -3,11 +3,18 @@
 from datetime import timedelta
 
 import pytest
+import requests
 
+from access.app import create_access_app
 from core.db import SessionFactory
+from core.settings import ServerSettings
+from core.shared_limits import SharedLimits
 from tenants.enrollment import create_enrollment_token
 from tests.cast import Cast, FrozenClock, scope_of
+from tests.fixtures.joined_brokers import joined_brokers
+from tests.fixtures.serving import Serving
 from tests.unit.access.conftest import AgentAPI
+from timeseries.store import Store
 
 # A bucket holds one, and no other comes while a test lasts.
 ONE_REFUSAL = {"auth_failures_per_second_per_address": 0.0001}
@@ -72,3 +79,24 @@ def test_requests_without_any_proof_count_too(api: AgentAPI) -> None:
 @pytest.mark.parametrize("settings", [{"auth_failures_per_second_per_address": 0.0}], indirect=True)
 def test_without_a_limit_every_rejection_is_logged(api: AgentAPI) -> None:
     assert {api.write(b"", headers=GUESS).status_code for _ in range(100)} == {401}
+
+
+@one_refusal
+def test_an_address_that_guesses_waits_at_all_processes(
+    settings: ServerSettings, sessions: SessionFactory, store: Store, clock: FrozenClock
+) -> None:
+    limits = [SharedLimits(broker) for broker in joined_brokers()]
+    apps = [
+        create_access_app(
+            settings=settings, sessions=sessions, store=store, clock=clock, limits=shared
+        )
+        for shared in limits
+    ]
+    with Serving(apps[0]) as first, Serving(apps[1]) as second:
+        assert (
+            requests.get(f"{first}/agent/v1/desired", headers=GUESS, timeout=60).status_code == 401
+        )
+        limits[0].send()
+        assert (
+            requests.get(f"{second}/agent/v1/desired", headers=GUESS, timeout=60).status_code == 429
+        )

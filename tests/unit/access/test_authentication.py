@@ -37,6 +37,8 @@ ADDRESSES = [
     ("POST", "/api/v1/prom/write"),
     ("POST", "/v1/metrics"),
 ]
+# Of relays: see test_relays.py.
+RELAYS = {f"/relay/v1/{name}" for name in ("changes", "registry", "report", "samples")}
 # Without credentials these tell nothing and change nothing.
 OPEN = {"/health", "/ready", "/ping", "/query", "/agent/v1/enroll", "/agent/v1/authority"}
 SHAPES = {
@@ -53,7 +55,7 @@ def shape_of(path: str) -> set[str]:
 def test_every_address_but_a_few_requires_authentication(api: AgentAPI) -> None:
     asked = {"/".join(PLACES.get(name, name) for name in path.split("/")) for _, path in ADDRESSES}
     asked.add("/agent/v1/tunnel")  # a WebSocket: see test_web_ui.py
-    assert {route.path for route in api.app.routes} == asked | OPEN
+    assert {route.path for route in api.app.routes} == asked | OPEN | RELAYS
 
 
 def test_unknown_credentials_are_401(api: AgentAPI) -> None:

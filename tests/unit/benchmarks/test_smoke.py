@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.shared import report
+from benchmarks.shared import capacity, report
 
 ROOT = Path(__file__).parents[3]
 
@@ -63,3 +63,27 @@ def test_the_page_of_results_has_the_documents_of_a_run(document: dict[str, Any]
 def test_a_quick_run_of_all_benchmarks_prints_their_figures(tmp_path: Path) -> None:
     documents = documents_of("--folder", str(tmp_path))
     assert {path.stem for path in tmp_path.glob("*.json")} == set(documents)
+
+
+def test_the_page_of_capacity_follows_from_its_figures() -> None:
+    text = capacity.PAGE.read_text("utf-8")
+
+    assert capacity.page(text, []) == text
+
+
+def test_a_quick_or_busy_run_changes_no_figure_of_capacity() -> None:
+    text = "| `rules_cpu` | 1.26 | CPU seconds | `alert_rules`, 2026-11-23 |\n"
+    document = {
+        "benchmark": "alert_rules",
+        "started_at": "2026-12-24T00:00:00Z",
+        "command": "python -m benchmarks alert_rules",
+        "machine": {"load1": 0.5, "cpu_count": 2},
+        "results": {"vedette": {"cpu_seconds": 0.987654}},
+    }
+    quick = document | {"command": "python -m benchmarks alert_rules --quick"}
+    busy = document | {"machine": {"load1": 5.0, "cpu_count": 2}}
+
+    changed = capacity.figures(text, [document])
+
+    assert changed == "| `rules_cpu` | 0.9877 | CPU seconds | `alert_rules`, 2026-12-24 |\n"
+    assert capacity.figures(text, [quick, busy]) == text

@@ -29,6 +29,7 @@ from cli.server import access
 from core.db import SessionFactory
 from core.errors import ConfigurationError
 from core.settings import ServerSettings
+from core.shared_limits import SharedLimits
 from jobqueue.services.tunnels import claim_tunnel, holder_of
 from protocol.attempts import ObservedState
 from protocol.exec import Channel
@@ -37,6 +38,7 @@ from protocol.tunnel import TUNNEL_PATH
 from tenants.users.sightings import Sightings
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
+from tests.fixtures.joined_brokers import joined_brokers
 from tests.fixtures.serving import Serving
 from tests.servers import free_port
 from tests.unit.cli.test_web_ui import JOB_SERVER, MEBIBYTE, PORT, Site
@@ -240,6 +242,31 @@ def test_nothing_waits_for_a_holder_that_hangs_once_the_client_has_gone(portal: 
             connection.settimeout(30)
             while connection.recv(65536):
                 pass
+
+
+def test_sessions_of_a_tenant_are_counted_in_all_processes(
+    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, tmp_path: Path
+) -> None:
+    with sessions.begin() as session:
+        attempt = start(session, cast)
+        report(session, attempt, ObservedState.RUNNING)
+        path = f"/api/v1/jobs/{attempt.job.id}/files?path=/work"
+        token = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
+    settings = ServerSettings(data_dir=tmp_path, max_job_sessions_per_tenant=1)
+    here, there = (SharedLimits(broker) for broker in joined_brokers())
+    backend = Backend(settings, sessions, store, Sightings(sessions), limits=here)
+    headers = {"Authorization": f"Bearer {token}"}
+    elsewhere = there.concurrent("job sessions by tenant", 1)
+    with (
+        Serving(create_asgi_app(backend, clock=clock)) as url,
+        elsewhere.running(cast.acme.id),
+    ):
+        there.send()
+        answer = requests.get(f"{url}{path}", headers=headers, timeout=60)
+    assert (answer.status_code, answer.json()["message"]) == (
+        429,
+        "Your tenant has too many open sessions. Close one.",
+    )
 
 
 def test_a_process_answers_for_its_parts_alone(

@@ -112,6 +112,7 @@ class Site:
     endpoint: str
     asked: list[tuple[str, int]] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
+    is_idle: bool | None = None
 
     @property
     def host(self) -> str:
@@ -123,8 +124,16 @@ class Site:
 
     def serve_tunnel(self) -> None:
         serve_wanted_tunnel(
-            self.url, stop=self.stop, find_endpoint=self.find_endpoint, execute=nothing_runs
+            self.url,
+            stop=self.stop,
+            find_endpoint=self.find_endpoint,
+            execute=nothing_runs,
+            should_move=self.note_idle,
         )
+
+    def note_idle(self, is_idle: bool) -> bool:  # noqa: FBT001 - as the tunnel calls it
+        self.is_idle = is_idle
+        return False
 
     def get(
         self,
@@ -387,6 +396,14 @@ def test_a_lost_tunnel_is_requested_by_the_desired_state(
     eventually(lambda: site.get("/", cookie=cookie).status_code == 200)
     site.stop.set()
     reconnected.join()
+
+
+def test_a_tunnel_that_is_to_move_is_told_whether_somebody_uses_it(site: Site, cast: Cast) -> None:
+    with site.websocket(site.cookie_of(cast.alice)) as websocket:
+        websocket.send("1")
+        assert websocket.recv(timeout=60) == "echo 1"
+        eventually(lambda: site.is_idle is False)
+    eventually(lambda: site.is_idle is True)
 
 
 def test_only_the_jobs_agent_opens_a_tunnel(site: Site) -> None:

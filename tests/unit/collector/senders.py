@@ -15,16 +15,19 @@ from tests.unit.collector.hand_clock import HandClock
 
 def make_sender(
     buffer: DiskBuffer,
-    urls: list[str],
+    addresses: list[str] | AccessPoints,
     clock: HandClock,
     *,
     aside: Path,
     token: str = AGENT_TOKEN,
 ) -> Sender:
+    points = addresses
+    if not isinstance(points, AccessPoints):
+        points = AccessPoints(points, monotonic=clock.seconds)
     return Sender(
         buffer,
-        AccessPoints(urls, monotonic=clock.seconds),
-        portal_target(token, timeout_seconds=60),
+        points,
+        portal_target(token, access_points=points, timeout_seconds=60),
         clock=clock,
         undeliverable=UndeliverableLines(aside),
         random=Random(1),  # noqa: S311 - jitter that can be repeated

@@ -177,3 +177,19 @@ def test_an_order_to_update_starts_the_update_service_once(
     restarted.beat()
     assert portal.recording.heartbeats[-1].update == failed
     assert [beat.can_update for beat in portal.recording.heartbeats] == [False, *[True] * 4]
+
+
+def test_a_heartbeat_names_the_access_point_and_that_there_is_no_list_of_them(
+    scene: Scene, portal: RecordingPortal
+) -> None:
+    scene.beat()
+    beat = portal.recording.heartbeats[-1]
+    assert (beat.access_point, beat.access_points_revision) == (portal.url, "-")
+
+
+def test_a_move_to_another_access_point_is_reported_at_once(scene: Scene) -> None:
+    scene.beat()
+    with RecordingPortal() as other:
+        scene.portal = other
+        assert scene.beat() == 1
+        assert other.recording.heartbeats[-1].access_point == other.url

@@ -7,6 +7,7 @@ import pytest
 from collector.errors import PortalRefusedError, PortalUnreachableError
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
+from collector.sending.probing import AccessPointProber
 from protocol.attempts import DesiredState, LogChunk
 from protocol.heartbeat import Heartbeat
 from protocol.inventory import Inventory
@@ -87,3 +88,35 @@ def test_a_server_that_is_no_portal_is_recognized(
     portal.refuse_always(Refusal(200))
     with pytest.raises(PortalRefusedError, match="Check that the address"):
         link.desired(-1, wait_seconds=0)
+
+
+def test_a_load_balancer_without_servers_is_left_once_its_health_fails_as_well(
+    portal: RecordingPortal,
+) -> None:
+    with RecordingPortal() as other:
+        portal.refuse_always(Refusal(502, "Bad Gateway", {"Retry-After": "60"}))
+        portal.recording.is_healthy = False
+        points = AccessPoints([portal.url, other.url])
+        prober = AccessPointProber(points)
+        link = PortalConnection(points, agent_token=AGENT_TOKEN)
+        for _ in range(2):
+            with pytest.raises(PortalUnreachableError) as caught:
+                link.heartbeat(BEAT)
+            assert caught.value.retry_after_seconds == 0
+        prober.check()
+        link.heartbeat(BEAT)
+        assert len(other.recording.heartbeats) == 1
+        link.close()
+
+
+def test_an_overloaded_portal_is_waited_for_although_there_is_another(
+    portal: RecordingPortal,
+) -> None:
+    points = AccessPoints([portal.url, NOWHERE])
+    link = PortalConnection(points, agent_token=AGENT_TOKEN)
+    portal.refuse_always(Refusal(429, "busy", {"Retry-After": "12"}))
+    with pytest.raises(PortalUnreachableError) as caught:
+        link.heartbeat(BEAT)
+    assert caught.value.retry_after_seconds == 12
+    assert points.current == portal.url
+    link.close()

@@ -19,6 +19,7 @@ from protocol.attempts import (
     ObservedState,
     StagingProgress,
 )
+from protocol.gangs import Gang
 from tests.unit.collector.hand_clock import HandClock
 
 
@@ -217,3 +218,26 @@ def test_attempts_start_although_the_orders_of_datasets_cannot_be_followed(
     runner.set_desired(DesiredState(generation=7))
     assert runner.generation == 7
     runner.close()
+
+
+def test_a_member_waits_until_its_gang_may_start(tmp_path: Path, clock: HandClock) -> None:
+    site = Site(tmp_path, clock)
+
+    def order(generation: int, *, may_start: bool) -> None:
+        gang = Gang(gang_id="gang", rank=0, members=[], may_start=may_start)
+        spec = AttemptSpec(attempt_id="a", job_id="job-a", name="train", image="train", gang=gang)
+        site.runner.set_desired(DesiredState(generation=generation, attempts=[spec]))
+
+    order(1, may_start=False)
+    waiting = site.turn()["a"]
+    assert (waiting.state, waiting.is_prepared) == (ObservedState.STARTING, True)
+    assert "other members" in waiting.message
+    site.start()  # a restart of the agent starts nothing either
+    order(1, may_start=False)
+    assert site.turn()["a"].is_prepared
+    order(2, may_start=True)
+    site.turn()
+    started = site.turn()["a"]
+    assert (started.state, started.is_prepared) == (ObservedState.RUNNING, False)
+    order(3, may_start=False)  # another member is prepared anew; this one runs on
+    assert site.turn()["a"].state is ObservedState.RUNNING

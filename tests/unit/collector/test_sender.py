@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
-from collector.sending.sender import Outcome, Sender
+from collector.sending.access_points import AccessPoints
+from collector.sending.probing import AccessPointProber
+from collector.sending.sender import Outcome, Sender, SendResult
 from tests.fixtures.recording_portal import RecordingPortal, Refusal
 from tests.unit.collector.hand_clock import HandClock
 from tests.unit.collector.senders import fill, make_sender
@@ -65,11 +67,41 @@ def test_a_portal_that_is_away_is_not_waited_for_when_there_is_another(
 ) -> None:
     with RecordingPortal() as other:
         portal.refuse_always(Refusal(503, "starting", {"Retry-After": "40"}))
-        sender = make_sender(buffer, [portal.url, other.url], hand_clock, aside=aside)
+        portal.recording.is_healthy = False
+        points = AccessPoints([portal.url, other.url], monotonic=hand_clock.seconds)
+        prober = AccessPointProber(points, monotonic=hand_clock.seconds)
+        sender = make_sender(buffer, points, hand_clock, aside=aside)
         fill(buffer, hand_clock, "m v=1")
         assert sender.send_next().wait_seconds <= 1
+        prober.check()
+        assert points.current == portal.url, "once is no reason to leave"
+        assert sender.send_next().wait_seconds <= 2
+        prober.check()
         assert sender.send_next().outcome is Outcome.SENT
         assert other.recording.lines == ["m v=1"]
+        sender.close()
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_an_overloaded_portal_is_waited_for_although_there_is_another(
+    buffer: DiskBuffer,
+    portal: RecordingPortal,
+    hand_clock: HandClock,
+    aside: Path,
+    *,
+    status: int,
+) -> None:
+    with RecordingPortal() as other:
+        portal.refuse_always(Refusal(status, "busy", {"Retry-After": "40"}))
+        points = AccessPoints([portal.url, other.url], monotonic=hand_clock.seconds)
+        prober = AccessPointProber(points, monotonic=hand_clock.seconds)
+        sender = make_sender(buffer, points, hand_clock, aside=aside)
+        fill(buffer, hand_clock, "m v=1")
+        for _ in range(2):
+            sender.send_next()
+            prober.check()
+        assert sender.send_next().wait_seconds == 40
+        assert points.current == portal.url
         sender.close()
 
 
@@ -104,8 +136,20 @@ def test_the_next_address_is_tried_when_one_does_not_answer(
 ) -> None:
     sender = make_sender(buffer, ["http://127.0.0.1:9", portal.url], hand_clock, aside=aside)
     fill(buffer, hand_clock, "m v=1")
-    assert sender.send_next().outcome is Outcome.FAILED
+    assert sender.send_next() == SendResult(Outcome.FAILED, wait_seconds=0.0)
     assert sender.send_next().outcome is Outcome.SENT
+    sender.close()
+
+
+def test_addresses_that_all_fail_are_not_tried_without_a_pause(
+    buffer: DiskBuffer, hand_clock: HandClock, aside: Path
+) -> None:
+    urls = ["http://127.0.0.1:9", "http://127.0.0.1:8"]
+    sender = make_sender(buffer, urls, hand_clock, aside=aside)
+    fill(buffer, hand_clock, "m v=1")
+    waits = [sender.send_next().wait_seconds for _ in range(4)]
+    assert waits[0] == 0
+    assert all(wait >= 0.5 for wait in waits[1:])
     sender.close()
 
 

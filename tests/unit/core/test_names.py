@@ -22,7 +22,7 @@ FOLDERS = (
         "jobqueue",
         "plugins",
     ),
-    *("portal", "protocol", "scheduler", "serving", "tenants", "timeseries", "vedette"),
+    *("portal", "protocol", "relay", "scheduler", "serving", "tenants", "timeseries", "vedette"),
     *("benchmarks", "tests"),
 )
 

@@ -29,6 +29,7 @@ from datasets.connections import (
 )
 from datasets.indexing import NO_APPLIANCE, index_orders, reassign, record_indexing
 from datasets.models import Dataset, DatasetVersion, VersionState
+from datasets.parts import record_part
 from datasets.prefetches import PrefetchRequest, create_prefetch
 from datasets.settings import DataSettings
 from datasets.settings import set_settings as set_data_settings
@@ -301,6 +302,11 @@ def test_a_connection_with_results_stays(session: Session, cast: Cast) -> None:
     other = replace(CONNECTION, url="https://acme.example/", endpoint_url="")
     with pytest.raises(InvalidInputError, match="must begin with s3"):
         update_connection(session, alice, connection.id, other, box=BOX)
+    # Later results go to the portal's store, but earlier ones are still there.
+    record_part(session, cast.acme.id, "0" * 64, 5, NOON, connection_id=connection.id)
+    set_data_settings(session, alice, cast.acme.id, DataSettings())
+    with pytest.raises(ConflictError, match="still in the bucket"):
+        delete_connection(session, alice, connection.id)
 
 
 def test_agents_learn_of_changed_peers_connections_and_deleted_versions(

@@ -161,7 +161,7 @@ def test_an_upload_waits_while_the_sweep_deletes_the_same_content(
 ) -> None:
     clock.now = LATER
     with sessions.begin() as session:  # as if the sweep was killed behind this
-        assert unused_parts(session, LATER, 10) == [(cast.acme.id, stored, False)]
+        assert unused_parts(session, LATER, 10) == [(cast.acme.id, stored, None)]
     with sessions.begin() as session:
         assert missing_parts(session, cast.acme.id, [stored]) == {stored}
         with pytest.raises(UnavailableError, match="being deleted"):
@@ -218,14 +218,18 @@ def test_content_of_the_tenants_bucket_is_uploaded_for_a_dataset(
 ) -> None:
     sha256 = "0" * 64
     with sessions.begin() as session:
-        record_part(session, cast.acme.id, sha256, 99, NOON, is_in_bucket=True)
+        record_part(session, cast.acme.id, sha256, 99, NOON, connection_id="former")
+        record_part(session, cast.acme.id, sha256, 99, NOON, connection_id="own")
+        assert session.get_one(DataPart, (cast.acme.id, sha256)).connection_id == "own"
+        session.expire_all()
         assert missing_parts(session, cast.acme.id, {sha256}) == {sha256}
         assert not missing_parts(session, cast.acme.id, {sha256}, uses_bucket=True)
         assert announce(session, announced, {sha256}, NOON) == {sha256}
         assert reserve_part(session, cast.acme.id, sha256, 5, NOON)
         record_part(session, cast.acme.id, sha256, 5, NOON)
-        record_part(session, cast.acme.id, sha256, 99, LATER, is_in_bucket=True)
+        record_part(session, cast.acme.id, sha256, 99, LATER, connection_id="own")
     with sessions() as session:
         part = session.get_one(DataPart, (cast.acme.id, sha256))
         assert (part.is_in_bucket, part.size_bytes, part.last_used_at) == (False, 5, LATER)
+        assert part.connection_id is None
         assert not missing_parts(session, cast.acme.id, {sha256})

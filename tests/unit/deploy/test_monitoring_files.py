@@ -11,6 +11,7 @@ from prometheus_client import REGISTRY
 from promql_parser import VectorSelector
 
 from cli.server import server
+from core import redis_broker
 from core.db import SessionFactory
 from serving.database_metrics import DatabaseCollector
 from tests.cast import FrozenClock
@@ -33,7 +34,9 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 @pytest.fixture
 def metrics(sessions: SessionFactory, clock: FrozenClock) -> set[str]:
     """The names of all metrics, as queries write them."""
-    assert server  # importing it declares them
+    # Importing them declares theirs.
+    assert server
+    assert redis_broker
     database = DatabaseCollector(sessions, clock=clock, backup_interval_seconds=3600.0)
     families = [*REGISTRY.collect(), *database.collect()]
     names = {

@@ -10,6 +10,7 @@ import pytest
 
 from core.settings import ServerSettings
 from protocol.inventory import MAX_REPORT_BYTES
+from protocol.relays import MAX_SAMPLES_BYTES
 from serving.portal_requests import MAX_ANONYMOUS_BODY_BYTES
 
 DEPLOY = Path(__file__).resolve().parents[3] / "deploy"
@@ -39,6 +40,11 @@ def value_of(directive: str) -> str:
 )
 def test_nginx_has_the_portals_defaults(directive: str, value: str) -> None:
     assert value_of(directive) == value
+
+
+def test_nginx_lets_relays_send_as_much_as_the_portal_takes() -> None:
+    block = CONFIGURATION.partition("location = /relay/v1/samples {")[2].partition("}")[0]
+    assert f"client_max_body_size {MAX_SAMPLES_BYTES // 2**20}m;" in block
 
 
 @pytest.mark.parametrize(

@@ -318,3 +318,33 @@ def test_names_and_addresses_of_members_are_valid() -> None:
     assert member_name("!!!", 0) == "job-0"
     assert len(member_name("x" * 100, 12)) == 63
     assert str(member_address("10.96.0.0/16", 299)) == "10.96.1.44/16"
+
+
+def test_members_start_once_all_are_prepared(session: Session, cast: Cast) -> None:
+    first, second = running(session, cast)
+    assert not gang_at(session, first).may_start
+    report(session, first, ObservedState.STARTING, is_prepared=True)
+    assert not gang_at(session, first).may_start
+    generation = desired_state(session, first.appliance_id, box=BOX).generation
+    report(session, second, ObservedState.STARTING, is_prepared=True)
+    assert gang_at(session, first).may_start
+    assert gang_at(session, second).may_start
+    assert desired_state(session, first.appliance_id, box=BOX).generation > generation
+
+
+def test_a_member_whose_agent_does_not_wait_keeps_nobody_from_starting(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(session, cast)
+    report(session, first, ObservedState.STARTING, is_prepared=True)
+    generation = desired_state(session, first.appliance_id, box=BOX).generation
+    report(session, second, ObservedState.RUNNING)
+    assert gang_at(session, first).may_start
+    assert desired_state(session, first.appliance_id, box=BOX).generation > generation
+
+
+def test_a_member_that_ended_keeps_nobody_from_starting(session: Session, cast: Cast) -> None:
+    first, second = running(session, cast, on_member_loss="continue")
+    report(session, second, ObservedState.FAILED, reason="data_unavailable")
+    report(session, first, ObservedState.STARTING, is_prepared=True)
+    assert gang_at(session, first).may_start

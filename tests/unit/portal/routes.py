@@ -84,6 +84,7 @@ POLICY: dict[str, object] = {"name": "x", "mode": "mps", "shares": 2}
 PROJECT: dict[str, object] = {"name": "x"}
 MEMBER: dict[str, object] = {"user": "bob@acme.example"}
 FORWARD: dict[str, object] = {"name": "x", "kind": "loki", "url": "https://loki.example"}
+ACCESS_POINT: dict[str, object] = {"name": "x", "url": "https://x.portal.example", "weight": 1}
 DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
 VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
 # Bodies that pass validation, so that the answer is about the object or the role.
@@ -141,6 +142,8 @@ BODIES: dict[str, dict[str, object]] = {
     "Projects.change": {"shares": 2},
     "Projects.save_member": MEMBER,
     "Projects.set_quotas": {"quotas": [{"resource": "gpus"}]},
+    "Access points.create": ACCESS_POINT,
+    "Access points.change": {"weight": 0},
     "Log forwards.create": FORWARD,
     "Log forwards.change": {"name": "x"},
     "Maintenance windows.replace": WINDOW,
@@ -205,6 +208,8 @@ FORMS: dict[str, dict[str, object]] = {
     "datasets.show": {"name": "x", "connection_id": ""},
     "datasets.connections": {"name": "x", "url": "s3://bucket"},
     "datasets.edit_connection": {"name": "x", "url": "s3://bucket"},
+    "access_points.add": ACCESS_POINT | {"kind": "direct", "tenant_id": ""},
+    "access_points.edit": ACCESS_POINT | {"kind": "relay", "tenant_id": ""},
     "log_forwards.index": FORWARD | {"sources": "job", "minimum_level": "info"},
     "log_forwards.edit": FORWARD | {"sources": "job", "minimum_level": "info"},
     "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},

@@ -7,6 +7,10 @@ from tests.unit.portal.routes import visits
 
 # A page's POST, and the operations by which a program does the same.
 SAME: dict[str, set[str]] = {
+    "access_points.add": {"Access points.create"},
+    "access_points.edit": {"Access points.change"},
+    "access_points.remove": {"Access points.delete"},
+    "access_points.renew_token": {"Access points.renew_token"},
     "platform_rules.add": {"Platform rules.create"},
     "platform_rules.edit": {"Platform rules.replace"},
     "platform_rules.remove": {"Platform rules.delete"},
@@ -222,6 +226,8 @@ SHOWN: dict[str, set[str]] = {
     "enrollment.certificates": {"Appliances.list_of_appliance"},
     "console.export": {"Removals.export"},
     "console.index": {"Platform.show_summary", "Platform.show_growth"},
+    "access_points.index": {"Access points.list_all"},
+    "access_points.edit": {"Access points.show"},
     "platform_rules.index": {"Platform rules.list_all"},
     "platform_rules.edit": {"Platform rules.show"},
     "console.removals": {"Removals.list_all", "Removals.show"},
@@ -349,6 +355,7 @@ OF_PEOPLE = {
     "oidc.start",
     "session.forgot",
     "session.reset",
+    "access_points.add",
     "platform_rules.add",
     "saved_reports.add",
     "rules.add",

@@ -39,7 +39,7 @@ def job_id(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> str:
 def add(app: Flask, sessions: SessionFactory, clock: FrozenClock, job_id: str) -> AddFile:
     """Returns what adds a file of several parts to the results of the job."""
 
-    def add_file(path: str, *parts: bytes, is_in_bucket: bool = False) -> None:
+    def add_file(path: str, *parts: bytes, connection_id: str | None = None) -> None:
         with sessions.begin() as session:
             job = session.get_one(Job, job_id)
             content = b"".join(parts)
@@ -59,10 +59,15 @@ def add(app: Flask, sessions: SessionFactory, clock: FrozenClock, job_id: str) -
             session.flush()
             for position, part in enumerate(parts):
                 digest = hashlib.sha256(part).hexdigest()
-                if not is_in_bucket:
+                if connection_id is None:
                     portal_in(app).parts().put(job.tenant_id, digest, part)
                 record_part(
-                    session, job.tenant_id, digest, len(part), clock.now, is_in_bucket=is_in_bucket
+                    session,
+                    job.tenant_id,
+                    digest,
+                    len(part),
+                    clock.now,
+                    connection_id=connection_id,
                 )
                 session.add(
                     ArtifactPart(
@@ -218,10 +223,9 @@ def test_a_file_in_the_tenants_bucket_is_a_signed_redirect(
     *, app: Flask, bob: Browser, add: AddFile, job_id: str, sessions: SessionFactory, cast: Cast,
     clock: FrozenClock,
 ) -> None:  # fmt: skip
-    add("/out/a.txt", b"content", is_in_bucket=True)
+    add("/out/gone.txt", b"gone", connection_id="deleted")
     address = f"/api/v1/jobs/{job_id}/artifacts"
-    # The tenant has chosen no bucket any more.
-    assert bob.get(f"{address}/file?path=/out/a.txt").status_code == 503
+    assert bob.get(f"{address}/file?path=/out/gone.txt").status_code == 503
     with sessions.begin() as session:
         connection = DataConnection(
             tenant_id=cast.acme.id,
@@ -234,7 +238,9 @@ def test_a_file_in_the_tenants_bucket_is_a_signed_redirect(
         )
         session.add(connection)
         session.flush()
-        session.add(TenantDataSettings(tenant_id=cast.acme.id, results_connection_id=connection.id))
+        ident = connection.id
+    # The tenant has chosen the portal's store since.
+    add("/out/a.txt", b"content", connection_id=ident)
     answer = bob.get(f"{address}/file?path=/out/a.txt")
     location = answer.headers["Location"]
     digest = hashlib.sha256(b"content").hexdigest()

@@ -74,6 +74,38 @@ def test_the_console_shows_the_processes_of_the_portal(
     ]
 
 
+@pytest.mark.parametrize(
+    ("brokers", "shown"),
+    [
+        (["none", "none"], ""),
+        (["connected", "connected"], ""),
+        (["connected", "away"], "Redis is away for 1 of 2 processes."),
+        (["connected", "none"], "1 of 2 processes don\u2019t use Redis,"),
+    ],
+)
+@pytest.mark.usefixtures("cast")
+def test_the_console_shows_which_processes_have_lost_redis(
+    olivia: Browser, sessions: SessionFactory, brokers: list[str], shown: str
+) -> None:
+    with sessions.begin() as session:
+        for number, broker in enumerate(brokers):
+            since = NOON - timedelta(minutes=3)
+            process = ServerProcess(holder=f"a:{number}", url="http://a", version="1")
+            process.broker, process.broker_since = broker, since
+            process.started_at = process.seen_at = NOON
+            session.add(process)
+    page = olivia.get("/console").text
+    assert page.count('class="alert alert-warning"') == bool(shown)
+    assert shown in page
+    has_broker = set(brokers) != {"none"}
+    assert page.count("Redis connected") == brokers.count("connected")
+    assert page.count("without Redis") == has_broker * brokers.count("none")
+    assert page.count("Redis away</strong><br>lost <time") == brokers.count("away")
+    listed = olivia.get("/api/v1/platform/processes").get_json()["items"]
+    assert [item["broker"] for item in listed] == brokers
+    assert listed[0]["broker_since"] == "2026-03-02T11:57:00+00:00"
+
+
 @pytest.mark.usefixtures("world")
 def test_the_console_shows_every_tenant_with_what_it_uses(
     olivia: Browser, store: Store, cast: Cast

@@ -8,8 +8,10 @@ from flask import Flask
 from core.db import SessionFactory
 from core.rate_limits import BURST_SECONDS
 from core.settings import ServerSettings
+from core.shared_limits import SharedLimits
 from portal.app import create_portal
 from tests.cast import Cast, FrozenClock
+from tests.fixtures.joined_brokers import joined_brokers
 from tests.unit.portal.conftest import Browser, MakeToken
 from timeseries.store import Store
 
@@ -17,8 +19,15 @@ PER_SECOND = 0.5  # bursts of five
 BURST = int(PER_SECOND * BURST_SECONDS)
 
 
-def portal_with(settings: ServerSettings, sessions: SessionFactory, store: Store) -> Flask:
-    return create_portal(settings, sessions=sessions, store=store, clock=FrozenClock())
+def portal_with(
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    limits: SharedLimits | None = None,
+) -> Flask:
+    return create_portal(
+        settings, sessions=sessions, store=store, clock=FrozenClock(), limits=limits
+    )
 
 
 @pytest.fixture
@@ -87,3 +96,28 @@ def test_browsers_get_the_429_as_a_page_and_static_files_are_not_limited(by_addr
     with browser.get("/static/vedette.css") as sheet:
         assert sheet.status_code == 200
     assert browser.get("/health").status_code == 200
+
+
+def test_a_user_has_one_rate_at_all_portals_together(
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+    make_token: MakeToken,
+) -> None:
+    tight = replace(
+        settings,
+        requests_per_second_per_user=PER_SECOND,
+        requests_per_second_per_address=3 * PER_SECOND,
+    )
+    limits = [SharedLimits(broker) for broker in joined_brokers()]
+    clients = [portal_with(tight, sessions, store, shared).test_client() for shared in limits]
+    headers = {"Authorization": f"Bearer {make_token(cast.alice)}"}
+    statuses = []
+    for number in range(BURST + 2):
+        statuses.append(clients[number % 2].get("/api/v1/jobs", headers=headers).status_code)
+        limits[number % 2].send()
+    assert statuses == [200] * BURST + [429] * 2
+    headers = {"Authorization": f"Bearer {make_token(cast.bob)}"}
+    answers = [client.get("/api/v1/jobs", headers=headers) for client in clients]
+    assert [answer.status_code for answer in answers] == [200, 200]

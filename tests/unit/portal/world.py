@@ -16,7 +16,7 @@ from alerting.notification.silences import SilenceRequest, create_silence
 from alerting.rule_request import RuleRequest
 from alerting.rules.service import create_rule
 from alerting.states import AlertState, NotificationState, ReceiverKind, Severity
-from core.ids import new_id
+from core.ids import hash_secret, new_id
 from dash_app.custom.dashboards import DashboardRequest, create_dashboard
 from dash_app.custom.panels import Panel
 from dash_app.custom.views import ViewRequest, create_view
@@ -51,6 +51,7 @@ from protocol.job_spec import JobRequest
 from tenants.enrollment import create_enrollment_token
 from tenants.fleet.rollouts import AgentPackages, RolloutRequest, start_rollout
 from tenants.models import (
+    AccessPoint,
     Appliance,
     ApplianceCertificate,
     LoginSession,
@@ -256,6 +257,12 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         is_enabled=False,
         created_at=now,
     )
+    access_point = AccessPoint(
+        name="frankfurt",
+        url="https://fra.portal.example",
+        secret_hash=hash_secret("vdr_frankfurt"),
+        created_at=now,
+    )
     window = create_window(
         session,
         scope_of(cast.bob),
@@ -319,7 +326,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     version = create_version(session, scope, dataset.id, VersionRequest(), now=now)
     version.state = VersionState.READY
     version.head = {"file_count": 0, "total_bytes": 0, "pages": []}
-    session.add_all([message, removal, platform_rule, simulation])
+    session.add_all([message, removal, platform_rule, access_point, simulation])
     session.flush()
     prefetch = create_prefetch(session, scope, dataset.id, PrefetchRequest(), now=now)
     session.flush()
@@ -342,6 +349,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "forward_id": forward.id,
             "project_id": project.id,
             "rollout_id": rollout.id,
+            "access_point_id": access_point.id,
             "platform_rule_id": platform_rule.id,
             "template_id": template.id,
             "dashboard_id": dashboard.id,

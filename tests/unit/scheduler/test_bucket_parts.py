@@ -28,7 +28,7 @@ def test_a_bucket_without_usable_credentials_does_not_keep_the_parts_of_others(
         session.flush()
         session.add(TenantDataSettings(tenant_id=cast.acme.id, results_connection_id=connection.id))
         for tenant in (cast.acme, cast.globex):
-            record_part(session, tenant.id, "0" * 64, 5, NOON, is_in_bucket=True)
+            record_part(session, tenant.id, "0" * 64, 5, NOON, connection_id=connection.id)
     later = NOON + timedelta(days=2)
     client = WebhookClient(1.0, policy=AddressPolicy())
     sweep_bucket_parts(sessions, client, BOX, now=later, is_stopping=lambda: False)

@@ -1,8 +1,11 @@
 """Processes report themselves, and operators alone see them."""
 
+from collections.abc import Callable
+
 import pytest
 
-from core.db import SessionFactory, transaction
+from core.broker import Broker, BrokerState
+from core.db import SessionFactory, changes_of, transaction
 from core.errors import ForbiddenError
 from core.leases import SCHEDULER_LEASE, Lease, process_name
 from serving.heartbeat import Heartbeat
@@ -83,3 +86,81 @@ def test_the_holder_of_the_lease_is_the_scheduler_until_it_expires(
 def test_users_do_not_see_the_processes(processes: Processes, cast: Cast) -> None:
     with processes.sessions() as session, pytest.raises(ForbiddenError):
         list_processes(session, scope_of(cast.alice), now=processes.clock.now)
+
+
+class FakeBroker(Broker):
+    """Is in the state that a test gives it."""
+
+    def __init__(self) -> None:
+        self.now = BrokerState.CONNECTED
+        self.listener: Callable[[BrokerState], None] = lambda _state: None
+
+    @property
+    def state(self) -> BrokerState:
+        return self.now
+
+    def watch(self, listener: Callable[[BrokerState], None]) -> None:
+        self.listener = listener
+        listener(self.now)
+
+    def become(self, state: BrokerState) -> None:
+        self.now = state
+        self.listener(state)
+
+
+def test_a_process_writes_since_when_the_broker_is_away(
+    processes: Processes, clock: FrozenClock
+) -> None:
+    broker = FakeBroker()
+    heartbeat = Heartbeat(processes.sessions, {"portal"}, url=URL, broker=broker, clock=clock)
+    clock.advance(5)
+    broker.become(BrokerState.AWAY)
+    lost_at = clock.now
+    clock.advance(5)
+    heartbeat.beat()
+    [listed] = processes.all()
+    assert (listed.process.broker, listed.process.broker_since) == ("away", lost_at)
+
+
+@pytest.mark.parametrize(
+    ("others", "is_complete"),
+    [([], True), (["connected"], True), (["connected", "away"], False), (["none"], False)],
+)
+def test_changes_are_polled_while_another_process_can_t_send_its_own(
+    processes: Processes, clock: FrozenClock, others: list[str], *, is_complete: bool
+) -> None:
+    for number, state in enumerate(others):
+        note(processes.sessions, clock, f"other:{number}", state)
+    heartbeat = Heartbeat(processes.sessions, {"portal"}, url=URL, broker=FakeBroker(), clock=clock)
+    heartbeat.beat()
+    assert changes_of(processes.sessions).is_complete is is_complete
+
+
+def test_a_process_that_ended_without_its_broker_is_not_waited_for(
+    processes: Processes, clock: FrozenClock
+) -> None:
+    note(processes.sessions, clock, "other:1", "away")
+    heartbeat = Heartbeat(processes.sessions, {"portal"}, url=URL, broker=FakeBroker(), clock=clock)
+    heartbeat.beat()
+    assert not changes_of(processes.sessions).is_complete
+    clock.advance(SILENT_AFTER.total_seconds())
+    heartbeat.beat()
+    assert changes_of(processes.sessions).is_complete
+
+
+def test_changes_are_polled_while_the_own_broker_is_away(
+    processes: Processes, clock: FrozenClock
+) -> None:
+    broker = FakeBroker()
+    heartbeat = Heartbeat(processes.sessions, {"portal"}, url=URL, broker=broker, clock=clock)
+    heartbeat.beat()
+    broker.become(BrokerState.AWAY)
+    heartbeat.beat()
+    assert not changes_of(processes.sessions).is_complete
+
+
+def note(sessions: SessionFactory, clock: FrozenClock, holder: str, broker: str) -> None:
+    with transaction(sessions) as session:
+        process = ServerProcess(holder=holder, url=URL, version="1", broker=broker)
+        process.started_at = process.seen_at = clock.now
+        note_process(session, process)

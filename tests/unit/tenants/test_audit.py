@@ -53,6 +53,7 @@ from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import SECRET, acting, record, set_actor
 from tenants.models import (
     PLATFORM_CHAIN,
+    AccessPoint,
     AgentRollout,
     APIToken,
     Appliance,
@@ -172,6 +173,13 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             state=appliance.state,
             secret_hash=next(secret),
             enrolled_at=NOON,
+        ),
+        AccessPoint(
+            **tenant,
+            name="frankfurt",
+            url="https://fra.portal.example",
+            secret_hash=next(secret),
+            created_at=NOON,
         ),
         AgentRollout(
             **tenant,

@@ -28,7 +28,7 @@ DIES = """
 import os, signal, sys
 from pathlib import Path
 from timeseries.duckdb.cold import sealing
-from timeseries.duckdb.files import segments
+from timeseries.duckdb.files import manifest
 from timeseries.duckdb.query import units
 from timeseries.duckdb.store import DuckDBStore
 
@@ -59,8 +59,8 @@ def maintain(at, now_ns):
     sealing.write_parquet = dying(sealing.write_parquet, at)
     files = store.database.files
     files.publish = dying(files.publish, at)
-    segments.Manifest.commit = dying(segments.Manifest.commit, at)
-    segments.Manifest.delete_garbage = dying(segments.Manifest.delete_garbage, at)
+    manifest.Manifest.commit = dying(manifest.Manifest.commit, at)
+    manifest.Manifest.delete_garbage = dying(manifest.Manifest.delete_garbage, at)
     units.MIN_ROWS = 1
     sealing.MAX_SHARE = 100
     store.maintain(now_ns=now_ns)

@@ -10,7 +10,7 @@ import duckdb
 import pytest
 
 from tests.fixtures.polling import eventually
-from timeseries.duckdb.files.segments import Manifest
+from timeseries.duckdb.files.manifest import Manifest
 from timeseries.duckdb.hot import writer as duckdb_writer
 from timeseries.duckdb.hot.database import Database
 from timeseries.duckdb.hot.rows import deserialize, rows_of, serialize

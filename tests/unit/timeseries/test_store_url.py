@@ -72,6 +72,8 @@ def test_two_databases_of_a_server_are_two_places() -> None:
         ("duckdb:///a.duckdb?files=s3://", r"write files=s3://bucket/prefix"),
         ("duckdb://?files=s3://bucket", r"in memory has no files"),
         ("duckdb:///a.duckdb?file=s3://bucket", r"no 'file', only files="),
+        ("duckdb:///a.duckdb?layout=hive", r"write layout=open or layout=compact"),
+        ("duckdb://?layout=open", r"in memory has no files"),
     ],
 )
 def test_an_error_has_the_correct_form_and_no_secret(url: str, fault: str) -> None:

@@ -1,14 +1,25 @@
-import pytest
+from dataclasses import replace
 
-from timeseries.points import Batch, FieldValue, Point
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timeseries.points import Batch, Block, FieldValue, Point
 from timeseries.store import RejectedPoint
-from timeseries.victoriametrics.lines import MAX_TAGS, WriteContext, encode
+from timeseries.victoriametrics.lines import (
+    MAX_TAGS,
+    WriteContext,
+    encode,
+    prefix_of,
+    prefixes_of,
+)
 
 MS = 1_000_000
 AT_NS = 1_500_000 * MS
 FRAME = WriteContext(
     "vedette", {"tenant": "acme", "appliance": "a1"}, first_ms=1_000_000, last_ms=2_000_000
 )
+VALUES = st.text('abA0-_.,= \\\n%"#ü\ud800', max_size=8) | st.just("x" * 20_000)
 OURS = "tenant=acme,appliance=a1,vedette_scope=vedette/acme,vedette_measurement"
 
 
@@ -116,3 +127,32 @@ def test_an_invalid_tag_set_rejects_only_its_own_points() -> None:
 
 def test_an_empty_batch_has_no_text() -> None:
     assert encode(Batch(()), FRAME).text == ""
+
+
+@given(
+    st.lists(st.tuples(VALUES, VALUES), min_size=1, max_size=3),
+    st.sampled_from([("gpu", "host"), ("tenant", "gpu"), ("gpu a", "b=c")]),
+    st.sampled_from([{}, {"tenant": "acme", "appliance": "a1"}, {"tenant": "a b"}, {"gpu": "x"}]),
+    st.sampled_from(["gpu", "my gpu", "a%d", "ü"]),
+)
+def test_what_needs_no_escapes_is_encoded_as_anything_else(
+    tag_sets: list[tuple[str, str]], tags: tuple[str, str], identity: dict[str, str], name: str
+) -> None:
+    """The short way gives the text, and the errors, of the way that looks at each value."""
+    rows, times = range(len(tag_sets)), [AT_NS] * len(tag_sets)
+    block = Block(
+        name,
+        tags,
+        tag_sets,
+        rows,
+        ("x",),
+        (float,),
+        ([1.5] * len(rows),),
+        times,
+        rows,
+    )
+    context = replace(FRAME, identity=identity)
+
+    one_by_one = [prefix_of(block, tag_set, context) for tag_set in tag_sets]
+
+    assert prefixes_of(block, context) == one_by_one

@@ -44,6 +44,8 @@ RUN_SECONDS = 45.0
 MAX_PAUSE_SECONDS = 5.0
 MIN_EXPIRED = 8
 """How many segments without samples are worth merging."""
+MAX_CONVERTED = 4
+"""How many segments of a measurement a run writes anew because of the layout of their files."""
 EXPIRED_NS = 30 * DAY_NS
 """Segments without samples are merged within such periods."""
 MIN_FREE_BYTES = 2**20
@@ -113,6 +115,11 @@ class Maintenance:
         if moved or written_points - self._written_points < QUIET_POINTS:
             self._writer.checkpoint()
         self._written_points = written_points
+        try:
+            with self._failing("every measurement"):
+                self._manifest.lists.write()
+        except VedetteError as error:
+            errors.append(error)
         self._shrink_file()
         if errors:
             raise errors[0]
@@ -178,7 +185,7 @@ class Maintenance:
                 self._replace(measurement, theirs, [])
                 yield sum(segment.rows for segment in theirs)
             with self._failing("a deleted tenant"):
-                self._manifest.delete_garbage()
+                self._manifest.delete_garbage(at_once=True)
             self._writer.checkpoint()
 
     def _steps(self, measurement: str, *, now_ns: int) -> Iterator[Callable[[], int]]:
@@ -198,6 +205,7 @@ class Maintenance:
             yield partial(self._one, measurement, partial(self._sealing.merge, unit, segments))
         for segments in self._expired(measurement):
             yield partial(self._one, measurement, partial(self._sealing.merge_expired, segments))
+        yield from self._conversions(measurement, now_ns=now_ns)
 
     def _one(self, measurement: str, work: Callable[[], int]) -> int:
         with self._deleting, self._failing(measurement):
@@ -252,6 +260,25 @@ class Maintenance:
                 key = (segment.tenant, segment.oldest_ns // EXPIRED_NS, sizes, details)
                 periods.setdefault(key, []).append(segment)
         yield from (segments for segments in periods.values() if len(segments) >= MIN_EXPIRED)
+
+    def _conversions(self, measurement: str, *, now_ns: int) -> Iterator[Callable[[], int]]:
+        """Yield steps that write settled segments of the other layout anew, the newest first."""
+        is_open = self._manifest.files.is_open
+        others = [
+            segment
+            for segment in self._manifest.of(measurement)
+            if segment.is_open != is_open
+            and (segment.oldest_ns // DAY_NS + 1) * DAY_NS <= settled_before(now_ns)
+        ]
+        others.sort(key=lambda segment: segment.newest_ns, reverse=True)
+        for segment in others[:MAX_CONVERTED]:
+            work = partial(self._sealing.merge_expired, [segment])
+            if Resolution.RAW in segment.sizes:
+                start = segment.oldest_ns // DAY_NS * DAY_NS
+                key = Key(segment.tenant, measurement)
+                unit = Unit(segment.tenant, key, (start, start + DAY_NS), segment.rows)
+                work = partial(self._sealing.merge, unit, [segment])
+            yield partial(self._one, measurement, work)
 
     def _replace(self, measurement: str, remove: Sequence[Segment], add: Sequence[Segment]) -> None:
         if not remove:

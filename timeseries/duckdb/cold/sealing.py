@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from core.ids import new_id
 from timeseries.duckdb.cold.float_types import float_types
+from timeseries.duckdb.files.manifest import Manifest
 from timeseries.duckdb.files.parquet import (
     BATCH_ROWS,
     FAST_LEVEL,
@@ -27,7 +28,7 @@ from timeseries.duckdb.files.parquet import (
     ROLLUP_LEVEL,
     write_parquet,
 )
-from timeseries.duckdb.files.segments import Manifest, Segment
+from timeseries.duckdb.files.segments import Segment
 from timeseries.duckdb.hot.database import Database
 from timeseries.duckdb.query.relation import (
     ALWAYS,
@@ -174,6 +175,7 @@ class Sealing:
             table=table,
             rolled=united_details(segments),
             sizes={},
+            is_open=self.manifest.files.is_open,
         )
         sizes = {}
         with self._transaction() as cursor:
@@ -185,7 +187,9 @@ class Sealing:
                 _create_rollup(cursor, types)
                 cursor.execute(f"INSERT INTO {_ROLLUP} {select([*types], source)}", values)
                 file = self.manifest.files.create(merged.path(resolution))
-                sizes[resolution] = _write_rollup(cursor, file, types, level=ROLLUP_LEVEL)
+                sizes[resolution] = _write_rollup(
+                    cursor, file, types, level=ROLLUP_LEVEL, is_open=merged.is_open
+                )
                 self.manifest.files.publish(file, merged.path(resolution))
             added = replace(merged, sizes=sizes)
             self.manifest.commit(cursor, merged.measurement, remove=segments, add=[added])
@@ -263,7 +267,8 @@ class Sealing:
     ) -> list[Segment]:
         """Write the files of a new segment; none if there are no rows.
 
-        Floats with few decimal places are stored as decimals, which take less space.
+        Floats with few decimal places are stored as decimals, which take less space; in the open
+        layout they stay floats, as a column has one type in all files.
         """
         source, values = rows
         series, fields = _series(table), [quoted(field_column(name)) for name in table.fields]
@@ -280,11 +285,12 @@ class Sealing:
             table=table,
             rolled=self._details(unit, table),
             sizes={},
+            is_open=self.manifest.files.is_open,
         )
         raw = self.manifest.files.create(segment.path(Resolution.RAW))
         kinds = table.fields.items()
         floats = [quoted(field_column(name)) for name, kind in kinds if kind is FieldType.FLOAT]
-        types = float_types(cursor, source, values, floats)
+        types = {} if segment.is_open else float_types(cursor, source, values, floats)
         typed = [
             f"CAST({column} AS {types[column]}) AS {column}" if column in types else column
             for column in columns
@@ -292,7 +298,9 @@ class Sealing:
         text = f"{select(typed, source)} ORDER BY {', '.join([*series, _TIME])}"
         is_final = unit.span[1] - unit.span[0] == DAY_NS
         levels = (LEVEL, ROLLUP_LEVEL) if is_final else (FAST_LEVEL, FAST_LEVEL)
-        sizes = {Resolution.RAW: write_parquet(raw, _stream(cursor, text, values), level=levels[0])}
+        batches = _stream(cursor, text, values)
+        raw_bytes = write_parquet(raw, batches, level=levels[0], is_open=segment.is_open)
+        sizes = {Resolution.RAW: raw_bytes}
         samples = f"read_parquet({_text(str(raw))}, hive_partitioning = false)"
         counted = [
             "count(*)",
@@ -315,11 +323,14 @@ class Sealing:
                 rollup = stored_columns([segment], resolution)
                 _roll_up(cursor, samples, resolution, stored, types=rollup, with_gaps=with_gaps)
                 file = files[resolution] = self.manifest.files.create(segment.path(resolution))
-                sizes[resolution] = _write_rollup(cursor, file, rollup, level=levels[1])
+                sizes[resolution] = _write_rollup(
+                    cursor, file, rollup, level=levels[1], is_open=segment.is_open
+                )
         if sizes.get(Resolution.FIVE_MINUTES, 0) > sizes[Resolution.RAW] * MAX_SHARE:
             # Samples answer as fast, and when they have expired hours must do.
             del sizes[Resolution.FIVE_MINUTES]
-            files.pop(Resolution.FIVE_MINUTES).unlink()
+            five_minutes = Resolution.FIVE_MINUTES
+            self.manifest.files.discard(files.pop(five_minutes), segment.path(five_minutes))
         for resolution, file in files.items():
             self.manifest.files.publish(file, segment.path(resolution))
         return [
@@ -450,15 +461,16 @@ def _write_rollup(
     types: Mapping[str, str],
     *,
     level: int,
+    is_open: bool,
 ) -> int:
     """Write the temporary table to a file, its floats as decimals like those of samples."""
-    floats = [name for name, sql_type in types.items() if sql_type == "DOUBLE"]
+    floats = [name for name, sql_type in types.items() if sql_type == "DOUBLE" and not is_open]
     stored = {**types, **float_types(cursor, _ROLLUP, [], floats)}
     typed = [f"CAST({name} AS {sql_type}) AS {name}" for name, sql_type in stored.items()]
     tags = [name for name in types if name.startswith(_TAGS)]
     order = ", ".join([quoted(tag_column(APPLIANCE_TAG)), *tags, _TIME])
     batches = _stream(cursor, f"{select(typed, _ROLLUP)} ORDER BY {order}")
-    size = write_parquet(path, batches, level=level)
+    size = write_parquet(path, batches, level=level, is_open=is_open)
     cursor.execute(f"DROP TABLE {_ROLLUP}")
     return size
 

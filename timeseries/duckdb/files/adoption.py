@@ -12,6 +12,7 @@ from urllib.parse import unquote
 import duckdb
 
 from timeseries.duckdb.files.files import Files
+from timeseries.duckdb.files.layout import is_open_path
 from timeseries.duckdb.files.segments import Segment, insert_segment
 from timeseries.duckdb.schema import (
     TIME_COLUMN,
@@ -47,8 +48,9 @@ def adopt(cursor: duckdb.DuckDBPyConnection, files: Files, paths: Iterable[str])
     segments: dict[str, dict[Resolution, str]] = defaultdict(dict)
     unreadable: list[str] = []
     for path in paths:
-        stem, _, resolution = path.removesuffix(".parquet").rpartition(".")
-        segments[stem][Resolution(resolution)] = path
+        file = PurePosixPath(path).name
+        name, _, resolution = file.removesuffix(".parquet").rpartition(".")
+        segments[name][Resolution(resolution)] = path
     for resolutions in segments.values():
         try:
             segment = _described(cursor, files, resolutions)
@@ -74,11 +76,11 @@ def _described(
         [files.address(raw)],
     ).fetchall()
     ((oldest, newest, first, last, rows, tenant),) = row
-    _tenant, measurement, _day, name = PurePosixPath(raw).parts
+    _tenant, measurement, *_folders, name = PurePosixPath(raw).parts
     return Segment(
         name=name.partition(".")[0],
         tenant=tenant or "",
-        measurement=unquote(measurement),
+        measurement=unquote(measurement.removeprefix("measurement=")),
         oldest_ns=oldest,
         newest_ns=newest,
         first_appliance=first or "",
@@ -90,6 +92,7 @@ def _described(
             resolution: Path(files.address(path)).stat().st_size
             for resolution, path in paths.items()
         },
+        is_open=is_open_path(raw),
     )
 
 

@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 
-from core.atomic_files import sync_folder
+from core.atomic_files import replacing, sync_folder
+from timeseries.duckdb.files.layout import GLOBS
 from timeseries.store import StoreUnavailableError
 
 OWNER = "owner"
 """The name of the file that says which database a folder or bucket belongs to."""
-PATTERN = "*/*/*/*.parquet"
 
 
 class Files(Protocol):
@@ -24,11 +24,13 @@ class Files(Protocol):
         place: the folder or address, for messages.
         allowed: the prefixes of what DuckDB may read.
         filesystem: what DuckDB reads them with; None for local files.
+        is_open: whether new files are in the open layout; see `layout`.
     """
 
     place: str
     allowed: list[str]
     filesystem: Any
+    is_open: bool
 
     def address(self, path: str) -> str:
         """Return what DuckDB reads a file by."""
@@ -38,6 +40,19 @@ class Files(Protocol):
 
     def publish(self, new: Path, path: str) -> None:
         """Move a complete file, created before, to its path: whole, durable, or not at all."""
+
+    def discard(self, new: Path, path: str) -> None:
+        """Delete a file that was created and is not worth publishing."""
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Write a small file that other programs read, in place of the one there, as a whole."""
+
+    def content(self, path: str) -> bytes:
+        """Return what `replace` wrote.
+
+        Raises:
+            FileNotFoundError: there is no such file.
+        """
 
     def abandon(self) -> None:
         """Delete what this thread has created and not published."""
@@ -59,8 +74,9 @@ class Files(Protocol):
 class LocalFiles:
     """Files in a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_open: bool = False) -> None:
         self._folder = folder
+        self.is_open = is_open
         self._lock = threading.Lock()
         self._created: dict[Path, int] = {}
         self.place = str(folder)
@@ -85,8 +101,26 @@ class LocalFiles:
         file = self._folder / path
         new.rename(file)
         self._created.pop(new, None)
-        for folder in list(file.parents)[:4]:
+        for folder in list(file.parents)[: len(Path(path).parents)]:
             sync_folder(folder)
+
+    def discard(self, new: Path, path: str) -> None:
+        """Delete it, and folders without any."""
+        self._created.pop(new, None)
+        with self._lock:
+            self._delete(new, path)
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Replace a small file; a power failure may lose it, and the next start writes it anew."""
+        file = self._folder / path
+        with self._lock:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(file, mode=0o666, is_durable=False) as new:
+                new.write(content)
+
+    def content(self, path: str) -> bytes:
+        """Return what `replace` wrote."""
+        return (self._folder / path).read_bytes()
 
     def abandon(self) -> None:
         """Delete what this thread has created and not published."""
@@ -99,17 +133,24 @@ class LocalFiles:
         """Delete files, and folders without any."""
         with self._lock:
             for path in paths:
-                file = self._folder / path
-                file.unlink(missing_ok=True)
-                with suppress(OSError):  # not empty
-                    for folder in list(file.parents)[:3]:
-                        folder.rmdir()
+                self._delete(self._folder / path, path)
+
+    def _delete(self, file: Path, path: str) -> None:
+        file.unlink(missing_ok=True)
+        with suppress(OSError):  # not empty
+            for folder in list(file.parents)[: len(Path(path).parents) - 1]:
+                folder.rmdir()
 
     def list_paths(self) -> set[str]:
         """Return the paths of all files."""
-        for file in self._folder.glob(f"{PATTERN}.new"):
-            file.unlink()
-        return {file.relative_to(self._folder).as_posix() for file in self._folder.glob(PATTERN)}
+        paths = set[str]()
+        for pattern in GLOBS:
+            for file in self._folder.glob(f"{pattern}.new"):
+                file.unlink()
+            paths |= {
+                file.relative_to(self._folder).as_posix() for file in self._folder.glob(pattern)
+            }
+        return paths
 
     def claim(self, owner: str) -> None:
         """Reserve the folder for one database."""

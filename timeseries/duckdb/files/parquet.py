@@ -35,6 +35,12 @@ _BY_TYPE: Mapping[pa.DataType, tuple[str, ...]] = {
     pa.float64(): (_DICTIONARY, _BYTE_STREAMS, _PLAIN),
     pa.bool_(): (_PLAIN,),
 }
+_OPEN_BY_TYPE: Mapping[pa.DataType, tuple[str, ...]] = {
+    **_BY_TYPE,
+    pa.int64(): (_DICTIONARY, "DELTA_BINARY_PACKED"),
+    pa.float64(): (_DICTIONARY, _PLAIN),
+}
+"""What every reader knows: some lack BYTE_STREAM_SPLIT, others have it for floats only."""
 
 
 def write_parquet(
@@ -42,6 +48,7 @@ def write_parquet(
     batches: pa.RecordBatchReader,
     *,
     level: int,
+    is_open: bool = False,
 ) -> int:
     """Write batches to a file, through to the disk; return its bytes.
 
@@ -49,6 +56,7 @@ def write_parquet(
         path: an existing empty file.
         batches: the rows in order, of any size.
         level: that of the compression.
+        is_open: use only encodings that all programs read.
     """
     from pyarrow import parquet  # noqa: PLC0415 - 5 MiB, first needed after an hour
 
@@ -57,7 +65,7 @@ def write_parquet(
     groups = _row_groups(batches, schema, rows)
     first = next(groups, schema.empty_table())
     tried_rows = TRIED_ROWS_FAST if level == FAST_LEVEL else TRIED_ROWS
-    options = _options(first.slice(0, tried_rows), level=level)
+    options = _options(first.slice(0, tried_rows), level=level, is_open=is_open)
     with path.open("wb") as file:
         with parquet.ParquetWriter(
             file,
@@ -98,20 +106,25 @@ def _row_groups(
         yield pa.Table.from_batches(pending, schema)
 
 
-def _options(first: pa.Table, *, level: int) -> dict[str, object]:
+def _options(first: pa.Table, *, level: int, is_open: bool) -> dict[str, object]:
     """Return the options of the writer: the encoding of each column, tried on some rows.
 
     The keys and values of maps are always encoded as streams of bytes, which are small.
     """
+    by_type = _OPEN_BY_TYPE if is_open else _BY_TYPE
     encodings = {
-        name: _smallest(first.select([name]), level) for name in _flat_columns(first.schema)
+        field.name: _smallest(first.select([field.name]), level, tried)
+        for field in first.schema
+        if (tried := _encodings(field.type, by_type))
     }
     maps = [field.name for field in first.schema if pa.types.is_map(field.type)]
     with_dictionary = [name for name in first.schema.names if name not in [*encodings, *maps]]
     with_dictionary += [name for name, encoding in encodings.items() if encoding == _DICTIONARY]
     others = {name: encoding for name, encoding in encodings.items() if encoding != _DICTIONARY}
     others |= {
-        f"{name}.key_value.{part}": _BYTE_STREAMS for name in maps for part in ("key", "value")
+        f"{name}.key_value.{part}": "DELTA_BINARY_PACKED" if is_open else _BYTE_STREAMS
+        for name in maps
+        for part in ("key", "value")
     }
     return {
         "compression": "zstd",
@@ -124,22 +137,20 @@ def _options(first: pa.Table, *, level: int) -> dict[str, object]:
     }
 
 
-def _flat_columns(schema: pa.Schema) -> Iterator[str]:
-    yield from (field.name for field in schema if _encodings(field.type))
-
-
-def _encodings(kind: pa.DataType) -> tuple[str, ...]:
+def _encodings(
+    kind: pa.DataType, by_type: Mapping[pa.DataType, tuple[str, ...]]
+) -> tuple[str, ...]:
     """Return the encodings to try; decimals are stored as integers."""
-    return _BY_TYPE.get(pa.int64() if pa.types.is_decimal(kind) else kind, ())
+    return by_type.get(pa.int64() if pa.types.is_decimal(kind) else kind, ())
 
 
-def _smallest(column: pa.Table, level: int) -> str:
+def _smallest(column: pa.Table, level: int, encodings: Iterable[str]) -> str:
     """Return the encoding that makes the smallest file of a column."""
     from pyarrow import parquet  # noqa: PLC0415 - as above
 
     (name,) = column.column_names
     sizes = {}
-    for encoding in _encodings(column.schema.field(name).type):
+    for encoding in encodings:
         is_dictionary = encoding == _DICTIONARY
         sink = BytesIO()
         parquet.write_table(

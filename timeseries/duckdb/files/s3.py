@@ -8,7 +8,7 @@ are cached on disk. Address and credentials are those of the AWS tools: `AWS_ACC
 import os
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from obstore.store import S3Store
 
 from timeseries.duckdb.files.block_cache import BlockCache
 from timeseries.duckdb.files.files import OWNER, check_owner
+from timeseries.duckdb.files.layout import DEPTHS
 from timeseries.store import StoreUnavailableError
 
 _PROTOCOL = "samples"
@@ -28,7 +29,6 @@ _RETRY_TIMEOUT = timedelta(seconds=30)
 _MAX_RETRIES = 3
 _MAX_CONCURRENCY = 4
 """How many parts of 5 MiB of a file are in memory while it is uploaded."""
-_DEPTH = 4
 _MODIFIED_AT = datetime(2000, 1, 1, tzinfo=UTC)  # files never change
 
 
@@ -39,9 +39,13 @@ class S3Files:
         address: s3://bucket/prefix; the prefix may be missing.
         folder: a local one for uploads and the cache.
         cache_bytes: the size of the cache.
+        is_open: whether new files are in the open layout.
     """
 
-    def __init__(self, address: str, *, folder: Path, cache_bytes: int) -> None:
+    def __init__(
+        self, address: str, *, folder: Path, cache_bytes: int, is_open: bool = False
+    ) -> None:
+        self.is_open = is_open
         self.place = address.rstrip("/")
         self.allowed = [f"{_PROTOCOL}://"]
         self.filesystem = _FileSystem(self)
@@ -76,6 +80,21 @@ class S3Files:
         self._sizes[path] = size
         new.unlink()
 
+    def discard(self, new: Path, path: str) -> None:  # noqa: ARG002 - as of local files
+        """Delete the local file."""
+        new.unlink()
+
+    def replace(self, path: str, content: bytes) -> None:
+        """Upload a small object."""
+        with self._reporting("write"):
+            obstore.put(self._store, path, content)
+
+    def content(self, path: str) -> bytes:
+        """Return what `replace` wrote."""
+        with self._reporting("read"), suppress(FileNotFoundError):
+            return bytes(obstore.get(self._store, path).bytes())
+        raise FileNotFoundError(path)
+
     def abandon(self) -> None:
         """Delete what was created and not published."""
         for file in self._uploads.iterdir():
@@ -99,7 +118,7 @@ class S3Files:
                 entry["path"]: entry["size"]
                 for chunk in obstore.list(self._store)
                 for entry in chunk
-                if entry["path"].endswith(".parquet") and len(entry["path"].split("/")) == _DEPTH
+                if entry["path"].endswith(".parquet") and len(entry["path"].split("/")) in DEPTHS
             }
         return set(self._sizes)
 

@@ -79,7 +79,8 @@ def _write_day(
         arrays[tag_column(tag)] = pa.DictionaryArray.from_arrays(
             encoded.indices.take(places), encoded.dictionary, safe=False
         )
-    arrays[field_column(VALUE_FIELD)] = pa.array(_smallest(samples.values))
+    values = samples.values if files.is_open else _smallest(samples.values)
+    arrays[field_column(VALUE_FIELD)] = pa.array(values)
     table = pa.table(arrays)
     appliances = columns[APPLIANCE_TAG]
     segment = Segment(
@@ -94,10 +95,11 @@ def _write_day(
         table=Table(frozenset(columns) | {*IDENTITY_TAGS}, {VALUE_FIELD: FieldType.FLOAT}),
         rolled={},
         sizes={},
+        is_open=files.is_open,
     )
     path = segment.path(Resolution.RAW)
     new = files.create(path)
-    size = write_parquet(new, table.to_reader(), level=FAST_LEVEL)
+    size = write_parquet(new, table.to_reader(), level=FAST_LEVEL, is_open=files.is_open)
     files.publish(new, path)
     return replace(segment, sizes={Resolution.RAW: size})
 

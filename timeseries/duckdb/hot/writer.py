@@ -14,7 +14,8 @@ from typing import TypeVar
 import duckdb
 
 from core.errors import VedetteError
-from timeseries.duckdb.files.segments import Manifest, Segment, segment_paths
+from timeseries.duckdb.files.manifest import Manifest
+from timeseries.duckdb.files.segments import Segment, segment_paths
 from timeseries.duckdb.hot.checkpoints import Checkpoints
 from timeseries.duckdb.hot.database import MAX_WAL_MIB, Database, is_fatal
 from timeseries.duckdb.hot.ingest import plan_group

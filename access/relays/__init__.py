@@ -1,0 +1,1 @@
+"""Relays: access points without a database, which the agent API serves and trusts."""

@@ -1,0 +1,1 @@
+"""A relay: an access point near the appliances, without a database of its own."""

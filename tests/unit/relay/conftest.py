@@ -1,0 +1,54 @@
+"""A portal for relays, and what a relay is made of, for one event loop."""
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from protocol.relays import RelayedWrite
+from relay.spool import Spool
+from relay.upstream import Upstream
+from tests.fixtures.relay_center import RELAY_TOKEN, Center
+
+
+def write_of(appliance_id: str, number: int, *, size: int = 0) -> RelayedWrite:
+    """Return a write whose body has a number."""
+    return RelayedWrite(
+        appliance_id=appliance_id,
+        precision="ns",
+        body=b"m v=%d " % number + b"x" * size,
+        received_at_ns=1_000_000_000 + number,
+    )
+
+
+def number_of(body: bytes) -> int:
+    return int(body.split()[1].removeprefix(b"v="))
+
+
+@pytest.fixture
+def center() -> Center:
+    return Center()
+
+
+@pytest.fixture
+def served(center: Center) -> Iterator[Center]:
+    with center.serving():
+        yield center
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Iterator[Spool]:
+    spool = Spool(tmp_path / "spool", max_bytes=2**24, min_free_bytes=0)
+    yield spool
+    spool.close()
+
+
+@asynccontextmanager
+async def reaching(center: Center) -> AsyncIterator[Upstream]:
+    """Yield the way to a center."""
+    upstream = Upstream(center.url, token=RELAY_TOKEN, tls=None)
+    try:
+        yield upstream
+    finally:
+        await upstream.close()
