@@ -58,8 +58,8 @@ collected: $(DEV_STAMP)
 	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
-# tests in PYTEST_ARGS does not need the web apps.
-test-nightly: $(DEV_STAMP) nightly-servers engines $(if $(PYTEST_ARGS),,web-apps)
+# tests in PYTEST_ARGS does not need the web apps and engines.
+test-nightly: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps engines)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,@$(MAKE) --no-print-directory test-many-hosts)
 
