@@ -18,7 +18,7 @@ from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
-from jobqueue.gangs.members import appliances_of_gang, gangs_of, network_of
+from jobqueue.gangs.members import appliances_of_gang, gangs_of, may_start, network_of
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.arrays import array_env
 from jobqueue.jobs.gangs import ENDED_WITH_FIRST
@@ -359,7 +359,7 @@ def _update_progress(
         return
     if observation.state is not ObservedState.STARTING:
         return
-    if observation.is_prepared and not attempt.is_prepared:
+    if observation.is_prepared:
         _note_prepared(session, attempt)
     staging = observation.staging and msgspec.to_builtins(_bounded(observation.staging))
     values: dict[str, Any] = {"message": message} if message not in {"", attempt.message} else {}
@@ -381,8 +381,13 @@ def _update_progress(
 def _note_prepared(session: Session, attempt: Attempt) -> None:
     """Let all members of a gang fetch their orders: with the last one prepared, they may start.
 
-    Each member's report does, as two that come together don't see each other.
+    Each member's report does, as two that come together don't see each other. One that is reported
+    again may wait for a member that has ended since, on whatever way.
     """
+    if attempt.is_prepared:
+        if may_start(session, attempt.job):
+            bump_generation(session, attempt.appliance_id)
+        return
     starting = AttemptState.STARTING
     if move_attempt(session, attempt.id, starting, expected={starting}, is_prepared=True):
         bump_generations(session, appliances_of_gang(session, attempt.job))

@@ -92,6 +92,11 @@ def appliances_of_gang(session: Session, member: Job) -> set[str]:
     return set(ranks[member.array_id or ""].places.values())
 
 
+def may_start(session: Session, member: Job) -> bool:
+    """Return whether the members of a gang need not wait for each other."""
+    return _ranks(session, {member.array_id or ""})[member.array_id or ""].are_prepared
+
+
 def _gang(
     attempt: Attempt,
     ranks: _Ranks,

@@ -348,3 +348,15 @@ def test_a_member_that_ended_keeps_nobody_from_starting(session: Session, cast: 
     report(session, second, ObservedState.FAILED, reason="data_unavailable")
     report(session, first, ObservedState.STARTING, is_prepared=True)
     assert gang_at(session, first).may_start
+
+
+def test_a_member_that_ends_while_another_waits_for_it_lets_that_start(
+    session: Session, cast: Cast
+) -> None:
+    first, second = running(session, cast, on_member_loss="continue")
+    report(session, first, ObservedState.STARTING, is_prepared=True)
+    report(session, second, ObservedState.FAILED, reason="data_unavailable")
+    generation = desired_state(session, first.appliance_id, box=BOX).generation
+    report(session, first, ObservedState.STARTING, is_prepared=True)
+    assert gang_at(session, first).may_start
+    assert desired_state(session, first.appliance_id, box=BOX).generation > generation
