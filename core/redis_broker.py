@@ -46,19 +46,25 @@ CLOSE_SECONDS = 3.0
 # Of a URL: which database is no matter, but some providers' URLs name one.
 _OPTIONS = frozenset({"db", "username", "password", "ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _CODE_BYTES = 16
+# Others who may publish could repeat what they have seen. A frame has the time as its number, which
+# grows; the first one of a process is no older than this, so that those of ended processes end.
+MAX_AGE_SECONDS = 60.0
+MAX_ORIGINS = 10_000
 
 _MESSAGES = Counter(
     "vedette_broker_messages",
-    "Messages between processes: sent, received, dropped while Redis was away, malformed.",
+    "Messages between processes: sent, received, dropped while Redis was away, malformed, and"
+    " repeated or late frames of them.",
     ["outcome"],
 )
-_SENT, _RECEIVED, _DROPPED, _MALFORMED = (
-    _MESSAGES.labels(outcome) for outcome in ("sent", "received", "dropped", "malformed")
+_SENT, _RECEIVED, _DROPPED, _MALFORMED, _REPEATED = (
+    _MESSAGES.labels(outcome)
+    for outcome in ("sent", "received", "dropped", "malformed", "repeated")
 )
 _CONNECTED = Gauge("vedette_broker_connected", "Whether this process is connected to Redis.")
 
 _Message = tuple[str, bytes]
-_Frame = tuple[bytes, list[_Message]]
+_Frame = tuple[bytes, int, list[_Message]]
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(_Frame)
 
@@ -98,6 +104,9 @@ class RedisBroker(Broker):
         self._key = key
         self.channel = f"vedette:{hashlib.blake2b(key, digest_size=16).hexdigest()}"
         self._origin = secrets.token_bytes(8)
+        self._number = 0
+        # The last number of each process, those that were silent longest first.
+        self._numbers: dict[bytes, int] = {}
         self._listeners: defaultdict[str, list[Callable[[bytes], None]]] = defaultdict(list)
         self._watchers: list[Callable[[BrokerState], None]] = []
         self._lock = threading.RLock()
@@ -292,8 +301,10 @@ class RedisBroker(Broker):
         return messages
 
     def packed(self, messages: list[_Message]) -> bytes:
-        """Return the frame of messages."""
-        content = _ENCODER.encode((self._origin, messages))
+        """Return the frame of messages, which is published before the next one is made."""
+        with self._lock:
+            self._number = max(self._number + 1, time.time_ns())
+        content = _ENCODER.encode((self._origin, self._number, messages))
         return self.code(content) + content
 
     def code(self, content: bytes) -> bytes:
@@ -317,10 +328,23 @@ class RedisBroker(Broker):
         unpacked = self._unpacked(frame)
         if unpacked is None or unpacked[0] == self._origin:
             return
-        for channel, message in unpacked[1]:
+        origin, number, messages = unpacked
+        if not self._is_new(origin, number):
+            _REPEATED.inc()
+            return
+        for channel, message in messages:
             _RECEIVED.inc()
             for listener in self._listeners.get(channel, ()):
                 _call(listener, message)
+
+    def _is_new(self, origin: bytes, number: int) -> bool:
+        """Return whether a frame follows the last one of its process; note it."""
+        oldest = time.time_ns() - int(MAX_AGE_SECONDS * 1e9)
+        last = self._numbers.pop(origin, oldest)
+        self._numbers[origin] = max(last, number)
+        if len(self._numbers) > MAX_ORIGINS:
+            del self._numbers[next(iter(self._numbers))]
+        return number > last
 
 
 def _call(listener: Callable[[bytes], Any], message: bytes) -> None:

@@ -130,6 +130,23 @@ def test_what_is_not_of_the_portal_or_malformed_is_counted_and_ignored(
     assert counted("malformed") - before == 12  # six, by both
 
 
+def test_what_others_of_the_server_have_seen_they_can_not_send_again(
+    server: RedisServer, start: Callable[..., Process], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = start(server.url), start(server.url)
+    ended = RedisBroker(server.url, key=KEY)
+    with monkeypatch.context() as earlier:
+        earlier.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+        old = ended.packed([("test", b"old")])
+    frame = first.broker.packed([("test", b"once")])
+    with redis.Redis(port=server.port) as client:
+        for data in (frame, frame, old, old):
+            client.publish(first.broker.channel, data)
+    first.broker.send("test", b"after")
+    eventually(lambda: b"after" in second.received, what="the message")
+    assert second.received == [b"once", b"after"]
+
+
 def test_a_failing_listener_stops_nobody(
     server: RedisServer, start: Callable[..., Process], caplog: pytest.LogCaptureFixture
 ) -> None:
