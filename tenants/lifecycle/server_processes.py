@@ -38,10 +38,12 @@ class ListedProcess:
 
 def note_process(session: Session, process: ServerProcess) -> None:
     """Store the load of a process, and forget those that ended without saying so."""
+    # Without a lock on the rows of others, which they write at the same moment.
+    is_forgotten = ServerProcess.seen_at < process.seen_at - FORGOTTEN_AFTER
+    forgotten = session.scalars(select(ServerProcess.holder).where(is_forgotten)).all()
     session.merge(process)
-    session.execute(
-        delete(ServerProcess).where(ServerProcess.seen_at < process.seen_at - FORGOTTEN_AFTER)
-    )
+    if forgotten:
+        session.execute(delete(ServerProcess).where(ServerProcess.holder.in_(forgotten)))
 
 
 def forget_process(session: Session, holder: str) -> None:
