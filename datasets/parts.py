@@ -35,7 +35,7 @@ from core.errors import (
 )
 from core.guarded_update import changed_one, changed_rows
 from core.settings import ServerSettings
-from datasets.models import DataPart, VersionPart
+from datasets.models import DataPart, TenantDataSettings, VersionPart
 from protocol.datasets import PART_BYTES
 from protocol.manifests import content_hash
 from tenants.quotas import reserve_quota
@@ -312,6 +312,23 @@ def note_use(session: Session, tenant_id: str, sha256s: Collection[str], now: da
             DataPart.tenant_id == tenant_id, DataPart.sha256.in_(batch), ~DataPart.is_deleting
         )
         changed_rows(session, used.values(last_used_at=now), synchronize_session=False)
+
+
+def note_buckets(session: Session) -> None:
+    """Note the tenant's present bucket for parts in a bucket that is not known.
+
+    During an upgrade, processes of the previous version record such parts.
+    """
+    present = (
+        select(TenantDataSettings.results_connection_id)
+        .where(TenantDataSettings.tenant_id == DataPart.tenant_id)
+        .scalar_subquery()
+    )
+    is_unknown = DataPart.is_in_bucket & DataPart.connection_id.is_(None)
+    session.execute(
+        update(DataPart).where(is_unknown, present.is_not(None)).values(connection_id=present),
+        execution_options={"synchronize_session": False},
+    )
 
 
 def unused_parts(

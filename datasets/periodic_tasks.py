@@ -13,7 +13,7 @@ from core.settings import ServerSettings
 from datasets.catalog import fail_version
 from datasets.indexing import reassign
 from datasets.models import DatasetVersion, VersionPart, VersionState
-from datasets.parts import PartStore, forget_parts, unused_parts
+from datasets.parts import PartStore, forget_parts, note_buckets, unused_parts
 from datasets.prefetches import run_due
 
 log = logging.getLogger(__name__)
@@ -68,6 +68,8 @@ class DatasetTasks:
 
         Those in tenants' own buckets are not the portal's to delete here.
         """
+        with transaction(self._context.sessions) as session:
+            note_buckets(session)
         count = _BATCH
         while count >= _BATCH and not self._context.is_stopping():
             with transaction(self._context.sessions) as session:

@@ -19,7 +19,13 @@ from core.periodic_tasks import SchedulerContext
 from core.settings import ServerSettings
 from datasets.catalog import DatasetRequest, VersionRequest, create_dataset, create_version
 from datasets.manifests import announce
-from datasets.models import DataPart, DatasetVersion, VersionState
+from datasets.models import (
+    DataConnection,
+    DataPart,
+    DatasetVersion,
+    TenantDataSettings,
+    VersionState,
+)
 from datasets.parts import (
     PartStore,
     missing_parts,
@@ -170,6 +176,37 @@ def test_an_upload_waits_while_the_sweep_deletes_the_same_content(
     with sessions.begin() as session:
         assert session.get(DataPart, (cast.acme.id, stored)) is None
         assert reserve_part(session, cast.acme.id, stored, len(DATA), LATER)
+
+
+def test_a_part_that_the_previous_version_recorded_is_in_the_present_bucket(
+    cast: Cast, sessions: SessionFactory, tasks: DatasetTasks
+) -> None:
+    with sessions.begin() as session:
+        for tenant, bucket in ((cast.acme, "present"), (cast.globex, None)):
+            connection = DataConnection(
+                id="present", tenant_id=tenant.id, name="b", url="s3://b", created_at=NOON
+            )
+            session.add_all([connection] if bucket else [])
+            session.flush()
+            session.add(TenantDataSettings(tenant_id=tenant.id, results_connection_id=bucket))
+        parts = {
+            (cast.acme.id, "of the previous version"): None,
+            (cast.acme.id, "of another bucket"): "earlier",
+            (cast.globex.id, "of a tenant without"): None,
+        }
+        for (tenant_id, sha256), connection_id in parts.items():
+            record_part(session, tenant_id, sha256, 1, NOON, connection_id="earlier")
+            session.get_one(DataPart, (tenant_id, sha256)).connection_id = connection_id
+        record_part(session, cast.acme.id, SHA256, 1, NOON)
+    tasks.sweep_parts()
+    with sessions() as session:
+        rows = session.execute(select(DataPart.sha256, DataPart.connection_id)).all()
+    assert dict(map(tuple, rows)) == {
+        "of the previous version": "present",
+        "of another bucket": "earlier",
+        "of a tenant without": None,
+        SHA256: None,
+    }
 
 
 def test_a_part_that_was_announced_again_stays_for_another_day(
