@@ -19,6 +19,7 @@ from core.clock import Clock, to_ns, utc_now
 from core.errors import UnavailableError
 from core.request_notes import APPLIANCE_ID, ROUTE, TENANT_ID, note
 from protocol.relays import RelayedAgent, RelayedWrite
+from protocol.tunnel import TUNNEL_PATH
 from relay.passing import Passing
 from relay.polls import Polls
 from relay.registry import Registry
@@ -36,6 +37,7 @@ PRECISIONS = frozenset({"ns", "us", "ms", "s"})
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS = 0.3, 30.0
 ACTIVE_SECONDS = 60.0
 _MAX_DIGITS = 18
+_DOTS = frozenset({".", ".."})
 
 
 class RelayAPI:
@@ -84,7 +86,11 @@ class RelayAPI:
         """Answer a request or serve a WebSocket."""
         if scope["type"] == "websocket":
             note(ROUTE, "websocket")
-            await self._passing.websocket(WebSocket(scope, receive, send))
+            websocket = WebSocket(scope, receive, send)
+            if scope["path"] == TUNNEL_PATH:
+                await self._passing.websocket(websocket)
+            else:
+                await websocket.close()
             return
         request = Request(scope, receive)
         try:
@@ -104,7 +110,9 @@ class RelayAPI:
         if path in HEALTH_PATHS and method in {"GET", "HEAD"}:
             note(ROUTE, path)
             return await self._health()
-        if not (path.startswith(PREFIXES) or path in PATHS):
+        # A proxy of the portal may resolve dots, and lead to what is for the relay alone.
+        has_dots = not _DOTS.isdisjoint(path.replace("\\", "/").split("/"))
+        if has_dots or not (path.startswith(PREFIXES) or path in PATHS):
             raise HTTPException(404)
         agent = self._agent(request)
         if agent is not None and path == WRITE_PATH and method == "POST":

@@ -32,6 +32,7 @@ from access.jobs.proxying import (
     target_path,
 )
 from protocol.relays import ADDRESS_HEADER, CERTIFICATE_HEADER, TOKEN_HEADER
+from protocol.tunnel import TUNNEL_PATH
 from relay.errors import RelayBusyError, UpstreamAwayError, UpstreamRefusedError
 from relay.upstream import CONNECT_SECONDS, IDLE_SECONDS, why_unreachable
 
@@ -157,7 +158,7 @@ class Passing:
             await answer.aclose()
 
     async def websocket(self, websocket: WebSocket) -> None:
-        """Let the portal serve a WebSocket."""
+        """Let the portal serve a WebSocket, the tunnel of an agent."""
         try:
             self._tunnels.acquire_on_behalf_of_nowait(websocket)
         except WouldBlock:
@@ -174,7 +175,8 @@ class Passing:
         scheme = "wss" if portal.scheme == "https" else "ws"
         try:
             other = await connect(
-                f"{scheme}://{portal.netloc}{target_path(scope)}",
+                # Not the path as it came: one such as "*@host" would lead to another server.
+                f"{scheme}://{portal.netloc}{TUNNEL_PATH}",
                 ssl=self._tls,
                 additional_headers=handshake_headers(self._headers(scope)),
                 # An empty list would be sent as an empty header, which is not valid.

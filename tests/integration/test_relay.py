@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import re
+import socket
 import ssl
 import subprocess
 import sys
@@ -231,6 +232,33 @@ def test_tunnels_are_spliced_and_refusals_shown(running_relay: RelayProcess) -> 
     with pytest.raises(InvalidStatus) as caught, connect(url):
         pass
     assert caught.value.response.status_code == 401
+
+
+@pytest.mark.parametrize("target", ["*@127.0.0.1:{port}/", "http://127.0.0.1:{port}/", "/login"])
+def test_no_websocket_leads_to_another_server(running_relay: RelayProcess, target: str) -> None:
+    # The handshake has the relay's token.
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        other.settimeout(0.5)
+        handshake = (
+            f"GET {target.format(port=other.getsockname()[1])} HTTP/1.1\r\nHost: relay\r\n"
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        with socket.create_connection(("127.0.0.1", running_relay.port), timeout=10) as client:
+            client.sendall(handshake.encode())
+            assert client.recv(4096).startswith(b"HTTP/1.1 403 ")
+        with pytest.raises(TimeoutError):
+            other.accept()
+
+
+@pytest.mark.parametrize("up", ["..", "%2e%2e", "..%2f..", "..%5c.."])
+def test_no_path_leads_to_what_is_for_the_relay_alone(
+    center: Center, running_relay: RelayProcess, up: str
+) -> None:
+    with socket.create_connection(("127.0.0.1", running_relay.port), timeout=10) as client:
+        client.sendall(f"GET /agent/v1/{up}/relay/v1/registry HTTP/1.1\r\nHost: r\r\n\r\n".encode())
+        assert client.recv(4096).startswith(b"HTTP/1.1 404 ")
+    assert center.passed == []
 
 
 def test_errors_say_what_is_wrong_while_the_portal_is_away(
