@@ -18,7 +18,7 @@ from protocol.relays import MAX_WRITES, RelayedOutcome
 from relay.errors import UpstreamAwayError, UpstreamRefusedError
 from relay.sender import Sender
 from relay.spool import Spool, SpooledWrite
-from relay.upstream import Upstream
+from relay.upstream import ANSWER_SECONDS, Upstream
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +108,14 @@ class Drain:
             return IDLE_SECONDS if is_end else 0.0
         began = self._monotonic()
         try:
-            outcomes = await self._upstream.samples([entry.write for entry in entries])
+            outcomes = await self._upstream.samples(
+                [entry.write for entry in entries], is_patient=True
+            )
         except (UpstreamAwayError, UpstreamRefusedError) as error:
+            took_long = self._monotonic() - began >= ANSWER_SECONDS
+            if took_long and len(entries[0].write.body) > FIRST_BYTES:
+                # Perhaps too much for the portal: others have to get past it.
+                self._wait(entries[0].write.appliance_id, RelayedOutcome(status=_FAILED))
             self._spool.rewind()
             self._batch_bytes = FIRST_BYTES
             return self._upstream.wait_seconds or error.retry_after_seconds

@@ -37,6 +37,8 @@ CONNECT_SECONDS = 3.0
 # Agents wait ten seconds for an answer.
 ANSWER_SECONDS = 5.0
 SAMPLES_SECONDS = 30.0
+# What the portal stores at least, of writes for which nobody waits.
+SLOW_BYTES_PER_SECOND = 256 * 1024
 MAX_CONNECTIONS = 16
 # Shorter than proxies and the portal leave connections open.
 IDLE_SECONDS = 30.0
@@ -162,8 +164,14 @@ class Upstream:
         with self._noted():
             await self._request("POST", "report", content=msgspec.json.encode(report))
 
-    async def samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
+    async def samples(
+        self, writes: Sequence[RelayedWrite], *, is_patient: bool = False
+    ) -> list[RelayedOutcome]:
         """Send writes, up to `group_bytes` at once; return their outcomes in order.
+
+        Args:
+            writes: of any agents.
+            is_patient: whether no agent waits, so that large ones may take longer.
 
         Raises:
             UpstreamAwayError: the portal does not answer; it may have stored them.
@@ -171,9 +179,10 @@ class Upstream:
         """
         began = self._monotonic()
         size = sum(len(write.body) for write in writes)
+        answer_seconds = ANSWER_SECONDS + (size / SLOW_BYTES_PER_SECOND if is_patient else 0.0)
         try:
             with self._noted():
-                outcomes = await self._timed_samples(writes)
+                outcomes = await self._timed_samples(writes, answer_seconds)
         except UpstreamAwayError:
             if self._monotonic() - began >= ANSWER_SECONDS:
                 # Too much for the way, perhaps: smaller requests take less time.
@@ -212,16 +221,21 @@ class Upstream:
         self._retry_at = self._monotonic() + self._backoff_seconds
         self._backoff_seconds = min(2 * self._backoff_seconds, LAST_RETRY_SECONDS)
 
-    async def _timed_samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
+    async def _timed_samples(
+        self, writes: Sequence[RelayedWrite], answer_seconds: float
+    ) -> list[RelayedOutcome]:
+        seconds = SAMPLES_SECONDS + answer_seconds - ANSWER_SECONDS
         try:
-            async with asyncio.timeout(SAMPLES_SECONDS):
-                return await self._samples(writes)
+            async with asyncio.timeout(seconds):
+                return await self._samples(writes, answer_seconds)
         except TimeoutError as error:
             raise UpstreamAwayError(
-                f"The portal at {self.url} took more than {SAMPLES_SECONDS:.0f} s."
+                f"The portal at {self.url} took more than {seconds:.0f} s."
             ) from error
 
-    async def _samples(self, writes: Sequence[RelayedWrite]) -> list[RelayedOutcome]:
+    async def _samples(
+        self, writes: Sequence[RelayedWrite], answer_seconds: float
+    ) -> list[RelayedOutcome]:
         content = msgspec.msgpack.encode(RelayedWrites(writes=list(writes)))
         size = len(content)
         is_packed = size >= _PACKED_FROM_BYTES
@@ -234,6 +248,7 @@ class Upstream:
             "samples",
             content=content,
             headers={"Content-Encoding": "gzip"} if is_packed else {},
+            answer_seconds=answer_seconds,
             accepted=frozenset({_OK, _TOO_LARGE}),
         )
         if status == _TOO_LARGE:
@@ -246,7 +261,10 @@ class Upstream:
                 len(content),
             )
             half = len(writes) // 2
-            return [*await self._samples(writes[:half]), *await self._samples(writes[half:])]
+            return [
+                *await self._samples(writes[:half], answer_seconds),
+                *await self._samples(writes[half:], answer_seconds),
+            ]
         outcomes = self._decoded(answer, RelayedOutcomes).outcomes
         if len(outcomes) != len(writes):
             raise UpstreamAwayError(

@@ -189,3 +189,40 @@ def test_live_writes_and_the_spool_share_the_two_requests_of_a_relay(
     asyncio.run(play())
     assert served.most_running <= 2
     assert arrived(served, "old") == list(range(3_000))
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A relay whose agents wait for half a second."""
+    for module in ("upstream", "drain"):
+        monkeypatch.setattr(f"relay.{module}.ANSWER_SECONDS", 0.5)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_large_write_may_take_longer_than_agents_wait(served: Center, spool: Spool) -> None:
+    served.bytes_per_second = 400_000
+    spool.append([write_of("a", 0, size=400_000)])
+    playing(served, spool, lambda drain, _: emptied(drain, spool, steps=1))
+
+
+@pytest.mark.usefixtures("hasty")
+def test_others_get_past_a_write_that_is_too_large_for_the_portal(
+    served: Center, spool: Spool
+) -> None:
+    served.bytes_per_second = 100_000
+    spool.append([write_of("a", 0, size=300_000), write_of("a", 1), write_of("b", 2)])
+
+    async def play() -> None:
+        async with reaching(served) as upstream:
+            drain = drain_of(upstream, spool)
+            await drain.step()
+            assert not upstream.is_up
+            await asyncio.sleep(upstream.wait_seconds)
+            await drain.step()
+            assert (arrived(served, "a"), arrived(served, "b")) == ([], [2])
+            served.bytes_per_second = 1e9
+            spool.rewind()
+            await emptied(drain_of(upstream, spool), spool)
+            assert arrived(served, "a") == [0, 1]
+
+    asyncio.run(play())
