@@ -19,7 +19,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from core.ids import hash_secret, new_secret
-from core.networks import is_public
 from core.paging import Columns, Page, Paging, list_page
 from protocol.access_points import MAX_ACCESS_POINTS, MAX_WEIGHT, AccessPointAddress
 from tenants.checks import raise_if_invalid
@@ -309,9 +308,9 @@ def _checked(
     if url is None:
         problem = f"{request.url[:100]!r} is not an address of an access point. Write it like"
         errors["url"] = [f"{problem} https://fra.portal.example.com: without path and user."]
-    elif url.startswith("http:") and public_url.startswith("https:") and not _is_local(url):
+    elif url.startswith("http:") and public_url.startswith("https:"):
         errors["url"] = [
-            f"{url} is not encrypted, and agents send their tokens there. Begin it with https://."
+            f"{url} is not encrypted, and agents refuse a list with it. Begin it with https://."
         ]
     raise_if_invalid(errors, "The access point is invalid")
     assert url is not None  # noqa: S101 - an error above
@@ -373,11 +372,3 @@ def _is_host(host: str) -> bool:
         0 < len(label) <= _MAX_LABEL_LENGTH and label.replace("-", "").replace("_", "").isalnum()
         for label in labels
     )
-
-
-def _is_local(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return not is_public(ipaddress.ip_address(host))
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")

@@ -139,9 +139,17 @@ def test_each_invalid_field_is_named(
     assert list(refusal.value.errors) == [field]
 
 
-def test_a_local_address_needs_no_encryption(session: Session, cast: Cast) -> None:
-    for number, url in enumerate(["http://127.0.0.1:8000", "http://10.1.2.3", "http://localhost"]):
-        assert create(session, cast, name=f"local {number}", url=url).point.url == url
+@pytest.mark.parametrize("url", ["http://127.0.0.1:8000", "http://10.1.2.3", "http://localhost"])
+def test_beside_tls_each_address_has_it(session: Session, cast: Cast, url: str) -> None:
+    # Agents refuse the whole list otherwise.
+    with pytest.raises(InvalidInputError):
+        create(session, cast, url=url)
+    assert (
+        create_access_point(
+            session, scope_of(cast.olivia), replace(FRANKFURT, url=url), public_url=url, now=NOON
+        ).point.url
+        == url
+    )
 
 
 @pytest.mark.parametrize("field", ["name", "url"])
