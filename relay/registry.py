@@ -124,15 +124,20 @@ class Registry:
 
     async def follow(self, upstream: Upstream) -> None:
         """Keep the registry current, for as long as the relay runs."""
+        # New agents are news at the end of a wait, which a line that fails often never reaches.
+        wait_seconds = 0.0
         while True:
             try:
-                await self.refresh(upstream, wait_seconds=WAIT_SECONDS)
+                await self.refresh(upstream, wait_seconds=wait_seconds)
+                wait_seconds = WAIT_SECONDS
+                continue
             except (UpstreamAwayError, UpstreamRefusedError) as error:
                 log.debug("can't read the registry: %s", error.message)
                 await asyncio.sleep(RETRY_SECONDS)
             except OSError as error:
                 log.warning("can't write %s: %s", self._path, error.strerror)
                 await asyncio.sleep(RETRY_SECONDS)
+            wait_seconds = 0.0
 
     async def refresh(self, upstream: Upstream, *, wait_seconds: float) -> None:
         """Get the registry from the portal once it has changed, at the latest after the wait.

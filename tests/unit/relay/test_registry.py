@@ -11,9 +11,11 @@ from starlette.types import Scope
 
 from core.clock import to_ns
 from protocol.relays import RelayedCertificate
-from relay.registry import Registry
+from relay.errors import UpstreamAwayError
+from relay.registry import WAIT_SECONDS, Registry
+from relay.upstream import Upstream
 from tests.fixtures.certificates import Authority
-from tests.fixtures.relay_center import Center
+from tests.fixtures.relay_center import RELAY_TOKEN, Center
 from tests.unit.collector.hand_clock import HandClock
 from tests.unit.relay.conftest import reaching
 
@@ -174,3 +176,27 @@ def test_a_damaged_copy_is_read_from_the_portal(
     registry.load()
     assert not registry.has_snapshot
     assert name_of(refreshed(registry, served), token) == "dgx-1"
+
+
+def test_after_each_failure_it_asks_at_once(
+    tmp_path: Path, clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.registry.RETRY_SECONDS", 0.0)
+    waits: list[float] = []
+
+    async def run() -> None:
+        upstream = Upstream("http://127.0.0.1:9", token=RELAY_TOKEN, tls=None)
+
+        async def answer(_revision: str, *, wait_seconds: float) -> None:
+            waits.append(wait_seconds)
+            if len(waits) == 2:
+                raise UpstreamAwayError("The portal does not answer.")
+            if len(waits) == 4:
+                raise asyncio.CancelledError
+
+        monkeypatch.setattr(upstream, "registry", answer)
+        await registry_in(tmp_path, clock).follow(upstream)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+    assert waits == [0.0, WAIT_SECONDS, 0.0, WAIT_SECONDS]
