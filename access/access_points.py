@@ -27,17 +27,22 @@ class AccessPointLists:
         self._read_at: float | None = None
         self._reading = asyncio.Lock()
         self._shared = list_of([], self._last)
+        self._only_last = list_of([self._last], self._last)
         self._of_tenants: dict[str, AccessPointList] = {}
 
     async def news_for(self, tenant_id: str, revision: str) -> AccessPointList | None:
         """Return the list for an agent of a tenant; None if it has it, or supports none.
 
-        While the database is away, it is the last one that was read.
+        While the database is away, it is the last one that was read. An agent that had a list
+        keeps the public URL when the last access point is removed: its own configuration may name
+        just that, such as the relay at which it was enrolled.
         """
         if not revision:
             return None
         await self._refresh()
         current = self._of_tenants.get(tenant_id, self._shared)
+        if not current.points and revision != NO_ACCESS_POINTS:
+            current = self._only_last
         return None if current.revision == revision else current
 
     async def _refresh(self) -> None:

@@ -99,7 +99,7 @@ def test_the_public_url_is_listed_once(api: AgentAPI, sessions: SessionFactory, 
     assert listed.points == [own]
 
 
-def test_agents_are_told_that_the_last_access_point_is_gone(
+def test_agents_keep_the_public_url_when_the_last_access_point_is_gone(
     api: AgentAPI, sessions: SessionFactory, cast: Cast
 ) -> None:
     access_point_id = add(sessions, cast, FRANKFURT)
@@ -107,9 +107,11 @@ def test_agents_are_told_that_the_last_access_point_is_gone(
     assert listed is not None
     with sessions.begin() as session:
         delete_access_point(session, scope_of(cast.olivia), access_point_id)
-    empty = AccessPointList(revision=NO_ACCESS_POINTS, points=[])
-    assert beat(api, revision=listed.revision) == empty
-    assert beat(api) is None
+    left = beat(api, revision=listed.revision)
+    assert left is not None
+    assert left.points == [AccessPointAddress(url=PUBLIC_URL, weight=0)]
+    assert beat(api, revision=left.revision) is None
+    assert beat(api) is None, "an agent that never had a list needs none"
 
 
 def test_a_change_of_the_weight_is_another_revision(
