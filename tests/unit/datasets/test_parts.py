@@ -201,7 +201,7 @@ def test_a_part_that_the_previous_version_recorded_is_in_the_present_bucket(
     tasks.sweep_parts()
     with sessions() as session:
         rows = session.execute(select(DataPart.sha256, DataPart.connection_id)).all()
-    assert dict(map(tuple, rows)) == {
+    assert {row.sha256: row.connection_id for row in rows} == {
         "of the previous version": "present",
         "of another bucket": "earlier",
         "of a tenant without": None,
