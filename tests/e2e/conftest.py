@@ -18,7 +18,7 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-from cli.bootstrap import DEMO_PASSWORD
+from cli.bootstrap import DEMO_PASSWORD, DEMO_USERS
 from cli.process_plan import DEMO_SETTINGS
 from tests.deployment import IS_MANY
 from tests.e2e.inboxes import MailServer, WebhookServer
@@ -81,8 +81,13 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
             folder = Path(environ["VEDETTE_DATA_DIR"])
         (folder / "old.txt").touch()
         folder.chmod(0o755)
-        stack.enter_context(running(argv, log_path=folder / "up.log", environ=environ))
-        eventually(lambda: _is_open(url), within_seconds=READY_SECONDS, what="the demo to open")
+        log = folder / "up.log"
+        stack.enter_context(running(argv, log_path=log, environ=environ))
+
+        def has_users() -> bool:
+            return DEMO_USERS[-1].email in log.read_text() and _is_open(url)
+
+        eventually(has_users, within_seconds=READY_SECONDS, what="the demo to open")
         yield Demo(url=url, data_dir=folder, mail=mail, webhook=webhook)
 
 
