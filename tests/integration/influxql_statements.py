@@ -6,6 +6,7 @@ below other functions, integers between windows, and which series of SLIMIT lack
 """
 
 import random
+from collections.abc import Sequence
 
 from timeseries.points import Point
 
@@ -73,7 +74,7 @@ class Statements:
             fill = "" if fill == "linear" and "count" in " ".join(columns) else fill
             parts += [f"fill({fill})"] if fill else []
         # Of several functions, InfluxDB 1.6 limits the rows of each.
-        page = self._page(is_by_all="*" in groups) if len(columns) == 1 else []
+        page = self._page(groups) if len(columns) == 1 else []
         return " ".join([*parts, *page])
 
     def _raw(self) -> str:
@@ -81,8 +82,9 @@ class Statements:
             ("*", "usage", "usage, temperature", "usage, host", "usage / temperature AS ratio")
         )
         parts = [f"SELECT {columns}", self._from(), self._where()]
-        groups = self._chance.choice(([], ["GROUP BY host"], ["GROUP BY *"]))
-        return " ".join([*parts, *groups, *self._page(is_by_all="GROUP BY *" in groups)])
+        groups = self._chance.choice(([], ["host"], ["*"]))
+        parts += [f"GROUP BY {', '.join(groups)}"] if groups else []
+        return " ".join([*parts, *self._page(groups)])
 
     def _show(self) -> str:
         return self._chance.choice(
@@ -165,12 +167,14 @@ class Statements:
             )
         )
 
-    def _page(self, *, is_by_all: bool) -> list[str]:
+    def _page(self, groups: Sequence[str]) -> list[str]:
         parts = []
         if self._chance.random() < 0.2:
             parts.append("ORDER BY time DESC")
         if self._chance.random() < 0.2:
             parts.append(f"LIMIT {self._chance.randrange(1, 6)} OFFSET {self._chance.randrange(3)}")
-        if self._chance.random() < 0.15 and not is_by_all:
+        # `host` alone is a tag of every series.
+        have_all_tags = not {*groups} & {"*", "/^re/", '"region"::tag'}
+        if self._chance.random() < 0.15 and have_all_tags:
             parts.append("SLIMIT 2")
         return parts
