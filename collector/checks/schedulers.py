@@ -10,7 +10,7 @@ from jobqueue.executors.mesos.agent import MesosAgent
 from jobqueue.executors.mesos.chronos import PREFIXES, find_prefix
 from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_of
 from jobqueue.executors.mesos.marathon_client import Marathon
-from jobqueue.executors.mesos.scheduler_api import NotFoundError, SchedulerAPI
+from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
 from jobqueue.executors.settings import MesosSettings, ServerSettings
 
 OLDEST, NEWEST = (1, 4), (1, 11)
