@@ -448,6 +448,8 @@ class Attempt(Base):
     """Whether it waits for the other members of its gang, or did."""
     is_charged: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether its usage is in `FairShareUsage`."""
+    node_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    """The node of a cluster where it runs; `appliance_id` is the cluster's connector then."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
 

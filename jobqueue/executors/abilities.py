@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.attempts import AttemptSpec
+from protocol.clusters import ClusterKind, options_of
 from protocol.gangs import LED_BY_FIRST, JobNetwork, job_network
 
 
@@ -30,6 +31,11 @@ class Need(StrEnum):
     GANG = "gang"
     DATASETS = "datasets"
     OUTPUTS = "outputs"
+    NO_IMAGE = "no image"
+    MEMBERS = "nodes"
+    SLURM_OPTIONS = "slurm options"
+    RAY_OPTIONS = "ray options"
+    KUBERNETES_OPTIONS = "kubernetes options"
 
 
 _FIELDS = (
@@ -47,6 +53,25 @@ _DOCKER_ONLY: Mapping[Need, str] = {
     Need.DATASETS: f"fetches no datasets, {_ON_DOCKER}",
     Need.OUTPUTS: f"keeps no results, {_ON_DOCKER}",
 }
+
+
+# What no cluster does: its own queue decides where a job runs, and its nodes have no agent.
+_NOT_ON_CLUSTERS: Mapping[Need, str] = {
+    Need.SERVICE: "runs jobs that end, not services",
+    Need.MEMBERS: "runs each job on one node; the members of a gang need appliances of their own",
+    Need.GPU_SLICE: _DOCKER_ONLY[Need.GPU_SLICE],
+    Need.PORTS: "publishes no ports",
+    Need.HOST_NETWORK: _DOCKER_ONLY[Need.HOST_NETWORK],
+    Need.RDMA: _DOCKER_ONLY[Need.RDMA],
+    Need.DATASETS: _DOCKER_ONLY[Need.DATASETS],
+    Need.OUTPUTS: _DOCKER_ONLY[Need.OUTPUTS],
+}
+_OPTIONS: Mapping[ClusterKind, Need] = {
+    ClusterKind.SLURM: Need.SLURM_OPTIONS,
+    ClusterKind.RAY: Need.RAY_OPTIONS,
+    ClusterKind.KUBERNETES: Need.KUBERNETES_OPTIONS,
+}
+CLUSTERS = frozenset(kind.value for kind in ClusterKind)
 
 
 class Limit(NamedTuple):
@@ -95,8 +120,29 @@ def _without_ports(executor: str) -> Limit:
     )
 
 
+def _without_cluster(executor: str) -> Iterator[Limit]:
+    """Yield what an executor that runs containers on its own host can't."""
+    no_image = f"{executor} runs containers; set an image"
+    yield Limit(executor, frozenset({Need.NO_IMAGE}), no_image)
+    for kind, need in _OPTIONS.items():
+        reason = f"is no {kind.value.capitalize()} cluster, for which the job has options"
+        yield Limit(executor, frozenset({need}), reason)
+
+
+def _of_cluster(kind: ClusterKind) -> Iterator[Limit]:
+    for need, reason in _NOT_ON_CLUSTERS.items():
+        yield Limit(kind, frozenset({need}), f"{kind} {reason}")
+    for other, need in _OPTIONS.items():
+        if other is not kind:
+            reason = f"is no {other.value.capitalize()} cluster, for which the job has options"
+            yield Limit(kind, frozenset({need}), reason)
+
+
 _NETWORKS = {JobNetwork.GANG: Need.GANG_NETWORK, JobNetwork.HOST: Need.HOST_NETWORK}
+_HOSTS = ("docker", "simulated", "marathon", "metronome", "chronos")
 LIMITS: Sequence[Limit] = (
+    *(limit for name in _HOSTS for limit in _without_cluster(name)),
+    *(limit for kind in ClusterKind for limit in _of_cluster(kind)),
     *(limit for name in ("marathon", "metronome", "chronos") for limit in _docker_only(name)),
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
@@ -113,6 +159,7 @@ LIMITS: Sequence[Limit] = (
         "chronos stops jobs after the time of Mesos; remove stop_grace_seconds",
     ),
 )
+# Executors of the kinds of jobs; where none of them is, any other of the appliance runs a job.
 _SERVICES, _BATCH = frozenset({"marathon"}), frozenset({"metronome", "chronos"})
 
 
@@ -133,6 +180,10 @@ def needs_of(
     gang, nodes = getattr(job, "gang", None), getattr(job, "nodes", None) or 1
     framework = gang.framework if gang else getattr(job, "framework", None) or ""
     needs |= {Need.GANG} if framework in LED_BY_FIRST and (gang or nodes > 1) else set()
+    needs |= {Need.MEMBERS} if nodes > 1 or gang else set()
+    needs |= set() if job.image else {Need.NO_IMAGE}
+    options = getattr(job, "cluster_options", None) or {}
+    needs |= {need for kind, need in _OPTIONS.items() if options_of(kind, options)}
     network = _NETWORKS.get(job_network(job.network or "", framework, nodes))
     needs |= {network} if network is not None else set()
     return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
@@ -154,8 +205,10 @@ def limit_of(executors: tuple[str, ...], needs: frozenset[Need], *, has_gpus: bo
     for batch jobs; it refuses the attempt itself.
     """
     of_kind = (_SERVICES if Need.SERVICE in needs else _BATCH).intersection(executors)
+    # An appliance without one of these has a single executor.
+    running = of_kind or frozenset(executors) - _SERVICES - _BATCH
     wanted = needs | ({Need.GPUS} if has_gpus else set())
     return next(
-        (limit.reason for limit in LIMITS if limit.executor in of_kind and limit.needs <= wanted),
+        (limit.reason for limit in LIMITS if limit.executor in running and limit.needs <= wanted),
         "",
     )

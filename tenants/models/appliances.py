@@ -109,7 +109,8 @@ class Appliance(Base):
     at `drain_deadline_at`, the jobs that still run on a drained one move. `quarantined_at`,
     `quarantine_reason`, `quarantine_ended_at` (the last time), `probe_number` and `probe_at` (the
     next one) are for `jobqueue.jobs.quarantine`. `can_update` says that its host has the update
-    service, `update_id` which `ApplianceUpdate` that service shall make now.
+    service, `update_id` which `ApplianceUpdate` that service shall make now. `connector_id` is set
+    of a node of a cluster: the appliance whose agent reports it, see `tenants.fleet.nodes`.
     """
 
     __tablename__ = "appliances"
@@ -217,6 +218,7 @@ class Appliance(Base):
     past_instances: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     can_update: Mapped[bool] = mapped_column(default=False, server_default=false())
     update_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    connector_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
     tenant: Mapped[Tenant] = relationship(lazy="joined")
 
     @validates("inventory")
