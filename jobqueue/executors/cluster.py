@@ -14,6 +14,8 @@ log = logging.getLogger(__name__)
 
 # How often the nodes are read. Heartbeats carry what was read last.
 READ_SECONDS = 10.0
+# A first heartbeat waits this long for the first reading; a cluster may take far longer to answer.
+FIRST_SECONDS = 3.0
 CLOSE_SECONDS = 5.0
 
 
@@ -25,7 +27,8 @@ class ClusterExecutor(RecordedExecutor[ExecutorSite]):
     def __init__(self, site: ExecutorSite) -> None:
         super().__init__(site)
         self._report = ClusterReport(kind=self.kind, problem="The cluster has not been read yet.")
-        self._report_lock = Lock()
+        self._start_lock = Lock()
+        self._has_read = Event()
         self._is_closing = Event()
         self._reader: Thread | None = None
 
@@ -34,17 +37,19 @@ class ClusterExecutor(RecordedExecutor[ExecutorSite]):
         """Read the cluster; may raise `ExecutorError` with its own words."""
 
     def cluster(self) -> ClusterReport:
-        """Return what was read last; reads it on the first call, and from then on regularly."""
-        with self._report_lock:
+        """Return what was read last; from the first call on it is read regularly."""
+        with self._start_lock:
             if self._reader is None:
-                self._read_once()
                 self._reader = Thread(target=self._keep_reading, name="cluster", daemon=True)
                 self._reader.start()
-            return self._report
+        self._has_read.wait(FIRST_SECONDS)
+        return self._report
 
     def _keep_reading(self) -> None:
-        while not self._is_closing.wait(READ_SECONDS):
+        while not self._is_closing.is_set():
             self._read_once()
+            self._has_read.set()
+            self._is_closing.wait(READ_SECONDS)
 
     def _read_once(self) -> None:
         before = self._report
