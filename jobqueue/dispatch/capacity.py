@@ -11,7 +11,7 @@ from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
 from jobqueue.partitions.occupancy import Occupancy, SegmentKind
 from jobqueue.placement.views import ApplianceView
-from tenants.fleet.appliances import ApplianceFilter, list_appliances
+from tenants.fleet.appliances import ApplianceFilter, Nodes, list_appliances
 from tenants.models import Appliance, ApplianceState
 from tenants.models.appliances import decode_inventory
 from tenants.permissions import Permission
@@ -65,7 +65,7 @@ def list_capacities(
 ) -> Page[Capacity]:
     """Return a page of the tenant's appliances in service by name, without fenced ones."""
     scope.require(Permission.SUBMIT_JOBS)
-    tenant_id, wanted = scope.require_tenant(), ApplianceFilter(search=search)
+    tenant_id, wanted = scope.require_tenant(), ApplianceFilter(search=search, nodes=Nodes.WITHOUT)
     appliances = list_appliances(session, scope, wanted, page=page, page_size=page_size)
     idents = [appliance.id for appliance in appliances.items]
     shared = _occupancies(session, scope, idents)

@@ -29,7 +29,7 @@ from tenants.fleet.appliances import (
     read_inventory,
 )
 from tenants.fleet.events import EventKind
-from tenants.fleet.states import in_service
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance
 from tenants.scope import Scope
 
@@ -180,7 +180,11 @@ def _failures(session: Session, appliance_id: str, *, since: datetime) -> Sequen
 
 def _others_fail_to_pull(session: Session, appliance: Appliance, *, since: datetime) -> bool:
     """Return whether the registry fails for others, or there are no others to compare with."""
-    others = (Appliance.tenant_id == appliance.tenant_id, Appliance.id != appliance.id)
+    others = (
+        Appliance.tenant_id == appliance.tenant_id,
+        Appliance.id != appliance.id,
+        has_no_connector(),
+    )
     count = select(func.count()).select_from(Appliance).where(*others, in_service())
     if not session.scalar(count):
         return True

@@ -21,10 +21,16 @@ def upgrade() -> None:
         with op.batch_alter_table(table, schema=None) as batch_op:
             batch_op.add_column(sa.Column(column, sa.String(length=36), nullable=True))
             batch_op.create_index(f"ix_{table}_{column}", [column])
+    with op.batch_alter_table("appliances", schema=None) as batch_op:
+        batch_op.add_column(
+            sa.Column("cluster_kind", sa.String(length=20), nullable=False, server_default="")
+        )
 
 
 def downgrade() -> None:
     """Remove them."""
+    with op.batch_alter_table("appliances", schema=None) as batch_op:
+        batch_op.drop_column("cluster_kind")
     for table, column in _COLUMNS.items():
         with op.batch_alter_table(table, schema=None) as batch_op:
             batch_op.drop_index(f"ix_{table}_{column}")
