@@ -19,7 +19,14 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import Mapped, MappedColumn, column_property, mapped_column, relationship
+from sqlalchemy.orm import (
+    Mapped,
+    MappedColumn,
+    column_property,
+    foreign,
+    mapped_column,
+    relationship,
+)
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
@@ -452,6 +459,9 @@ class Attempt(Base):
     """The node of a cluster where it runs; `appliance_id` is the cluster's connector then."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
+    node: Mapped[Appliance | None] = relationship(
+        primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, lazy="selectin", viewonly=True
+    )
 
 
 class JobEvent(Base):

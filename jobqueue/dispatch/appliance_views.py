@@ -27,7 +27,7 @@ from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
-from tenants.fleet.states import has_no_connector, in_service
+from tenants.fleet.states import in_service
 from tenants.models import Appliance
 
 # Appliances with the same value are joined by NVLink.
@@ -47,8 +47,6 @@ def tenant_views(
     ones.
     """
     wanted = [Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None)]
-    # Jobs go to the connector of a cluster, not to its nodes.
-    wanted.append(has_no_connector())
     if only is not None:
         wanted.append(or_(Appliance.id.in_(only), Appliance.name.in_(only)))
     on_them = Attempt.appliance_id.in_(select(Appliance.id).where(*wanted))

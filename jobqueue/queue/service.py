@@ -220,9 +220,10 @@ class JobFilters(TypedDict, total=False):
     """Filters of the list; empty ones do not filter.
 
     `search` is a text in the name, image or id. `user` is an email address, an id, or `me`;
-    `appliance_id` one on which an attempt was placed; `label` reads `project` or `project=vision`.
-    `project` is a name or an id. `since` and `until` limit the time of submission; `array_id`
-    selects the tasks of an array, and `is_collapsed` only the first of each.
+    `appliance_id` one on which an attempt was placed, or the node of a cluster where it runs;
+    `label` reads `project` or `project=vision`. `project` is a name or an id. `since` and `until`
+    limit the time of submission; `array_id` selects the tasks of an array, and `is_collapsed` only
+    the first of each.
     """
 
     state: JobState | None
@@ -270,7 +271,8 @@ def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[boo
         wanted = scope.user_id if user == "me" else user
         yield or_(Job.user_id == wanted, Job.user_id.in_(of_email))
     if appliance_id := filters.get("appliance_id"):
-        yield Job.id.in_(select(Attempt.job_id).where(Attempt.appliance_id == appliance_id))
+        is_there = or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id)
+        yield Job.id.in_(select(Attempt.job_id).where(is_there))
     if label := filters.get("label"):
         key, equals, value = label.partition("=")
         # Other characters are not in labels, and quotes would end the path in the document.

@@ -20,6 +20,7 @@ from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, portal, principal
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
 from protocol.attempts import Health
+from protocol.clusters import NodeState
 from protocol.datasets import CopyState
 from protocol.health import HealthState
 from tenants.fleet.access_points import AccessPointState
@@ -88,6 +89,8 @@ TONES: dict[StrEnum, str] = {
     ApplianceUpdateState.UPDATING: "busy",
     ApplianceUpdateState.UPDATED: "good",
     EffectiveStatus.DRAINED: "idle",
+    NodeState.UP: "good",
+    NodeState.DOWN: "bad",
     EffectiveStatus.QUARANTINED: "bad",
     EffectiveStatus.FENCED: "bad",
     EffectiveStatus.RETIRED: "off",

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, case, or_, select, update
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import Session, selectinload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
 from core.changes import Topic, note_change
@@ -184,9 +184,13 @@ def _read(session: Session, idents: Sequence[str]) -> list[Appliance]:
 
 
 def get_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:
-    """Return an appliance in the scope, with inventory, health and GPU processes."""
+    """Return an appliance in the scope, with inventory, health and GPU processes.
+
+    A node of a cluster has the inventory of its connector, too, which reports it.
+    """
     scope.require(Permission.VIEW)
-    options = [*with_report(), undefer(Appliance.gpu_processes)]
+    of_connector = selectinload(Appliance.connector).undefer(Appliance.inventory)
+    options = [*with_report(), undefer(Appliance.gpu_processes), of_connector]
     return scope.get(session, Appliance, appliance_id, kind="appliance", options=options)
 
 

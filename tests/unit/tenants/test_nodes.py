@@ -1,6 +1,6 @@
 """Nodes of clusters: rows that follow what the connector reports."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -303,10 +303,13 @@ def test_nodes_have_no_part_in_the_mass_outage_guard(
 ) -> None:
     make_connector(session, acme, cluster(*[node(f"n{number}") for number in range(9)]))
     seen: list[FleetReachability] = []
-    monkeypatch.setattr(
-        "tenants.fleet.liveness.update_mass_outage_guard",
-        lambda _session, reachability, **_: bool(seen.append(reachability)),
-    )
+
+    def note(_session: Session, reachability: FleetReachability, *, now: datetime) -> bool:
+        assert now
+        seen.append(reachability)
+        return False
+
+    monkeypatch.setattr("tenants.fleet.liveness.update_mass_outage_guard", note)
     sweep(session, 700)
     assert seen == [FleetReachability(1, 1)]
 
