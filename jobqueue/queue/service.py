@@ -68,12 +68,12 @@ def attempts_between(
     end: datetime,
     limit: int,
 ) -> Sequence[Attempt]:
-    """Return the attempts that ran on an appliance in a time range, newest first."""
+    """Return the attempts that ran on an appliance or a node in a time range, newest first."""
     scope.require(Permission.VIEW)
     statement = (
         select(Attempt)
         .where(
-            Attempt.appliance_id == appliance_id,
+            or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id),
             Attempt.started_at < end,
             or_(Attempt.finished_at.is_(None), Attempt.finished_at > start),
         )
