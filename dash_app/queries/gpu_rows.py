@@ -83,7 +83,10 @@ def numbers(gpus: Iterable[GPURow], name: str) -> list[float]:
 
 
 class ClusterFigures(NamedTuple):
-    """What a connector reported of its cluster; `allocated_gpus` are those of all its users."""
+    """What a connector reported of its cluster; `allocated_gpus` are those of all its users.
+
+    `models` are all GPUs by model, those that are allocated, and those of nodes that are down.
+    """
 
     title: str
     nodes: int
@@ -92,6 +95,7 @@ class ClusterFigures(NamedTuple):
     allocated_gpus: int
     waiting_jobs: int
     problem: str
+    models: Mapping[str, tuple[int, int, int]]
 
 
 class Report(NamedTuple):
@@ -174,7 +178,17 @@ def _report(inventory: Inventory, health: ApplianceHealth | None) -> Report:
 def _figures(report: ClusterReport | None) -> ClusterFigures | None:
     if report is None:
         return None
+    models: dict[str, tuple[int, int, int]] = {}
+    for node in report.nodes:
+        total, allocated, down = models.get(node.gpu_model, (0, 0, 0))
+        is_down = node.state is NodeState.DOWN
+        models[node.gpu_model] = (
+            total + node.gpus,
+            allocated + (0 if is_down else min(node.allocated_gpus, node.gpus)),
+            down + (node.gpus if is_down else 0),
+        )
     return ClusterFigures(
+        models={name: counts for name, counts in models.items() if counts[0]},
         title=TITLES[report.kind],
         nodes=len(report.nodes),
         nodes_up=sum(node.state is NodeState.UP for node in report.nodes),

@@ -234,7 +234,9 @@ def _without_gpus(card: ApplianceCard) -> str:
 def _badges(card: ApplianceCard) -> list[Any]:
     badges = [health] if (health := health_badge(card.health)) else []
     if card.cluster is not None:
-        badges.append(badge(card.cluster.title, tone="danger" if card.cluster.problem else ""))
+        badges.append(
+            badge(card.cluster.title, tone="danger" if card.cluster.problem else "secondary")
+        )
     if card.status is EffectiveStatus.REPORTING:
         badges.append(badge(card.status.value))
     elif card.status not in {EffectiveStatus.ONLINE, EffectiveStatus.DRAINED}:

@@ -64,7 +64,8 @@ def cluster_view(
     report = read_cluster(connector)
     if report is None:
         return None
-    sort = sort if sort.removeprefix("-") in NODE_SORTS else "name"
+    # By default those that need attention first.
+    sort = sort if sort.removeprefix("-") in NODE_SORTS else "state"
     nodes = list_nodes(
         session, scope, connector.id, sort=sort, page=page_number(), page_size=PAGE_SIZE
     )

@@ -106,7 +106,7 @@ def cluster_totals(session: Session, connector_ids: Collection[str]) -> dict[str
         .where(Appliance.connector_id.in_(connector_ids), in_service())
         .group_by(Appliance.connector_id)
     )
-    rows = session.execute(counts) if connector_ids else ()
+    rows: Any = session.execute(counts) if connector_ids else ()
     return {ident: ClusterTotals(nodes, int(gpus)) for ident, nodes, gpus in rows}
 
 

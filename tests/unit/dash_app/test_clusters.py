@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from dash_app.queries.fleet import fleet, fleet_totals
+from dash_app.queries.rankings import capacity_by_model
 from dash_app.routes import appliance_path
 from dash_app.timerange import Span
 from tenants.models import Appliance
@@ -71,6 +72,8 @@ def test_a_cluster_is_one_card_and_counts_by_its_nodes(
     assert (figures.title, figures.nodes, figures.nodes_up) == ("Slurm", 2, 2)
     totals = fleet_totals(session, scope_of(cast.alice), seen.cards, is_filtered=False)
     assert (totals.appliances, totals.gpus, totals.allocated_gpus) == (1, 8, 3)
+    (model,) = capacity_by_model([], {}, [figures])
+    assert (model.model, model.total, model.allocated, model.free) == ("NVIDIA H100", 8, 3, 5)
 
 
 def test_the_card_of_a_cluster_shows_what_is_allocated(

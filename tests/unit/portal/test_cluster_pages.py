@@ -111,10 +111,10 @@ def test_the_page_of_a_connector_shows_its_cluster_and_nodes(
     assert "As of" not in text
     assert f"/appliances/{connector}/storage" not in text
     order = re.findall(r'href="/appliances/([0-9a-f-]{36})">n\d</a>', text)
-    assert order == [nodes[f"n{number}.login"] for number in (1, 2, 3)]
-    by_state = alice.get(f"/appliances/{connector}?sort=state").text
-    order = re.findall(r'href="/appliances/([0-9a-f-]{36})">n\d</a>', by_state)
     assert order == [nodes[f"n{number}.login"] for number in (3, 2, 1)]
+    by_name = alice.get(f"/appliances/{connector}?sort=name").text
+    order = re.findall(r'href="/appliances/([0-9a-f-]{36})">n\d</a>', by_name)
+    assert order == [nodes[f"n{number}.login"] for number in (1, 2, 3)]
 
 
 def test_problems_and_stale_reports_are_shown_with_what_to_do(
