@@ -1,6 +1,6 @@
 """Samples of the cluster that a connector stands for."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from collector.jobs.cluster_samples import ClusterSamples, cluster_points
@@ -18,7 +18,7 @@ class ListedCluster(ClusterExecutor):
 
     kind = ClusterKind.SLURM
     name = kind.value
-    names = (name,)
+    names: Sequence[str] = (name,)
     read = ClusterReport(kind=kind)
 
     def cluster(self) -> ClusterReport:
