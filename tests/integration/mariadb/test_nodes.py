@@ -6,7 +6,8 @@ from functools import partial
 import pytest
 from sqlalchemy import func, select
 
-from core.db import SessionFactory
+from core.db import SessionFactory, transaction
+from core.errors import DatabaseUnavailableError
 from protocol.clusters import ClusterReport, NodeState
 from protocol.inventory import Inventory
 from tenants.fleet.heartbeats import record_heartbeat
@@ -19,15 +20,24 @@ from tests.fixtures.racing import race
 pytestmark = pytest.mark.needs_mariadb
 
 ROUNDS = 10
+TRIES = 5
 
 
 def beat(sessions: SessionFactory, ident: str, report: ClusterReport, *, seconds: float) -> None:
+    """Send a heartbeat until it is recorded, as agents do: a deadlock is answered with 503."""
     at = NOON + timedelta(seconds=seconds)
     inventory = Inventory(hostname="login", executors=["slurm"], cluster=report)
-    with sessions.begin() as session:
-        record_heartbeat(
-            session, ident, inventory=inventory, agent_version="1.0", sent_at=at, now=at
-        )
+    for attempts_left in reversed(range(TRIES)):
+        try:
+            with transaction(sessions) as session:
+                record_heartbeat(
+                    session, ident, inventory=inventory, agent_version="1.0", sent_at=at, now=at
+                )
+        except DatabaseUnavailableError:
+            if not attempts_left:
+                raise
+        else:
+            return
 
 
 def test_one_report_that_arrives_twice_at_once_adds_each_node_once(
@@ -58,10 +68,6 @@ def test_clusters_that_are_added_at_once_share_no_name(
         ]
     report = cluster(*[node(f"N{index}") for index in range(10)])
     race([partial(beat, sessions, ident, report, seconds=1) for ident in idents])
-    # Who lost the race for a name has it with the next report that changes.
-    for ident in idents:
-        again = cluster(*[node(f"N{index}", allocated_gpus=1) for index in range(10)])
-        beat(sessions, ident, again, seconds=2)
     with sessions() as session:
         nodes = select(Appliance.name).where(Appliance.connector_id.is_not(None))
         names = list(session.scalars(nodes))
