@@ -12,6 +12,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    case,
     column,
     false,
     select,
@@ -450,8 +451,19 @@ class Attempt(Base):
     """Whether its usage is in `FairShareUsage`."""
     node_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
     """The node of a cluster where it runs; `appliance_id` is the cluster's connector then."""
+    is_on_cluster: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether its appliance is the connector of a cluster, in whose queue it may wait."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
+
+    @property
+    def charged_from(self) -> datetime | None:
+        """From when on it is charged: a cluster allocates resources when it starts."""
+        return self.started_at if self.is_on_cluster else self.assigned_at
+
+
+CHARGED_FROM = case((Attempt.is_on_cluster, Attempt.started_at), else_=Attempt.assigned_at)
+"""`Attempt.charged_from` in the database; never before `assigned_at`."""
 
 
 class JobEvent(Base):

@@ -126,10 +126,11 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
             errors={problem.field: [problem.sentence]},
         )
     job = whole_gpu_for(job) if has_choice else job
-    largest = max(able, key=lambda view: (len(view.gpus), view.cpus, view.memory_bytes))
+    largest = max(able, key=_size)
     requested = _figures(job.gpus, job.gpu_memory_bytes, job.cpus, job.memory_bytes)
     gpu_memory_bytes = _gpu_memory(largest) if job.gpu_memory_bytes else 0
-    has = _figures(len(largest.gpus), gpu_memory_bytes, largest.cpus, largest.memory_bytes)
+    gpus, cpus, memory_bytes = _size(largest)
+    has = _figures(gpus, gpu_memory_bytes, cpus, memory_bytes)
     raise InvalidInputError(
         f"No appliance is large enough for {job.name!r}: it requests {requested}. The largest is "
         f"{largest.name} with {has}. Request less, or add an appliance.",
@@ -336,10 +337,10 @@ def _env_errors(where: str, env: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def _excesses(job: JobView, able: Sequence[ApplianceView]) -> dict[str, list[str]]:
     figures = {
-        "gpus": (job.gpus, max(len(view.gpus) for view in able)),
+        "gpus": (job.gpus, max(_size(view)[0] for view in able)),
         "gpu_memory_bytes": (job.gpu_memory_bytes, max(map(_gpu_memory, able))),
-        "cpus": (job.cpus, max(view.cpus for view in able)),
-        "memory_bytes": (job.memory_bytes, max(view.memory_bytes for view in able)),
+        "cpus": (job.cpus, max(_size(view)[1] for view in able)),
+        "memory_bytes": (job.memory_bytes, max(_size(view)[2] for view in able)),
     }
     errors = {}
     for name, (wanted, maximum) in figures.items():
@@ -358,5 +359,14 @@ def _figures(gpus: int, gpu_memory_bytes: int, cpus: float, memory_bytes: int) -
     return f"{gpus} GPUs{memory}, {cpus:g} CPU cores and {own} of memory"
 
 
+def _size(view: ApplianceView) -> tuple[int, float, int]:
+    """Return the GPUs, cores and memory of an appliance, or of the largest node of a cluster."""
+    if view.cluster is not None:
+        return view.cluster.largest
+    return len(view.gpus), view.cpus, view.memory_bytes
+
+
 def _gpu_memory(view: ApplianceView) -> int:
+    if view.cluster is not None:
+        return int(view.cluster.gpu_memory_bytes.max(initial=0))
     return max((gpu.memory_bytes for gpu in view.gpus), default=0)

@@ -14,7 +14,19 @@ import numpy as np
 from core.quantities import format_size
 from jobqueue.executors.abilities import Need, limit_of
 from jobqueue.partitions.isolation import MODE_NAMES
-from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
+from jobqueue.placement.cluster_filters import (
+    busy_fact,
+    down_fact,
+    full_nodes,
+    image_fact,
+    no_nodes_up,
+    nodes_fact,
+    too_small_nodes,
+    unavailable,
+    wrong_images,
+)
+from jobqueue.placement.clusters import CPU_TOLERANCE
+from jobqueue.placement.ledger import Ints, Ledger, Mask
 from jobqueue.placement.views import JobShape
 from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
@@ -147,6 +159,16 @@ def requested_text(shape: JobShape) -> str:
     models = f" {' or '.join(sorted(shape.gpu_models))}" if shape.gpu_models else ""
     memory = f" with {format_size(shape.gpu_memory_bytes)}" if shape.gpu_memory_bytes else ""
     return f"{share}{shape.gpus}{models}{memory} requested"
+
+
+def _of_hosts(reason: Filter) -> Filter:
+    """Return a filter by the resources of the host, which a connector's don't matter to."""
+
+    def rejects(ledger: Ledger, shape: JobShape) -> Mask:
+        rejected = reason.rejects(ledger, shape)
+        return rejected & ~ledger.is_cluster if ledger.clusters else rejected
+
+    return reason._replace(rejects=rejects)
 
 
 def _is_in(ledger: Ledger, *states: ApplianceState) -> Mask:
@@ -297,7 +319,7 @@ CHOSEN: Sequence[Filter] = (
     Filter("not_requested", _not_requested, lambda *_: "the job requests another appliance"),
     Filter("label_missing", _missing_labels, _labels_fact),
 )
-TOTALS: Sequence[Filter] = (
+_HOST_TOTALS: Sequence[Filter] = (
     Filter(
         "too_few_gpus",
         lambda ledger, shape: shape.gpus > ledger.gpus_total,
@@ -337,6 +359,10 @@ TOTALS: Sequence[Filter] = (
         ),
     ),
 )
+TOTALS: Sequence[Filter] = (
+    *map(_of_hosts, _HOST_TOTALS),
+    Filter("no_node_fits", too_small_nodes, nodes_fact),
+)
 FEASIBLE: Sequence[Filter] = (
     CHOSEN[0],
     Filter(
@@ -346,6 +372,7 @@ FEASIBLE: Sequence[Filter] = (
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
     Filter("ability_missing", _unable, _unable_fact),
+    Filter("cluster_images", wrong_images, image_fact),
     CHOSEN[1],
     *TOTALS,
     Filter(
@@ -373,9 +400,15 @@ FEASIBLE: Sequence[Filter] = (
         lambda ledger, shape: ledger.failed & bool(shape.gpus),
         lambda ledger, _, at: f"failed ({ledger.views[at].failure}), accepts no GPU jobs",
     ),
-    Filter("gpus_failed", _too_few_usable, _failed_fact),
+    _of_hosts(Filter("gpus_failed", _too_few_usable, _failed_fact)),
+    Filter(
+        "cluster_unavailable",
+        unavailable,
+        lambda ledger, _, at: f"takes no jobs: {ledger.clusters[at].view.problem}",
+    ),
+    Filter("nodes_down", no_nodes_up, down_fact),
 )
-FREE: Sequence[Filter] = (
+_HOST_FREE: Sequence[Filter] = (
     Filter(
         "gpus_used_outside",
         _used_outside,
@@ -400,6 +433,10 @@ FREE: Sequence[Filter] = (
         _memory_fact,
         rank=lambda ledger, _: -ledger.memory_free,
     ),
+)
+FREE: Sequence[Filter] = (
+    *map(_of_hosts, _HOST_FREE),
+    Filter("cluster_busy", full_nodes, busy_fact),
 )
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
 # Of the filter that `jobqueue.placement.reserved` makes for each job.

@@ -151,7 +151,7 @@ def appliance_problems(
     views = tenant_views(session, scope.require_tenant(), only=[appliance])
     if not views:
         return [f"There is no appliance {appliance!r}."], []
-    job = view_of(scope, request, {gpu.model for gpu in views[0].gpus}, now=now)
+    job = view_of(scope, request, models_of(views[:1]), now=now)
     isolation = settings_of(session, scope.require_tenant()).isolation
     snapshot = Snapshot(now=now, appliances=views[:1], jobs=(), isolation=isolation)
     planner = Planner(snapshot)

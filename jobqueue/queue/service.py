@@ -15,7 +15,7 @@ from core.ids import new_id
 from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.appliance_views import models_of, tenant_views
 from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.jobs.dependencies import (
@@ -194,8 +194,7 @@ def checked_job(
         queue_at=queue_time(now, request.priority),
         submitted_at=now,
     )
-    models = {gpu.model for view in views for gpu in view.gpus}
-    check_capacity(job_view(job, models), views, now=now)
+    check_capacity(job_view(job, models_of(views)), views, now=now)
     return job, dependencies
 
 

@@ -14,6 +14,7 @@ from jobqueue.dispatch.appliance_views import models_of, tenant_views
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.partitions.isolation import ISOLATION, Isolation, IsolationRules
 from jobqueue.partitions.texts import slice_words
+from jobqueue.placement.clusters import ClusterRoom
 from jobqueue.placement.filters import FEASIBLE, passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.plan import Planner
@@ -117,7 +118,21 @@ def _count_whole(
                 kind = SliceKind(PartitionMode.WHOLE, gpu.model, "", gpu.memory_bytes, WHOLE_GPU)
                 total[kind] += 1
                 free[kind] += bool(room[slot, place])
+        if place in ledger.clusters:
+            _count_nodes(ledger.clusters[place], shape, free, total)
     return free, total
+
+
+def _count_nodes(
+    cluster: ClusterRoom, shape: JobShape, free: Counter[SliceKind], total: Counter[SliceKind]
+) -> None:
+    """Add the GPUs of the nodes that a cluster offers."""
+    view = cluster.view
+    for node in np.flatnonzero(cluster.large_enough(shape.of_node) & view.is_up).tolist():
+        memory_bytes = int(view.gpu_memory_bytes[node])
+        kind = SliceKind(PartitionMode.WHOLE, view.models[node], "", memory_bytes, WHOLE_GPU)
+        total[kind] += int(view.gpus[node])
+        free[kind] += int(cluster.free_gpus[node])
 
 
 def _count_slices(

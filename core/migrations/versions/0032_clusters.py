@@ -21,10 +21,15 @@ def upgrade() -> None:
         with op.batch_alter_table(table, schema=None) as batch_op:
             batch_op.add_column(sa.Column(column, sa.String(length=36), nullable=True))
             batch_op.create_index(f"ix_{table}_{column}", [column])
+    with op.batch_alter_table("attempts", schema=None) as batch_op:
+        flag = sa.Column("is_on_cluster", sa.Boolean(), server_default=sa.false(), nullable=False)
+        batch_op.add_column(flag)
 
 
 def downgrade() -> None:
     """Remove them."""
+    with op.batch_alter_table("attempts", schema=None) as batch_op:
+        batch_op.drop_column("is_on_cluster")
     for table, column in _COLUMNS.items():
         with op.batch_alter_table(table, schema=None) as batch_op:
             batch_op.drop_index(f"ix_{table}_{column}")
