@@ -58,8 +58,10 @@ def is_start_fault(attempt: Attempt) -> bool:
 def note_outcome(session: Session, attempt: Attempt, *, now: datetime) -> None:
     """Quarantine the appliance of an attempt that failed to start, or release it if one started.
 
-    A slice that can't be made says nothing about whole GPUs.
+    A slice that can't be made says nothing about whole GPUs, nor a node about its cluster.
     """
+    if attempt.is_on_cluster:
+        return
     if is_start_fault(attempt) and attempt.reason in START_FAULTS:
         _note_failure(session, attempt, now=now)
     elif attempt.started_at is not None and attempt.appliance.quarantined_at is not None:

@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import new_id
@@ -39,7 +39,8 @@ from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
 from jobqueue.states import WAITING, JobState, Reason
 from protocol.job_spec import JobRequest
-from tenants.models import User
+from tenants.fleet.states import in_service
+from tenants.models import Appliance, User
 from tenants.permissions import Permission
 from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
@@ -170,8 +171,7 @@ def checked_job(
     if wanted is not None:
         views = [view for view in views if wanted in {view.id, view.name}]
         if not views:
-            missing = NotFoundError.of("appliance", wanted).message
-            errors.append(("appliance_id", missing))
+            errors.append(("appliance_id", _missing_text(session, tenant_id, wanted)))
         else:
             request = replace(request, appliance_id=views[0].id)
     dependencies, missing_jobs = find_dependencies(
@@ -196,6 +196,18 @@ def checked_job(
     )
     check_capacity(job_view(job, models_of(views)), views, now=now)
     return job, dependencies
+
+
+def _missing_text(session: Session, tenant_id: str, wanted: str) -> str:
+    """Return why a job can't request an appliance: it is a node of a cluster, or there is none."""
+    is_wanted = or_(Appliance.id == wanted, Appliance.name == wanted)
+    named = (Appliance.tenant_id == tenant_id, is_wanted, in_service())
+    connector = aliased(Appliance)
+    nodes = select(connector.name).join(Appliance, Appliance.connector_id == connector.id)
+    name = session.scalar(nodes.where(*named))
+    if name is None:
+        return NotFoundError.of("appliance", wanted).message
+    return f"{wanted!r} is a node of a cluster, whose own queue chooses the node; request {name!r}."
 
 
 def reserve_jobs(session: Session, tenant_id: str, adding: int) -> None:

@@ -15,14 +15,14 @@ from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.partitions.isolation import ISOLATION, Isolation, IsolationRules
 from jobqueue.partitions.texts import slice_words
 from jobqueue.placement.clusters import ClusterRoom
-from jobqueue.placement.filters import FEASIBLE, passing
+from jobqueue.placement.filters import passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.sizing import sized
 from jobqueue.placement.slices import GPUKind, Part, SliceNeed, SliceRequest, fitting_part, options
 from jobqueue.placement.views import JobShape, Snapshot
 from jobqueue.projects.members import project_for_job
-from jobqueue.queue.pending import view_of
+from jobqueue.queue.pending import filters_for, view_of
 from protocol.gpu_slices import MAX_SHARES, WHOLE_GPU, PartitionMode
 from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
@@ -99,7 +99,9 @@ def slices_that_fit(
     wanted, ledger = sized(planner.ledger, job), planner.ledger
     if not wanted.gpus:
         return []
-    places = np.flatnonzero(passing(FEASIBLE, ledger, wanted.shape, np.ones(ledger.size, np.bool_)))
+    places = np.flatnonzero(
+        passing(filters_for(request), ledger, wanted.shape, np.ones(ledger.size, np.bool_))
+    )
     count = _count_slices if wanted.shape.slice else _count_whole
     free, total = count(ledger, wanted.shape, places)
     offers = [SliceOffer(kind, free[kind], number) for kind, number in total.items()]
