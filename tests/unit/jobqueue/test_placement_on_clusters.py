@@ -1,5 +1,7 @@
 """Placement on connectors of clusters: snapshots in, decisions out."""
 
+# ruff: noqa: ANN401 - builders pass any field on
+
 import random
 import time
 from dataclasses import replace
@@ -38,11 +40,11 @@ UNKNOWN_MEMORY = (
 MINUTE = timedelta(minutes=1)
 
 
-def decide(fleet: list[ApplianceView], *jobs: JobView, **rules: Any) -> list[Decision]:  # noqa: ANN401
+def decide(fleet: list[ApplianceView], *jobs: JobView, **rules: Any) -> list[Decision]:
     return plan(Snapshot(now=NOON, appliances=fleet, jobs=jobs, **rules))
 
 
-def waiting(name: str, *, gpus: int = 0, **changes: Any) -> RunningJob:  # noqa: ANN401
+def waiting(name: str, *, gpus: int = 0, **changes: Any) -> RunningJob:
     """A job in the cluster's queue."""
     return RunningJob(job_id=name, gpu_uuids=requested_gpus(gpus), assigned_at=NOON, **changes)
 
