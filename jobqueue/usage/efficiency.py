@@ -156,7 +156,11 @@ def job_efficiency(
         energy_kilowatt_hours=use.energy_joules / JOULES_PER_KILOWATT_HOUR
         if measured and own is None
         else None,
-        not_measurable=_not_measurable(own, is_measured=bool(measured)),
+        not_measurable=_not_measurable(
+            own,
+            is_measured=bool(measured),
+            is_on_cluster=bool(tried and tried[-1].is_on_cluster),
+        ),
         bottleneck=bottleneck,
         advice=_advice(**facts, bottleneck=bottleneck),
         gang=_gang_use(store, members, now=now) if members else None,
@@ -218,7 +222,9 @@ def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> 
     return use, sum(percent >= USED_PERCENT for percent in busiest)
 
 
-def _not_measurable(own: GPUSlice | None, *, is_measured: bool) -> str:
+def _not_measurable(own: GPUSlice | None, *, is_measured: bool, is_on_cluster: bool) -> str:
+    if is_on_cluster and not is_measured:
+        return "Utilization and energy: clusters do not report how jobs use their GPUs."
     if own is None:
         return ""
     if is_measured:
