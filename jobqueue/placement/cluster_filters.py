@@ -59,9 +59,9 @@ def nodes_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
         return f"no node has GPUs of that kind{note}, {wanted}"
     is_any_kind = not (need.gpu_models or need.gpu_memory_bytes)
     of_kind = "" if is_any_kind else " of that kind"
-    most = int(cluster.gpus[kind].max())
-    if need.gpus > most:
-        gpus = f"{most} GPU" if most == 1 else f"{most} GPUs"
+    gpu_maximum = int(cluster.gpus[kind].max())
+    if need.gpus > gpu_maximum:
+        gpus = f"{gpu_maximum} GPU" if gpu_maximum == 1 else f"{gpu_maximum} GPUs"
         return f"the largest node{of_kind} has {gpus}, {wanted}"
     kind &= cluster.gpus >= need.gpus
     with_them = " with such GPUs" if need.gpus else ""

@@ -56,9 +56,9 @@ class Connector:
             self.tell()
             query = {"generation": -1, "wait_seconds": 0}
             desired = self.session.get(f"{self.url}/agent/v1/desired", params=query, timeout=60)
-            found = [spec for spec in desired.json()["attempts"] if spec["job_id"] == job_id]
-            if found:
-                return found
+            specs = [spec for spec in desired.json()["attempts"] if spec["job_id"] == job_id]
+            if specs:
+                return specs
             time.sleep(0.5)
         raise AssertionError("no attempt")
 

@@ -282,7 +282,7 @@ def test_a_gang_goes_to_appliances_only() -> None:
 
 def test_reserved_times_keep_jobs_off_a_cluster() -> None:
     period = (NOON - MINUTE, NOON + 60 * MINUTE)
-    kept = ReservationView(
+    reservation = ReservationView(
         name="upgrade",
         project="",
         project_ids=frozenset(),
@@ -291,9 +291,9 @@ def test_reserved_times_keep_jobs_off_a_cluster() -> None:
         periods=[period],
     )
     fleet = [connector("slurm-a", node("n1"))]
-    [decision] = decide(fleet, job("a"), reservations=[kept])
+    [decision] = decide(fleet, job("a"), reservations=[reservation])
     assert not (decision.action is Action.ASSIGN and not decision.is_queued)
-    partly = replace(kept, project="vision", project_ids=frozenset({"vision"}), gpus=2)
+    partly = replace(reservation, project="vision", project_ids=frozenset({"vision"}), gpus=2)
     decisions = decide(
         fleet, job("a", gpus=2), job("b", gpus=2, project_id="vision"), reservations=[partly]
     )
