@@ -63,13 +63,15 @@ class Rejection:
 class Filter(NamedTuple):
     """A reason: its code, the appliances that it rejects, and the fact about one of them.
 
-    `rank` gives the order of the examples, the lowest first; None is by name.
+    `rank` gives the order of the examples, the lowest first; None is by name. Only connectors fail
+    one that `is_of_clusters`: it takes no time in a fleet without any.
     """
 
     code: str
     rejects: Callable[[Ledger, JobShape], Mask]
     fact: Callable[[Ledger, JobShape, int], str]
     rank: Callable[[Ledger, JobShape], np.ndarray] | None = None
+    is_of_clusters: bool = False
 
 
 def apply_filters(
@@ -86,6 +88,8 @@ def apply_filters(
     """
     rejections = []
     for appliance_filter in filters:
+        if appliance_filter.is_of_clusters and not ledger.clusters:
+            continue
         if not remaining.any():
             break
         rejected = remaining & appliance_filter.rejects(ledger, shape)
@@ -104,6 +108,8 @@ def apply_filters(
 def passing(filters: Sequence[Filter], ledger: Ledger, shape: JobShape, remaining: Mask) -> Mask:
     """Return the appliances that pass all filters, without the reasons of the others."""
     for appliance_filter in filters:
+        if appliance_filter.is_of_clusters and not ledger.clusters:
+            continue
         remaining = remaining & ~appliance_filter.rejects(ledger, shape)
     return remaining
 
@@ -361,7 +367,7 @@ _HOST_TOTALS: Sequence[Filter] = (
 )
 TOTALS: Sequence[Filter] = (
     *map(_of_hosts, _HOST_TOTALS),
-    Filter("no_node_fits", too_small_nodes, nodes_fact),
+    Filter("no_node_fits", too_small_nodes, nodes_fact, is_of_clusters=True),
 )
 FEASIBLE: Sequence[Filter] = (
     CHOSEN[0],
@@ -372,7 +378,7 @@ FEASIBLE: Sequence[Filter] = (
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
     Filter("ability_missing", _unable, _unable_fact),
-    Filter("cluster_images", wrong_images, image_fact),
+    Filter("cluster_images", wrong_images, image_fact, is_of_clusters=True),
     CHOSEN[1],
     *TOTALS,
     Filter(
@@ -405,8 +411,9 @@ FEASIBLE: Sequence[Filter] = (
         "cluster_unavailable",
         unavailable,
         lambda ledger, _, at: f"takes no jobs: {ledger.clusters[at].view.problem}",
+        is_of_clusters=True,
     ),
-    Filter("nodes_down", no_nodes_up, down_fact),
+    Filter("nodes_down", no_nodes_up, down_fact, is_of_clusters=True),
 )
 _HOST_FREE: Sequence[Filter] = (
     Filter(
@@ -436,7 +443,7 @@ _HOST_FREE: Sequence[Filter] = (
 )
 FREE: Sequence[Filter] = (
     *map(_of_hosts, _HOST_FREE),
-    Filter("cluster_busy", full_nodes, busy_fact),
+    Filter("cluster_busy", full_nodes, busy_fact, is_of_clusters=True),
 )
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
 # Of the filter that `jobqueue.placement.reserved` makes for each job.
