@@ -35,6 +35,8 @@ DESCRIPTIONS = {
     "speed_bits_per_second": "0 while the link is down.",
     "tier": "Performance tier; empty if unknown.",
 }
+# Clusters have schemas of their own.
+_ELSEWHERE = (Inventory, "cluster")
 CHOICES = {"reason": HealthReason, "state": HealthState}
 _FIELDS: dict[Any, type[fields.Field[Any]]] = {
     bool: fields.Boolean,
@@ -55,7 +57,9 @@ def _schema_of(struct: type[msgspec.Struct]) -> type[Schema]:
     """Return the schema of a struct of the protocol, with the same fields."""
     name = struct.__name__.removesuffix("Info")
     schema_fields = {
-        field.name: _field(field.name, field.type) for field in msgspec.structs.fields(struct)
+        field.name: _field(field.name, field.type)
+        for field in msgspec.structs.fields(struct)
+        if (struct, field.name) != _ELSEWHERE
     }
     return Schema.from_dict(schema_fields, name=f"{name}Schema")
 
