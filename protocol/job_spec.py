@@ -119,7 +119,7 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
             "Container image, such as `python:3.13`; empty for the environment of a cluster's "
             "nodes."
         ),
-    ]
+    ] = ""
     command: Annotated[list[str], About("Words of the command; empty for the image's own.")] = []
     env: Annotated[
         dict[str, str], About("Environment variables, which all users of the tenant can read.")
@@ -161,8 +161,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     cluster_options: Annotated[
         dict[str, str],
         About(
-            "For a cluster's scheduler, such as slurm.partition: the job runs on such a cluster "
-            "only.",
+            "For the scheduler of a cluster, such as `slurm.partition`: the job runs on a cluster "
+            "of that kind only.",
             "Cluster options",
             maximum=MAX_ENTRIES,
             is_listed=True,

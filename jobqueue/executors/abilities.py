@@ -1,7 +1,7 @@
 """Fields of a job that executors can't honor, by the executor's name.
 
-Placement leaves such an appliance out, and its executor refuses the attempt. The table of
-`docs/marathon.md` is compared with this by a test.
+Placement leaves such an appliance out, and its executor refuses the attempt. The tables of
+`docs/executors-by-field.md` are compared with this by a test.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +21,7 @@ class Need(StrEnum):
     GPUS = "gpus"
     WORKING_DIR = "working_dir"
     SHARED_MEMORY = "shared_memory_bytes"
+    MOUNTS = "mounts"
     PORTS = "ports"
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
@@ -39,7 +40,7 @@ class Need(StrEnum):
 
 
 _FIELDS = (
-    *(Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE),
+    *(Need.WORKING_DIR, Need.SHARED_MEMORY, Need.MOUNTS, Need.PORTS, Need.STOP_GRACE),
     *(Need.RDMA, Need.DATASETS, Need.OUTPUTS),
 )
 _ON_DOCKER = "which only appliances with the executor docker offer"
@@ -65,6 +66,40 @@ _NOT_ON_CLUSTERS: Mapping[Need, str] = {
     Need.RDMA: _DOCKER_ONLY[Need.RDMA],
     Need.DATASETS: _DOCKER_ONLY[Need.DATASETS],
     Need.OUTPUTS: _DOCKER_ONLY[Need.OUTPUTS],
+}
+# What clusters of one kind don't, by the needs that they can't meet together.
+_ON_KINDS: Mapping[ClusterKind, Sequence[tuple[frozenset[Need], str]]] = {
+    ClusterKind.SLURM: (
+        (frozenset({Need.IMAGE_COMMAND}), "requires a command; add it to the job"),
+        (
+            frozenset({Need.NO_IMAGE, Need.MOUNTS}),
+            "runs a job without an image on its node's own files; use their paths, without mounts",
+        ),
+        (
+            frozenset({Need.SHARED_MEMORY}),
+            "has the /dev/shm of its nodes; remove shared_memory_bytes",
+        ),
+        (
+            frozenset({Need.STOP_GRACE}),
+            "stops jobs after its own KillWait; remove stop_grace_seconds",
+        ),
+    ),
+    ClusterKind.RAY: (
+        (frozenset({Need.IMAGE_COMMAND}), "requires a command; add it to the job"),
+        (
+            frozenset({Need.MOUNTS}),
+            "mounts no paths of its nodes; use what its nodes or runtime environment have",
+        ),
+        (
+            frozenset({Need.SHARED_MEMORY}),
+            "has the /dev/shm of its nodes; remove shared_memory_bytes",
+        ),
+        (
+            frozenset({Need.STOP_GRACE}),
+            "stops jobs after a time of its own; remove stop_grace_seconds",
+        ),
+    ),
+    ClusterKind.KUBERNETES: ((frozenset({Need.NO_IMAGE}), "runs containers; set an image"),),
 }
 _OPTIONS: Mapping[ClusterKind, Need] = {
     ClusterKind.SLURM: Need.SLURM_OPTIONS,
@@ -125,16 +160,22 @@ def _without_cluster(executor: str) -> Iterator[Limit]:
     no_image = f"{executor} runs containers; set an image"
     yield Limit(executor, frozenset({Need.NO_IMAGE}), no_image)
     for kind, need in _OPTIONS.items():
-        reason = f"is no {kind.value.capitalize()} cluster, for which the job has options"
+        reason = (
+            f"{executor} is no {kind.value.capitalize()} cluster, for which the job has options"
+        )
         yield Limit(executor, frozenset({need}), reason)
 
 
 def _of_cluster(kind: ClusterKind) -> Iterator[Limit]:
     for need, reason in _NOT_ON_CLUSTERS.items():
         yield Limit(kind, frozenset({need}), f"{kind} {reason}")
+    for needs, reason in _ON_KINDS[kind]:
+        yield Limit(kind, needs, f"{kind} {reason}")
     for other, need in _OPTIONS.items():
         if other is not kind:
-            reason = f"is no {other.value.capitalize()} cluster, for which the job has options"
+            reason = (
+                f"{kind} is no {other.value.capitalize()} cluster, for which the job has options"
+            )
             yield Limit(kind, frozenset({need}), reason)
 
 

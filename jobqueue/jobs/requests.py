@@ -15,6 +15,7 @@ from jobqueue.executors.abilities import Need
 from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.cluster_requests import option_errors
 from jobqueue.jobs.framework_requests import framework_errors
 from jobqueue.jobs.health_checks import health_check_errors
 from jobqueue.jobs.network_requests import network_errors
@@ -183,6 +184,7 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _gang_errors(request)
     yield from network_errors(request)
     yield from framework_errors(request)
+    yield from option_errors(request)
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -192,9 +194,8 @@ def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         yield "name", f"The name has {len(request.name)} characters; use at most {MAX_NAME_LENGTH}."
     elif not request.name.isprintable():
         yield "name", "The name has unprintable characters; use letters and digits."
-    if not request.image.strip():
-        yield "image", "The image is empty; name one, such as 'python:3.13'."
-    elif not is_image_name(request.image):
+    # Whether a cluster of the tenant runs jobs without one is checked by `jobqueue.queue.clusters`.
+    if request.image and not is_image_name(request.image):
         shown = repr(request.image[:MAX_IMAGE_LENGTH])
         form = "use the form 'registry:5000/team/app:1.2', in lower case"
         yield "image", f"{shown} is not an image name; {form}."

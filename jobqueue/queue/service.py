@@ -35,6 +35,7 @@ from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
+from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
 from jobqueue.states import WAITING, JobState, Reason
@@ -174,6 +175,8 @@ def checked_job(
             errors.append(("appliance_id", missing))
         else:
             request = replace(request, appliance_id=views[0].id)
+    place = views[0].name if wanted is not None and views else None
+    errors += cluster_errors(session, tenant_id, replace(request, appliance_id=place))
     dependencies, missing_jobs = find_dependencies(
         session, scope, {"after_ok": request.after_ok, "after_any": request.after_any}
     )
