@@ -109,6 +109,7 @@ TONES: dict[StrEnum, str] = {
 }
 # Members of different enums may be equal strings (`lost`), which then have the same tone.
 NOTHING = "\N{EN DASH}"
+NO_IMAGE = "the cluster's environment"
 
 
 def install_display(app: Flask) -> None:
@@ -117,6 +118,7 @@ def install_display(app: Flask) -> None:
     app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(
         ago=ago,
+        image=image_text,
         clock_time=clock_time,
         tone=tone,
         words=words,
@@ -137,6 +139,11 @@ def install_display(app: Flask) -> None:
         store_damage=lambda: damage_notice(portal().store),
     )
     app.context_processor(_common)
+
+
+def image_text(image: str) -> str:
+    """Return the image of a job, or what it runs in without one."""
+    return image or NO_IMAGE
 
 
 def ago(instant_at: datetime | None, missing: str = "never") -> Markup:
