@@ -1,12 +1,13 @@
 """The fields of a job form about clusters: which one, its options, running without an image."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from wtforms import BooleanField, Field, SelectField, StringField, TextAreaField
 from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired, StopValidation, ValidationError
 
+from core.errors import VedetteError
 from jobqueue.queue.clusters import Cluster
 from portal.forms.form import Form, PairsField
 from protocol.clusters import OPTIONS, ClusterQueue
@@ -82,11 +83,14 @@ class ClusterFields(Form):
         return {cluster.id: cluster.kind.value for cluster in self.clusters}
 
     @property
-    def further_options(self) -> list[str]:
-        """The names of the options that have no field of their own."""
+    def further_options(self) -> dict[str, list[str]]:
+        """The names of the options that have no field of their own, by the kind of cluster."""
         kinds = sorted({cluster.kind for cluster in self.clusters})
-        names = [f"{kind}.{name}" for kind in kinds for name in OPTIONS[kind]]
-        return [name for name in names if name not in CLUSTER_FIELDS]
+        names = {kind.value: [f"{kind}.{name}" for name in OPTIONS[kind]] for kind in kinds}
+        return {
+            kind: [name for name in of_kind if name not in CLUSTER_FIELDS]
+            for kind, of_kind in names.items()
+        }
 
     def queues(self, kind: str) -> list[tuple[Cluster, ClusterQueue]]:
         """Return the queues of the clusters of a kind."""
@@ -101,6 +105,17 @@ class ClusterFields(Form):
         """Refuse an appliance beside a cluster."""
         if self.cluster and self.cluster.data and (field.data or "").strip():
             raise ValidationError("Enter an appliance or choose a cluster, not both.")
+
+    def show_error(self, error: VedetteError, *, renamed: Mapping[str, str] | None = None) -> None:
+        """Add errors of options to the fields of these."""
+        super().show_error(error, renamed=renamed)
+        if not self.cluster_options:
+            return
+        messages, self.cluster_options.errors = self.cluster_options.errors, []
+        for message in messages:
+            own = self._fields.get(CLUSTER_FIELDS.get(message.partition(" ")[0], ""))
+            field = own or self.cluster_options
+            field.errors = [*field.errors, message]
 
     @property
     def is_without_image(self) -> bool:
