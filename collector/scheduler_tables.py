@@ -25,12 +25,12 @@ _MESOS: Mapping[str, type[ServerSettings]] = {
     "chronos": ServerSettings,
     "mesos": MesosSettings,
 }
-_CLUSTERS: Mapping[str, type[Any]] = {
+CLUSTER_TABLES: Mapping[str, type[Any]] = {
     ClusterKind.SLURM: SlurmSettings,
     ClusterKind.RAY: RaySettings,
     ClusterKind.KUBERNETES: KubernetesSettings,
 }
-SCHEDULERS = (*_MESOS, *_CLUSTERS)
+SCHEDULERS = (*_MESOS, *CLUSTER_TABLES)
 EXECUTOR = "marathon"
 
 
@@ -38,7 +38,7 @@ def check_schedulers(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[st
     """Return the settings by table, and all errors of the tables and between them."""
     settings: dict[str, Any] = {}
     errors = _contradictions(values)
-    for name, kind in {**_MESOS, **_CLUSTERS}.items():
+    for name, kind in {**_MESOS, **CLUSTER_TABLES}.items():
         if name not in values:
             continue
         table = values[name]
@@ -66,7 +66,7 @@ def _contradictions(values: Mapping[str, Any]) -> list[str]:
         errors.append("[metronome] and [chronos] are both set; set the one that runs batch jobs")
     errors += [
         f'[{name}] is set; set executor = "{name}" to use it'
-        for name in _CLUSTERS
+        for name in CLUSTER_TABLES
         if name in values and values.get("executor") != name
     ]
     if values.get("executor") == ClusterKind.RAY and "ray" not in values:
@@ -88,9 +88,7 @@ def _slurm_errors(table: Mapping[str, Any]) -> list[str]:
 
 def _server_errors(name: str, table: Mapping[str, Any]) -> list[str]:
     errors = []
-    url = urlsplit(str(table.get("url") or "http://given"))
-    is_socket = name == ClusterKind.SLURM and url.scheme == "unix" and url.path
-    if not is_socket and (url.scheme not in {"http", "https"} or not url.netloc):
+    if "url" in table and not _is_url(name, str(table["url"])):
         errors.append(f"{name}.url = {table['url']!r}: must start with http:// or https://")
     if bool(table.get("username")) != bool(table.get("password_file")):
         errors.append(f"{name} needs username and password_file together")
@@ -103,3 +101,15 @@ def _server_errors(name: str, table: Mapping[str, Any]) -> list[str]:
             except OSError as error:
                 errors.append(f"{name}.{key} = {str(path)!r}: can't be read: {error.strerror}")
     return errors
+
+
+def _is_url(name: str, text: str) -> bool:
+    if not text:
+        return name in {"mesos", ClusterKind.SLURM}
+    try:
+        url = urlsplit(text)
+    except ValueError:  # brackets of IPv6 that don't match
+        return False
+    if name == ClusterKind.SLURM and url.scheme == "unix":
+        return bool(url.path)
+    return url.scheme in {"http", "https"} and bool(url.netloc)
