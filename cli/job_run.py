@@ -189,9 +189,9 @@ def run(
         fields = _fields(client, kind="service" if service else "batch", **options)
         if template:
             start = client.template(template)["job"]
-            image = image if has_image else start["image"]
+            image_of_template = start.pop("image")
+            image = image if has_image else image_of_template
             fields = {**start, **_given(fields)}
-            fields.pop("image", None)
         elif not has_image and not fields.get("cluster_options"):
             raise InvalidInputError("Enter --image, a --template or a --cluster-option.")
         if dry_run:

@@ -168,6 +168,7 @@ class Job(Base):
         uses_rdma: bool
         datasets: list[dict[str, Any]]
         outputs: list[str]
+        cluster_options: dict[str, str]
 
     @property
     def title(self) -> str:
