@@ -67,39 +67,19 @@ _NOT_ON_CLUSTERS: Mapping[Need, str] = {
     Need.DATASETS: _DOCKER_ONLY[Need.DATASETS],
     Need.OUTPUTS: _DOCKER_ONLY[Need.OUTPUTS],
 }
-# What clusters of one kind don't, by the needs that they can't meet together.
-_ON_KINDS: Mapping[ClusterKind, Sequence[tuple[frozenset[Need], str]]] = {
-    ClusterKind.SLURM: (
-        (frozenset({Need.IMAGE_COMMAND}), "requires a command; add it to the job"),
-        (
-            frozenset({Need.NO_IMAGE, Need.MOUNTS}),
-            "runs a job without an image on its node's own files; use their paths, without mounts",
-        ),
-        (
-            frozenset({Need.SHARED_MEMORY}),
-            "has the /dev/shm of its nodes; remove shared_memory_bytes",
-        ),
-        (
-            frozenset({Need.STOP_GRACE}),
-            "stops jobs after its own KillWait; remove stop_grace_seconds",
-        ),
-    ),
-    ClusterKind.RAY: (
-        (frozenset({Need.IMAGE_COMMAND}), "requires a command; add it to the job"),
-        (
-            frozenset({Need.MOUNTS}),
-            "mounts no paths of its nodes; use what its nodes or runtime environment have",
-        ),
-        (
-            frozenset({Need.SHARED_MEMORY}),
-            "has the /dev/shm of its nodes; remove shared_memory_bytes",
-        ),
-        (
-            frozenset({Need.STOP_GRACE}),
-            "stops jobs after a time of its own; remove stop_grace_seconds",
-        ),
-    ),
-    ClusterKind.KUBERNETES: ((frozenset({Need.NO_IMAGE}), "runs containers; set an image"),),
+# What clusters of one kind don't.
+_NO_SHARED_MEMORY = "leaves jobs the /dev/shm of their node; remove shared_memory_bytes"
+_ON_KINDS: Mapping[ClusterKind, Mapping[Need, str]] = {
+    ClusterKind.SLURM: {
+        Need.IMAGE_COMMAND: "requires a command; add it to the job",
+        Need.SHARED_MEMORY: _NO_SHARED_MEMORY,
+    },
+    ClusterKind.RAY: {
+        Need.IMAGE_COMMAND: "requires a command; add it to the job",
+        Need.SHARED_MEMORY: _NO_SHARED_MEMORY,
+        Need.MOUNTS: "mounts no folders; use the paths of the nodes in the command",
+    },
+    ClusterKind.KUBERNETES: {Need.NO_IMAGE: "runs containers; set an image"},
 }
 _OPTIONS: Mapping[ClusterKind, Need] = {
     ClusterKind.SLURM: Need.SLURM_OPTIONS,
@@ -167,10 +147,8 @@ def _without_cluster(executor: str) -> Iterator[Limit]:
 
 
 def _of_cluster(kind: ClusterKind) -> Iterator[Limit]:
-    for need, reason in _NOT_ON_CLUSTERS.items():
+    for need, reason in (*_NOT_ON_CLUSTERS.items(), *_ON_KINDS[kind].items()):
         yield Limit(kind, frozenset({need}), f"{kind} {reason}")
-    for needs, reason in _ON_KINDS[kind]:
-        yield Limit(kind, needs, f"{kind} {reason}")
     for other, need in _OPTIONS.items():
         if other is not kind:
             reason = (

@@ -14,6 +14,7 @@ from protocol.job_spec import JobKind, JobRequest
 MAX_VALUE_LENGTH = 500
 MAX_JSON_LENGTH = 8000
 _JSON_OPTIONS = frozenset({"ray.runtime_env", "ray.resources"})
+_RAY_RESOURCES = frozenset({"CPU", "GPU", "memory", "object_store_memory"})
 _WHITESPACE: frozenset[str] = frozenset("\n\r\t")
 # The fields of needs that are not named after theirs.
 _FIELDS: Mapping[Need, str] = {
@@ -50,12 +51,14 @@ def limit_errors_of(kind: ClusterKind, request: JobRequest) -> Iterator[tuple[st
     needs = needs_of(request, is_service=is_service, has_slice=has_slice)
     for limit in LIMITS:
         if limit.executor == kind and limit.needs <= needs:
-            # Of several needs, the one that the user set for the others to fail.
-            need = max(limit.needs, key=lambda need: need not in _FIELDS)
+            (need,) = limit.needs
             name = _slice_field(request) if need is Need.GPU_SLICE else _FIELDS.get(need, need)
             # `jobqueue.queue.clusters` knows which of them needs an image.
             if name != "image" and not name.endswith(" options"):
                 yield name, f"{limit.reason[:1].upper()}{limit.reason[1:]}."
+    for mount in () if request.image else request.mounts:
+        if mount.source != mount.target:
+            yield "mounts", f"Without an image, {mount.source} can't be at {mount.target}."
 
 
 def _slice_field(request: JobRequest) -> str:
@@ -98,8 +101,10 @@ def _json_problem(name: str, value: str) -> str:
 
 def _resources_problem(resources: Mapping[str, Any]) -> str:
     for name, amount in resources.items():
-        if isinstance(amount, bool) or not isinstance(amount, int | float) or amount < 0:
-            return f"ray.resources: {name!r} is not a number of 0 or more."
+        if name in _RAY_RESOURCES:
+            return f"ray.resources has {name}; use the fields of the job for it."
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or amount <= 0:
+            return f"ray.resources: {name!r} is not a number above 0."
     return ""
 
 

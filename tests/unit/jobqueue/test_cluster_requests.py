@@ -78,8 +78,9 @@ def test_a_job_has_the_options_and_no_image(session: Session, cast: Cast, slurm:
         ),
         (
             {"ray.resources": '{"TPU": true}'},
-            "ray.resources: 'TPU' is not a number of 0 or more.",
+            "ray.resources: 'TPU' is not a number above 0.",
         ),
+        ({"ray.resources": '{"GPU": 1}'}, "ray.resources has GPU; use the fields of the job for"),
         (
             {"kubernetes.node_selector": "pool=a,zone"},
             "kubernetes.node_selector: 'zone' is not KEY=VALUE; enter such as pool=a,zone=b.",
@@ -120,9 +121,8 @@ def test_json_of_several_lines_is_an_option(session: Session, cast: Cast) -> Non
         ("datasets", [DatasetMount(dataset="d", target="/d")], "Slurm fetches no datasets, which"),
         ("outputs", ["/results"], "Slurm keeps no results, which only appliances with the exec"),
         ("uses_rdma", True, "Slurm passes no RDMA devices, which only appliances with"),
-        ("mounts", [Mount(source="/d", target="/d")], "Slurm runs a job without an image on its"),
-        ("shared_memory_bytes", 2**20, "Slurm has the /dev/shm of its nodes; remove shared_me"),
-        ("stop_grace_seconds", 60, "Slurm stops jobs after its own KillWait; remove stop_grace"),
+        ("mounts", [Mount(source="/d", target="/e")], "Without an image, /d can't be at /e."),
+        ("shared_memory_bytes", 2**20, "Slurm leaves jobs the /dev/shm of their node; remove"),
         ("network", "host", "Slurm gives no job the host's network, which only appliances"),
     ],
 )
