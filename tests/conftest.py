@@ -101,6 +101,7 @@ SERVER_OF = {
     "tests/integration/test_restored_portal.py": "dockerd",
     "tests/integration/test_results.py": "dockerd",
     "tests/integration/test_retired_agent.py": "portal",
+    "tests/integration/test_slurm": "slurm",
     "tests/integration/test_upgrade_from_release.py": "mariadb",
 }
 

@@ -1,5 +1,6 @@
 """The executors under the contract, each with the images, kinds and times that suit it."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,14 +18,17 @@ from jobqueue.executors.mesos.chronos import ChronosExecutor
 from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import MarathonExecutor
 from jobqueue.executors.mesos.metronome import MetronomeExecutor
+from jobqueue.executors.recorded import ExecutorSite
 from jobqueue.executors.settings import ServerSettings
 from jobqueue.executors.simulated.executor import SimulatedExecutor
+from jobqueue.executors.slurm.executor import SlurmExecutor
 from protocol.attempts import AttemptSpec
 from tests.fixtures.docker_engine import docker_engine
 from tests.fixtures.empty_registry import empty_registry
 from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
+from tests.fixtures.slurm import SlurmCluster, slurm_cluster
 
-__all__ = ["docker_engine", "empty_registry", "mesos_site"]
+__all__ = ["docker_engine", "empty_registry", "mesos_site", "slurm_cluster"]
 
 MEBIBYTE = 2**20
 SPEED = 10
@@ -35,7 +39,9 @@ MARATHON = pytest.param("marathon", marks=pytest.mark.needs_docker)
 METRONOME = pytest.param("metronome", marks=pytest.mark.needs_docker)
 CHRONOS = pytest.param("chronos-3", marks=pytest.mark.needs_docker)
 OLD_CHRONOS = pytest.param("chronos-2", marks=[pytest.mark.needs_docker, pytest.mark.nightly])
-BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS]
+SLURM = pytest.param("slurm", marks=pytest.mark.needs_slurm)
+SLURM_REST = pytest.param("slurm-rest", marks=pytest.mark.needs_slurm)
+BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS, SLURM, SLURM_REST]
 
 
 def fast_clock() -> datetime:
@@ -112,7 +118,9 @@ def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
     name, opened = request.param, list[Executor]()
     owner = new_id()
     image, missing_image = "hello:1", "missing:1"
-    if name != "simulated":
+    if name.startswith("slurm"):
+        image, missing_image = "", "missing:1"
+    elif name != "simulated":
         image = request.getfixturevalue("docker_engine").image
         missing_image = request.getfixturevalue("empty_registry") + "/missing:1"
 
@@ -138,6 +146,12 @@ def _executor(name: str, request: pytest.FixtureRequest, folder: Path, *, owner:
     if name == "docker":
         url = request.getfixturevalue("docker_engine").url
         return DockerExecutor(owner="dgx-01", spool_dir=folder / "spool", url=url)
+    if name.startswith("slurm"):
+        cluster: SlurmCluster = request.getfixturevalue("slurm_cluster")
+        settings = cluster.rest_settings() if name == "slurm-rest" else cluster.settings()
+        settings = dataclasses.replace(settings, containers="oci", image_dir=folder / "bundles")
+        site = ExecutorSite(owner=owner, state_dir=folder / "slurm", stop_grace_seconds=1)
+        return SlurmExecutor(settings, site)
     mesos: MesosSite = request.getfixturevalue("mesos_site")
     site = Site(
         owner=owner,
