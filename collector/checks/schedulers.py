@@ -1,4 +1,4 @@
-"""Checks of the servers that `executor = "marathon"` uses: reachable, their versions, GPUs."""
+"""Checks of the servers and clusters that run jobs: reachable, their versions, GPUs."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -11,14 +11,18 @@ from jobqueue.executors.mesos.chronos import PREFIXES, find_prefix
 from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_of
 from jobqueue.executors.mesos.marathon_client import Marathon
 from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
-from jobqueue.executors.settings import MesosSettings, ServerSettings
+from jobqueue.executors.settings import MesosSettings, ServerSettings, SlurmSettings
+from protocol.clusters import ClusterKind, NodeState
 
 OLDEST, NEWEST = (1, 4), (1, 11)
 ADVICE = "Check the url, the credentials and the network."
 
 
 def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
-    """Yield the results for each configured server."""
+    """Yield the results for each configured server, or for the cluster of a connector."""
+    if config.executor == ClusterKind.SLURM:
+        yield _check_slurm(config)
+        return
     if config.marathon is not None:
         yield _checked("Marathon", config.marathon, _check_marathon)
     if config.metronome is not None:
@@ -86,6 +90,38 @@ def _check_chronos(settings: ServerSettings) -> CheckResult:
     generation = "3.x" if prefix == PREFIXES[0] else "2.x"
     message = f"{settings.url} answers, generation {generation} (GPUs are not counted)"
     return CheckResult(Verdict.OK, "Chronos", message)
+
+
+def _check_slurm(config: AgentConfig) -> CheckResult:
+    """Check that Slurm answers and that the folder for scripts can be written."""
+    # Imported only if it is used, to save memory.
+    from jobqueue.executors.recorded import ExecutorSite  # noqa: PLC0415
+    from jobqueue.executors.slurm.executor import SlurmExecutor  # noqa: PLC0415
+
+    settings = config.slurm or SlurmSettings()
+    site = ExecutorSite(owner="check", state_dir=config.data_dir / "attempts")
+    executor = SlurmExecutor(settings, site)
+    try:
+        report = executor.read_cluster()
+    except ExecutorError as error:
+        where = "url, token_file" if settings.api == "rest" else "bin_dir"
+        advice = f"Check {where} and work_dir in [slurm], munge, and slurmctld: scontrol ping"
+        return CheckResult(Verdict.FAIL, "Slurm", str(error), advice)
+    finally:
+        executor.close()
+    nodes = [node for node in report.nodes if node.state is NodeState.UP]
+    gpus = sum(node.gpus for node in nodes)
+    message = (
+        f"{report.name or 'the cluster'} answers, version {report.version}, "
+        f"{len(nodes)} of {len(report.nodes)} nodes up with {gpus} GPUs"
+    )
+    if settings.work_dir is None:
+        advice = "Set work_dir in [slurm] to a folder that all nodes share."
+        message += "; scripts and output are in data_dir, which nodes can't read"
+        return CheckResult(Verdict.WARNING, "Slurm", message, advice)
+    if not nodes:
+        return CheckResult(Verdict.WARNING, "Slurm", message, "See why: sinfo --list-reasons")
+    return CheckResult(Verdict.OK, "Slurm", message)
 
 
 def _check_mesos(settings: MesosSettings) -> CheckResult:

@@ -20,7 +20,13 @@ from core.clock import to_ns
 from jobqueue.executors.base import AttemptUsage, ExecutorError, ExecutorUnavailableError
 from jobqueue.executors.scheduler_api import InvalidError, UncertainError
 from jobqueue.executors.settings import SlurmSettings
-from jobqueue.executors.slurm.api import ClusterState, JobOptions, SlurmJob, check_version, refusal_of
+from jobqueue.executors.slurm.api import (
+    ClusterState,
+    JobOptions,
+    SlurmJob,
+    check_version,
+    refusal_of,
+)
 from jobqueue.executors.slurm.cluster_text import (
     MEBIBYTE,
     gpus_of,

@@ -450,8 +450,6 @@ class SlurmExecutor(ClusterExecutor):
         return await run_step(self._api, job.job_id, session)
 
 
-
-
 def _is_explained(job: SlurmJob) -> bool:
     """Return whether the controller says why a job ended, so that no one else need be asked."""
     return job.state in _EXPLAINED or (job.state == "FAILED" and any(job.exit_status or ()))

@@ -22,7 +22,13 @@ from core.clock import NS_PER_SECOND
 from jobqueue.executors.base import AttemptUsage, ExecutorError, ExecutorUnavailableError
 from jobqueue.executors.scheduler_api import InvalidError, UncertainError
 from jobqueue.executors.settings import SlurmSettings
-from jobqueue.executors.slurm.api import ClusterState, JobOptions, SlurmJob, check_version, refusal_of
+from jobqueue.executors.slurm.api import (
+    ClusterState,
+    JobOptions,
+    SlurmJob,
+    check_version,
+    refusal_of,
+)
 from jobqueue.executors.slurm.cluster_text import MEBIBYTE, gpus_of, node_state
 from protocol.clusters import MAX_NODES, ClusterNode, ClusterQueue
 
@@ -127,7 +133,7 @@ class SlurmREST:
                 versions = ", ".join(f"v0.0.{number}" for number in sorted(offered)) or "none"
                 raise ExecutorUnavailableError(
                     f"slurmrestd offers {versions}; Vedette knows v0.0.{VERSIONS[0]} to "
-                    f"v0.0.{VERSIONS[-1]}. Load one of them, or set api = \"commands\"."
+                    f'v0.0.{VERSIONS[-1]}. Load one of them, or set api = "commands".'
                 )
             self._version = max(usable)
         return self._version

@@ -54,7 +54,8 @@ class Bench:
     """An executor with the words that make it run, fail and miss an image.
 
     `reopen` gives an executor as the next agent process would have it; `has_containers` says that
-    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts.
+    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts, `has_usage`
+    that it tells their usage.
     """
 
     executor: Executor
@@ -63,6 +64,7 @@ class Bench:
     missing_image: str
     has_containers: bool
     runs_services_only: bool
+    has_usage: bool = True
 
     def spec(self, *, seconds: float = 0.0, exit_code: int = 0, **changes: object) -> AttemptSpec:
         """Return an attempt that says hello, takes a while and ends with a code."""
@@ -128,7 +130,11 @@ def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
         opened.append(_executor(name, request, folder, owner=owner))
         return opened[-1]
 
-    yield Bench(reopen(), reopen, image, missing_image, name == "docker", name == "marathon")
+    has_containers, runs_services_only = name == "docker", name == "marathon"
+    yield Bench(
+        *(reopen(), reopen, image, missing_image, has_containers, runs_services_only),
+        has_usage=name != "slurm-rest",
+    )
     for attempt in opened[-1].observe():
         opened[-1].remove(attempt.attempt_id)
     for executor in opened:
