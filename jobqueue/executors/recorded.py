@@ -292,6 +292,8 @@ class RecordedExecutor(ABC, Generic[S]):
             message=ending.message,
             started_at_ns=record.started_at_ns,
             finished_at_ns=finished_at_ns or to_ns(self._site.clock()),
+            node=seen.node if seen is not None else "",
+            gpu_indices=seen.gpu_indices if seen is not None else [],
         )
         self._save(record)
         return record.outcome
