@@ -12,7 +12,7 @@ from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_
 from jobqueue.executors.mesos.marathon_client import Marathon
 from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
 from jobqueue.executors.settings import MesosSettings, ServerSettings, SlurmSettings
-from protocol.clusters import ClusterKind, NodeState
+from protocol.clusters import NodeState
 
 OLDEST, NEWEST = (1, 4), (1, 11)
 ADVICE = "Check the url, the credentials and the network."
@@ -20,7 +20,7 @@ ADVICE = "Check the url, the credentials and the network."
 
 def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
     """Yield the results for each configured server, or for the cluster of a connector."""
-    if config.executor == ClusterKind.SLURM:
+    if config.executor == "slurm":
         yield _check_slurm(config)
         return
     if config.marathon is not None:

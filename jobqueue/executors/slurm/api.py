@@ -3,6 +3,8 @@
 Words: a *job* is Slurm's, an *attempt* Vedette's. Names of jobs tell whose they are.
 """
 
+import errno
+import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,9 +47,19 @@ _UNAVAILABLE = (
     "transport endpoint",
     "communication",
     "unexpected message",
+    # What slurmrestd says of a token that is not valid any more.
+    "unspecified error",
     "name or service not known",
     "could not establish a configuration source",
     "unable to process configuration",
+)
+# Errors of the network, in the words of the C library.
+_UNAVAILABLE += tuple(
+    os.strerror(number).lower()
+    for number in (
+        *(errno.ECONNRESET, errno.EPIPE, errno.ECONNABORTED, errno.ENETUNREACH, errno.EHOSTDOWN),
+        *(errno.ENOTCONN, errno.EIO, errno.EINTR, errno.EMFILE, errno.ENOMEM, errno.ETIMEDOUT),
+    )
 )
 # What it says while it accepts no more jobs for now.
 _FULL = ("temporarily unable", "max_job_count", "maxsubmit", "submit limit", "too many")
@@ -168,6 +180,11 @@ def refusal_of(text: str) -> ExecutorError:
     if any(sign in lowered for sign in _FULL):
         return ExecutorError(f"Slurm accepts no more jobs now: {text}")
     return InvalidError(f"Slurm refuses the job: {text}")
+
+
+def unanswered(name: str, text: str) -> ExecutorUnavailableError:
+    """Return the error of a question that Slurm does not answer."""
+    return ExecutorUnavailableError(f"Slurm is not available, says {name}: {text}")
 
 
 def check_version(text: str) -> str:

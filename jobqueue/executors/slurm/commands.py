@@ -13,7 +13,6 @@ import subprocess
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from tempfile import TemporaryFile
 
 from core.clock import to_ns
@@ -26,6 +25,7 @@ from jobqueue.executors.slurm.api import (
     SlurmJob,
     check_version,
     refusal_of,
+    unanswered,
 )
 from jobqueue.executors.slurm.cluster_text import (
     MEBIBYTE,
@@ -59,6 +59,7 @@ _SINFO = (
     "Gres:200|,GresUsed:200|,Reason:200|"
 )
 _SACCT = "JobID,JobName,State,ExitCode,Start,End,NodeList,Reason"
+_WRITES = frozenset({"sbatch", "scancel"})
 _GONE = ("invalid job id", "already completed", "already completing", "not pending nor running")
 
 
@@ -137,7 +138,7 @@ class SlurmCommands:
     def _waiting(self) -> int:
         try:
             match = _PENDING.search(self._run("sdiag"))
-        except InvalidError:  # only for operators, on some clusters
+        except ExecutorError:  # only for operators, on some clusters
             return 0
         return int(match[1]) if match else 0
 
@@ -198,12 +199,12 @@ class SlurmCommands:
         is_write = name == "sbatch"
         # Times without a zone are the command's local ones.
         environ = self.environment() if is_write else self.environment(TZ="UTC")
-        # What follows the options of squeue and sinfo must not come from the user's home.
+        # Files, as pipes would stay open in what a command leaves behind.
         with TemporaryFile() as source, TemporaryFile() as out, TemporaryFile() as err:
             source.write(stdin.encode())
             source.seek(0)
             try:
-                completed = subprocess.run(
+                completed = subprocess.run(  # noqa: S603 - a list of words, without a shell
                     [self.program(name), *arguments],
                     check=False,
                     stdin=source,
@@ -226,9 +227,10 @@ class SlurmCommands:
             if len(printed) > OUTPUT_BYTES:
                 raise ExecutorError(f"{name} printed more than {OUTPUT_BYTES // MEBIBYTE} MiB.")
             return printed
-        error = refusal_of(said or f"{name} ended with {completed.returncode}")
+        said = said or f"{name} ended with {completed.returncode}"
+        refused = refusal_of(said) if name in _WRITES else unanswered(name, said)
         lost = is_write and ("timed out" in said.lower() or completed.returncode < 0)
-        raise UncertainError(str(error)) if lost else error
+        raise UncertainError(str(refused)) if lost else refused
 
 
 def _sbatch_options(options: JobOptions) -> Iterator[tuple[str, str]]:
@@ -366,8 +368,3 @@ def _queue(fields: Sequence[str]) -> ClusterQueue:
         is_open=availability == "up",
         time_limit_seconds=limit_seconds(limit),
     )
-
-
-def home_of(settings: SlurmSettings, state_dir: Path) -> Path:
-    """Return the folder for scripts and output."""
-    return settings.work_dir or state_dir / "slurm-jobs"

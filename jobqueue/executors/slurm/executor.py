@@ -27,6 +27,7 @@ from jobqueue.executors.slurm.observation import observe, requeued
 from jobqueue.executors.slurm.output import copied_records
 from jobqueue.executors.slurm.rest import SlurmREST
 from jobqueue.executors.slurm.script import (
+    REFUSED,
     bundle_of,
     env_text,
     job_options,
@@ -46,7 +47,7 @@ READ_SECONDS = 1.0
 ACCOUNTING_SECONDS = 3.0
 # How long an end may lack its cause, and a job be missing, before it is reported so.
 CAUSE_SECONDS = 15.0
-MISSING_SECONDS = 120.0
+MISSING_SECONDS = 60.0
 # How often usage is read, for all jobs together.
 USAGE_SECONDS = 10.0
 # Ends that the controller explains by itself.
@@ -273,7 +274,22 @@ class SlurmExecutor(ClusterExecutor):
         if job.restarts and not job.has_ended and self._record(attempt_id).outcome is None:
             self._api.cancel(job.job_id)
             return requeued(attempt_id, job)
+        if job.has_ended and job.exit_status == (REFUSED, 0):
+            job = self._run_of(attempt_id, number, job)
         return observe(attempt_id, job, claim.gpu_indices if claim is not None else ())
+
+    def _run_of(self, attempt_id: str, number: int, job: SlurmJob) -> SlurmJob:
+        """Return the first run of a job that Slurm has launched twice: its second one was refused.
+
+        The command may also have ended with this code.
+        """
+        exited = self._place.exit_code(attempt_id, number)
+        if exited is not None:
+            state = "FAILED" if exited[0] else "COMPLETED"
+            return dataclasses.replace(job, state=state, exit_status=(exited[0], 0))
+        since_ns = to_ns(self._site.clock()) - (job.ended_at_ns or 0)
+        is_patient = since_ns < MISSING_SECONDS * _NS
+        return dataclasses.replace(job, state="COMPLETING" if is_patient else "NODE_FAIL")
 
     def _account(self, submissions: Mapping[str, Submission]) -> None:
         """Ask the accounting for jobs that the controller does not explain."""
@@ -311,6 +327,9 @@ class SlurmExecutor(ClusterExecutor):
             exited = self._place.exit_code(attempt_id, submission.number)
             status = shown.exit_status if shown is not None else (exited[0] if exited else 0, 0)
             job = dataclasses.replace(accounted, exit_status=status)
+        if job is not None and shown is None and job.state == "CANCELLED" and not job.cancelled_by:
+            # Nobody has: the controller lost it, and its node ended it.
+            job = dataclasses.replace(job, state="NODE_FAIL")
         if job is not None:
             ended_at_ns = job.ended_at_ns or now_ns
             is_patient = shown is not None and now_ns - ended_at_ns < CAUSE_SECONDS * _NS
@@ -361,8 +380,8 @@ class SlurmExecutor(ClusterExecutor):
         return AttemptObservation(
             attempt_id=attempt_id,
             state=ObservedState.FAILED,
-            reason="executor_error",
-            message=f"Slurm has forgotten job {claim.job_id}, which ran on {claim.node}.",
+            reason="node_failed",
+            message=f"Slurm has lost job {claim.job_id}, which ran on {claim.node}.",
         )
 
     def _ending(self, record: Record, seen: AttemptObservation) -> Ending:

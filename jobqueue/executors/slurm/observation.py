@@ -15,6 +15,8 @@ _WAITING = {
     "Priority": "jobs with a higher priority are before it",
     "Dependency": "it waits for other jobs",
     "DependencyNeverSatisfied": "the job that it waits for will never end as it should",
+    "AccountNotAllowed": "its account may not use the partition",
+    "QOSNotAllowed": "its QoS may not use the partition",
     "JobHeldAdmin": "an admin of the cluster holds it",
     "JobHeldUser": "it is held",
     "BeginTime": "its time has not come",

@@ -28,6 +28,7 @@ from jobqueue.executors.slurm.api import (
     SlurmJob,
     check_version,
     refusal_of,
+    unanswered,
 )
 from jobqueue.executors.slurm.cluster_text import MEBIBYTE, gpus_of, node_state
 from protocol.clusters import MAX_NODES, ClusterNode, ClusterQueue
@@ -152,7 +153,8 @@ class SlurmREST:
         answer = self._request(method, full_path, body, params=params)
         errors = answer.get("errors") or []
         if errors:
-            raise refusal_of("; ".join(map(_error_text, errors)))
+            text = "; ".join(map(_error_text, errors))
+            raise refusal_of(text) if method != "GET" else unanswered("slurmrestd", text)
         return answer
 
     def _request(

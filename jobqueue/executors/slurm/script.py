@@ -18,15 +18,20 @@ from protocol.clusters import ClusterKind, options_of
 from protocol.job_spec import Mount
 
 MEBIBYTE = 2**20
+# How a script ends that found the claim of its attempt made.
+REFUSED = 75
 # A registry's name has a dot or a port.
 _REGISTRY = re.compile(r"(localhost|[^/]*[.:][^/]*)/(.+)")
 _SCRIPT = """#!/bin/sh
 # Attempt {attempt} of Vedette's job {job}.
 folder={folder}
 me="$SLURM_JOB_ID:${{SLURM_RESTART_COUNT:-0}}:$SLURMD_NODENAME:${{SLURM_JOB_GPUS:-}}"
+me="$me:$$-$(date +%s%N)"
 # Whoever makes this link first runs; any other job of the attempt, and a second run, end here.
+# Slurm may launch a job twice when its daemon on the node dies. NFS may say that a link of ours is
+# there already.
 if ! ln -sn "$me" "$folder/claim.{number}" 2>/dev/null; then
-    [ "$(readlink "$folder/claim.{number}")" = "$me" ] || exit 0
+    [ "$(readlink "$folder/claim.{number}")" = "$me" ] || exit {refused}
 fi
 . "$folder/env.{number}" || exit 1
 rm -f "$folder/env.{number}"
@@ -145,6 +150,7 @@ def script_of(spec: AttemptSpec, settings: SlurmSettings, folder: Path, *, numbe
         job=_printable(spec.job_id),
         folder=shlex.quote(str(folder)),
         number=number,
+        refused=REFUSED,
         working_dir='"${HOME:-/}"' if spec.image else directory,
         command=shlex.join(command_of(spec, settings)),
     )

@@ -35,9 +35,8 @@ async def run_step(api: SlurmCommands, job_id: int, session: ExecSession) -> int
 async def _with_pipes(argv: list[str], environ: dict[str, str], session: ExecSession) -> int:
     pipe = asyncio.subprocess.PIPE
     process = await _started(argv, environ, stdin=pipe, stdout=pipe, stderr=pipe)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
+    if process.stdin is None or process.stdout is None or process.stderr is None:
+        raise ExecutorError("srun has no pipes.")
 
     async def pass_on(reader: asyncio.StreamReader, *, is_error: bool) -> None:
         while data := await reader.read(CHUNK_BYTES):

@@ -122,7 +122,7 @@ class Workplace:
         if key not in self._claims:
             path = self.of(attempt_id) / f"claim.{number}"
             try:
-                self._claims[key] = _parsed(os.readlink(path))
+                self._claims[key] = _parsed(str(path.readlink()))
             except FileNotFoundError:
                 return None
             except OSError as error:
@@ -173,7 +173,7 @@ class Workplace:
 
 
 def _parsed(target: str) -> Claim:
-    """Return the claim of a link, such as `12:0:gpu-a:0,1`, as the script makes it."""
+    """Return the claim of a link such as `12:0:gpu-a:0,1:77-1795783921`."""
     if target == VOID:
         return Claim(0)
     job_id, restarts, node, gpus = [*target.split(":"), "", "", ""][:4]

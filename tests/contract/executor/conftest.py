@@ -54,8 +54,8 @@ class Bench:
     """An executor with the words that make it run, fail and miss an image.
 
     `reopen` gives an executor as the next agent process would have it; `has_containers` says that
-    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts, `has_usage`
-    that it tells their usage.
+    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts,
+    `has_usage` that it tells their usage.
     """
 
     executor: Executor
