@@ -31,7 +31,7 @@ ENDED_STATES = frozenset(
     }
 )
 # What Slurm says while it can't be asked; the job may be right.
-_UNAVAILABLE = (
+_UNAVAILABLE: tuple[str, ...] = (
     "unable to contact slurm controller",
     "connection refused",
     "connection timed out",
