@@ -72,7 +72,7 @@ class Ending(NamedTuple):
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """The stored record of an attempt."""
+    """The stored record of an attempt; `run` is the scheduler's name of what ran of it first."""
 
     attempt_id: str
     image: str = ""
@@ -83,6 +83,7 @@ class Record(msgspec.Struct, kw_only=True):
     read_bytes: dict[str, int] = {}
     spool_bytes: int = 0
     has_note: bool = False
+    run: str = ""
 
 
 S = TypeVar("S", bound=ExecutorSite)
@@ -284,6 +285,8 @@ class RecordedExecutor(ABC, Generic[S]):
             state, message = STOPPED[record.stop_reason]
             ending = Ending(record.stop_reason.value, message)
         finished_at_ns = seen.finished_at_ns if seen is not None else None
+        if seen is not None and record.started_at_ns is None:
+            record.started_at_ns = seen.started_at_ns
         record.outcome = AttemptObservation(
             attempt_id=record.attempt_id,
             state=state,
@@ -292,6 +295,8 @@ class RecordedExecutor(ABC, Generic[S]):
             message=ending.message,
             started_at_ns=record.started_at_ns,
             finished_at_ns=finished_at_ns or to_ns(self._site.clock()),
+            node=seen.node if seen is not None else "",
+            gpu_indices=seen.gpu_indices if seen is not None else [],
         )
         self._save(record)
         return record.outcome
