@@ -144,7 +144,7 @@ $(DEV_STAMP): requirements/dev.txt pyproject.toml
 lock: COMPILE = $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-emit-options
 lock: $(DEV_STAMP)
 	$(BIN)/pip install --quiet pip-tools
-	$(COMPILE) --extra server --extra network --extra data --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra server --extra network --extra data --extra kubernetes --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra server --output-file cli/server-requirements.txt pyproject.toml
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra network --extra data --output-file cli/agent-requirements.txt pyproject.toml
 	$(COMPILE) --output-file requirements/web-apps.txt requirements/web-apps.in

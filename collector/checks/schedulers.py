@@ -1,4 +1,4 @@
-"""Checks of the servers that `executor = "marathon"` uses: reachable, their versions, GPUs."""
+"""Checks of the schedulers that the executor uses: reachable, their versions, GPUs."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from jobqueue.executors.mesos.chronos import PREFIXES, find_prefix
 from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_of
 from jobqueue.executors.mesos.marathon_client import Marathon
 from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
-from jobqueue.executors.settings import MesosSettings, ServerSettings
+from jobqueue.executors.settings import KubernetesSettings, MesosSettings, ServerSettings
 
 OLDEST, NEWEST = (1, 4), (1, 11)
 ADVICE = "Check the url, the credentials and the network."
@@ -19,6 +19,12 @@ ADVICE = "Check the url, the credentials and the network."
 
 def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
     """Yield the results for each configured server."""
+    if config.executor == "kubernetes":
+        # Imported only if it is used: not every agent has its packages.
+        from collector.checks.kubernetes import check_kubernetes  # noqa: PLC0415
+
+        yield from check_kubernetes(config.kubernetes or KubernetesSettings())
+        return
     if config.marathon is not None:
         yield _checked("Marathon", config.marathon, _check_marathon)
     if config.metronome is not None:

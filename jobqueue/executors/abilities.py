@@ -143,6 +143,7 @@ _HOSTS = ("docker", "simulated", "marathon", "metronome", "chronos")
 LIMITS: Sequence[Limit] = (
     *(limit for name in _HOSTS for limit in _without_cluster(name)),
     *(limit for kind in ClusterKind for limit in _of_cluster(kind)),
+    Limit("kubernetes", frozenset({Need.NO_IMAGE}), "kubernetes runs containers; set an image"),
     *(limit for name in ("marathon", "metronome", "chronos") for limit in _docker_only(name)),
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),

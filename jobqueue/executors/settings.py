@@ -118,6 +118,10 @@ class KubernetesSettings(ClusterSettings):
         namespace: of the jobs: one for each tenant.
         queue: of Kueue, for jobs that name none.
         gpu_resource: what a GPU is called.
+        volumes: persistent volume claims by the data root whose files they have.
+        run_as_user: of all containers, which then are not root; 0 is the image's.
+        service_accounts: that jobs may name; others are refused, as a pod gets their rights.
+        image_pull_secret: of jobs that name none.
         timeout_seconds: of a request.
     """
 
@@ -126,4 +130,8 @@ class KubernetesSettings(ClusterSettings):
     namespace: str = "vedette"
     queue: str = ""
     gpu_resource: str = "nvidia.com/gpu"
+    volumes: dict[str, str] = field(default_factory=dict)
+    run_as_user: Annotated[int, Meta(ge=0, le=2**31 - 1)] = 0
+    service_accounts: list[str] = field(default_factory=list)
+    image_pull_secret: str = ""
     timeout_seconds: Annotated[float, Meta(gt=0)] = 10.0
