@@ -12,19 +12,28 @@ from core.clock import utc_now
 from core.ids import new_id
 from jobqueue.executors.base import Executor
 from jobqueue.executors.docker.executor import DockerExecutor
+from jobqueue.executors.kubernetes.executor import KubernetesExecutor
 from jobqueue.executors.mesos.agent import MesosAgent
 from jobqueue.executors.mesos.chronos import ChronosExecutor
 from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import MarathonExecutor
 from jobqueue.executors.mesos.metronome import MetronomeExecutor
+from jobqueue.executors.recorded import ExecutorSite
 from jobqueue.executors.settings import ServerSettings
 from jobqueue.executors.simulated.executor import SimulatedExecutor
 from protocol.attempts import AttemptSpec
 from tests.fixtures.docker_engine import docker_engine
 from tests.fixtures.empty_registry import empty_registry
+from tests.fixtures.kubernetes_site import KubernetesSite, kubernetes_server, kubernetes_site
 from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
 
-__all__ = ["docker_engine", "empty_registry", "mesos_site"]
+__all__ = [
+    "docker_engine",
+    "empty_registry",
+    "kubernetes_server",
+    "kubernetes_site",
+    "mesos_site",
+]
 
 MEBIBYTE = 2**20
 SPEED = 10
@@ -35,7 +44,9 @@ MARATHON = pytest.param("marathon", marks=pytest.mark.needs_docker)
 METRONOME = pytest.param("metronome", marks=pytest.mark.needs_docker)
 CHRONOS = pytest.param("chronos-3", marks=pytest.mark.needs_docker)
 OLD_CHRONOS = pytest.param("chronos-2", marks=[pytest.mark.needs_docker, pytest.mark.nightly])
-BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS]
+KUBERNETES = pytest.param("kubernetes", marks=[pytest.mark.needs_java, pytest.mark.nightly])
+BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS, KUBERNETES]
+WITHOUT_ENGINE = frozenset({"simulated", "kubernetes"})
 
 
 def fast_clock() -> datetime:
@@ -112,7 +123,7 @@ def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
     name, opened = request.param, list[Executor]()
     owner = new_id()
     image, missing_image = "hello:1", "missing:1"
-    if name != "simulated":
+    if name not in WITHOUT_ENGINE:
         image = request.getfixturevalue("docker_engine").image
         missing_image = request.getfixturevalue("empty_registry") + "/missing:1"
 
@@ -135,6 +146,10 @@ def _executor(name: str, request: pytest.FixtureRequest, folder: Path, *, owner:
             on_end=lambda *_: None,
             state_path=folder / "attempts.json",
         )
+    if name == "kubernetes":
+        cluster: KubernetesSite = request.getfixturevalue("kubernetes_site")
+        own = ExecutorSite(owner=owner, state_dir=folder / "attempts", stop_grace_seconds=1)
+        return KubernetesExecutor(cluster.settings, own)
     if name == "docker":
         url = request.getfixturevalue("docker_engine").url
         return DockerExecutor(owner="dgx-01", spool_dir=folder / "spool", url=url)
