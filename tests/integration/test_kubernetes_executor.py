@@ -279,7 +279,7 @@ def test_a_second_pod_of_a_job_ends_the_attempt_and_is_deleted(world: World) -> 
     world.until(spec, RUNNING)
     job = world.job(spec)
     assert job is not None
-    world.cluster.is_pausing = True
+    world.cluster.pause()
     world.cluster.delete("pods", world.pod(spec))
     world.cluster.make_pod(job)
     ended = world.ended(spec)
@@ -519,7 +519,7 @@ def test_the_manifest_grants_exactly_what_the_executor_uses(world: World) -> Non
     asyncio.run(world.executor.execute(spec.attempt_id, Session("true")))
     world.executor.cluster()
     # A Job that was deleted without its pod.
-    world.cluster.is_pausing = True
+    world.cluster.pause()
     world.cluster.delete("jobs", job_name(spec.attempt_id))
     world.executor.observe()
     world.executor.stop(spec.attempt_id, grace_seconds=0)

@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import kubernetes_validate
 import pytest
@@ -44,8 +45,8 @@ def pod(attempt: AttemptSpec, settings: KubernetesSettings | None = None) -> dic
 
 
 def container(attempt: AttemptSpec) -> dict[str, object]:
-    (made,) = pod(attempt)["containers"]  # type: ignore[misc]
-    return dict(made)
+    containers: Any = pod(attempt)["containers"]
+    return dict(containers[0])
 
 
 def test_requests_are_limits_of_cpus_memory_and_gpus() -> None:
