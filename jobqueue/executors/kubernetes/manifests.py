@@ -25,6 +25,7 @@ from protocol.clusters import ClusterKind, options_of
 from protocol.job_spec import Mount
 
 CONTAINER = "job"
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 # nosec B108 - memory, not a file
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 NAME_ANNOTATION = "io.vedette.name"
 SECRET_ANNOTATION = "io.vedette.secret"  # noqa: S105 - the name of an annotation
@@ -243,7 +244,7 @@ def _volumes(spec: AttemptSpec, settings: KubernetesSettings) -> tuple[list[Answ
     shared_memory_bytes = spec.shared_memory_bytes or spec.memory_bytes // 2
     memory = {"medium": "Memory", "sizeLimit": str(shared_memory_bytes)}
     volumes: dict[str, Answer] = {"shm": {"name": "shm", "emptyDir": memory}}
-    mounts: list[Answer] = [{"name": "shm", "mountPath": "/dev/shm"}]  # noqa: S108 - shared memory, not a file
+    mounts: list[Answer] = [{"name": "shm", "mountPath": SHARED_MEMORY}]
     for mount in spec.mounts:
         claim, sub_path = _claim_of(mount, settings)
         name = f"data-{list(settings.volumes.values()).index(claim)}"

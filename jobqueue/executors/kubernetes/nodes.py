@@ -108,5 +108,5 @@ def _state(node: Object, tolerated: str) -> tuple[NodeState, str]:
 
 def _request(container: Object, name: str) -> float:
     resources = container.get("resources") or {}
-    requests = resources.get("requests") or {}
-    return quantity(requests.get(name, (resources.get("limits") or {}).get(name, 0)))
+    wanted = resources.get("requests") or {}
+    return quantity(wanted.get(name, (resources.get("limits") or {}).get(name, 0)))
