@@ -154,6 +154,11 @@ LIMITS: Sequence[Limit] = (
         "chronos requires a command; add the one of the image to the job",
     ),
     Limit(
+        ClusterKind.RAY,
+        frozenset({Need.IMAGE_COMMAND}),
+        "ray requires a command; add the one of the image to the job",
+    ),
+    Limit(
         "chronos",
         frozenset({Need.STOP_GRACE}),
         "chronos stops jobs after the time of Mesos; remove stop_grace_seconds",

@@ -72,7 +72,13 @@ class Ending(NamedTuple):
 
 
 class Record(msgspec.Struct, kw_only=True):
-    """The stored record of an attempt."""
+    """The stored record of an attempt.
+
+    Attributes:
+        session: of the scheduler, to which it was submitted, if a restart makes the scheduler
+            forget it; stored before it is submitted.
+        is_accepted: the scheduler has confirmed that it has it.
+    """
 
     attempt_id: str
     image: str = ""
@@ -83,6 +89,8 @@ class Record(msgspec.Struct, kw_only=True):
     read_bytes: dict[str, int] = {}
     spool_bytes: int = 0
     has_note: bool = False
+    session: str = ""
+    is_accepted: bool = False
 
 
 S = TypeVar("S", bound=ExecutorSite)

@@ -97,6 +97,8 @@ class RaySettings(ClusterSettings):
         ca_file: trusted authorities (PEM), in place of the system's.
         headers: of every request, such as those of a proxy.
         runs_images: whether the nodes can run images (`image_uri` of the runtime environment).
+        passes_secrets: whether jobs with secrets run: all users of the Ray cluster can read them.
+        lost_seconds: how long a job may still run after Ray has lost it.
         timeout_seconds: of a request.
     """
 
@@ -105,6 +107,8 @@ class RaySettings(ClusterSettings):
     ca_file: Path | None = None
     headers: dict[str, str] = field(default_factory=dict, repr=False)
     runs_images: bool = False
+    passes_secrets: bool = False
+    lost_seconds: Annotated[float, Meta(ge=0)] = 75.0
     timeout_seconds: Annotated[float, Meta(gt=0)] = 10.0
 
 

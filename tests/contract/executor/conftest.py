@@ -17,14 +17,17 @@ from jobqueue.executors.mesos.chronos import ChronosExecutor
 from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import MarathonExecutor
 from jobqueue.executors.mesos.metronome import MetronomeExecutor
-from jobqueue.executors.settings import ServerSettings
+from jobqueue.executors.ray.executor import RayExecutor
+from jobqueue.executors.recorded import ExecutorSite
+from jobqueue.executors.settings import RaySettings, ServerSettings
 from jobqueue.executors.simulated.executor import SimulatedExecutor
 from protocol.attempts import AttemptSpec
 from tests.fixtures.docker_engine import docker_engine
 from tests.fixtures.empty_registry import empty_registry
 from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
+from tests.fixtures.ray_head import RayCluster, ray_head
 
-__all__ = ["docker_engine", "empty_registry", "mesos_site"]
+__all__ = ["docker_engine", "empty_registry", "mesos_site", "ray_head"]
 
 MEBIBYTE = 2**20
 SPEED = 10
@@ -35,7 +38,10 @@ MARATHON = pytest.param("marathon", marks=pytest.mark.needs_docker)
 METRONOME = pytest.param("metronome", marks=pytest.mark.needs_docker)
 CHRONOS = pytest.param("chronos-3", marks=pytest.mark.needs_docker)
 OLD_CHRONOS = pytest.param("chronos-2", marks=[pytest.mark.needs_docker, pytest.mark.nightly])
-BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS]
+RAY = pytest.param("ray", marks=pytest.mark.needs_ray)
+BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS, RAY]
+# They run what is on their nodes, and tell nothing of the use of a plain command.
+CLUSTERS = {"ray"}
 
 
 def fast_clock() -> datetime:
@@ -48,7 +54,8 @@ class Bench:
     """An executor with the words that make it run, fail and miss an image.
 
     `reopen` gives an executor as the next agent process would have it; `has_containers` says that
-    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts.
+    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts;
+    `runs_images` that attempts have images, and `tells_usage` what they use.
     """
 
     executor: Executor
@@ -57,6 +64,8 @@ class Bench:
     missing_image: str
     has_containers: bool
     runs_services_only: bool
+    runs_images: bool = True
+    tells_usage: bool = True
 
     def spec(self, *, seconds: float = 0.0, exit_code: int = 0, **changes: object) -> AttemptSpec:
         """Return an attempt that says hello, takes a while and ends with a code."""
@@ -112,7 +121,9 @@ def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
     name, opened = request.param, list[Executor]()
     owner = new_id()
     image, missing_image = "hello:1", "missing:1"
-    if name != "simulated":
+    if name in CLUSTERS:
+        image = missing_image = ""
+    elif name != "simulated":
         image = request.getfixturevalue("docker_engine").image
         missing_image = request.getfixturevalue("empty_registry") + "/missing:1"
 
@@ -120,7 +131,16 @@ def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
         opened.append(_executor(name, request, folder, owner=owner))
         return opened[-1]
 
-    yield Bench(reopen(), reopen, image, missing_image, name == "docker", name == "marathon")
+    yield Bench(
+        executor=reopen(),
+        reopen=reopen,
+        image=image,
+        missing_image=missing_image,
+        has_containers=name == "docker",
+        runs_services_only=name == "marathon",
+        runs_images=name not in CLUSTERS,
+        tells_usage=name not in CLUSTERS,
+    )
     for attempt in opened[-1].observe():
         opened[-1].remove(attempt.attempt_id)
     for executor in opened:
@@ -138,6 +158,10 @@ def _executor(name: str, request: pytest.FixtureRequest, folder: Path, *, owner:
     if name == "docker":
         url = request.getfixturevalue("docker_engine").url
         return DockerExecutor(owner="dgx-01", spool_dir=folder / "spool", url=url)
+    if name == "ray":
+        cluster: RayCluster = request.getfixturevalue("ray_head")
+        own = ExecutorSite(owner=owner, state_dir=folder / "ray", stop_grace_seconds=1)
+        return RayExecutor(RaySettings(url=cluster.url, lost_seconds=5), own)
     mesos: MesosSite = request.getfixturevalue("mesos_site")
     site = Site(
         owner=owner,
