@@ -1,4 +1,4 @@
-"""Checks of the servers that `executor = "marathon"` uses: reachable, their versions, GPUs."""
+"""Checks of the servers that an executor uses: reachable, their versions, GPUs."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -11,7 +11,7 @@ from jobqueue.executors.mesos.chronos import PREFIXES, find_prefix
 from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_of
 from jobqueue.executors.mesos.marathon_client import Marathon
 from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
-from jobqueue.executors.settings import MesosSettings, ServerSettings
+from jobqueue.executors.settings import MesosSettings, RaySettings, ServerSettings
 
 OLDEST, NEWEST = (1, 4), (1, 11)
 ADVICE = "Check the url, the credentials and the network."
@@ -19,6 +19,9 @@ ADVICE = "Check the url, the credentials and the network."
 
 def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
     """Yield the results for each configured server."""
+    if config.ray is not None:
+        yield _check_ray(config.ray)
+        return
     if config.marathon is not None:
         yield _checked("Marathon", config.marathon, _check_marathon)
     if config.metronome is not None:
@@ -31,6 +34,26 @@ def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
         yield CheckResult(Verdict.WARNING, "Mesos agent", message, "Set [mesos] url.")
     else:
         yield _checked("Mesos agent", mesos, lambda _: _check_mesos(mesos))
+
+
+def _check_ray(settings: RaySettings) -> CheckResult:
+    # Imported only if it is used, to save memory.
+    from jobqueue.executors.ray.client import RayAPI  # noqa: PLC0415
+
+    api = RayAPI(settings)
+    try:
+        api.session_name()
+        nodes = [node for node in api.state("nodes") if node["state"] == "ALIVE"]
+        api.jobs()
+    except ExecutorError as error:
+        advice = "Check [ray] url, token_file and the network; the head must run its dashboard."
+        return CheckResult(Verdict.FAIL, "Ray", str(error), advice)
+    finally:
+        api.close()
+    message = f"{settings.url} answers, version {api.version_text}, {len(nodes)} nodes"
+    if not nodes:
+        return CheckResult(Verdict.WARNING, "Ray", message, "Start nodes, or no job starts.")
+    return CheckResult(Verdict.OK, "Ray", message)
 
 
 def _checked(

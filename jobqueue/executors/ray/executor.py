@@ -63,7 +63,6 @@ class RayExecutor(ClusterExecutor):
         self._followers = Followers(settings)
         self._prefix = f"vedette-{site.owner}-"
         self._jobs: dict[str, Answer] = {}
-        self._has_read = False
         self._list_due = 0.0
         self._lost_at: dict[str, float] = {}
         self._reread_due: dict[str, float] = {}
@@ -157,17 +156,7 @@ class RayExecutor(ClusterExecutor):
 
     def _read(self) -> Mapping[str, AttemptObservation]:
         session = self._api.session_name()
-        if time.monotonic() >= self._list_due:
-            began = time.monotonic()
-            jobs = self._api.jobs()
-            ended = time.monotonic()
-            self._list_due = ended + LIST_PAUSE * (ended - began)
-            self._jobs = {
-                job["submission_id"].removeprefix(self._prefix): job
-                for job in jobs
-                if job["submission_id"].startswith(self._prefix)
-            }
-        self._has_read = True
+        self._list()
         observations = {}
         for attempt_id, job in self._jobs.items():
             record = self._records.get(attempt_id)
@@ -184,6 +173,20 @@ class RayExecutor(ClusterExecutor):
                 reason = FORGOTTEN if is_forgotten else DELETED
                 observations[attempt_id] = self._lost(attempt_id, reason)
         return observations
+
+    def _list(self) -> None:
+        """Read the own jobs, unless that was just done."""
+        began = time.monotonic()
+        if began < self._list_due:
+            return
+        jobs = self._api.jobs()
+        ended = time.monotonic()
+        self._list_due = ended + LIST_PAUSE * (ended - began)
+        self._jobs = {
+            job["submission_id"].removeprefix(self._prefix): job
+            for job in jobs
+            if job["submission_id"].startswith(self._prefix)
+        }
 
     def _observation(self, attempt_id: str, job: Answer) -> AttemptObservation:
         record = self._records.get(attempt_id)
@@ -221,9 +224,11 @@ class RayExecutor(ClusterExecutor):
     def _copy_output(self, record: Record) -> None:
         """Take what followers have read; once the attempt has ended, read what they lack."""
         submission_id = self._submission_id(record.attempt_id)
-        job = self._jobs.get(record.attempt_id)
-        if record.read_bytes.get(IS_COMPLETE) or not self._has_read:
+        if record.read_bytes.get(IS_COMPLETE):
             return
+        if (self._jobs.get(record.attempt_id) or {"status": PENDING})["status"] == PENDING:
+            self._list()
+        job = self._jobs.get(record.attempt_id)
         is_full = record.spool_bytes >= SPOOL_LIMIT_BYTES
         if not is_full:
             is_full = not self._add(record, self._followers.take(submission_id))
@@ -232,9 +237,9 @@ class RayExecutor(ClusterExecutor):
                 self._follow(record, job)
             return
         self._followers.leave(submission_id)
-        if job is None:
+        if job is None and record.is_accepted:
             self._note(record, NO_OUTPUT)
-        elif job.get("driver_node_id") and not is_full:
+        elif job is not None and job.get("driver_node_id") and not is_full:
             self._read_whole(record, job)
         record.read_bytes[IS_COMPLETE] = 1
         self._save(record)

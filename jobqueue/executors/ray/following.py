@@ -8,7 +8,6 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from urllib.parse import quote
@@ -106,8 +105,9 @@ class Followers:
     def _started(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
             self._loop = asyncio.new_event_loop()
-            run: Callable[[asyncio.AbstractEventLoop], None] = _run_loop
-            self._thread = Thread(target=run, args=(self._loop,), name="ray-output", daemon=True)
+            self._thread = Thread(
+                target=_run_loop, args=(self._loop,), name="ray-output", daemon=True
+            )
             self._thread.start()
         return self._loop
 
@@ -131,6 +131,7 @@ class Followers:
             compression=None,
             max_size=MAX_MESSAGE_BYTES,
             open_timeout=self._settings.timeout_seconds,
+            close_timeout=1.0,
         )
         async with connection as websocket:
             async for message in websocket:
@@ -144,12 +145,11 @@ class Followers:
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
+    """Run until the loop is stopped; connections that were left are closed before it ends."""
     try:
         loop.run_forever()
     finally:
-        tasks = asyncio.all_tasks(loop)
-        for task in tasks:
-            task.cancel()
-        loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        if tasks := asyncio.all_tasks(loop):
+            loop.run_until_complete(asyncio.wait(tasks, timeout=CLOSE_SECONDS / 2))
+        loop.run_until_complete(loop.shutdown_asyncgens())
         loop.close()

@@ -55,7 +55,7 @@ def problem_of(spec: AttemptSpec, settings: RaySettings) -> str:
         )
     try:
         resources_of(spec)
-        has_two = spec.image and "image_uri" in runtime_env_of(spec)
+        has_two = "image_uri" in runtime_env_of(spec) and bool(spec.image)
     except OptionError as error:
         return str(error)
     two_images = "ray.runtime_env has an image_uri, and the job has an image; set one of them."
