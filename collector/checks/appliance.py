@@ -46,7 +46,7 @@ def check_appliance(config: AgentConfig, *, clock: Clock) -> Iterator[CheckResul
     if config.influxdb is None:
         identity, result = _check_identity_file(config.data_dir)
         yield result
-    if config.executor == "marathon":
+    if config.executor in {"marathon", "ray"}:
         # Imported only if it is used, to save memory.
         from collector.checks.schedulers import check_schedulers  # noqa: PLC0415
 
