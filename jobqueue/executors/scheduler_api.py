@@ -93,11 +93,11 @@ class SchedulerAPI:
                 if tries <= 0:
                     raise self._unreachable(error, method=method) from error
         if response.status_code >= ERROR:
-            error = self.failure(response)
-            if method != "GET" and isinstance(error, ExecutorUnavailableError):
+            refusal = self.failure(response)
+            if method != "GET" and isinstance(refusal, ExecutorUnavailableError):
                 is_refused = response.status_code < SERVER_ERROR
-                raise error if is_refused else UncertainError(str(error))
-            raise error
+                raise refusal if is_refused else UncertainError(str(refusal))
+            raise refusal
         if response.request.method != method:
             raise ExecutorError(f"{self.name} redirects writes to {response.url}; use that url.")
         return response
