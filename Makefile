@@ -5,6 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 WEB_APPS := .venv-web-apps
 ENGINES := .venv-engines
+RAY := .venv-ray
 PORT ?= 8000
 DATA ?= var/demo
 # More than the cores: tests of real servers mostly wait.
@@ -20,7 +21,7 @@ SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
 PACKAGES := core timeseries protocol tenants datasets alerting backup jobqueue logs plugins collector dash_app portal access relay scheduler serving vedette cli
 
-.PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines wheelhouse
+.PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines ray wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -47,7 +48,7 @@ demo: $(SERVER_STAMP)
 up: $(SERVER_STAMP)
 	@VEDETTE_PORT=$(PORT) exec $(BIN)/vedette up
 
-test: $(DEV_STAMP)
+test: $(DEV_STAMP) ray
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target checks
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
@@ -59,7 +60,7 @@ collected: $(DEV_STAMP)
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
 # tests in PYTEST_ARGS does not need the web apps and engines.
-test-nightly: $(DEV_STAMP) nightly-servers $(if $(PYTEST_ARGS),,web-apps engines)
+test-nightly: $(DEV_STAMP) nightly-servers ray $(if $(PYTEST_ARGS),,web-apps engines)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,@$(MAKE) --no-print-directory test-many-hosts)
 
@@ -86,7 +87,7 @@ servers:
 nightly-servers:
 	@deploy/install-test-servers nightly
 
-bench: $(DEV_STAMP)
+bench: $(DEV_STAMP) ray
 	@deploy/install-test-servers >&2
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
@@ -144,11 +145,12 @@ $(DEV_STAMP): requirements/dev.txt pyproject.toml
 lock: COMPILE = $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-emit-options
 lock: $(DEV_STAMP)
 	$(BIN)/pip install --quiet pip-tools
-	$(COMPILE) --extra server --extra network --extra data --extra dev --output-file requirements/dev.txt pyproject.toml
+	$(COMPILE) --extra server --extra network --extra data --extra kubernetes --extra dev --output-file requirements/dev.txt pyproject.toml
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra server --output-file cli/server-requirements.txt pyproject.toml
 	$(COMPILE) --generate-hashes --constraint requirements/dev.txt --extra network --extra data --output-file cli/agent-requirements.txt pyproject.toml
 	$(COMPILE) --output-file requirements/web-apps.txt requirements/web-apps.in
 	$(COMPILE) --output-file requirements/engines.txt requirements/engines.in
+	$(COMPILE) --output-file requirements/ray.txt requirements/ray.in
 
 # JupyterLab and TensorBoard, which tests run as jobs.
 web-apps: $(WEB_APPS)/.installed
@@ -167,5 +169,13 @@ $(ENGINES)/.installed: requirements/engines.txt | $(DEV_STAMP)
 	$(ENGINES)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+# Ray, of which tests start clusters. The agent does not need it.
+ray: $(RAY)/.installed
+
+$(RAY)/.installed: requirements/ray.txt | $(DEV_STAMP)
+	$(BIN)/python -m venv --clear $(RAY)
+	$(RAY)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(WEB_APPS) $(ENGINES) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(WEB_APPS) $(ENGINES) $(RAY) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

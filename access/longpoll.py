@@ -25,6 +25,7 @@ from starlette.requests import Request
 from access.database import Database
 from core.changes import ANY, ChangeBus, Topic
 from core.errors import DatabaseUnavailableError
+from tenants.fleet.states import has_no_connector
 from tenants.models import Appliance
 
 logger = logging.getLogger(__name__)
@@ -224,7 +225,7 @@ def generation_reader(database: Database) -> ReadVersions:
 
 
 def _generations(session: Session, appliance_ids: Collection[str]) -> Mapping[str, int]:
-    statement = select(Appliance.id, Appliance.desired_generation)
+    statement = select(Appliance.id, Appliance.desired_generation).where(has_no_connector())
     if len(appliance_ids) <= _MAX_NAMED:
         statement = statement.where(Appliance.id.in_(appliance_ids))
     return dict(session.execute(statement).all())

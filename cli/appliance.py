@@ -12,6 +12,7 @@ from core.quantities import format_size, parse_duration
 from vedette.client import Client
 
 _FOLLOW_SECONDS = 2.0
+MAX_NODES_LISTED = 500
 _VERDICTS = {"age": "delete", "disk_use": "delete"}
 
 
@@ -27,16 +28,26 @@ appliance.add_command(rollout)
 @click.option("--state", help="Only this state, such as online, lost, quarantined or retired.")
 @click.option("--label", help="Only this label: rack or rack=b12.")
 @click.option("--search", help="Only with this text in the name, site, region or GPU model.")
-def list_appliances(state: str | None, label: str | None, search: str | None) -> None:
+@click.option("--nodes", is_flag=True, help="With the nodes of clusters, too.")
+def list_appliances(
+    state: str | None, label: str | None, search: str | None, *, nodes: bool
+) -> None:
     """List the appliances of your tenant. Retired ones are listed by --state retired."""
+    filters = {"status": state, "label": label, "search": search}
     with Client() as client:
-        page = client.get("/appliances", status=state, label=label, search=search, page_size=500)
-    if not page["items"] and not (state or label or search):
+        page = client.get(
+            "/appliances", **filters, nodes="all" if nodes else "without", page_size=500
+        )
+    if not page["items"] and not any(filters.values()):
         click.echo("No appliances yet. Create an enrollment token with: vedette appliance token")
     for item in page["items"]:
         gpus = item["gpu_count"]
         via = f"  via {item['access_point']}" if item["access_point"] else ""
-        click.echo(f"{item['id']}  {item['status']:<11}  {gpus:>2} GPUs  {item['name']}{via}")
+        kind = f"  {item['cluster_kind']} cluster" if item["cluster_kind"] else ""
+        node = item["connector"]
+        of = f"  node of {node['name']}" if node else ""
+        line = f"{item['id']}  {item['status']:<11}  {gpus:>2} GPUs  {item['name']}{kind}{of}{via}"
+        click.echo(line)
     if page["total"] > len(page["items"]):
         click.echo(
             f"... and {page['total'] - len(page['items'])} more. Use --search to narrow down."
@@ -51,6 +62,37 @@ def events(name: str) -> None:
         page = client.get(f"/appliances/{appliance_id(client, name)}/events")
     for item in page["items"]:
         click.echo(f"{local_seconds(item['at'])}  {item['kind']:<12}  {item['message']}")
+
+
+@appliance.command()
+@click.argument("name")
+@output_option
+def nodes(name: str, output: str) -> None:
+    """List the nodes of the cluster of the connector NAME with what jobs have allocated."""
+    with Client() as client:
+        ident = appliance_id(client, name)
+        cluster = client.get(f"/appliances/{ident}")["cluster"]
+        page = client.get(f"/appliances/{ident}/nodes", page_size=MAX_NODES_LISTED)
+        items = page["items"]
+    if cluster is None and output == "table":
+        raise click.ClickException(f"{name} is no connector of a cluster, so it has no nodes.")
+    listed = [item["node"] for item in items]
+    columns = {
+        "NODE": [node["name"] for node in listed],
+        "STATE": [node["state"] for node in listed],
+        "CPUS": [f"{node['allocated_cpus']:g}/{node['cpus']:g}" for node in listed],
+        "MEMORY": [
+            f"{format_size(node['allocated_memory_bytes'])} of {format_size(node['memory_bytes'])}"
+            for node in listed
+        ],
+        "GPUS": [f"{node['allocated_gpus']}/{node['gpus']}" for node in listed],
+        "REASON": [node["reason"] for node in listed],
+    }
+    print_items(items, output, columns=columns)
+    if output == "table" and page["total"] > len(items):
+        click.echo(f"... and {page['total'] - len(items)} more")
+    if output == "table" and cluster["problem"]:
+        click.echo(f"The cluster takes no jobs: {cluster['problem']}")
 
 
 @appliance.command()

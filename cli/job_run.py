@@ -35,6 +35,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "ports": ("--port",),
     "labels": ("--label",),
     "required_labels": ("--require",),
+    "cluster_options": ("--cluster-option",),
     "max_retries": ("--retries",),
     "container_policy": ("--policy",),
 }
@@ -64,6 +65,7 @@ _ENTRIES: Mapping[str, tuple[Any, str]] = {
     "env": (PAIR, "KEY=VALUE"),
     "labels": (PAIR, "KEY=VALUE"),
     "required_labels": (PAIR, "KEY=VALUE"),
+    "cluster_options": (PAIR, "NAME=VALUE"),
     "secrets": (str, "NAME[=VALUE]"),
     "mounts": (MOUNT, "SOURCE:TARGET[:rw]"),
     "datasets": (DATASET, "NAME[@VERSION]:TARGET"),
@@ -127,6 +129,9 @@ _OWN_OPTIONS = (
 # Fields that can't be updated, and have no option in `update`.
 _FIXED = {"name", "priority", "time_limit_seconds", "project", "nodes", "on_member_loss"}
 _FIXED |= {"framework", "network", "uses_rdma", "array", "after_ok", "after_any", "notify"}
+_FIXED |= {"cluster_options"}
+# Options with a name and a value.
+_PAIRS = ("env", "labels", "required_labels", "cluster_options")
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)
@@ -152,6 +157,7 @@ def _with_options(command: Command) -> Command:
 @_option("framework")
 @_option("network")
 @_option("uses_rdma")
+@_option("cluster_options")
 @_option("array")
 @_option("after_ok")
 @_option("after_any")
@@ -167,22 +173,27 @@ def _with_options(command: Command) -> Command:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def run(
     *,
-    image: str | None,
+    image: str,
     template: str | None,
     is_followed: bool,
     dry_run: bool,
     service: bool,
     **options: Any,  # noqa: ANN401 - those of `_fields`
 ) -> None:
-    """Submit a job that runs COMMAND in a container. COMMAND defaults to the image's own."""
+    """Submit a job that runs COMMAND in a container. COMMAND defaults to the image's own.
+
+    Without an image, COMMAND runs in the environment of a cluster's nodes.
+    """
+    has_image = _is_entered("image")
     with Client() as client:
         fields = _fields(client, kind="service" if service else "batch", **options)
         if template:
             start = client.template(template)["job"]
-            image = image or start.pop("image")
+            image_of_template = start.pop("image")
+            image = image if has_image else image_of_template
             fields = {**start, **_given(fields)}
-        if not image:
-            raise InvalidInputError("Enter --image, or a --template.")
+        elif not has_image and not fields.get("cluster_options"):
+            raise InvalidInputError("Enter --image, a --template or a --cluster-option.")
         if dry_run:
             print_pending(client.dry_run(image, **fields))
             return
@@ -228,13 +239,14 @@ def update(
 @_option("name", help="Job name. Defaults to that of the JOB.")
 @_option("priority")
 @_option("time_limit_seconds")
+@_option("cluster_options")
 @_with_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def clone(*, job: str, **options: Any) -> None:  # noqa: ANN401 - those of `_fields`
     """Submit a copy of a JOB, with its secrets if it is yours.
 
-    The options that you enter replace its fields; variables and labels are added to those that it
-    has. Without a COMMAND it has that of the JOB.
+    The options that you enter replace its fields; variables, labels and options of clusters are
+    added to those that it has. Without a COMMAND it has that of the JOB.
     """
     with Client() as client:
         source = client.job(job)
@@ -244,9 +256,9 @@ def clone(*, job: str, **options: Any) -> None:  # noqa: ANN401 - those of `_fie
 
 
 def _merged(job: Job, fields: JobFields) -> dict[str, Any]:
-    """Return fields whose variables and labels are added to those of a job."""
+    """Return fields whose variables, labels and options are added to those of a job."""
     merged: dict[str, Any] = {**fields}
-    for name in ("env", "labels", "required_labels"):
+    for name in _PAIRS:
         merged |= {name: {**getattr(job, name), **merged[name]}} if name in merged else {}
     return merged
 
@@ -277,7 +289,7 @@ def _fields(
     health: HealthCheck | None,
     **options: Any,  # noqa: ANN401 - the fields of the same name
 ) -> JobFields:
-    for name in ("env", "labels", "required_labels"):
+    for name in options.keys() & set(_PAIRS):
         options[name] = dict(options[name])
     options["secrets"] = dict(secret(text, os.environ) for text in secrets)
     options["health_check"] = _health_check(
@@ -298,8 +310,7 @@ def _health_check(check: HealthCheck | None, options: dict[str, int]) -> HealthC
     Raises:
         InvalidInputError: they are on the command line without a check.
     """
-    source = click.get_current_context().get_parameter_source
-    entered = [name for name in options if source(name) is ParameterSource.COMMANDLINE]
+    entered = list(filter(_is_entered, options))
     if check is None and entered:
         raise InvalidInputError(f"--{entered[0].replace('_', '-')} needs --health.")
     if check is None:
@@ -310,10 +321,13 @@ def _health_check(check: HealthCheck | None, options: dict[str, int]) -> HealthC
 
 def _given(fields: JobFields) -> JobFields:
     """Return the fields whose options are on the command line."""
-    source = click.get_current_context().get_parameter_source
     entered = {
-        name: value
-        for name, value in fields.items()
-        if source(_OPTION_OF.get(name, name)) is ParameterSource.COMMANDLINE
+        name: value for name, value in fields.items() if _is_entered(_OPTION_OF.get(name, name))
     }
     return cast("JobFields", entered)
+
+
+def _is_entered(option: str) -> bool:
+    """Return whether an option is on the command line."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE

@@ -26,7 +26,7 @@ def list_templates(output: str) -> None:
         templates = client.get("/job-templates")["items"]
     columns = {
         "NAME": [template["name"] for template in templates],
-        "IMAGE": [template["job"]["image"] for template in templates],
+        "IMAGE": [template["job"]["image"] or "-" for template in templates],
         "GPUS": [_gpus(template["job"]) for template in templates],
         "SAVED BY": [template["user_email"] or "-" for template in templates],
     }

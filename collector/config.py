@@ -29,7 +29,13 @@ from collector.scheduler_tables import SCHEDULERS, check_schedulers
 from collector.tls import TLSFiles, tls_errors
 from core.config import check_config, read_toml
 from core.errors import ConfigurationError
-from jobqueue.executors.settings import MesosSettings, ServerSettings
+from jobqueue.executors.settings import (
+    KubernetesSettings,
+    MesosSettings,
+    RaySettings,
+    ServerSettings,
+    SlurmSettings,
+)
 from plugins.registry import load_plugin_class, plugin_names
 
 Seconds = Annotated[float, Meta(gt=0)]
@@ -105,11 +111,13 @@ class AgentConfig:
         buffer_max_age_seconds: older samples are dropped.
         backlog_points_per_second: how fast old samples are sent after an outage.
         executor: `auto` uses a Docker engine once one responds; `marathon` the servers of the next
-            four, and Docker for the kind of jobs for which there is none.
+            four, and Docker for the kind of jobs for which there is none; `slurm`, `ray` and
+            `kubernetes` the cluster of which this agent is the connector.
         marathon: runs services.
         metronome: runs one-time and scheduled jobs.
         chronos: does so where there is no Metronome.
         mesos: the Mesos agent on this appliance.
+        slurm: the cluster that the agent stands for; likewise `ray` and `kubernetes`.
         docker_config_file: `config.json` with credentials of registries, in place of that in the
             home folder of the agent's user.
         container_pids_limit: most processes and threads of one container.
@@ -141,11 +149,16 @@ class AgentConfig:
     buffer_max_age_seconds: Seconds = 7 * 24 * 3600.0
     backlog_points_per_second: Annotated[float, Meta(gt=0)] = 2000.0
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    executor: Literal["auto", "docker", "marathon", "simulated", "none"] = "auto"
+    executor: Literal[
+        "auto", "docker", "marathon", "slurm", "ray", "kubernetes", "simulated", "none"
+    ] = "auto"
     marathon: ServerSettings | None = None
     metronome: ServerSettings | None = None
     chronos: ServerSettings | None = None
     mesos: MesosSettings | None = None
+    slurm: SlurmSettings | None = None
+    ray: RaySettings | None = None
+    kubernetes: KubernetesSettings | None = None
     docker_url: str = "unix:///var/run/docker.sock"
     docker_config_file: Path | None = None
     container_pids_limit: Annotated[int, Meta(ge=16)] = 4096

@@ -32,6 +32,7 @@ from collector.updates import Updates
 from core.clock import Clock, to_ns
 from core.ids import new_id
 from jobqueue.executors.base import Executor
+from jobqueue.executors.cluster import ClusterExecutor
 from plugins.simulation.appliance import SimulatedAppliance
 from protocol.gangs import NetworkAbilities
 from protocol.gpu_processes import MAX_GPU_PROCESSES, GPUProcess
@@ -310,6 +311,8 @@ class HeartbeatBuilder:
             inventory = simulated_inventory(self._simulation.config)
             gpus = with_mig(inventory.gpus, self._simulation.mig.read())
             inventory = msgspec.structs.replace(inventory, gpus=gpus)
+        executor = self._executor
+        cluster = executor.cluster() if isinstance(executor, ClusterExecutor) else None
         return msgspec.structs.replace(
             inventory,
             can_probe=self._executor is not None and self._executor.probe() is not None,
@@ -317,6 +320,7 @@ class HeartbeatBuilder:
             partition_modes=offered_modes(self._slices, inventory.gpus),
             network=self._network(),
             can_keep_results=keeps_results(self._config, self._executor),
+            cluster=cluster,
         )
 
 

@@ -12,7 +12,7 @@ from datasets.models import Dataset, DatasetVersion, VersionState
 from datasets.sources import ON_AN_APPLIANCE, source_of
 from protocol.datasets import CopyState, DatasetCopy, IndexOrder
 from tenants.fleet.appliances import bump_generations, read_inventory, with_report
-from tenants.fleet.states import in_service
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance, ApplianceState
 
 NO_APPLIANCE = (
@@ -22,6 +22,7 @@ _SUITABLE = (
     Appliance.state == ApplianceState.ONLINE,
     Appliance.fenced_at.is_(None),
     in_service(),
+    has_no_connector(),
 )
 _BATCH = 500
 

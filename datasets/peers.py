@@ -8,7 +8,7 @@ from sqlalchemy.orm import Session
 from datasets.models import ApplianceCache, DatasetCopyRecord
 from datasets.settings import settings_of
 from protocol.datasets import CopyState, PeerAddress
-from tenants.fleet.states import in_service
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance, ApplianceState
 
 # Peers of one version that an agent is told of, and appliances that it answers.
@@ -75,4 +75,5 @@ def _at_site(tenant_id: str, site: str) -> tuple[ColumnElement[bool], ...]:
         Appliance.site == site,
         Appliance.fenced_at.is_(None),
         in_service(),
+        has_no_connector(),
     )

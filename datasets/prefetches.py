@@ -38,7 +38,7 @@ from datasets.staging import newest_versions
 from datasets.targets import targets_of
 from protocol.datasets import SourceKind
 from tenants.fleet.appliances import bump_generations, with_report
-from tenants.fleet.states import in_service
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance, Role
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -327,6 +327,7 @@ def _appliance(session: Session, scope: Scope, dataset: Dataset, name: str) -> A
         Appliance.tenant_id == dataset.tenant_id,
         (Appliance.name == name) | (Appliance.id == name),
         in_service(),
+        has_no_connector(),
     )
     return session.scalars(statement).first()
 

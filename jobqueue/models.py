@@ -12,6 +12,7 @@ from sqlalchemy import (
     String,
     Text,
     UniqueConstraint,
+    case,
     column,
     false,
     select,
@@ -19,7 +20,14 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.dialects import mysql
-from sqlalchemy.orm import Mapped, MappedColumn, column_property, mapped_column, relationship
+from sqlalchemy.orm import (
+    Mapped,
+    MappedColumn,
+    column_property,
+    foreign,
+    mapped_column,
+    relationship,
+)
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
@@ -168,6 +176,7 @@ class Job(Base):
         uses_rdma: bool
         datasets: list[dict[str, Any]]
         outputs: list[str]
+        cluster_options: dict[str, str]
 
     @property
     def title(self) -> str:
@@ -448,8 +457,24 @@ class Attempt(Base):
     """Whether it waits for the other members of its gang, or did."""
     is_charged: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether its usage is in `FairShareUsage`."""
+    node_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    """The node of a cluster where it runs; `appliance_id` is the cluster's connector then."""
+    is_on_cluster: Mapped[bool] = mapped_column(default=False, server_default=false())
+    """Whether its appliance is the connector of a cluster, in whose queue it may wait."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
+    node: Mapped[Appliance | None] = relationship(
+        primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, lazy="selectin", viewonly=True
+    )
+
+    @property
+    def charged_from(self) -> datetime | None:
+        """From when on it is charged: a cluster allocates resources when it starts."""
+        return self.started_at if self.is_on_cluster else self.assigned_at
+
+
+CHARGED_FROM = case((Attempt.is_on_cluster, Attempt.started_at), else_=Attempt.assigned_at)
+"""`Attempt.charged_from` in the database; never before `assigned_at`."""
 
 
 class JobEvent(Base):

@@ -129,6 +129,8 @@ class Reason(StrEnum):
     DATA_UNAVAILABLE = "data_unavailable"
     NETWORK_FAILED = "network_failed"
     FIRST_MEMBER_ENDED = "first_member_ended"
+    PREEMPTED_BY_CLUSTER = "preempted_by_cluster"
+    NODE_FAILED = "node_failed"
 
 
 _J = JobState

@@ -101,7 +101,8 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
             this one), `gpu_slice_failed` (it can't be made), `gpu_fault_of_neighbor` (another job
             on the same GPU ended it), `out_of_memory`, `exit_code`, `signal`, `time_limit`,
             `stopped_by_user`, `data_unavailable` (its datasets can't be fetched),
-            `network_failed` (its gang's network can't be made).
+            `network_failed` (its gang's network can't be made), `preempted_by_cluster` (for another
+            job of the cluster), `node_failed` (it ended with its node).
         message: shown on the job's page; while it starts, the progress.
         endpoints: where its ports listen, by the port's name or number: `127.0.0.1:49153`.
         health: of a service.
@@ -109,6 +110,8 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
         gpu_slice_uuid: of its MIG instance.
         staging: while it waits for its datasets or restored results.
         is_prepared: it could start, and waits for the other members of its gang.
+        node: of the cluster, where it runs; "" on an appliance.
+        gpu_indices: its GPUs on that node; empty if the cluster does not tell.
         started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
     """
 
@@ -125,6 +128,8 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
     gpu_slice_uuid: str = ""
     staging: StagingProgress | None = None
     is_prepared: bool = False
+    node: str = ""
+    gpu_indices: list[int] = []
 
 
 class StopReason(StrEnum):

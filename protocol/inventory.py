@@ -8,6 +8,7 @@ from typing import Annotated
 
 import msgspec
 
+from protocol.clusters import ClusterReport
 from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import MAX_INSTANCES, MAX_PROFILES, MIGInstance, MIGProfile
 
@@ -100,6 +101,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     boot. `can_probe`: the agent runs `protocol.attempts.ProbeOrder`. `partition_modes`: how it can
     share GPUs, apart from whole ones; none for an agent that knows no slices. `network`: what it
     offers to gangs; `can_stage`: it fetches datasets; `can_keep_results`: it uploads results.
+    `cluster`: the one that the agent stands for as a connector.
     """
 
     hostname: Text
@@ -126,3 +128,4 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     network: NetworkAbilities = NetworkAbilities()
     can_stage: bool = False
     can_keep_results: bool = False
+    cluster: ClusterReport | None = None

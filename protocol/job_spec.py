@@ -113,7 +113,13 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The container of a job."""
 
     name: Annotated[str, About("For lists; several jobs may have the same.")]
-    image: Annotated[str, About("Container image, such as `python:3.13`.")]
+    image: Annotated[
+        str,
+        About(
+            "Container image, such as `python:3.13`; empty for the environment of a cluster's "
+            "nodes."
+        ),
+    ] = ""
     command: Annotated[list[str], About("Words of the command; empty for the image's own.")] = []
     env: Annotated[
         dict[str, str], About("Environment variables, which all users of the tenant can read.")
@@ -152,6 +158,16 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     health_check: Annotated[HealthCheck | None, About("Of a service.")] = None
+    cluster_options: Annotated[
+        dict[str, str],
+        About(
+            "For the scheduler of a cluster, such as `slurm.partition`: the job runs on a cluster "
+            "of that kind only.",
+            "Cluster options",
+            maximum=MAX_ENTRIES,
+            is_listed=True,
+        ),
+    ] = {}
 
 
 class JobSpec(ContainerSpec, frozen=True, kw_only=True):

@@ -1,9 +1,9 @@
 """Samples that the portal itself writes, so that rules can watch what only the portal knows.
 
-`appliance_status` is of each appliance in service, by the portal's clock, and `service_status` of
-each service that runs on one; `job_queue`, `rule_evaluation` and `outgoing_messages` are of each
-tenant, without an appliance. During a mass outage the portal suspects itself, so that it writes
-nothing about appliances.
+`appliance_status` is of each appliance in service that is no node of a cluster, by the portal's
+clock, and `service_status` of each service that runs on one; `job_queue`, `rule_evaluation` and
+`outgoing_messages` are of each tenant, without an appliance. During a mass outage the portal
+suspects itself, so that it writes nothing about appliances.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from jobqueue.states import AttemptState, JobState
 from protocol.attempts import Health
 from protocol.job_spec import JobKind
 from tenants.fleet.liveness import current_outage
-from tenants.fleet.states import in_service
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.lifecycle.message_budgets import ALERTS, MESSAGES, MessageBudgets, sent_messages
 from tenants.models import Appliance, ApplianceState
 from timeseries.points import Batch, Point
@@ -81,7 +81,7 @@ def _appliances(session: Session) -> Iterable[tuple[str, str, dict[str, float]]]
         Appliance.state,
         Appliance.clock_skew_seconds,
         Appliance.quarantined_at,
-    ).where(in_service(), Appliance.state != ApplianceState.ENROLLED)
+    ).where(in_service(), has_no_connector(), Appliance.state != ApplianceState.ENROLLED)
     for tenant_id, appliance_id, state, skew_seconds, began_at in session.execute(statement):
         fields = {
             "reachable": float(_REACHABLE.get(state, 0)),

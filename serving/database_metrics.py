@@ -23,6 +23,7 @@ from core.db import SessionFactory, transaction
 from core.errors import DatabaseUnavailableError
 from jobqueue.models import Job
 from jobqueue.states import JobState
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import AccessPoint, Appliance, ApplianceState, BackupState, Tenant, TenantState
 
 # Scrapes of several Prometheus servers read the tables once.
@@ -30,7 +31,7 @@ CACHE_SECONDS = 5.0
 Figures = list[tuple[str, str, str, Mapping[str, float]]]
 """Name, description and label of metrics, "" for none, with their values by the label's."""
 
-_IN_SERVICE = Appliance.retired_at.is_(None) & Appliance.revoked_at.is_(None)
+_IN_SERVICE = in_service() & has_no_connector()
 _ACTIVE = tuple(state for state in JobState if not state.is_final)
 
 

@@ -28,6 +28,7 @@ from tenants.fleet.appliance_changes import (
     label_errors,
     length_errors,
 )
+from tenants.fleet.appliances import managed_appliance
 from tenants.fleet.events import EventKind, add_event
 from tenants.models import (
     Appliance,
@@ -93,10 +94,9 @@ def create_token_for_appliance(
     """Create a token with which a known appliance enrolls again, with a new identity.
 
     Raises:
-        ConflictError: the appliance was revoked.
+        ConflictError: the appliance was revoked, or is a node of a cluster.
     """
-    scope.require(Permission.MANAGE_APPLIANCES)
-    appliance = scope.get(session, Appliance, appliance_id, kind="appliance")
+    appliance = managed_appliance(session, scope, appliance_id)
     if appliance.revoked_at is not None:
         raise ConflictError(
             f"The appliance {appliance.name!r} was revoked. Enroll its host as a new appliance."

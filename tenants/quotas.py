@@ -16,7 +16,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError
-from tenants.fleet.states import in_service
+from tenants.fleet.states import counted_gpus, in_service
 from tenants.models import Appliance, TenantQuota
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -182,7 +182,7 @@ def count_appliances(session: Session, tenant_id: str) -> int:
 
 def count_gpus(session: Session, tenant_id: str) -> int:
     """Return the number of GPUs of a tenant's appliances in service."""
-    summed = select(func.sum(Appliance.gpu_count))
+    summed = select(func.sum(counted_gpus()))
     return int(session.scalar(summed.where(Appliance.tenant_id == tenant_id, in_service())) or 0)
 
 

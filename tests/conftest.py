@@ -98,9 +98,11 @@ SERVER_OF = {
     "tests/integration/test_migrations.py": "mariadb",
     "tests/integration/test_nvml": "fake NVML",
     "tests/integration/test_private_registry.py": "dockerd",
+    "tests/integration/test_ray": "ray",
     "tests/integration/test_restored_portal.py": "dockerd",
     "tests/integration/test_results.py": "dockerd",
     "tests/integration/test_retired_agent.py": "portal",
+    "tests/integration/test_slurm": "slurm",
     "tests/integration/test_upgrade_from_release.py": "mariadb",
 }
 

@@ -166,6 +166,15 @@ DECLARED: Mapping[str, Declared] = {
         "attempt job",
         "cpu_percent memory_bytes",
     ),
+    "cluster": _declared(
+        "",
+        "cpus cpus_allocated gpus gpus_allocated memory_allocated_bytes memory_bytes nodes "
+        "nodes_drained nodes_up waiting_jobs",
+    ),
+    "cluster_node": _declared(
+        "node",
+        "cpus cpus_allocated gpus gpus_allocated memory_allocated_bytes memory_bytes up",
+    ),
     "job_metric": _declared(
         "attempt job name",
         "step value",

@@ -41,6 +41,7 @@ PAGE_SIZE = 100
 LOG_PAGE_SIZE = 500
 FOLLOW_SECONDS = 2.0
 MAX_SEEN = 5000
+MAX_NAME_LENGTH = 100
 _MIN_ID_LENGTH = 4
 # The fields that a copy of a job takes from it, where they are set.
 _COPIED = {
@@ -87,12 +88,17 @@ class Client:
         """Close the connection."""
         self._connection.close()
 
-    def submit(self, image: str, **fields: Unpack[JobFields]) -> Job:
-        """Submit a job; without a name it gets that of its image."""
-        name = fields.get("name") or image.rsplit("/", 1)[-1].partition("@")[0].partition(":")[0]
+    def submit(self, image: str = "", **fields: Unpack[JobFields]) -> Job:
+        """Submit a job; without a name it gets that of its image, or else of its program.
+
+        Without an image it runs in the environment of a cluster's nodes.
+        """
+        program = "".join(fields.get("command", ())[:1])
+        name = fields.get("name") or _last(image).partition("@")[0].partition(":")[0]
+        name = name or _last(program)[:MAX_NAME_LENGTH] or "job"
         return _job(self.post("/jobs", {**fields, "image": image, "name": name}))
 
-    def dry_run(self, image: str, **fields: Unpack[JobFields]) -> dict[str, Any]:
+    def dry_run(self, image: str = "", **fields: Unpack[JobFields]) -> dict[str, Any]:
         """Return where a job would go and when, and why not elsewhere, without submitting it."""
         body = {**fields, "image": image, "name": fields.get("name") or "dry-run"}
         placement: dict[str, Any] = self.post("/jobs/dry-run", body)
@@ -218,7 +224,7 @@ class Client:
             if (value := getattr(job, name)) != default
         }
         body |= {
-            "image": image or job.image,
+            "image": job.image if image is None else image,
             "appliance_id": job.requested_appliance_id,
             "secrets_from": job.id if job.secret_names else None,
             **changes,
@@ -531,6 +537,10 @@ class Client:
             yield response
             following = response.links.get("next", {}).get("url", "")
             url, query = urljoin(self._base, following) if following else "", []
+
+
+def _last(path: str) -> str:
+    return path.rsplit("/", 1)[-1]
 
 
 def _job(data: object) -> Job:

@@ -19,6 +19,7 @@ class JobFields(TypedDict, total=False):
     time_limit_seconds: int
     stop_grace_seconds: int
     health_check: Mapping[str, object] | None
+    cluster_options: Mapping[str, str]
     gpus: int
     gpu_slice: str
     gpu_memory_bytes: int

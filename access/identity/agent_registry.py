@@ -23,6 +23,7 @@ from core.changes import Topic
 from core.clock import Clock
 from core.errors import DatabaseUnavailableError
 from tenants.fleet.agents import registry_revision
+from tenants.fleet.states import has_no_connector
 from tenants.models import (
     AccessPoint,
     Appliance,
@@ -246,6 +247,7 @@ def _admitted() -> Select[str, str, str, str]:
             Appliance.revoked_at.is_(None),
             Appliance.retired_at.is_(None),
             Appliance.fenced_at.is_(None),
+            has_no_connector(),
             Tenant.state == TenantState.ACTIVE,
         )
     )

@@ -25,6 +25,7 @@ from collector.data_dir import IDENTITY_NAME, Identity, load_identity
 from collector.errors import CertificateError, EnrollmentError
 from core.clock import Clock
 from core.quantities import format_size
+from jobqueue.executors.abilities import CLUSTERS
 
 OTHERS_BITS = 0o077
 CERTIFICATE = "client certificate"
@@ -46,7 +47,7 @@ def check_appliance(config: AgentConfig, *, clock: Clock) -> Iterator[CheckResul
     if config.influxdb is None:
         identity, result = _check_identity_file(config.data_dir)
         yield result
-    if config.executor == "marathon":
+    if config.executor == "marathon" or config.executor in CLUSTERS:
         # Imported only if it is used, to save memory.
         from collector.checks.schedulers import check_schedulers  # noqa: PLC0415
 

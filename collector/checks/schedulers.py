@@ -1,4 +1,4 @@
-"""Checks of the servers that `executor = "marathon"` uses: reachable, their versions, GPUs."""
+"""Checks of the servers and clusters that run jobs: reachable, their versions, GPUs."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -10,15 +10,34 @@ from jobqueue.executors.mesos.agent import MesosAgent
 from jobqueue.executors.mesos.chronos import PREFIXES, find_prefix
 from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_of
 from jobqueue.executors.mesos.marathon_client import Marathon
-from jobqueue.executors.mesos.scheduler_api import NotFoundError, SchedulerAPI
-from jobqueue.executors.settings import MesosSettings, ServerSettings
+from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
+from jobqueue.executors.settings import (
+    KubernetesSettings,
+    MesosSettings,
+    RaySettings,
+    ServerSettings,
+    SlurmSettings,
+)
+from protocol.clusters import NodeState
 
 OLDEST, NEWEST = (1, 4), (1, 11)
 ADVICE = "Check the url, the credentials and the network."
 
 
 def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
-    """Yield the results for each configured server."""
+    """Yield the results for each configured server, or for the cluster of a connector."""
+    if config.executor == "slurm":
+        yield _check_slurm(config)
+        return
+    if config.executor == "kubernetes":
+        # Imported only if it is used: not every agent has its packages.
+        from collector.checks.kubernetes import check_kubernetes  # noqa: PLC0415
+
+        yield from check_kubernetes(config.kubernetes or KubernetesSettings())
+        return
+    if config.ray is not None:
+        yield _check_ray(config.ray)
+        return
     if config.marathon is not None:
         yield _checked("Marathon", config.marathon, _check_marathon)
     if config.metronome is not None:
@@ -31,6 +50,26 @@ def check_schedulers(config: AgentConfig) -> Iterator[CheckResult]:
         yield CheckResult(Verdict.WARNING, "Mesos agent", message, "Set [mesos] url.")
     else:
         yield _checked("Mesos agent", mesos, lambda _: _check_mesos(mesos))
+
+
+def _check_ray(settings: RaySettings) -> CheckResult:
+    # Imported only if it is used, to save memory.
+    from jobqueue.executors.ray.client import RayAPI  # noqa: PLC0415
+
+    api = RayAPI(settings)
+    try:
+        api.session_name()
+        nodes = [node for node in api.state("nodes") if node["state"] == "ALIVE"]
+        api.jobs()
+    except ExecutorError as error:
+        advice = "Check [ray] url, token_file and the network; the head must run its dashboard."
+        return CheckResult(Verdict.FAIL, "Ray", str(error), advice)
+    finally:
+        api.close()
+    message = f"{settings.url} answers, version {api.version_text}, {len(nodes)} nodes"
+    if not nodes:
+        return CheckResult(Verdict.WARNING, "Ray", message, "Start nodes, or no job starts.")
+    return CheckResult(Verdict.OK, "Ray", message)
 
 
 def _checked(
@@ -86,6 +125,38 @@ def _check_chronos(settings: ServerSettings) -> CheckResult:
     generation = "3.x" if prefix == PREFIXES[0] else "2.x"
     message = f"{settings.url} answers, generation {generation} (GPUs are not counted)"
     return CheckResult(Verdict.OK, "Chronos", message)
+
+
+def _check_slurm(config: AgentConfig) -> CheckResult:
+    """Check that Slurm answers and that the folder for scripts can be written."""
+    # Imported only if it is used, to save memory.
+    from jobqueue.executors.recorded import ExecutorSite  # noqa: PLC0415
+    from jobqueue.executors.slurm.executor import SlurmExecutor  # noqa: PLC0415
+
+    settings = config.slurm or SlurmSettings()
+    site = ExecutorSite(owner="check", state_dir=config.data_dir / "attempts")
+    executor = SlurmExecutor(settings, site)
+    try:
+        report = executor.read_cluster()
+    except ExecutorError as error:
+        where = "url, token_file" if settings.api == "rest" else "bin_dir"
+        advice = f"Check {where} and work_dir in [slurm], munge, and slurmctld: scontrol ping"
+        return CheckResult(Verdict.FAIL, "Slurm", str(error), advice)
+    finally:
+        executor.close()
+    nodes = [node for node in report.nodes if node.state is NodeState.UP]
+    gpus = sum(node.gpus for node in nodes)
+    message = (
+        f"{report.name or 'the cluster'} answers, version {report.version}, "
+        f"{len(nodes)} of {len(report.nodes)} nodes up with {gpus} GPUs"
+    )
+    if settings.work_dir is None:
+        advice = "Set work_dir in [slurm] to a folder that all nodes share."
+        message += "; scripts and output are in data_dir, which nodes can't read"
+        return CheckResult(Verdict.WARNING, "Slurm", message, advice)
+    if not nodes:
+        return CheckResult(Verdict.WARNING, "Slurm", message, "See why: sinfo --list-reasons")
+    return CheckResult(Verdict.OK, "Slurm", message)
 
 
 def _check_mesos(settings: MesosSettings) -> CheckResult:

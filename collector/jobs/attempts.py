@@ -15,6 +15,7 @@ import msgspec
 from collector.data_dir import load_json, save_json
 from collector.datasets.credentials import without_credentials
 from collector.gpu_slices.base import GPUSlices, SliceError
+from collector.jobs.cluster_samples import ClusterSamples
 from collector.jobs.log_shipping import LogShipper
 from collector.jobs.preparations import Preparation, PreparationError, Preparations, failed
 from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
@@ -108,6 +109,7 @@ class AttemptRunner:
             # The agent that stored the state knew no allocations.
             self._state.allocations = allocations_of(desired, {}, listed=())
         self._shipper = LogShipper(executor, self._on_output)
+        self._cluster_samples = ClusterSamples(executor)
         self._printed = PrintedMetrics(add_points)
         self._observed: dict[str, AttemptObservation] = {}
         self._probing: Thread | None = None
@@ -311,8 +313,11 @@ class AttemptRunner:
         return await self._executor.execute(attempt_id, session)
 
     def usage_points(self, now: datetime) -> list[Point]:
-        """Return a point for each running attempt, and one for its simulated container."""
-        points = []
+        """Return a point for each running attempt, and one for its simulated container.
+
+        A connector has points of its cluster, too.
+        """
+        points = self._cluster_samples.points(now)
         for spec in self._desired_attempts():
             try:
                 usage = self._executor.usage(spec.attempt_id)

@@ -9,9 +9,11 @@ import msgspec
 
 from collector.config import AgentConfig
 from core.clock import Clock
+from jobqueue.executors.abilities import CLUSTERS
 from jobqueue.executors.base import Executor
+from jobqueue.executors.recorded import ExecutorSite
 from jobqueue.executors.registry_token import CurrentRegistryToken
-from jobqueue.executors.settings import MesosSettings
+from jobqueue.executors.settings import KubernetesSettings, MesosSettings, SlurmSettings
 from jobqueue.executors.simulated.executor import SimulatedExecutor
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import Workload
@@ -41,7 +43,32 @@ def build_executor(
         return simulated_executor(simulation, clock=clock, data_dir=config.data_dir)
     if config.executor == "marathon":
         return _marathon_executor(config, owner=owner, registry_token=registry_token, clock=clock)
+    if config.executor in CLUSTERS:
+        return _cluster_executor(config, owner=owner, clock=clock)
     return _docker_executor(config, registry_token, owner=owner, clock=clock)
+
+
+def _cluster_executor(config: AgentConfig, *, owner: str, clock: Clock) -> Executor:
+    """Return the executor of a connector; each needs packages of its own."""
+    site = ExecutorSite(
+        owner=owner,
+        state_dir=config.data_dir / "attempts",
+        stop_grace_seconds=config.stop_grace_seconds,
+        clock=clock,
+    )
+    match config.executor:
+        case "slurm":
+            from jobqueue.executors.slurm.executor import SlurmExecutor  # noqa: PLC0415
+
+            return SlurmExecutor(config.slurm or SlurmSettings(), site)
+        case "ray" if config.ray is not None:
+            from jobqueue.executors.ray.executor import RayExecutor  # noqa: PLC0415
+
+            return RayExecutor(config.ray, site)
+        case _:
+            from jobqueue.executors.kubernetes.executor import KubernetesExecutor  # noqa: PLC0415
+
+            return KubernetesExecutor(config.kubernetes or KubernetesSettings(), site)
 
 
 def _marathon_executor(

@@ -7,7 +7,8 @@ from sqlalchemy.orm import Session
 
 from dash_app.charts import Chart, Line
 from dash_app.queries.annotations import Thresholds, chart_events, thresholds_of, xid_events
-from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of, site_of
+from dash_app.queries.clusters import cluster_charts
+from dash_app.queries.gpu_rows import ClusterFigures, GPURow, gpu_rows, report_of, site_of
 from dash_app.queries.telemetry import (
     Extremes,
     Result,
@@ -20,8 +21,10 @@ from dash_app.queries.telemetry import (
 )
 from dash_app.timerange import Span
 from jobqueue.partitions.allocations import read_gpu_allocations
+from protocol.clusters import ClusterNode
 from protocol.health import ApplianceHealth
 from tenants.fleet.appliances import get_appliance
+from tenants.fleet.clusters import read_node
 from tenants.models import Appliance
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Series, Store
@@ -62,7 +65,10 @@ _SPIKY = frozenset({"load", "diskio", "network"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceDetail:
-    """The data of one refresh; `charts` by panel."""
+    """The data of one refresh; `charts` by panel.
+
+    `cluster` is that of a connector, `node` what one reported of a node.
+    """
 
     appliance: Appliance
     cpu: Values
@@ -73,6 +79,8 @@ class ApplianceDetail:
     health: ApplianceHealth | None
     charts: Mapping[str, Chart]
     problem: str
+    node: ClusterNode | None = None
+    cluster: ClusterFigures | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +137,8 @@ def appliance_detail(
     The charts of GPUs have a line for each GPU, or one for all with a band between their extremes.
     """
     appliance = get_appliance(session, scope, appliance_id)
+    if appliance.connector_id is not None:
+        return _node_detail(session, store, scope, appliance, span=span)
     telemetry = Telemetry(store, scope, span, filters={APPLIANCE_TAG: (appliance.id,)})
     gpus = telemetry.latest("gpu", _GPU_NOW, group_by=("gpu", "uuid", "model"))
     thresholds = thresholds_of(session, scope, appliance)
@@ -145,8 +155,29 @@ def appliance_detail(
         gpus=gpu_rows(report, gpus, allocations, site_of(appliance)),
         health=report.health,
         charts=_host_charts(telemetry, thresholds)
-        | _gpu_charts(telemetry, thresholds, has_bands=has_bands),
+        | _gpu_charts(telemetry, thresholds, has_bands=has_bands)
+        | cluster_charts(store, scope, span, appliance, thresholds),
         problem=telemetry.problem,
+        cluster=report.cluster,
+    )
+
+
+def _node_detail(
+    session: Session, store: Store, scope: Scope, appliance: Appliance, *, span: Span
+) -> ApplianceDetail:
+    """Return a node of a cluster, of which its connector has samples."""
+    charts = cluster_charts(store, scope, span, appliance, thresholds_of(session, scope, appliance))
+    return ApplianceDetail(
+        appliance=appliance,
+        cpu={},
+        memory={},
+        load={},
+        disks=(),
+        gpus=(),
+        health=None,
+        charts=charts,
+        problem=next((chart.problem for chart in charts.values()), ""),
+        node=read_node(appliance),
     )
 
 

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from alerting.rules.service import alert_counts
 from alerting.states import Severity
-from dash_app.queries.gpu_rows import REPORTS, GPURow, Report, gpu_rows, numbers
+from dash_app.queries.gpu_rows import REPORTS, ClusterFigures, GPURow, Report, gpu_rows, numbers
 from dash_app.queries.telemetry import Telemetry, fullest_disk, mean, number, single
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
@@ -19,7 +19,7 @@ from jobqueue.partitions.occupancy import SegmentKind
 from jobqueue.queue.service import job_counts
 from jobqueue.states import ALLOCATED_STATES, JobState
 from protocol.health import HealthState
-from tenants.fleet.states import EffectiveStatus, effective_status_of, in_service
+from tenants.fleet.states import EffectiveStatus, effective_status_of, has_no_connector, in_service
 from tenants.models import Appliance, ApplianceState, Tenant
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Latest, Store
@@ -64,7 +64,10 @@ _COLUMNS = (
 
 @dataclass(slots=True, kw_only=True)
 class ApplianceCard:
-    """One appliance; `disk_mount` is its fullest file system."""
+    """One appliance; `disk_mount` is its fullest file system.
+
+    That of a connector stands for its cluster, whose nodes have no cards.
+    """
 
     appliance_id: str
     name: str
@@ -83,6 +86,7 @@ class ApplianceCard:
     disk_mount: str = ""
     gpus: tuple[GPURow, ...] = ()
     running_jobs: int = 0
+    cluster: ClusterFigures | None = None
 
     @property
     def gpu_percent(self) -> float | None:
@@ -125,7 +129,7 @@ class Fleet:
 def fleet(session: Session, store: Store, scope: Scope, *, span: Span) -> Fleet:
     """Return the fleet of a scope, with one query per measurement."""
     statement: Any = select(*_COLUMNS).join(Tenant, Appliance.tenant_id == Tenant.id)
-    statement = scope.select(statement.where(in_service()), Appliance)
+    statement = scope.select(statement.where(in_service(), has_no_connector()), Appliance)
     appliances = session.execute(statement.order_by(Appliance.name)).all()
     reports = REPORTS.read(session, {appliance.id: appliance.report_id for appliance in appliances})
     telemetry = Telemetry(store, scope, span)
@@ -181,6 +185,7 @@ def _card(
         disk_mount=mount,
         gpus=gpu_rows(report, latest.get(("gpu", ident), ()), allocations, site),
         running_jobs=running_jobs,
+        cluster=report.cluster,
     )
 
 
@@ -189,6 +194,9 @@ def fleet_totals(
 ) -> FleetTotals:
     """Return the totals of the whole fleet, or of the appliances that match a filter."""
     gpus = [gpu for card in cards for gpu in card.gpus]
+    clusters = [card.cluster for card in cards if card.cluster is not None]
+    # A cluster may run jobs on the host of its connector: its GPUs are among those of the nodes.
+    own = [gpu for card in cards if card.cluster is None for gpu in card.gpus]
     states = Counter(card.state for card in cards)
     healths = Counter(card.health for card in cards)
     jobs = {} if is_filtered else job_counts(session, scope)
@@ -200,8 +208,9 @@ def fleet_totals(
         degraded=healths[HealthState.DEGRADED],
         failed=healths[HealthState.FAILED],
         failed_gpus=sum(gpu.state is HealthState.FAILED for gpu in gpus),
-        gpus=len(gpus),
-        allocated_gpus=round(sum(gpu.allocated for gpu in gpus), 2),
+        gpus=len(own) + sum(cluster.gpus for cluster in clusters),
+        allocated_gpus=round(sum(gpu.allocated for gpu in own), 2)
+        + sum(cluster.allocated_gpus for cluster in clusters),
         slices=sum(len(gpu.sharing) for gpu in gpus),
         free_slots=sum(
             gpu.occupancy.slots_with(SegmentKind.FREE, SegmentKind.IDLE)

@@ -10,10 +10,12 @@ from dash_app.queries.telemetry import Values, by_index, number
 from jobqueue.models import Job
 from jobqueue.partitions.allocations import GPUAllocations, GPUSite
 from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from protocol.clusters import ClusterReport, NodeState
 from protocol.gpu_slices import PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthState
 from protocol.inventory import GPUInfo, Inventory
 from tenants.fleet.appliances import read_health, read_inventory
+from tenants.fleet.clusters import TITLES
 from tenants.fleet.reports import ReportCache
 from tenants.models import Appliance
 from timeseries.store import Latest
@@ -80,6 +82,22 @@ def numbers(gpus: Iterable[GPURow], name: str) -> list[float]:
     return [float(value) for value in values if value is not None and not isinstance(value, str)]
 
 
+class ClusterFigures(NamedTuple):
+    """What a connector reported of its cluster; `allocated_gpus` are those of all its users.
+
+    `models` are all GPUs by model, those that are allocated, and those of nodes that are down.
+    """
+
+    title: str
+    nodes: int
+    nodes_up: int
+    gpus: int
+    allocated_gpus: int
+    waiting_jobs: int
+    problem: str
+    models: Mapping[str, tuple[int, int, int]]
+
+
 class Report(NamedTuple):
     """The part of an appliance's report that dashboards need; GPUs are (UUID, model) by index.
 
@@ -91,6 +109,7 @@ class Report(NamedTuple):
     gpus: Mapping[str, tuple[str, str]]
     mig_gpus: Mapping[str, GPUInfo]
     modes: Sequence[str]
+    cluster: ClusterFigures | None = None
 
 
 def report_of(appliance: Appliance) -> Report:
@@ -152,6 +171,31 @@ def _report(inventory: Inventory, health: ApplianceHealth | None) -> Report:
         gpus={index: gpus[index] for index in sorted(gpus, key=by_index)},
         mig_gpus={gpu.uuid: gpu for gpu in inventory.gpus if gpu.is_mig_enabled},
         modes=inventory.partition_modes,
+        cluster=_figures(inventory.cluster),
+    )
+
+
+def _figures(report: ClusterReport | None) -> ClusterFigures | None:
+    if report is None:
+        return None
+    models: dict[str, tuple[int, int, int]] = {}
+    for node in report.nodes:
+        total, allocated, down = models.get(node.gpu_model, (0, 0, 0))
+        is_down = node.state is NodeState.DOWN
+        models[node.gpu_model] = (
+            total + node.gpus,
+            allocated + (0 if is_down else min(node.allocated_gpus, node.gpus)),
+            down + (node.gpus if is_down else 0),
+        )
+    return ClusterFigures(
+        models={name: counts for name, counts in models.items() if counts[0]},
+        title=TITLES[report.kind],
+        nodes=len(report.nodes),
+        nodes_up=sum(node.state is NodeState.UP for node in report.nodes),
+        gpus=sum(node.gpus for node in report.nodes),
+        allocated_gpus=sum(node.allocated_gpus for node in report.nodes),
+        waiting_jobs=report.waiting_jobs,
+        problem=report.problem,
     )
 
 

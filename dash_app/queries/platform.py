@@ -20,7 +20,13 @@ from jobqueue.usage.ledger import floor_hour
 from jobqueue.usage.live import live_use
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import UsageBy, usage_groups
-from tenants.fleet.states import EffectiveStatus, has_effective_status, in_service
+from tenants.fleet.states import (
+    EffectiveStatus,
+    counted_gpus,
+    has_effective_status,
+    has_no_connector,
+    in_service,
+)
 from tenants.lifecycle.usage import count_points, latest_usage, sample_counts
 from tenants.models import Appliance, Membership, Tenant, TenantState
 from tenants.permissions import Permission
@@ -162,7 +168,7 @@ def ratio_of(used: float, limit: float) -> float:
 def _tenants(session: Session, scope: Scope, *, now: datetime) -> list[TenantFigures]:
     fleet = _counted(
         session,
-        select(Appliance.tenant_id, func.count(), func.sum(Appliance.gpu_count))
+        select(Appliance.tenant_id, func.count(), func.sum(counted_gpus()))
         .where(in_service())
         .group_by(Appliance.tenant_id),
     )
@@ -241,14 +247,14 @@ def _by_status(session: Session) -> dict[EffectiveStatus, int]:
     columns = [
         func.sum(case((has_effective_status(status), 1), else_=0)) for status in EffectiveStatus
     ]
-    counts = session.execute(select(*columns).select_from(Appliance)).one()
+    counts = session.execute(select(*columns).where(has_no_connector())).one()
     return {status: int(count or 0) for status, count in zip(EffectiveStatus, counts, strict=True)}
 
 
 def _by_class(session: Session) -> dict[str, int]:
     statement = (
         select(Appliance.appliance_class, func.count())
-        .where(in_service())
+        .where(in_service(), has_no_connector())
         .group_by(Appliance.appliance_class)
         .order_by(func.count().desc(), Appliance.appliance_class)
     )

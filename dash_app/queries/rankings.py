@@ -3,7 +3,7 @@
 A GPU is *idle* if it is allocated, but its mean utilization over the time range is below 5 %.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from heapq import nlargest
@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 from core.clock import from_ns
 from dash_app.context import SharedCache
 from dash_app.queries.fleet import ApplianceCard
-from dash_app.queries.gpu_rows import BUSY_PERCENT, GPURow
+from dash_app.queries.gpu_rows import BUSY_PERCENT, ClusterFigures, GPURow
 from dash_app.queries.telemetry import Telemetry
 from jobqueue.partitions.occupancy import SegmentKind
 from jobqueue.usage.live import live_use
@@ -34,6 +34,7 @@ GPUAt = tuple[ApplianceCard, GPURow]
 class ModelCapacity:
     """GPUs of one model: allocated ones are busy or idle, the others free or out of service.
 
+    Those of clusters that are allocated are `unmeasured`.
     `shared` are in neither: jobs have slices of them, of which `free_slots` are free.
     """
 
@@ -43,6 +44,7 @@ class ModelCapacity:
     idle: int = 0
     free: int = 0
     failed: int = 0
+    unmeasured: int = 0
     shared: int = 0
     slots: int = 0
     free_slots: int = 0
@@ -50,7 +52,7 @@ class ModelCapacity:
     @property
     def allocated(self) -> int:
         """Return the number of GPUs that are allocated to jobs as a whole."""
-        return self.busy + self.idle
+        return self.busy + self.idle + self.unmeasured
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,18 +114,25 @@ def rankings(
             (card for card in cards if card.disk_percent is not None),
             key=lambda card: -(card.disk_percent or 0.0),
         )[:TOP],
-        capacity=capacity_by_model(gpus, use),
+        capacity=capacity_by_model(
+            [gpu_at for gpu_at in gpus if gpu_at[0].cluster is None],
+            use,
+            [card.cluster for card in cards if card.cluster is not None],
+        ),
         jobs=usage[UsageBy.JOB],
         users=usage[UsageBy.USER],
     )
 
 
-def capacity_by_model(gpus: Sequence[GPUAt], use: Mapping[Any, float]) -> list[ModelCapacity]:
+def capacity_by_model(
+    gpus: Sequence[GPUAt], use: Mapping[Any, float], clusters: Iterable[ClusterFigures] = ()
+) -> list[ModelCapacity]:
     """Return the capacity by model, most GPUs first.
 
     Args:
         gpus: each with its appliance.
         use: mean utilization in percent, by appliance id and index.
+        clusters: whose GPUs count through their nodes.
     """
     models: dict[str, ModelCapacity] = {}
     for gpu_at in gpus:
@@ -143,6 +152,13 @@ def capacity_by_model(gpus: Sequence[GPUAt], use: Mapping[Any, float]) -> list[M
             model.failed += 1
         else:
             model.free += 1
+    for figures in clusters:
+        for name, (total, allocated, down) in figures.models.items():
+            model = models.setdefault(name, ModelCapacity(model=name or "unknown model"))
+            model.total += total
+            model.unmeasured += allocated
+            model.failed += down
+            model.free += total - allocated - down
     return sorted(models.values(), key=lambda model: (-model.total, model.model))
 
 

@@ -17,6 +17,7 @@ from dash_app.routes import job_path
 from dash_app.timerange import Span
 from jobqueue.partitions.measures import slice_of
 from jobqueue.queue.service import attempts_between
+from protocol.clusters import are_requested
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from tenants.models import Appliance
 from tenants.scope import Scope
@@ -25,6 +26,7 @@ from timeseries.store import APPLIANCE_TAG
 # Newest first; more would not be told apart.
 MAX_BARS = 500
 _MAX_TRANSITIONS = 2000
+OF_CLUSTER = "GPUs of the cluster"
 NO_GPU = "Jobs without GPUs"
 ALERTS = "Alerts"
 
@@ -80,6 +82,10 @@ def _jobs(
             rows = [f"{rows[0]} {lanes.name(rows[0], own, start_ns, end_ns)}"]
         if not attempt.gpu_uuids and len(gpus) != 1:
             rows = [NO_GPU]
+        if not rows and appliance.cluster_kind:
+            rows = [attempt.node.name if attempt.node else OF_CLUSTER]
+        elif not rows and are_requested(attempt.gpu_uuids):
+            rows = [OF_CLUSTER]
         for row in rows:
             yield Bar(
                 row=row,

@@ -11,6 +11,7 @@ from dash_app.context import Choice, View
 from dash_app.custom.panels import PLACES, Panel
 from dash_app.custom.variables import Variable, variables_of
 from dash_app.figures import natural_order
+from tenants.fleet.states import has_no_connector
 from tenants.models import Appliance
 from timeseries.store import APPLIANCE_TAG, Store
 
@@ -29,9 +30,9 @@ class Located:
 
 
 def located_appliances(view: View) -> dict[str, Located]:
-    """Return the appliances that the user sees, by id."""
+    """Return the appliances that the user sees and that have samples of their own, by id."""
     columns: Any = select(Appliance.id, Appliance.name, Appliance.site, Appliance.region)
-    rows = view.session.execute(view.scope.select(columns, Appliance))
+    rows = view.session.execute(view.scope.select(columns.where(has_no_connector()), Appliance))
     return {row[0]: Located(row[1], {"site": row[2], "region": row[3]}) for row in rows}
 
 

@@ -86,6 +86,8 @@ def _by_appliance(source: Source) -> dict[str, Availability]:
         changes.setdefault(ident, before).append((at, str(details.get("after", ""))))
     by_appliance: dict[str, Availability] = {}
     for appliance in source.appliances.values():
+        if appliance.connector_id is not None:
+            continue  # only its connector is heard from
         left_at = min(
             (at for at in (appliance.retired_at, appliance.revoked_at) if at), default=until
         )

@@ -14,7 +14,7 @@ from dash_app.reports.report import Cell, Column, Unit
 from dash_app.reports.source import DAY_SECONDS, HOUR_SECONDS, Source, Table, total
 from jobqueue.usage.ledger import recorded_until
 from jobqueue.usage.models import UsageEntry
-from tenants.fleet.states import in_service
+from tenants.fleet.states import counted_gpus, in_service
 from tenants.models import Appliance
 
 HOURS_PER_DAY = 24
@@ -164,11 +164,17 @@ def _daily_milliseconds(
 
 def _gpus(source: Source) -> Counter[str]:
     """Return how many GPUs each group has in service now."""
-    statement: Any = select(Appliance.id).where(in_service(), Appliance.gpu_count > 0)
+    statement: Any = select(Appliance.id, Appliance.connector_id, counted_gpus()).where(
+        in_service(), Appliance.gpu_count > 0
+    )
     counts: Counter[str] = Counter()
-    for ident in source.session.scalars(source.scope.select(statement, Appliance)):
-        if ident in source.appliances:
-            counts[source.group_of(ident)] += source.appliances[ident].gpu_count
+    for ident, connector_id, gpus in source.session.execute(
+        source.scope.select(statement, Appliance)
+    ):
+        # The jobs of a cluster are those of its connector.
+        owner_id = connector_id or ident
+        if owner_id in source.appliances:
+            counts[source.group_of(owner_id)] += gpus
     return counts
 
 

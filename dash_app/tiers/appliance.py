@@ -20,7 +20,8 @@ from dash_app.figures import time_figures, timeline_figure
 from dash_app.markup import area
 from dash_app.queries.annotations import finding_names, own_findings
 from dash_app.queries.appliance import ApplianceDetail, appliance_detail
-from dash_app.queries.gpu_rows import GPURow
+from dash_app.queries.clusters import OF_NODES, node_facts
+from dash_app.queries.gpu_rows import ClusterFigures, GPURow
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
 from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
@@ -28,6 +29,7 @@ from dash_app.slots import slot_bar
 from dash_app.tiers.hardware import names_on, process_table, topology
 from dash_app.timerange import Controls, Span
 from jobqueue.partitions.slot_texts import slots_text
+from protocol.clusters import ClusterNode
 from protocol.health import GPUHealth, HealthState
 from tenants.fleet.appliances import read_gpu_processes, read_inventory
 from tenants.fleet.states import EffectiveStatus, effective_status_of
@@ -48,6 +50,13 @@ HOST_PANELS = {
     "diskio": "Disk I/O",
     "network": "Network",
 }
+CLUSTER_PANELS = {
+    "cluster-gpus": "GPUs of jobs of all users",
+    "cluster-cpus": "CPUs of jobs of all users",
+    "cluster-memory": "Memory of jobs of all users",
+    "cluster-waiting": "Jobs that wait in the cluster's queue",
+    "cluster-nodes": "Nodes",
+}
 GPU_VIEWS = {"band": "Mean and range", "lines": "A line for each"}
 _GPU_HEADINGS = ("GPU", "Model", "Health", "Utilization", "Memory", "Temperature", "Power", "Job")
 
@@ -59,9 +68,15 @@ def layout(view: View) -> Page:
         [panel(f"appliance-{key}", title) for key, title in panels.items()]
         for panels in (GPU_PANELS, HOST_PANELS)
     )
+    is_node, is_connector = appliance.connector_id is not None, bool(appliance.cluster_kind)
+    # Refreshes fill all panels, so that those of other kinds of appliances are hidden.
+    cluster_panels = [
+        html.Div(panel(f"appliance-{key}", title), hidden=is_node and key not in OF_NODES)
+        for key, title in CLUSTER_PANELS.items()
+    ]
     chosen = view.controls.choice("gpus", GPU_VIEWS)
     body = [
-        appliance_tabs(appliance.id, view.controls),
+        appliance_tabs(appliance, view.controls),
         area("appliance-header", "vdd-header"),
         area("appliance-stats", "vdd-stats is-seven"),
         area("appliance-health", "vdd-box vdd-health"),
@@ -79,12 +94,24 @@ def layout(view: View) -> Page:
                     className="vdd-panels is-two",
                 ),
             ],
-            hidden=not appliance.gpu_count,
+            hidden=is_node or not appliance.gpu_count,
             id="appliance-gpu-section",
         ),
+        html.Section(
+            [
+                html.H2("Node" if is_node else "Cluster", className="vdd-group"),
+                html.Div(cluster_panels, className="vdd-panels"),
+            ],
+            hidden=not (is_node or is_connector),
+        ),
         html.Div(panel("appliance-timeline", "Jobs and alerts"), className="vdd-panels is-one"),
-        html.H2("Host", className="vdd-group"),
-        html.Div(host_panels, className="vdd-panels"),
+        html.Section(
+            [
+                html.H2("Host", className="vdd-group"),
+                html.Div(host_panels, className="vdd-panels"),
+            ],
+            hidden=is_node,
+        ),
     ]
     return Page(
         title=appliance.name, crumbs=(("Fleet", f"{PREFIX}{view.controls.search}"),), body=body
@@ -107,7 +134,8 @@ def refresh(view: View) -> dict[str, Any]:
         view.session,
         view.scope,
         current.appliance,
-        gpus={gpu.uuid: gpu.index for gpu in current.gpus},
+        gpus={gpu.uuid: gpu.index for gpu in current.gpus}
+        or {gpu.uuid: str(gpu.index) for gpu in read_inventory(current.appliance).gpus},
         span=view.span,
         search=search,
     )
@@ -140,7 +168,7 @@ DASHBOARD = Dashboard(
     layout=layout,
     refresh=refresh,
     areas=("header", "stats", "health", "gpu-table", "processes", "topology"),
-    panels=(*GPU_PANELS, "timeline", *HOST_PANELS),
+    panels=(*GPU_PANELS, "timeline", *HOST_PANELS, *CLUSTER_PANELS),
     properties=("gpu-section.hidden",),
     inputs={"gpus": "band"},
 )
@@ -151,16 +179,15 @@ def _box(title: str, ident: str) -> Any:  # noqa: ANN401 - a Dash component
     return html.Section([heading, area(ident, "vdd-area")], className="vdd-panel")
 
 
-def appliance_tabs(appliance_id: str, controls: Controls) -> Any:  # noqa: ANN401 - a Dash component
+def appliance_tabs(appliance: Appliance, controls: Controls) -> Any:  # noqa: ANN401 - a Dash component
     """Return the tabs of an appliance's pages."""
-    page = f"/appliances/{appliance_id}"
-    links = {
-        "Dashboard": f"{appliance_path(appliance_id)}{controls.search}",
-        "Details": page,
-        "Storage": f"{page}/storage",
-        "Events": f"{page}/events",
-        "Logs": controls.logs_path(appliance_id=appliance_id),
-    }
+    page = f"/appliances/{appliance.id}"
+    links = {"Dashboard": f"{appliance_path(appliance.id)}{controls.search}", "Details": page}
+    if not (appliance.connector_id or appliance.cluster_kind):
+        links["Storage"] = f"{page}/storage"
+    links["Events"] = f"{page}/events"
+    if not appliance.connector_id:
+        links["Logs"] = controls.logs_path(appliance_id=appliance.id)
     return components.tabs("Pages of this appliance", links, chosen="Dashboard")
 
 
@@ -186,14 +213,25 @@ def _header(detail: ApplianceDetail, view: View) -> list[Any]:
         badge("drained")
         if appliance.drained_at and status is not EffectiveStatus.DRAINED
         else None,
-        health_badge(health.state) if health else badge("health unknown"),
+        _kind(detail) or (health_badge(health.state) if health else badge("health unknown")),
         badge(health.appliance_class) if health and health.appliance_class else None,
         html.Span(_seen(appliance, view), className="vdd-muted"),
         html.Span(" · ".join(fact for fact in facts if fact), className="vdd-facts"),
     ]
 
 
+def _kind(detail: ApplianceDetail) -> Any:  # noqa: ANN401 - a Dash component
+    """Return what an appliance is of a cluster; None if it is of none."""
+    if detail.cluster is not None:
+        return badge(f"{detail.cluster.title} cluster")
+    if (connector := detail.appliance.connector) is not None:
+        link = dcc.Link(connector.name, href=appliance_path(connector.id))
+        return html.Span(["node of ", link], className="vdd-muted")
+    return None
+
+
 def _seen(appliance: Appliance, view: View) -> str:
+    appliance = appliance.connector or appliance
     if appliance.last_seen_at is None:
         return "never seen"
     if appliance.state in {ApplianceState.ONLINE, ApplianceState.REPORTING}:
@@ -203,7 +241,32 @@ def _seen(appliance: Appliance, view: View) -> str:
     return f"last seen {format_duration(seconds)} ago, {at}"
 
 
+def _node_stats(node: ClusterNode) -> list[Any]:
+    return [
+        stat(
+            title,
+            f"{format_value(field, used)} / {format_value(field, total)}"
+            if field == "memory_bytes"
+            else f"{used:g} / {total:g}",
+            percent=100 * used / total,
+        )
+        for title, field, used, total in node_facts(node)
+    ]
+
+
+def _cluster_stats(cluster: ClusterFigures) -> list[Any]:
+    up = 100 * cluster.nodes_up / cluster.nodes if cluster.nodes else 0
+    gpus = 100 * cluster.allocated_gpus / cluster.gpus if cluster.gpus else 0
+    return [
+        stat("Nodes up", f"{cluster.nodes_up} / {cluster.nodes}", percent=up),
+        stat("GPUs allocated", f"{cluster.allocated_gpus} / {cluster.gpus}", percent=gpus),
+        stat("Jobs that wait", str(cluster.waiting_jobs), note="of all users"),
+    ]
+
+
 def _stats(detail: ApplianceDetail) -> list[Any]:
+    if detail.appliance.connector_id is not None:
+        return _node_stats(detail.node) if detail.node else []
     cpu = number(detail.cpu, "usage_percent")
     memory = number(detail.memory, "used_percent")
     disk, mount = fullest_disk(detail.disks)
@@ -221,6 +284,8 @@ def _stats(detail: ApplianceDetail) -> list[Any]:
         ),
         stat("Disk", percent_text(disk), percent=disk or 0, warns=True, note=mount),
     ]
+    if detail.cluster is not None:
+        return _cluster_stats(detail.cluster) + tiles
     if detail.gpus:
         tiles += [
             stat(

@@ -22,7 +22,7 @@ from dash_app.components import (
 from dash_app.queries.annotations import finding_names
 from dash_app.queries.fleet import ApplianceCard
 from dash_app.queries.fleet_charts import Metric
-from dash_app.queries.gpu_rows import GPURow, numbers
+from dash_app.queries.gpu_rows import ClusterFigures, GPURow, numbers
 from dash_app.queries.telemetry import mean
 from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.timerange import Controls
@@ -136,11 +136,15 @@ def grids(
 
 
 def _group_heading(name: str, cards: Sequence[ApplianceCard]) -> Any:  # noqa: ANN401 - a component
-    gpus = [gpu for card in cards for gpu in card.gpus]
+    gpus = [gpu for card in cards if card.cluster is None for gpu in card.gpus]
+    clusters = [card.cluster for card in cards if card.cluster is not None]
     use = mean(numbers(gpus, "utilization_percent"))
+    count = len(gpus) + sum(cluster.gpus for cluster in clusters)
+    allocated = sum(gpu.allocated for gpu in gpus)
+    allocated += sum(cluster.allocated_gpus for cluster in clusters)
     facts = [
         f"{len(cards)} appliance{'s' if len(cards) != 1 else ''}",
-        f"{len(gpus)} GPUs, {sum(gpu.allocated for gpu in gpus):.3g} allocated" if gpus else "",
+        f"{count} GPUs, {allocated:z.{1 if allocated % 1 else 0}f} allocated" if count else "",
         f"{use:z.0f} % used" if use is not None else "",
     ]
     note = html.Span(" · ".join(filter(None, facts)), className="vdd-group-note")
@@ -171,7 +175,9 @@ def pager(number: int, pages: int, controls: Controls) -> list[Any]:
 def _search_text(card: ApplianceCard) -> str:
     jobs = " ".join(job.name for gpu in card.gpus for job in gpu.jobs)
     labels = " ".join(f"{key}={value}" for key, value in card.labels.items())
-    parts = (card.name, card.site, card.status, card.tenant_name, card.gpu_model, labels, jobs)
+    cluster = card.cluster.title if card.cluster else ""
+    place = (card.name, card.site, card.status, card.tenant_name, cluster)
+    parts = (*place, card.gpu_model, labels, jobs)
     return " ".join(parts).casefold()
 
 
@@ -202,14 +208,35 @@ def _card(card: ApplianceCard, tile: Tile) -> Any:  # noqa: ANN401 - a Dash comp
         meter("CPU", card.cpu_percent),
         meter("Memory", card.memory_percent),
         meter("Disk", card.disk_percent, title=disk),
-        meter("GPU", card.gpu_percent, warns=False),
-        tiles if card.gpus else plain(html.Div, "No GPU", className="vdd-muted vdd-no-gpu"),
+        _cluster_meter(card.cluster)
+        if card.cluster
+        else meter("GPU", card.gpu_percent, warns=False),
+        tiles
+        if card.gpus
+        else plain(html.Div, _without_gpus(card), className="vdd-muted vdd-no-gpu"),
     ]
     return plain(html.Article, parts, className=f"vdd-card is-{card.state}")
 
 
+def _cluster_meter(cluster: ClusterFigures) -> Any:  # noqa: ANN401 - a Dash component
+    percent = 100 * cluster.allocated_gpus / cluster.gpus if cluster.gpus else None
+    title = f"{cluster.allocated_gpus} of {cluster.gpus} GPUs of the cluster allocated"
+    return meter("GPUs", percent, warns=False, title=title)
+
+
+def _without_gpus(card: ApplianceCard) -> str:
+    if (cluster := card.cluster) is None:
+        return "No GPU"
+    gpus = f", {cluster.allocated_gpus} of {cluster.gpus} GPUs allocated" if cluster.gpus else ""
+    return f"{cluster.nodes_up} of {cluster.nodes} nodes up{gpus}, {cluster.waiting_jobs} waiting"
+
+
 def _badges(card: ApplianceCard) -> list[Any]:
     badges = [health] if (health := health_badge(card.health)) else []
+    if card.cluster is not None:
+        badges.append(
+            badge(card.cluster.title, tone="danger" if card.cluster.problem else "secondary")
+        )
     if card.status is EffectiveStatus.REPORTING:
         badges.append(badge(card.status.value))
     elif card.status not in {EffectiveStatus.ONLINE, EffectiveStatus.DRAINED}:

@@ -14,15 +14,18 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
+from core.db import chunked
 from jobqueue.executors.abilities import Need
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Attempt, Job
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
+from jobqueue.placement.clusters import ClusterView
 from jobqueue.placement.networks import Reach, missing_networks, reach_of
 from jobqueue.placement.slices import GPUKind
 from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
 from jobqueue.states import ALLOCATED_STATES
+from protocol.clusters import ClusterReport
 from protocol.gangs import NetworkAbilities
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
@@ -43,10 +46,15 @@ def tenant_views(
 ) -> list[ApplianceView]:
     """Return the tenant's appliances in service, or only those with some ids or names.
 
-    Fenced ones are left out: they get no updates. Without `now`, no trial is due on quarantined
-    ones.
+    Fenced ones are left out: they get no updates; so are the nodes of clusters: their connector
+    stands for them. Without `now`, no trial is due on quarantined ones.
     """
-    wanted = [Appliance.tenant_id == tenant_id, in_service(), Appliance.fenced_at.is_(None)]
+    wanted = [
+        Appliance.tenant_id == tenant_id,
+        in_service(),
+        Appliance.fenced_at.is_(None),
+        Appliance.connector_id.is_(None),
+    ]
     if only is not None:
         wanted.append(or_(Appliance.id.in_(only), Appliance.name.in_(only)))
     on_them = Attempt.appliance_id.in_(select(Appliance.id).where(*wanted))
@@ -93,6 +101,7 @@ def tenant_views(
                 nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
                 missing=report.missing,
                 reach=report.reach_encrypted if encrypts else report.reach,
+                cluster=report.cluster,
             )
         )
     return views
@@ -100,7 +109,11 @@ def tenant_views(
 
 def models_of(views: Iterable[ApplianceView]) -> set[str]:
     """Return the models of the GPUs of appliances."""
-    return {gpu.model for view in views for gpu in view.gpus}
+    models: set[str] = set()
+    for view in views:
+        models.update(gpu.model for gpu in view.gpus)
+        models.update(view.cluster.models if view.cluster else ())
+    return models
 
 
 def matching_models(words: Sequence[str], models: Iterable[str]) -> frozenset[str]:
@@ -130,6 +143,7 @@ class _Report(NamedTuple):
     missing: Mapping[Need, str]
     reach: Reach
     reach_encrypted: Reach
+    cluster: ClusterView | None = None
 
 
 # A number of a broken agent must not overflow the sums over a fleet.
@@ -159,6 +173,7 @@ class _Hardware(msgspec.Struct):
     can_stage: bool = False
     network: NetworkAbilities = NetworkAbilities()
     can_keep_results: bool = False
+    cluster: ClusterReport | None = None
 
 
 def _parse(inventory: str, health: str | None) -> _Report:
@@ -175,6 +190,8 @@ def _parse(inventory: str, health: str | None) -> _Report:
 
 
 def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
+    if inventory.cluster is not None:
+        return _of_cluster(inventory, ClusterView.of(inventory.cluster))
     has_failed = health is not None and health.state is HealthState.FAILED
     return _Report(
         executors=tuple(inventory.executors),
@@ -188,6 +205,24 @@ def _report(inventory: _Hardware, health: ApplianceHealth | None) -> _Report:
         missing=_missing(inventory),
         reach=reach_of(inventory.network, encrypts=False),
         reach_encrypted=reach_of(inventory.network, encrypts=True),
+    )
+
+
+def _of_cluster(inventory: _Hardware, cluster: ClusterView) -> _Report:
+    """Return the report of a connector, whose host runs no jobs."""
+    return _Report(
+        executors=tuple(inventory.executors),
+        cpus=float(cluster.cpus[cluster.is_up].sum()),
+        memory_bytes=int(cluster.memory_bytes[cluster.is_up].sum()),
+        gpus=(),
+        failure="",
+        can_probe=False,
+        partition_modes=frozenset(),
+        hardware={},
+        missing=_missing(inventory),
+        reach=Reach.ALONE,
+        reach_encrypted=Reach.ALONE,
+        cluster=cluster,
     )
 
 
@@ -334,13 +369,17 @@ def _running_jobs(
             Attempt.assigned_at,
             Attempt.started_at,
             Attempt.staging,
+            Attempt.is_on_cluster,
+            Attempt.node_id,
         )
         .join(Job, Job.id == Attempt.job_id)
         .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES), *conditions)
         .order_by(Attempt.assigned_at, Attempt.id)
     )
     jobs: dict[str, list[RunningJob]] = {}
-    for row in session.execute(statement):
+    rows = session.execute(statement).all()
+    nodes = _node_names(session, {row.node_id for row in rows if row.node_id})
+    for row in rows:
         jobs.setdefault(row.appliance_id, []).append(
             RunningJob(
                 job_id=row.id,
@@ -357,14 +396,32 @@ def _running_jobs(
                 is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
                 array_id=row.array_id,
                 assigned_at=row.assigned_at,
-                # The limit of a job that still waits for its data begins later.
-                ends_at=_end(
-                    row.started_at or (row.staging and now) or row.assigned_at,
-                    row.time_limit_seconds,
-                ),
+                started_at=row.started_at if row.is_on_cluster else None,
+                ends_at=_end(_limit_from(row, now), row.time_limit_seconds),
+                node=nodes.get(row.node_id, ""),
             )
         )
     return jobs
+
+
+def _limit_from(row: Row[*tuple[Any, ...]], now: datetime | None) -> datetime | None:
+    """Return when the time limit of a job begins.
+
+    It is later for one that still waits for its data, or in the queue of a cluster.
+    """
+    waits = row.staging or row.is_on_cluster
+    begin: datetime | None = row.started_at or (now if waits else None) or row.assigned_at
+    return begin
+
+
+def _node_names(session: Session, node_ids: Collection[str]) -> dict[str, str]:
+    """Return the names that clusters give to their nodes, by id."""
+    names: dict[str, str] = {}
+    for ids in chunked(sorted(node_ids)):
+        hostname = Appliance.inventory["hostname"].as_string()
+        rows = session.execute(select(Appliance.id, hostname).where(Appliance.id.in_(ids)))
+        names.update((ident, name or "") for ident, name in rows)
+    return names
 
 
 def _end(start_at: datetime | None, limit_seconds: int) -> datetime | None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -10,8 +11,9 @@ from core.paging import DEFAULT_PAGE_SIZE, Page
 from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
 from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from jobqueue.placement.clusters import ClusterView
 from jobqueue.placement.views import ApplianceView
-from tenants.fleet.appliances import ApplianceFilter, list_appliances
+from tenants.fleet.appliances import ApplianceFilter, Nodes, list_appliances
 from tenants.models import Appliance, ApplianceState
 from tenants.models.appliances import decode_inventory
 from tenants.permissions import Permission
@@ -65,7 +67,7 @@ def list_capacities(
 ) -> Page[Capacity]:
     """Return a page of the tenant's appliances in service by name, without fenced ones."""
     scope.require(Permission.SUBMIT_JOBS)
-    tenant_id, wanted = scope.require_tenant(), ApplianceFilter(search=search)
+    tenant_id, wanted = scope.require_tenant(), ApplianceFilter(search=search, nodes=Nodes.WITHOUT)
     appliances = list_appliances(session, scope, wanted, page=page, page_size=page_size)
     idents = [appliance.id for appliance in appliances.items]
     shared = _occupancies(session, scope, idents)
@@ -92,7 +94,23 @@ def _occupancies(
     return occupancies
 
 
+def _of_cluster(view: ApplianceView, cluster: ClusterView) -> Capacity:
+    """Return what the nodes of a cluster have; free GPUs are those that no user's job has."""
+    is_up = cluster.is_up
+    return Capacity(
+        view.id,
+        view.name,
+        int(cluster.gpus.sum()),
+        int(cluster.gpus[is_up].sum()),
+        int(np.maximum(cluster.free_gpus[is_up], 0).sum()),
+        view.state,
+        view.is_drained,
+    )
+
+
 def _capacity(view: ApplianceView, shared: Mapping[tuple[str, str], Occupancy]) -> Capacity:
+    if view.cluster is not None:
+        return _of_cluster(view, view.cluster)
     taken = {uuid for running in view.running for uuid in running.gpu_uuids}
     usable = [gpu for gpu in view.gpus if not gpu.is_failed and not view.failure]
     cut = [shared[view.id, gpu.uuid] for gpu in usable if (view.id, gpu.uuid) in shared]

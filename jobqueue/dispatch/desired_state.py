@@ -43,10 +43,12 @@ from protocol.attempts import (
     RegistryToken,
     StagingProgress,
 )
+from protocol.clusters import MAX_NODE_GPUS, node_gpu_uuid, requested_gpus
 from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerSpec, JobKind
 from tenants.fleet.appliances import bump_generation, bump_generations
+from tenants.fleet.nodes import node_id_of
 from tenants.models import Appliance
 
 _MAX_EXIT_CODE = 2**31 - 1
@@ -66,6 +68,7 @@ _FAILURE_REASONS = frozenset(
         Reason.GPU_FAULT_OF_NEIGHBOR,
         Reason.DATA_UNAVAILABLE,
         Reason.NETWORK_FAILED,
+        Reason.NODE_FAILED,
         Reason.EXECUTOR_ERROR,
         Reason.SIGNAL,
         Reason.TIME_LIMIT,
@@ -226,7 +229,8 @@ def _outcome(observation: AttemptObservation, *, is_stop_requested: bool) -> Out
     if is_stop_requested:
         message = observation.message or "Stopped by a user."
         return Outcome(AttemptState.STOPPED, Reason.STOPPED_BY_USER, message)
-    if observation.state is ObservedState.STOPPED:
+    is_preempted = observation.reason == Reason.PREEMPTED_BY_CLUSTER
+    if observation.state is ObservedState.STOPPED and not is_preempted:
         message = observation.message or "Stopped on the appliance, not through the portal."
         return Outcome(AttemptState.FAILED, Reason.EXECUTOR_ERROR, message)
     return _failure(observation)
@@ -238,6 +242,9 @@ def _failure(observation: AttemptObservation) -> Outcome:
         reason = Reason(observation.reason)
     except ValueError:
         reason = Reason.EXECUTOR_ERROR
+    if reason is Reason.PREEMPTED_BY_CLUSTER:
+        words = f": {observation.message}" if observation.message else "."
+        return Outcome(AttemptState.STOPPED, reason, f"The cluster preempted it{words}")
     if reason not in _FAILURE_REASONS:
         reason = Reason.EXIT_CODE if code is not None else Reason.EXECUTOR_ERROR
     fallback = "The attempt failed." if code is None else f"The command exited with code {code}."
@@ -282,7 +289,7 @@ def _spec(attempt: Attempt, box: SecretBox, gang: Gang | None) -> AttemptSpec:
         attempt_id=attempt.id,
         job_id=job.id,
         secrets={**framework_secrets(gang, box), **decrypt_secrets(box, job.secret_env)},
-        gpu_uuids=attempt.gpu_uuids,
+        gpu_uuids=_ordered_gpus(attempt),
         gpu_slice=msgspec.convert(attempt.gpu_slice, GPUSlice | None),
         is_service=job.kind is JobKind.SERVICE,
         container_policy=job.container_policy.value,
@@ -291,6 +298,13 @@ def _spec(attempt: Attempt, box: SecretBox, gang: Gang | None) -> AttemptSpec:
         uses_rdma=job.uses_rdma,
         **fields,
     )
+
+
+def _ordered_gpus(attempt: Attempt) -> list[str]:
+    """Return the GPUs that an executor is told; a cluster chooses its own, so their number."""
+    if not attempt.is_on_cluster:
+        return attempt.gpu_uuids
+    return requested_gpus(len(attempt.gpu_uuids))
 
 
 def _registry_token(
@@ -327,6 +341,9 @@ def _move(
     own: dict[str, Any] = {"staging": None}
     if attempt.gpu_slice and observation.gpu_slice_uuid:
         own["gpu_slice"] = {**attempt.gpu_slice, "uuid": observation.gpu_slice_uuid}
+    own |= _node_values(session, attempt, observation)
+    if outcome.reason is Reason.PREEMPTED_BY_CLUSTER:
+        own["is_notice_due"] = bool(attempt.job.notify) and attempt.job.array_id is None
     expected = {attempt.state}
     if not move_attempt(session, attempt.id, outcome.state, expected=expected, **values, **own):
         return False
@@ -352,6 +369,10 @@ def _update_progress(
 ) -> None:
     """Show the progress of a start, such as the pull of its image, and the health of a service."""
     message = shorten(observation.message)
+    running = AttemptState.RUNNING
+    if attempt.state is running and (columns := _node_values(session, attempt, observation)):
+        # Its node was not reported yet when it started.
+        move_attempt(session, attempt.id, running, expected={running}, **columns)
     if attempt.stop_reason is not None:
         return  # its message says why
     if observation.state is ObservedState.RUNNING:
@@ -376,6 +397,24 @@ def _update_progress(
     if reason is Reason.WAITING_FOR_DATA:
         session.refresh(attempt)
         record_event(session, attempt.job, message=message, now=now)
+
+
+def _node_values(
+    session: Session, attempt: Attempt, observation: AttemptObservation
+) -> dict[str, Any]:
+    """Return the columns of the node and the GPUs that a cluster chose for an attempt."""
+    name = observation.node
+    if not (attempt.is_on_cluster and attempt.node_id is None and name):
+        return {}
+    node_id = node_id_of(session, attempt.appliance_id, name)
+    if node_id is None:
+        return {}
+    indices = set(observation.gpu_indices)
+    is_whole = len(indices) == len(attempt.gpu_uuids) == len(observation.gpu_indices)
+    if not (indices and is_whole and all(0 <= index < MAX_NODE_GPUS for index in indices)):
+        return {"node_id": node_id}
+    uuids = [node_gpu_uuid(node_id, index) for index in sorted(indices)]
+    return {"node_id": node_id, "gpu_uuids": uuids}
 
 
 def _note_prepared(session: Session, attempt: Attempt) -> None:

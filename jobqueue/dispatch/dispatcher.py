@@ -358,6 +358,7 @@ class _Writer:
                 **_data_facts(decision),
             },
             "assigned_at": assigned_at,
+            "is_on_cluster": decision.is_on_cluster,
         }
         self._placed.add(decision.appliance_id or "")
         if state is AttemptState.STARTING and job.view.nodes > 1:

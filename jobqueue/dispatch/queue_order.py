@@ -147,7 +147,7 @@ def _columns(alone: Collection[str]) -> list[Any]:
 
 def _fleet(appliances: Sequence[ApplianceView]) -> Resources:
     return Resources(
-        sum(len(view.gpus) for view in appliances),
+        sum(len(view.gpu_models) for view in appliances),
         sum(view.cpus for view in appliances),
         sum(view.memory_bytes for view in appliances),
     )

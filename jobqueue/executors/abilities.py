@@ -1,7 +1,7 @@
 """Fields of a job that executors can't honor, by the executor's name.
 
-Placement leaves such an appliance out, and its executor refuses the attempt. The table of
-`docs/marathon.md` is compared with this by a test.
+Placement leaves such an appliance out, and its executor refuses the attempt. The tables of
+`docs/executors-by-field.md` are compared with this by a test.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from protocol.attempts import AttemptSpec
+from protocol.clusters import ClusterKind, options_of
 from protocol.gangs import LED_BY_FIRST, JobNetwork, job_network
 
 
@@ -20,6 +21,7 @@ class Need(StrEnum):
     GPUS = "gpus"
     WORKING_DIR = "working_dir"
     SHARED_MEMORY = "shared_memory_bytes"
+    MOUNTS = "mounts"
     PORTS = "ports"
     STOP_GRACE = "stop_grace_seconds"
     IMAGE_COMMAND = "no command"
@@ -30,10 +32,15 @@ class Need(StrEnum):
     GANG = "gang"
     DATASETS = "datasets"
     OUTPUTS = "outputs"
+    NO_IMAGE = "no image"
+    MEMBERS = "nodes"
+    SLURM_OPTIONS = "slurm options"
+    RAY_OPTIONS = "ray options"
+    KUBERNETES_OPTIONS = "kubernetes options"
 
 
 _FIELDS = (
-    *(Need.WORKING_DIR, Need.SHARED_MEMORY, Need.PORTS, Need.STOP_GRACE),
+    *(Need.WORKING_DIR, Need.SHARED_MEMORY, Need.MOUNTS, Need.PORTS, Need.STOP_GRACE),
     *(Need.RDMA, Need.DATASETS, Need.OUTPUTS),
 )
 _ON_DOCKER = "which only appliances with the executor docker offer"
@@ -47,6 +54,39 @@ _DOCKER_ONLY: Mapping[Need, str] = {
     Need.DATASETS: f"fetches no datasets, {_ON_DOCKER}",
     Need.OUTPUTS: f"keeps no results, {_ON_DOCKER}",
 }
+
+
+# What no cluster does: its own queue decides where a job runs, and its nodes have no agent.
+_NOT_ON_CLUSTERS: Mapping[Need, str] = {
+    Need.SERVICE: "runs jobs that end, not services",
+    Need.MEMBERS: "runs each job on one node; the members of a gang need appliances of their own",
+    Need.GPU_SLICE: _DOCKER_ONLY[Need.GPU_SLICE],
+    Need.PORTS: "publishes no ports",
+    Need.HOST_NETWORK: _DOCKER_ONLY[Need.HOST_NETWORK],
+    Need.RDMA: _DOCKER_ONLY[Need.RDMA],
+    Need.DATASETS: _DOCKER_ONLY[Need.DATASETS],
+    Need.OUTPUTS: _DOCKER_ONLY[Need.OUTPUTS],
+}
+# What clusters of one kind don't.
+_NO_SHARED_MEMORY = "leaves jobs the /dev/shm of their node; remove shared_memory_bytes"
+_ON_KINDS: Mapping[ClusterKind, Mapping[Need, str]] = {
+    ClusterKind.SLURM: {
+        Need.IMAGE_COMMAND: "requires a command; add it to the job",
+        Need.SHARED_MEMORY: _NO_SHARED_MEMORY,
+    },
+    ClusterKind.RAY: {
+        Need.IMAGE_COMMAND: "requires a command; add it to the job",
+        Need.SHARED_MEMORY: _NO_SHARED_MEMORY,
+        Need.MOUNTS: "mounts no folders; use the paths of the nodes in the command",
+    },
+    ClusterKind.KUBERNETES: {Need.NO_IMAGE: "runs containers; set an image"},
+}
+_OPTIONS: Mapping[ClusterKind, Need] = {
+    ClusterKind.SLURM: Need.SLURM_OPTIONS,
+    ClusterKind.RAY: Need.RAY_OPTIONS,
+    ClusterKind.KUBERNETES: Need.KUBERNETES_OPTIONS,
+}
+CLUSTERS = frozenset(kind.value for kind in ClusterKind)
 
 
 class Limit(NamedTuple):
@@ -95,8 +135,34 @@ def _without_ports(executor: str) -> Limit:
     )
 
 
+def _without_cluster(executor: str) -> Iterator[Limit]:
+    """Yield what an executor that runs containers on its own host can't."""
+    no_image = f"{executor} runs containers; set an image"
+    yield Limit(executor, frozenset({Need.NO_IMAGE}), no_image)
+    for kind, need in _OPTIONS.items():
+        reason = (
+            f"{executor} is no {kind.value.capitalize()} cluster, for which the job has options"
+        )
+        yield Limit(executor, frozenset({need}), reason)
+
+
+def _of_cluster(kind: ClusterKind) -> Iterator[Limit]:
+    for need, reason in (*_NOT_ON_CLUSTERS.items(), *_ON_KINDS[kind].items()):
+        yield Limit(kind, frozenset({need}), f"{kind} {reason}")
+    for other, need in _OPTIONS.items():
+        if other is not kind:
+            reason = (
+                f"{kind} is no {other.value.capitalize()} cluster, for which the job has options"
+            )
+            yield Limit(kind, frozenset({need}), reason)
+
+
 _NETWORKS = {JobNetwork.GANG: Need.GANG_NETWORK, JobNetwork.HOST: Need.HOST_NETWORK}
+_HOSTS = ("docker", "simulated", "marathon", "metronome", "chronos")
 LIMITS: Sequence[Limit] = (
+    *(limit for name in _HOSTS for limit in _without_cluster(name)),
+    *(limit for kind in ClusterKind for limit in _of_cluster(kind)),
+    Limit("kubernetes", frozenset({Need.NO_IMAGE}), "kubernetes runs containers; set an image"),
     *(limit for name in ("marathon", "metronome", "chronos") for limit in _docker_only(name)),
     *_own_containerizer("marathon"),
     *_own_containerizer("metronome"),
@@ -108,11 +174,17 @@ LIMITS: Sequence[Limit] = (
         "chronos requires a command; add the one of the image to the job",
     ),
     Limit(
+        ClusterKind.RAY,
+        frozenset({Need.IMAGE_COMMAND}),
+        "ray requires a command; add the one of the image to the job",
+    ),
+    Limit(
         "chronos",
         frozenset({Need.STOP_GRACE}),
         "chronos stops jobs after the time of Mesos; remove stop_grace_seconds",
     ),
 )
+# Executors of the kinds of jobs; where none of them is, any other of the appliance runs a job.
 _SERVICES, _BATCH = frozenset({"marathon"}), frozenset({"metronome", "chronos"})
 
 
@@ -133,6 +205,10 @@ def needs_of(
     gang, nodes = getattr(job, "gang", None), getattr(job, "nodes", None) or 1
     framework = gang.framework if gang else getattr(job, "framework", None) or ""
     needs |= {Need.GANG} if framework in LED_BY_FIRST and (gang or nodes > 1) else set()
+    needs |= {Need.MEMBERS} if nodes > 1 or gang else set()
+    needs |= set() if job.image else {Need.NO_IMAGE}
+    options = getattr(job, "cluster_options", None) or {}
+    needs |= {need for kind, need in _OPTIONS.items() if options_of(kind, options)}
     network = _NETWORKS.get(job_network(job.network or "", framework, nodes))
     needs |= {network} if network is not None else set()
     return frozenset(needs if job.command else {*needs, Need.IMAGE_COMMAND})
@@ -154,8 +230,10 @@ def limit_of(executors: tuple[str, ...], needs: frozenset[Need], *, has_gpus: bo
     for batch jobs; it refuses the attempt itself.
     """
     of_kind = (_SERVICES if Need.SERVICE in needs else _BATCH).intersection(executors)
+    # An appliance without one of these has a single executor.
+    running = of_kind or frozenset(executors) - _SERVICES - _BATCH
     wanted = needs | ({Need.GPUS} if has_gpus else set())
     return next(
-        (limit.reason for limit in LIMITS if limit.executor in of_kind and limit.needs <= wanted),
+        (limit.reason for limit in LIMITS if limit.executor in running and limit.needs <= wanted),
         "",
     )

@@ -1,6 +1,7 @@
 """Decayed usage in the database: what each user in each project was allocated.
 
-Usage is what was allocated, whether it was used or not, from an attempt's assignment to its end.
+Usage is what was allocated, whether it was used or not, from an attempt's assignment to its end; on
+a cluster from its start, as it waits in the cluster's queue before.
 Ended attempts are *charged*: added to a row of their user and project, once, in the transaction
 that marks them. Running ones, and those that ended since, are computed from their rows whenever
 usage is read. So usage is exact at any time, and a restart, a second scheduler, an end that is
@@ -19,7 +20,7 @@ from core.db import begin_writing
 from jobqueue.fairshare.decay import decay_factor, decayed_seconds
 from jobqueue.fairshare.drf import Resources
 from jobqueue.fairshare.models import FairShareUsage
-from jobqueue.models import Attempt, Job
+from jobqueue.models import CHARGED_FROM, Attempt, Job
 from jobqueue.partitions.measures import gpu_amount
 from tenants.models import Tenant
 
@@ -93,7 +94,7 @@ def charge_jobs(
 _ATTEMPTS = (
     select(
         Attempt.id,
-        Attempt.assigned_at,
+        CHARGED_FROM.label("charged_from"),
         Attempt.finished_at,
         Attempt.gpu_uuids,
         Attempt.gpu_slice,
@@ -198,7 +199,9 @@ def _use(
 ) -> Resources:
     """Return the seconds of each resource that an attempt has used, decayed to an instant."""
     until = attempt.finished_at or now
-    seconds = decayed_seconds(attempt.assigned_at, until, at=at, half_life=half_life)
+    # A cluster may end an attempt that it has not started.
+    since = attempt.charged_from or until
+    seconds = decayed_seconds(since, until, at=at, half_life=half_life)
     return Resources(
         gpu_amount(attempt.gpu_uuids, attempt.gpu_slice) * seconds,
         attempt.cpus * seconds,

@@ -88,13 +88,18 @@ def take_preemption_notices(session: Session, *, now: datetime) -> list[EndNotic
             .values(is_notice_due=False)
         )
         is_taken = changed_one(session, taken, synchronize_session=False)
-        if is_taken and attempt.preemption and attempt.reason is Reason.PREEMPTED:
+        if is_taken and (why := _why_preempted(attempt)):
             subject = f"Job {attempt.job.name} was preempted"
             lost = f"Lost since its start: {lost_text(attempt, now=now)}."
-            why = f"Attempt {attempt.number} stopped {why_text(attempt.preemption)}."
             text = _joined(f"{subject}.", why, lost, "The job is queued again.")
             notices += _notices(attempt.job, subject, text)
     return notices
+
+
+def _why_preempted(attempt: Attempt) -> str:
+    if attempt.preemption and attempt.reason is Reason.PREEMPTED:
+        return f"Attempt {attempt.number} stopped {why_text(attempt.preemption)}."
+    return attempt.message if attempt.reason is Reason.PREEMPTED_BY_CLUSTER else ""
 
 
 def _text(job: Job) -> tuple[str, str]:

@@ -62,7 +62,9 @@ def idle_message(job: Job) -> str:
 
 
 def idle_limit_problem(job: Job) -> str:
-    """Return why a job may outlast its limit, because of its slice; "" if nothing says so."""
+    """Return why a job may outlast its limit; "" if nothing says so."""
+    if job.attempt and job.idle_gpu_seconds and job.attempt.is_on_cluster:
+        return "It does not stop, as clusters do not report how jobs use their GPUs."
     own = slice_of(job.attempt.gpu_slice) if job.attempt and job.idle_gpu_seconds else None
     if own is None:
         return ""

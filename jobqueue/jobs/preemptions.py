@@ -45,8 +45,9 @@ def why_text(preemption: dict[str, Any]) -> str:
 
 def lost_text(attempt: Attempt, *, now: datetime) -> str:
     """Return what an attempt had run for, such as `2 h of run time, 8.0 GPU-hours`."""
-    start_at = attempt.started_at or attempt.assigned_at or now
-    seconds = max(((attempt.finished_at or now) - start_at).total_seconds(), 0.0)
+    end_at = attempt.finished_at or now
+    start_at = attempt.started_at or attempt.charged_from or end_at
+    seconds = max((end_at - start_at).total_seconds(), 0.0)
     gpu_hours = seconds * gpu_amount(attempt.gpu_uuids, attempt.gpu_slice) / 3600
     gpus = f", {gpu_hours:.1f} GPU-hours" if attempt.gpu_uuids else ""
     return f"{format_duration(seconds)} of run time{gpus}"

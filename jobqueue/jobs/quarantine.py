@@ -29,7 +29,7 @@ from tenants.fleet.appliances import (
     read_inventory,
 )
 from tenants.fleet.events import EventKind
-from tenants.fleet.states import in_service
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance
 from tenants.scope import Scope
 
@@ -58,8 +58,10 @@ def is_start_fault(attempt: Attempt) -> bool:
 def note_outcome(session: Session, attempt: Attempt, *, now: datetime) -> None:
     """Quarantine the appliance of an attempt that failed to start, or release it if one started.
 
-    A slice that can't be made says nothing about whole GPUs.
+    A slice that can't be made says nothing about whole GPUs, nor a node about its cluster.
     """
+    if attempt.is_on_cluster:
+        return
     if is_start_fault(attempt) and attempt.reason in START_FAULTS:
         _note_failure(session, attempt, now=now)
     elif attempt.started_at is not None and attempt.appliance.quarantined_at is not None:
@@ -180,7 +182,11 @@ def _failures(session: Session, appliance_id: str, *, since: datetime) -> Sequen
 
 def _others_fail_to_pull(session: Session, appliance: Appliance, *, since: datetime) -> bool:
     """Return whether the registry fails for others, or there are no others to compare with."""
-    others = (Appliance.tenant_id == appliance.tenant_id, Appliance.id != appliance.id)
+    others = (
+        Appliance.tenant_id == appliance.tenant_id,
+        Appliance.id != appliance.id,
+        has_no_connector(),
+    )
     count = select(func.count()).select_from(Appliance).where(*others, in_service())
     if not session.scalar(count):
         return True

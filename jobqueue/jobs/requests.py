@@ -15,6 +15,7 @@ from jobqueue.executors.abilities import Need
 from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.cluster_requests import option_errors
 from jobqueue.jobs.framework_requests import framework_errors
 from jobqueue.jobs.health_checks import health_check_errors
 from jobqueue.jobs.network_requests import network_errors
@@ -126,10 +127,11 @@ def check_capacity(job: JobView, appliances: Sequence[ApplianceView], *, now: da
             errors={problem.field: [problem.sentence]},
         )
     job = whole_gpu_for(job) if has_choice else job
-    largest = max(able, key=lambda view: (len(view.gpus), view.cpus, view.memory_bytes))
+    largest = max(able, key=_size)
     requested = _figures(job.gpus, job.gpu_memory_bytes, job.cpus, job.memory_bytes)
     gpu_memory_bytes = _gpu_memory(largest) if job.gpu_memory_bytes else 0
-    has = _figures(len(largest.gpus), gpu_memory_bytes, largest.cpus, largest.memory_bytes)
+    gpus, cpus, memory_bytes = _size(largest)
+    has = _figures(gpus, gpu_memory_bytes, cpus, memory_bytes)
     raise InvalidInputError(
         f"No appliance is large enough for {job.name!r}: it requests {requested}. The largest is "
         f"{largest.name} with {has}. Request less, or add an appliance.",
@@ -183,6 +185,7 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from _gang_errors(request)
     yield from network_errors(request)
     yield from framework_errors(request)
+    yield from option_errors(request)
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
@@ -192,9 +195,8 @@ def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         yield "name", f"The name has {len(request.name)} characters; use at most {MAX_NAME_LENGTH}."
     elif not request.name.isprintable():
         yield "name", "The name has unprintable characters; use letters and digits."
-    if not request.image.strip():
-        yield "image", "The image is empty; name one, such as 'python:3.13'."
-    elif not is_image_name(request.image):
+    # Whether a cluster of the tenant runs jobs without one is checked by `jobqueue.queue.clusters`.
+    if request.image and not is_image_name(request.image):
         shown = repr(request.image[:MAX_IMAGE_LENGTH])
         form = "use the form 'registry:5000/team/app:1.2', in lower case"
         yield "image", f"{shown} is not an image name; {form}."
@@ -336,10 +338,10 @@ def _env_errors(where: str, env: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 def _excesses(job: JobView, able: Sequence[ApplianceView]) -> dict[str, list[str]]:
     figures = {
-        "gpus": (job.gpus, max(len(view.gpus) for view in able)),
+        "gpus": (job.gpus, max(_size(view)[0] for view in able)),
         "gpu_memory_bytes": (job.gpu_memory_bytes, max(map(_gpu_memory, able))),
-        "cpus": (job.cpus, max(view.cpus for view in able)),
-        "memory_bytes": (job.memory_bytes, max(view.memory_bytes for view in able)),
+        "cpus": (job.cpus, max(_size(view)[1] for view in able)),
+        "memory_bytes": (job.memory_bytes, max(_size(view)[2] for view in able)),
     }
     errors = {}
     for name, (wanted, maximum) in figures.items():
@@ -358,5 +360,14 @@ def _figures(gpus: int, gpu_memory_bytes: int, cpus: float, memory_bytes: int) -
     return f"{gpus} GPUs{memory}, {cpus:g} CPU cores and {own} of memory"
 
 
+def _size(view: ApplianceView) -> tuple[int, float, int]:
+    """Return the GPUs, cores and memory of an appliance, or of the largest node of a cluster."""
+    if view.cluster is not None:
+        return view.cluster.largest
+    return len(view.gpus), view.cpus, view.memory_bytes
+
+
 def _gpu_memory(view: ApplianceView) -> int:
+    if view.cluster is not None:
+        return int(view.cluster.gpu_memory_bytes.max(initial=0))
     return max((gpu.memory_bytes for gpu in view.gpus), default=0)

@@ -3,11 +3,12 @@
 It is queued again after a failure of a class that it lists in `retry_on`, up to `max_retries`
 times, each time after a longer pause, and whenever it was preempted or moved. A preempted job goes
 to the end of the queue, behind the job that it made room for; one that moves because its appliance
-is drained returns to its place. An attempt that failed to start through no fault of its job is
-followed by up to `FREE_STARTS` others that don't count as retries. A service is queued again when
-an update stops it, when its appliance is lost, when its container disappears, and whenever it fails
-to start as above. A gang is queued again or ends as a whole, see `jobqueue.jobs.gangs`. Placement
-prefers appliances where no attempt of the job has failed.
+is drained returns to its place, as does one that its cluster preempted, after a pause. An attempt
+that failed to start through no fault of its job is followed by up to `FREE_STARTS` others that
+don't count as retries. A service is queued again when an update stops it, when its appliance is
+lost, when its container disappears, and whenever it fails to start as above. A gang is queued again
+or ends as a whole, see `jobqueue.jobs.gangs`. Placement prefers appliances where no attempt of the
+job has failed.
 """
 
 from collections.abc import Collection, Mapping
@@ -40,7 +41,8 @@ FIRST_PAUSE = timedelta(seconds=10)
 LONGEST_PAUSE = timedelta(minutes=10)
 # Starts after those that failed through no fault of the job; each time elsewhere, if possible.
 FREE_STARTS = 3
-# The pause of a preempted job where the queue is ordered by points.
+# The pause of a preempted job where the queue is ordered by points; and of one that a cluster
+# preempted, whose next report shows what the other job has taken.
 PREEMPTED_PAUSE = timedelta(seconds=30)
 
 
@@ -49,7 +51,7 @@ DESCRIPTIONS: Mapping[FailureClass, str] = {
     FailureClass.OUT_OF_MEMORY: "The container used more memory than it requested.",
     FailureClass.START: "The image could not be pulled, the data not fetched, or the container not "
     "started.",
-    FailureClass.APPLIANCE: "The appliance was lost.",
+    FailureClass.APPLIANCE: "The appliance was lost, or the node of a cluster failed.",
 }
 _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.EXIT_CODE: FailureClass.EXIT,
@@ -65,13 +67,15 @@ _CLASSES: Mapping[Reason, FailureClass] = {
     Reason.IMAGE_PULL_FAILED: FailureClass.START,
     Reason.EXECUTOR_ERROR: FailureClass.START,
     Reason.APPLIANCE_LOST: FailureClass.APPLIANCE,
+    Reason.NODE_FAILED: FailureClass.APPLIANCE,
 }
-# Texts for attempts that the queue itself stopped.
+# Texts for attempts that the queue itself stopped, or that of a cluster.
 _QUEUED_AGAIN: Mapping[Reason, str] = {
     Reason.PREEMPTED: "stopped for another job",
     Reason.APPLIANCE_DRAINED: "moves from a drained appliance",
     Reason.UPDATED: "stopped for an update",
     Reason.GANG_RESTARTED: "stopped with the other members",
+    Reason.PREEMPTED_BY_CLUSTER: "made room for another job of the cluster",
 }
 _NO_PAUSE = timedelta()
 _SERVICE_GOES_ON = frozenset({Reason.APPLIANCE_LOST, Reason.EXECUTOR_ERROR, Reason.RESTORED})
@@ -186,7 +190,8 @@ def _next_try(
     if job.stop_requested_at is not None:
         return None
     if reason in _QUEUED_AGAIN:
-        return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", _NO_PAUSE
+        pause = PREEMPTED_PAUSE if reason is Reason.PREEMPTED_BY_CLUSTER else _NO_PAUSE
+        return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", pause
     if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
         return f"Attempt {attempt.number} ended; the service starts again.", _pause_of(job, now)
     attempts = attempts_to_count(session, job)

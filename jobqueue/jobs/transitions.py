@@ -150,7 +150,10 @@ def _moved_rows(model: type[Job | Attempt], *names: str) -> Table:
 
 _MOVED = {
     Job: _moved_rows(Job, "state", "reason", "message"),
-    Attempt: _moved_rows(Attempt, "appliance_id", "state", "gpu_uuids", "placement", "assigned_at"),
+    Attempt: _moved_rows(
+        Attempt,
+        *("appliance_id", "state", "gpu_uuids", "placement", "assigned_at", "is_on_cluster"),
+    ),
 }
 
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from sqlalchemy import select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from jobqueue.models import Attempt, Job
@@ -71,7 +71,9 @@ def read_gpu_allocations(
     scope.require(Permission.VIEW)
     statement = select(Attempt).where(Attempt.state.in_(ALLOCATED_STATES))
     if appliance_id is not None:
-        statement = statement.where(Attempt.appliance_id == appliance_id)
+        # On a cluster, the GPUs are those of the node.
+        is_there = or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id)
+        statement = statement.where(is_there)
     by_gpu: dict[str, list[Allocation]] = defaultdict(list)
     jobs: dict[str, Job] = {}
     for attempt in session.scalars(scope.select(statement.order_by(Attempt.id), Attempt)).unique():

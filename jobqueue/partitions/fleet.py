@@ -17,7 +17,7 @@ from jobqueue.partitions.orders import Policy, covers
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import MIGProfile, PartitionMode
 from tenants.fleet.reports import ReportCache
-from tenants.fleet.states import in_service
+from tenants.fleet.states import has_no_connector, in_service
 from tenants.models import Appliance
 
 Profiles = tuple[MIGProfile, ...]
@@ -80,10 +80,12 @@ class Coverage:
 
 
 def read_fleet(session: Session, tenant_id: str) -> list[SharingAppliance]:
-    """Return the appliances of a tenant in service, by name."""
+    """Return the appliances of a tenant in service, by name; nodes of clusters share no GPUs."""
     columns = (Appliance.id, Appliance.name, Appliance.report_id)
     labels = type_coerce(Appliance.labels, Text).label("labels")
-    statement = select(*columns, labels).where(Appliance.tenant_id == tenant_id, in_service())
+    statement = select(*columns, labels).where(
+        Appliance.tenant_id == tenant_id, in_service(), has_no_connector()
+    )
     rows = session.execute(statement.order_by(Appliance.name, Appliance.id)).all()
     reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
     return [

@@ -12,7 +12,8 @@ in Scheduling the IBM SP2 with Backfilling", IEEE TPDS 12(6), 2001.
 from collections.abc import Sequence
 from datetime import datetime
 
-from jobqueue.placement.ledger import CPU_TOLERANCE, Allocation, Ledger
+from jobqueue.placement.clusters import CPU_TOLERANCE
+from jobqueue.placement.ledger import Allocation, Ledger
 from jobqueue.placement.room import Room
 from jobqueue.placement.views import UNLIMITED, JobShape, JobView
 
@@ -35,7 +36,8 @@ class Reservations:
             job: the job, or as many members of a gang as wait for this appliance.
             not_before: when the other members of the gang can start.
         """
-        if place not in self.jobs:
+        # The queue of a cluster protects its jobs itself.
+        if place not in self.jobs and place not in self._ledger.clusters:
             self.jobs[place] = job
             if not_before is not None:
                 self._not_before[place] = not_before

@@ -49,6 +49,8 @@ class Decision:
         guarantor: the project for whose guarantee the victims stop; "" if not for one.
         cached_bytes: how much of its datasets the appliance had.
         dataset_bytes: the size of its datasets.
+        is_queued: whether it is to wait in the queue of a cluster (ASSIGN).
+        is_on_cluster: whether the appliance is the connector of a cluster.
     """
 
     job_id: str
@@ -64,6 +66,8 @@ class Decision:
     guarantor: str = ""
     cached_bytes: int = 0
     dataset_bytes: int = 0
+    is_queued: bool = False
+    is_on_cluster: bool = False
 
 
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:

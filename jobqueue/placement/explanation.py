@@ -13,10 +13,11 @@ from datetime import datetime
 import numpy as np
 
 from core.quantities import format_size
+from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.decisions import Action, Decision, in_order
 from jobqueue.placement.filters import Rejection, count_free
 from jobqueue.placement.gangs import decide_all
-from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
+from jobqueue.placement.ledger import IN_QUEUE, Ledger
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.views import UNLIMITED, JobView, Part, Snapshot
 from protocol.gpu_slices import WHOLE_GPU
@@ -101,7 +102,8 @@ def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Expl
                 decision=decision,
                 needs=_needs(planner, job) if may_start else "",
                 data=planner.data.summary(job.datasets, planner.feasible(job.shape)[0]),
-                expected_start_at=snapshot.now if is_starting else None,
+                # When one starts that waits in a cluster's queue, that cluster decides.
+                expected_start_at=snapshot.now if is_starting and not decision.is_queued else None,
             )
     starts = _expected_starts(planner, waiting, set(explanations))
     return {
@@ -125,6 +127,7 @@ def _expected_starts(
         (allocation.ends_at, place)
         for place, of in enumerate(planner.ledger.allocations)
         for allocation in of
+        if allocation.node != IN_QUEUE
     ]
     ends += planner.reserved.ends(planner.now)
     heapq.heapify(ends)
@@ -135,13 +138,15 @@ def _expected_starts(
         places = {place}
         while ends and ends[0][0] == at:
             places.add(heapq.heappop(ends)[1])
-        planner.release(places, at)
+        for started_end in planner.release(places, at):
+            heapq.heappush(ends, started_end)
         still_waiting = []
         for job in waiting:
             decisions = decide_all(planner, job)
             if decisions[0].action is not Action.ASSIGN:
                 still_waiting.append(job)
                 continue
+            pending -= {job.id} if decisions[0].is_queued else set()
             if job.id in pending:
                 starts[job.id] = at
             for started in {planner.ledger.index[made.appliance_id or ""] for made in decisions}:
@@ -156,12 +161,16 @@ def _needs(planner: Planner, job: JobView) -> str:
     feasible, _ = planner.feasible(shape)
     if not feasible.any():
         return ""
+    hosts = feasible & ~ledger.is_cluster
+    if not hosts.any():
+        name = ledger.views[int(np.argmax(feasible))].name
+        return f"room on a node of {name}, or in its queue"
     gpus = np.maximum(shape.gpus - count_free(ledger, shape), 0)
     cpus = np.maximum(shape.cpus - ledger.cpus_free, 0)
     memory = np.maximum(shape.memory_bytes - ledger.memory_free, 0)
     kinds = (gpus > 0) + (cpus > CPU_TOLERANCE) * 1 + (memory > 0)
     order = np.lexsort((memory, cpus, gpus, kinds))
-    place = int(next(at for at in order if feasible[at]))
+    place = int(next(at for at in order if hosts[at]))
     missing = _missing(ledger, job, place, int(gpus[place]), float(cpus[place]))
     if not missing:
         return ""

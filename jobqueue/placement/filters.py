@@ -14,7 +14,19 @@ import numpy as np
 from core.quantities import format_size
 from jobqueue.executors.abilities import Need, limit_of
 from jobqueue.partitions.isolation import MODE_NAMES
-from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
+from jobqueue.placement.cluster_filters import (
+    busy_fact,
+    down_fact,
+    full_nodes,
+    image_fact,
+    no_nodes_up,
+    nodes_fact,
+    too_small_nodes,
+    unavailable,
+    wrong_images,
+)
+from jobqueue.placement.clusters import CPU_TOLERANCE
+from jobqueue.placement.ledger import Ints, Ledger, Mask
 from jobqueue.placement.views import JobShape
 from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
@@ -51,13 +63,15 @@ class Rejection:
 class Filter(NamedTuple):
     """A reason: its code, the appliances that it rejects, and the fact about one of them.
 
-    `rank` gives the order of the examples, the lowest first; None is by name.
+    `rank` gives the order of the examples, the lowest first; None is by name. Only connectors fail
+    one that `is_of_clusters`: it takes no time in a fleet without any.
     """
 
     code: str
     rejects: Callable[[Ledger, JobShape], Mask]
     fact: Callable[[Ledger, JobShape, int], str]
     rank: Callable[[Ledger, JobShape], np.ndarray] | None = None
+    is_of_clusters: bool = False
 
 
 def apply_filters(
@@ -74,6 +88,8 @@ def apply_filters(
     """
     rejections = []
     for appliance_filter in filters:
+        if appliance_filter.is_of_clusters and not ledger.clusters:
+            continue
         if not remaining.any():
             break
         rejected = remaining & appliance_filter.rejects(ledger, shape)
@@ -92,6 +108,8 @@ def apply_filters(
 def passing(filters: Sequence[Filter], ledger: Ledger, shape: JobShape, remaining: Mask) -> Mask:
     """Return the appliances that pass all filters, without the reasons of the others."""
     for appliance_filter in filters:
+        if appliance_filter.is_of_clusters and not ledger.clusters:
+            continue
         remaining = remaining & ~appliance_filter.rejects(ledger, shape)
     return remaining
 
@@ -147,6 +165,16 @@ def requested_text(shape: JobShape) -> str:
     models = f" {' or '.join(sorted(shape.gpu_models))}" if shape.gpu_models else ""
     memory = f" with {format_size(shape.gpu_memory_bytes)}" if shape.gpu_memory_bytes else ""
     return f"{share}{shape.gpus}{models}{memory} requested"
+
+
+def _of_hosts(reason: Filter) -> Filter:
+    """Return a filter by the resources of the host, which a connector's don't matter to."""
+
+    def rejects(ledger: Ledger, shape: JobShape) -> Mask:
+        rejected = reason.rejects(ledger, shape)
+        return rejected & ~ledger.is_cluster if ledger.clusters else rejected
+
+    return reason._replace(rejects=rejects)
 
 
 def _is_in(ledger: Ledger, *states: ApplianceState) -> Mask:
@@ -297,7 +325,7 @@ CHOSEN: Sequence[Filter] = (
     Filter("not_requested", _not_requested, lambda *_: "the job requests another appliance"),
     Filter("label_missing", _missing_labels, _labels_fact),
 )
-TOTALS: Sequence[Filter] = (
+_HOST_TOTALS: Sequence[Filter] = (
     Filter(
         "too_few_gpus",
         lambda ledger, shape: shape.gpus > ledger.gpus_total,
@@ -337,6 +365,10 @@ TOTALS: Sequence[Filter] = (
         ),
     ),
 )
+TOTALS: Sequence[Filter] = (
+    *map(_of_hosts, _HOST_TOTALS),
+    Filter("no_node_fits", too_small_nodes, nodes_fact, is_of_clusters=True),
+)
 FEASIBLE: Sequence[Filter] = (
     CHOSEN[0],
     Filter(
@@ -346,6 +378,7 @@ FEASIBLE: Sequence[Filter] = (
     ),
     Filter("executor_limit", _executor_limits, _limit_fact),
     Filter("ability_missing", _unable, _unable_fact),
+    Filter("cluster_images", wrong_images, image_fact, is_of_clusters=True),
     CHOSEN[1],
     *TOTALS,
     Filter(
@@ -373,9 +406,16 @@ FEASIBLE: Sequence[Filter] = (
         lambda ledger, shape: ledger.failed & bool(shape.gpus),
         lambda ledger, _, at: f"failed ({ledger.views[at].failure}), accepts no GPU jobs",
     ),
-    Filter("gpus_failed", _too_few_usable, _failed_fact),
+    _of_hosts(Filter("gpus_failed", _too_few_usable, _failed_fact)),
+    Filter(
+        "cluster_unavailable",
+        unavailable,
+        lambda ledger, _, at: f"takes no jobs: {ledger.clusters[at].view.problem}",
+        is_of_clusters=True,
+    ),
+    Filter("nodes_down", no_nodes_up, down_fact, is_of_clusters=True),
 )
-FREE: Sequence[Filter] = (
+_HOST_FREE: Sequence[Filter] = (
     Filter(
         "gpus_used_outside",
         _used_outside,
@@ -400,6 +440,10 @@ FREE: Sequence[Filter] = (
         _memory_fact,
         rank=lambda ledger, _: -ledger.memory_free,
     ),
+)
+FREE: Sequence[Filter] = (
+    *map(_of_hosts, _HOST_FREE),
+    Filter("cluster_busy", full_nodes, busy_fact, is_of_clusters=True),
 )
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
 # Of the filter that `jobqueue.placement.reserved` makes for each job.

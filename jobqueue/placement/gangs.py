@@ -15,9 +15,10 @@ import msgspec
 import numpy as np
 
 from jobqueue.executors.abilities import Need
+from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import apply_filters, most_relevant_first
-from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Ledger, Mask
+from jobqueue.placement.ledger import Ints, Ledger, Mask
 from jobqueue.placement.networks import Reach
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.preemption import Rules, stoppable_jobs, victims_at
@@ -86,7 +87,8 @@ def capacity(ledger: Ledger, shape: JobShape, places: Mask, *, is_usable: bool =
         cpus=ledger.cpus_total,
         memory_bytes=ledger.memory_total,
     )
-    return int(counts[places].sum())
+    # A gang needs appliances: the nodes of a cluster are its scheduler's.
+    return int(counts[places & ~ledger.is_cluster].sum())
 
 
 def choose_places(

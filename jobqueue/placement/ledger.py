@@ -5,7 +5,7 @@ only shrink within a plan; `release` is for forecasts, which play what comes lat
 """
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobqueue.partitions.isolation import IsolationRules
+from jobqueue.placement.clusters import REPORT_AGE, ClusterRoom, NodeNeed
 from jobqueue.placement.fleet_slices import FleetSlices
 from jobqueue.placement.slices import Part
 from jobqueue.placement.views import (
@@ -27,14 +28,16 @@ from protocol.health import HealthState
 
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-# Sums of fractions of a core carry rounding errors far below any request.
-CPU_TOLERANCE = 1e-6
+# The node of a job that waits in the queue of a cluster.
+IN_QUEUE = -1
 
 
 class Allocation(NamedTuple):
     """The resources of one job on one appliance; GPUs by their position on it.
 
-    `part` is what it has of its only GPU; None for whole GPUs.
+    `part` is what it has of its only GPU; None for whole GPUs. On a cluster, `node` is the place of
+    its node, `IN_QUEUE` while it has none, and None where it is unknown; from its start on it
+    `runs_for` so long.
     """
 
     job_id: str
@@ -44,6 +47,13 @@ class Allocation(NamedTuple):
     cpus: float
     memory_bytes: int
     part: Part | None = None
+    node: int | None = None
+    runs_for: timedelta = UNLIMITED
+
+    @property
+    def of_node(self) -> NodeNeed:
+        """Return what it has of its node."""
+        return NodeNeed(gpus=len(self.gpus), cpus=self.cpus, memory_bytes=self.memory_bytes)
 
 
 class Ledger:
@@ -75,6 +85,13 @@ class Ledger:
         self.quarantined: Mask = np.array([bool(view.quarantine) for view in self.views], np.bool_)
         self.on_trial: Mask = np.array([view.is_trial_due for view in self.views], np.bool_)
         self.failed: Mask = np.array([bool(view.failure) for view in self.views], np.bool_)
+        self.clusters = {
+            place: ClusterRoom(view.cluster)
+            for place, view in enumerate(self.views)
+            if view.cluster is not None
+        }
+        self.is_cluster: Mask = np.zeros(self.size, np.bool_)
+        self.is_cluster[list(self.clusters)] = True
         self.version: Ints = np.zeros(self.size, np.int64)
         self.changes = 0
         self.allocations: list[list[Allocation]] = [[] for _ in self.views]
@@ -88,7 +105,10 @@ class Ledger:
             kinds = [[gpu.kind for gpu in view.gpus] for view in self.views]
             self.slices = FleetSlices(kinds, self.slots, isolation or IsolationRules())
         for place, view in enumerate(self.views):
-            self._add(place, view, now)
+            if place in self.clusters:
+                self._add_cluster(place, view, now)
+            else:
+                self._add(place, view, now)
         self.has_degraded = bool(self.degraded.any())
         self.has_used_outside = bool(self.used_outside.any())
         self.gpus_failed = [sum(gpu.is_failed for gpu in view.gpus) for view in self.views]
@@ -117,6 +137,44 @@ class Ledger:
         }
         for job in view.running:
             self._put(place, _allocation(job, slots, now))
+
+    def _add_cluster(self, place: int, view: ApplianceView, now: datetime) -> None:
+        room = self.clusters[place]
+        for model in {"", *room.view.models}:
+            self._models.setdefault(model, np.zeros((self.slots, self.size), np.bool_))
+        is_up = room.view.is_up
+        self.cpus_free[place] = room.cpus[is_up].sum()
+        self.memory_free[place] = room.memory_bytes[is_up].sum()
+        for job in view.running:
+            slots = {uuid: slot for slot, uuid in enumerate(job.gpu_uuids)}
+            allocation = _allocation(job, slots, now)
+            node = room.view.places.get(job.node)
+            is_reported = job.started_at is not None and job.started_at <= now - REPORT_AGE
+            if is_reported:
+                self.allocations[place].append(allocation._replace(node=node))
+                continue
+            if node is None:
+                node = room.pick(allocation.of_node)
+            if node is None and job.started_at is None:
+                node = IN_QUEUE
+            runs_for = allocation.ends_at - now
+            self._put(place, allocation._replace(node=node, runs_for=runs_for))
+            room.waiting += job.started_at is None
+
+    def start_waiting(self, place: int, at: datetime) -> list[datetime]:
+        """Let the jobs in a cluster's queue start that have room; return when they end."""
+        room, ends = self.clusters[place], []
+        for index, allocation in enumerate(self.allocations[place]):
+            if allocation.node != IN_QUEUE:
+                continue
+            node = room.pick(allocation.of_node)
+            if node is not None:
+                started = allocation._replace(node=node, ends_at=at + allocation.runs_for)
+                self.allocations[place][index] = started
+                self._change(place, started, sign=-1)
+                ends.append(started.ends_at)
+        room.waiting = sum(ended.node == IN_QUEUE for ended in self.allocations[place])
+        return ends
 
     def _last_used(self) -> Ints:
         """Return a rank for each appliance; those never used come first, by name."""
@@ -199,7 +257,12 @@ class Ledger:
     def free_gpus(self, models: Collection[str], places: Mask) -> float:
         """Return how many GPUs of some models are free on some appliances, with parts of GPUs."""
         free = np.maximum(self.gpu_free, 0) * places
-        return sum(int(free[self._models[model]].sum()) for model in models) / WHOLE_GPU
+        whole = sum(
+            int(room.free_gpus[room.view.of_models(models)].sum())
+            for place, room in self.clusters.items()
+            if places[place]
+        )
+        return whole + sum(int(free[self._models[model]].sum()) for model in models) / WHOLE_GPU
 
     def use(self, place: int) -> None:
         """Make an appliance the most recently used one."""
@@ -213,6 +276,8 @@ class Ledger:
         fullest (or the emptiest) that suffice; `first` comes before all."""
         if not shape.gpus:
             return ()
+        if place in self.clusters:
+            return tuple(range(shape.gpus))
         free, memory = self.gpu_free[:, place].tolist(), self.gpu_memory[:, place].tolist()
         bad, sign = self.degraded[:, place].tolist(), -1 if most_free else 1
         if shape.slice is None:
@@ -263,6 +328,12 @@ class Ledger:
         """Give a job its resources; with `part`, of a GPU on which it doesn't fit yet."""
         ends_at = now + (job.time_limit or UNLIMITED)
         allocation = self.allocation(place, job, gpus, ends_at, part=part)
+        if place in self.clusters:
+            room = self.clusters[place]
+            node = room.pick(job.shape.of_node)
+            node = IN_QUEUE if node is None else node
+            allocation = allocation._replace(node=node, runs_for=ends_at - now)
+            room.waiting += 1
         self._put(place, allocation)
         self.use(place)
         return allocation
@@ -299,12 +370,25 @@ class Ledger:
         self._change(place, allocation, sign=-1)
 
     def _change(self, place: int, allocation: Allocation, *, sign: int) -> None:
+        if place in self.clusters:
+            self._change_cluster(place, allocation, sign=sign)
+            return
         for slot in allocation.gpus:
             self.gpu_free[slot, place] += sign * allocation.gpu_milli
             if allocation.part is not None and self.slices is not None:
                 (self.slices.drop if sign > 0 else self.slices.put)(place, slot, allocation.part)
         self.cpus_free[place] += sign * allocation.cpus
         self.memory_free[place] += sign * allocation.memory_bytes
+        self.version[place] += 1
+        self.changes += 1
+
+    def _change_cluster(self, place: int, allocation: Allocation, *, sign: int) -> None:
+        node, room = allocation.node, self.clusters[place]
+        if node is not None and node != IN_QUEUE:
+            room.change(node, allocation.of_node, sign=sign)
+            if room.view.is_up[node]:
+                self.cpus_free[place] += sign * allocation.cpus
+                self.memory_free[place] += sign * allocation.memory_bytes
         self.version[place] += 1
         self.changes += 1
 

@@ -28,14 +28,15 @@ from jobqueue.placement.filters import (
     most_relevant_first,
     rejection,
 )
-from jobqueue.placement.ledger import Allocation, Ledger, Mask
+from jobqueue.placement.ledger import IN_QUEUE, Allocation, Ledger, Mask
 from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import Owner, Rules, find_victims, picked_gpus
 from jobqueue.placement.quotas import Quotas, Verdict
 from jobqueue.placement.reserved import ReservedTimes
 from jobqueue.placement.sizing import NO_SLICES, sized, slice_text
 from jobqueue.placement.slices import Part
-from jobqueue.placement.views import JobShape, JobView, RunningJob, Snapshot
+from jobqueue.placement.views import ApplianceView, JobShape, JobView, RunningJob, Snapshot
+from protocol.clusters import requested_gpus
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice
 
 
@@ -68,7 +69,7 @@ class Planner:
                         running.user_id,
                         len(running.gpu_uuids) * running.gpu_milli / WHOLE_GPU,
                         running.array_id,
-                        self.quotas.use_of(running, view.models_of(running.gpu_uuids)),
+                        self.quotas.use_of(running, view.models_of(running)),
                         running.is_stopping,
                     ),
                 )
@@ -143,21 +144,29 @@ class Planner:
             self._feasible[shape] = apply_filters(FEASIBLE, self.ledger, shape, everything)
         return self._feasible[shape]
 
-    def release(self, places: Iterable[int], at: datetime) -> None:
-        """Go on to a time at which jobs on some appliances reach their limits; for forecasts."""
+    def release(self, places: Iterable[int], at: datetime) -> list[tuple[datetime, int]]:
+        """Go on to a time at which jobs on some appliances reach their limits; for forecasts.
+
+        Returns:
+            When jobs end that start now from the queue of a cluster, with their places.
+        """
         self.now = at
+        ends: list[tuple[datetime, int]] = []
         for place in places:
             for ended in [
                 allocation
                 for allocation in self.ledger.allocations[place]
-                if allocation.ends_at <= at
+                if allocation.ends_at <= at and allocation.node != IN_QUEUE
             ]:
                 self.ledger.release(place, ended)
                 self._claims.pop(ended.job_id, None)
                 self._count(ended.job_id, self._owners.get(ended.job_id, Owner()), sign=-1)
+            if place in self.ledger.clusters:
+                ends += [(end, place) for end in self.ledger.start_waiting(place, at)]
         self._full.clear()
         self._barred.clear()
         self.reservations = Reservations(self.ledger)
+        return ends
 
     def occupy(
         self, job: JobView, place: int, gpus: Sequence[int], part: Part | None = None
@@ -169,7 +178,11 @@ class Planner:
         """
         allocation = self.ledger.allocate(place, job, gpus, now=self.now, part=part)
         self.reserved.add(job)
-        models = [self.ledger.views[place].gpus[slot].model for slot in gpus]
+        view = self.ledger.views[place]
+        if view.cluster is None:
+            models = [view.gpus[slot].model for slot in gpus]
+        else:
+            models = [view.cluster.model_for(allocation.node, job.gpu_models)] * len(gpus)
         use = self.quotas.use_of(job, models)
         self._count(job.id, Owner(job.user_id, job.gpu_count, job.array_id, use))
         return self.ledger.slice_of(place, allocation)
@@ -234,7 +247,7 @@ class Planner:
         has_tiers = self.ledger.has_degraded and bool(job.gpus)
         if has_tiers:
             healthy = self.ledger.with_room(job.shape) & ~self.ledger.degraded
-            is_healthy = np.count_nonzero(healthy, axis=0) >= job.gpus
+            is_healthy = (np.count_nonzero(healthy, axis=0) >= job.gpus) | self.ledger.is_cluster
             tiers = [free & is_healthy, free & ~is_healthy]
         # A job that has failed somewhere goes elsewhere first, a trial is the last resort.
         for avoided in (self.failed_on(job), self.ledger.on_trial):
@@ -295,10 +308,11 @@ class Planner:
             reason=f"{reason}{self.data.sentence(job.datasets, place)}",
             appliance_id=view.id,
             policy=policy,
-            gpu_uuids=tuple(view.gpus[slot].uuid for slot in gpus),
+            gpu_uuids=_uuids(view, gpus),
             gpu_slice=gpu_slice,
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
+            is_on_cluster=view.cluster is not None,
             **self.data_of(job, place),
         )
 
@@ -315,6 +329,8 @@ class Planner:
         bound = self.ledger.index.get(job.bound_to or "")
         if place is None and bound is not None and self._may_stay(job, bound, feasible, rejections):
             place = bound
+        if place is not None and not victims and feasible[place] and self._may_queue(place):
+            return self._queue(job, place, rejections)
         if place is not None and place == bound:
             self.reservations.add(bound, job)
             view = self.ledger.views[bound]
@@ -337,6 +353,8 @@ class Planner:
             )
         if place is None:
             place = self._least_recently_used(job, feasible)
+            if self._may_queue(place):
+                return self._queue(job, place, rejections)
         view = self.ledger.views[place]
         self.ledger.use(place)
         self.reservations.add(place, job)
@@ -351,6 +369,30 @@ class Planner:
             policy=rule,
             rejections=rejections,
             victims=[victim.job_id for victim in victims],
+        )
+
+    def _may_queue(self, place: int) -> bool:
+        """Return whether a job may wait in the queue of a cluster, of which this is the place."""
+        room = self.ledger.clusters.get(place)
+        return room is not None and room.has_queue_room
+
+    def _queue(self, job: JobView, place: int, rejections: Sequence[Rejection]) -> Decision:
+        """Let a job wait in the queue of a cluster, where it counts towards caps and quotas."""
+        view, gpus = self.ledger.views[place], self.ledger.pick_gpus(place, job.shape)
+        self.occupy(job, place, gpus)
+        reason = f"No appliance is free. {view.name} queues the job."
+        if job.requested:
+            reason = f"{view.name} was requested and is busy. It queues the job."
+        return Decision(
+            job_id=job.id,
+            action=Action.ASSIGN,
+            reason=reason,
+            appliance_id=view.id,
+            policy=Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED,
+            gpu_uuids=_uuids(view, gpus),
+            rejections=rejections,
+            is_queued=True,
+            is_on_cluster=True,
         )
 
     def _least_recently_used(self, job: JobView, feasible: Mask) -> int:
@@ -443,6 +485,12 @@ class Planner:
     def _name_of(self, ident: str) -> str:
         place = self.ledger.index.get(ident)
         return "the previous appliance" if place is None else self.ledger.views[place].name
+
+
+def _uuids(view: ApplianceView, gpus: Sequence[int]) -> tuple[str, ...]:
+    if view.cluster is not None:
+        return tuple(requested_gpus(len(gpus)))
+    return tuple(view.gpus[slot].uuid for slot in gpus)
 
 
 def _only(place: int, size: int) -> Mask:

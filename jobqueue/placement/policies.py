@@ -89,6 +89,13 @@ class LeastFragmentation:
 
     def choose(self, shape: JobShape, candidates: Mask) -> Choice:
         """Return the candidate with the smallest increase of fragmentation."""
+        if self._ledger.clusters:
+            # The scheduler of a cluster chooses the node: its GPUs are for what fits nowhere else.
+            hosts = candidates & ~self._ledger.is_cluster
+            if not hosts.any():
+                place = int(np.argmin(np.where(candidates, self._left.now(), np.inf)))
+                return place, self._ledger.pick_gpus(place, shape)
+            candidates = hosts
         increase, free = self._fragmentation.increase(shape, candidates)
         least = increase.min(where=candidates, initial=np.inf)
         best = (candidates & (increase <= least + 1e-6)).nonzero()[0]
@@ -101,17 +108,31 @@ class LeastFragmentation:
 
 
 class _Left:
-    """The free resources of each appliance, as a share of the fleet's largest appliance."""
+    """The free resources of each appliance, as a share of the fleet's largest appliance.
+
+    A cluster counts as its emptiest node.
+    """
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._most_cpus = max(float(ledger.cpus_total.max(initial=0)), 1e-9)
+        cpus = ledger.cpus_total.copy()
+        for place, room in ledger.clusters.items():
+            cpus[place] = room.view.cpus.max(initial=0.0)
+        self._most_cpus = max(float(cpus.max(initial=0)), 1e-9)
         self._most_gpus = max(int(ledger.gpus_total.max(initial=0)), 1) * WHOLE_GPU
 
     def now(self, places: np.ndarray | slice = slice(None)) -> np.ndarray:
         """Return the shares of some appliances, by default of all."""
         gpus: np.ndarray = self._ledger.gpu_free[:, places].sum(axis=0) / self._most_gpus
-        return gpus + self._ledger.cpus_free[places] / self._most_cpus
+        left: np.ndarray = gpus + self._ledger.cpus_free[places] / self._most_cpus
+        if not self._ledger.clusters:
+            return left
+        whole = np.zeros(self._ledger.size)
+        whole[places] = left
+        most_gpus = self._most_gpus / WHOLE_GPU
+        for place, room in self._ledger.clusters.items():
+            whole[place] = room.most_left(cpus=self._most_cpus, gpus=most_gpus)
+        return whole[places]
 
 
 DEFAULT_POLICY = "first_free_else_lru"

@@ -136,9 +136,10 @@ def _cost(
 
 
 def _examined(job: JobView, ledger: Ledger, feasible: Mask, rules: Rules) -> Iterable[int]:
+    # Whose jobs stop on a cluster is decided by its own queue.
     able = [
         place
-        for place in np.flatnonzero(feasible).tolist()
+        for place in np.flatnonzero(feasible & ~ledger.is_cluster).tolist()
         if any(rules.is_candidate(job, running) for running in ledger.views[place].running)
     ]
     bound = ledger.index.get(job.bound_to or "")

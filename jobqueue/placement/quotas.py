@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
-from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger
+from jobqueue.placement.clusters import CPU_TOLERANCE
+from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import (
     JobView,
     ProjectView,

@@ -92,6 +92,8 @@ class ReservedTimes:
         if period is None or not job.gpus:
             return True
         usable = sum(not gpu.is_failed for gpu in self._ledger.views[place].gpus)
+        if place in self._ledger.clusters:
+            usable = len(self._ledger.views[place].gpu_models)
         taken: defaultdict[str | None, float] = defaultdict(float)
         for allocation in self._ledger.allocations[place]:
             project_id = self._projects.get(allocation.job_id)

@@ -14,6 +14,7 @@ import msgspec
 
 from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import IsolationRules
+from jobqueue.placement.clusters import ClusterView, NodeNeed
 from jobqueue.placement.networks import Reach
 from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest
 from jobqueue.projects.guarantees import QuotaKey
@@ -59,7 +60,9 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         gpu_milli: thousandths of each of its GPUs.
         gpu_slice: the part that it has of its only GPU.
         assigned_at: when it was placed there.
+        started_at: when a cluster started it; None elsewhere, and while it waits in its queue.
         ends_at: by its time limit; None without one.
+        node: of a cluster, where it runs; "" elsewhere, and while that is unknown.
     """
 
     job_id: str
@@ -76,7 +79,9 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     is_stopping: bool = False
     array_id: str | None = None
     assigned_at: datetime | None = None
+    started_at: datetime | None = None
     ends_at: datetime | None = None
+    node: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +96,8 @@ class ApplianceView:
         nvlink_domain: which appliances its NVLinks reach; "" for none besides itself.
         missing: the needs of jobs for data and networks that it can't meet, and why.
         reach: where its members of a gang with a private network may have others.
+        cluster: the one whose connector it is; its cores and memory are those of the nodes then,
+            and it has no GPUs of its own.
     """
 
     id: str
@@ -111,11 +118,23 @@ class ApplianceView:
     nvlink_domain: str = ""
     missing: Mapping[Need, str] = field(default_factory=dict)
     reach: Reach = Reach.ANYWHERE
+    cluster: ClusterView | None = None
 
-    def models_of(self, gpu_uuids: Sequence[str]) -> list[str]:
-        """Return the models of some of its GPUs."""
-        models = {gpu.uuid: gpu.model for gpu in self.gpus} if gpu_uuids else {}
-        return [models[uuid] for uuid in gpu_uuids if uuid in models]
+    @property
+    def gpu_models(self) -> list[str]:
+        """The models of its GPUs, or of those of its nodes, once for each GPU."""
+        if self.cluster is not None:
+            return self.cluster.gpu_models
+        return [gpu.model for gpu in self.gpus]
+
+    def models_of(self, running: RunningJob) -> list[str]:
+        """Return the models of the GPUs of a job that runs on it."""
+        if not running.gpu_uuids:
+            return []
+        if self.cluster is not None:
+            return [self.cluster.model_at(running.node)] * len(running.gpu_uuids)
+        models = {gpu.uuid: gpu.model for gpu in self.gpus}
+        return [models[uuid] for uuid in running.gpu_uuids if uuid in models]
 
 
 class JobShape(NamedTuple):
@@ -131,6 +150,17 @@ class JobShape(NamedTuple):
     requested: str | None = None
     needs: frozenset[Need] = frozenset()
     slice: SliceRequest | None = None
+
+    @property
+    def of_node(self) -> NodeNeed:
+        """Return what the job needs of one node of a cluster."""
+        return NodeNeed(
+            gpus=self.gpus,
+            gpu_models=self.gpu_models,
+            gpu_memory_bytes=self.gpu_memory_bytes,
+            cpus=self.cpus,
+            memory_bytes=self.memory_bytes,
+        )
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,7 +113,9 @@ def tenant_hardware(
     session: Session, tenant_id: str, words: set[str] | frozenset[str] = frozenset()
 ) -> Mapping[QuotaKey, int]:
     """Return what the tenant's appliances in service have, and of GPUs also by words of models."""
-    statement = select(Appliance.inventory).where(Appliance.tenant_id == tenant_id, in_service())
+    # Of a cluster, the nodes run the jobs, not the host of its connector.
+    runs_jobs = Appliance.tenant_id == tenant_id, in_service(), Appliance.cluster_kind == ""
+    statement = select(Appliance.inventory).where(*runs_jobs)
     totals: dict[QuotaKey, int] = defaultdict(int)
     for stored in session.scalars(statement):
         inventory = decode_inventory(stored)

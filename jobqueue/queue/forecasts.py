@@ -16,7 +16,7 @@ from core.guarded_update import changed_rows
 from jobqueue.dispatch.queue_order import queue_order, with_jobs
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.fairshare.models import StartForecast
-from jobqueue.models import Attempt, Job
+from jobqueue.models import CHARGED_FROM, Attempt, Job
 from jobqueue.placement.explanation import ForecastErrors, explain_jobs
 from jobqueue.states import WAITING
 
@@ -68,10 +68,10 @@ def settle_forecasts(session: Session, tenant_id: str, *, now: datetime) -> int:
         select(
             StartForecast.id,
             StartForecast.expected_start_at,
-            func.min(Attempt.assigned_at).label("started_at"),
+            func.min(CHARGED_FROM).label("started_at"),
         )
         .join(Attempt, Attempt.job_id == StartForecast.job_id)
-        .where(*unsettled, Attempt.assigned_at >= StartForecast.made_at)
+        .where(*unsettled, StartForecast.made_at <= CHARGED_FROM)
         .group_by(StartForecast.id, StartForecast.expected_start_at)
     )
     settled = [

@@ -15,13 +15,13 @@ from jobqueue.dispatch.cached_copies import cached_copies
 from jobqueue.dispatch.queue_order import placement_order, queue_order, with_jobs
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import job_view, slice_need
-from jobqueue.executors.abilities import needs_of
+from jobqueue.executors.abilities import Need, needs_of
 from jobqueue.fairshare.points import QueueOrder
 from jobqueue.jobs.arrays import parse_array
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.explanation import Explanation, explain_jobs
-from jobqueue.placement.filters import FEASIBLE, FREE, apply_filters
+from jobqueue.placement.filters import FEASIBLE, FREE, Filter, apply_filters
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.sizing import sized
 from jobqueue.placement.views import JobView, Snapshot
@@ -151,15 +151,22 @@ def appliance_problems(
     views = tenant_views(session, scope.require_tenant(), only=[appliance])
     if not views:
         return [f"There is no appliance {appliance!r}."], []
-    job = view_of(scope, request, {gpu.model for gpu in views[0].gpus}, now=now)
+    job = view_of(scope, request, models_of(views[:1]), now=now)
     isolation = settings_of(session, scope.require_tenant()).isolation
     snapshot = Snapshot(now=now, appliances=views[:1], jobs=(), isolation=isolation)
     planner = Planner(snapshot)
     ledger = planner.ledger
     shape = sized(ledger, job).shape
-    feasible, never = apply_filters(FEASIBLE, ledger, shape, np.ones(1, np.bool_))
+    feasible, never = apply_filters(filters_for(request), ledger, shape, np.ones(1, np.bool_))
     _, busy = apply_filters(FREE, ledger, shape, feasible)
     return [str(rejection) for rejection in never], [str(rejection) for rejection in busy]
+
+
+def filters_for(request: JobRequest) -> Sequence[Filter]:
+    """Return the filters of feasible appliances for a request, which may lack its image yet."""
+    if request.image:
+        return FEASIBLE
+    return [each for each in FEASIBLE if each.code != "cluster_images"]
 
 
 def view_of(
@@ -176,6 +183,9 @@ def view_of(
     """
     need = slice_need(request)
     words = request.gpu_models
+    needs = needs_of(
+        request, is_service=request.kind is JobKind.SERVICE, has_slice=need is not None
+    )
     return JobView(
         id="",
         name=request.name,
@@ -189,7 +199,6 @@ def view_of(
         cpus=request.cpus,
         memory_bytes=request.memory_bytes,
         labels=frozenset(request.required_labels.items()),
-        needs=needs_of(
-            request, is_service=request.kind is JobKind.SERVICE, has_slice=need is not None
-        ),
+        # Its image may not be chosen yet.
+        needs=needs - {Need.NO_IMAGE},
     )

@@ -126,7 +126,7 @@ def _used(
     used: defaultdict[tuple[str, QuotaKey], float] = defaultdict(float)
     for view in views:
         for job in view.running:
-            models = view.models_of(job.gpu_uuids)
+            models = view.models_of(job)
             for project in tree.path(job.project_id if job.project_id in tree.by_id else None):
                 for key in keys:
                     used[project.id, key] += _amount(
@@ -138,7 +138,7 @@ def _used(
 def _totals(views: Sequence[ApplianceView], keys: set[QuotaKey]) -> dict[QuotaKey, float]:
     totals: defaultdict[QuotaKey, float] = defaultdict(float)
     for view in views:
-        models = [gpu.model for gpu in view.gpus]
+        models = view.gpu_models
         for key in keys:
             totals[key] += _amount(key, models, view.cpus, view.memory_bytes)
     return totals

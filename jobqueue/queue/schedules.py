@@ -21,6 +21,7 @@ from core.secretbox import SecretBox
 from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.jobs.requests import MAX_NAME_LENGTH, request_errors
 from jobqueue.models import JobSchedule, ScheduleRun
+from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.templates import store_request
 from jobqueue.states import Missed, Overlap
 from protocol.job_spec import JobKind, JobRequest
@@ -205,7 +206,8 @@ def _checked(
 ) -> dict[str, Any]:
     name = request.name.strip()
     job = structs.replace(request.job, name=request.job.name.strip() or name)
-    errors = request_errors(job, scope=scope)
+    tenant_id = scope.require_tenant()
+    errors = request_errors(job, cluster_errors(session, tenant_id, job), scope=scope)
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable():
         errors["name"] = [f"{name!r} is not a name; use up to {MAX_NAME_LENGTH} characters."]
     for field_name, check in (("schedule", check_schedule), ("time_zone", check_time_zone)):
@@ -221,7 +223,7 @@ def _checked(
         details = " ".join(error for of_field in errors.values() for error in of_field)
         raise InvalidInputError(f"The schedule was not saved. {details}", errors=errors)
     taken = select(JobSchedule.id).where(
-        JobSchedule.tenant_id == scope.require_tenant(),
+        JobSchedule.tenant_id == tenant_id,
         JobSchedule.name == name,
         JobSchedule.id != (but or ""),
     )

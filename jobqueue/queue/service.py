@@ -8,14 +8,14 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, func, or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, aliased
 
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import new_id
 from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.appliance_views import models_of, tenant_views
 from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.jobs.dependencies import (
@@ -35,11 +35,13 @@ from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
+from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
 from jobqueue.states import WAITING, JobState, Reason
 from protocol.job_spec import JobRequest
-from tenants.models import User
+from tenants.fleet.states import in_service
+from tenants.models import Appliance, User
 from tenants.permissions import Permission
 from tenants.quotas import count_rows, reserve_quota
 from tenants.scope import Scope
@@ -68,12 +70,12 @@ def attempts_between(
     end: datetime,
     limit: int,
 ) -> Sequence[Attempt]:
-    """Return the attempts that ran on an appliance in a time range, newest first."""
+    """Return the attempts that ran on an appliance or a node in a time range, newest first."""
     scope.require(Permission.VIEW)
     statement = (
         select(Attempt)
         .where(
-            Attempt.appliance_id == appliance_id,
+            or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id),
             Attempt.started_at < end,
             or_(Attempt.finished_at.is_(None), Attempt.finished_at > start),
         )
@@ -170,10 +172,11 @@ def checked_job(
     if wanted is not None:
         views = [view for view in views if wanted in {view.id, view.name}]
         if not views:
-            missing = NotFoundError.of("appliance", wanted).message
-            errors.append(("appliance_id", missing))
+            errors.append(("appliance_id", _missing_text(session, tenant_id, wanted)))
         else:
             request = replace(request, appliance_id=views[0].id)
+    place = views[0].name if wanted is not None and views else None
+    errors += cluster_errors(session, tenant_id, replace(request, appliance_id=place))
     dependencies, missing_jobs = find_dependencies(
         session, scope, {"after_ok": request.after_ok, "after_any": request.after_any}
     )
@@ -194,9 +197,20 @@ def checked_job(
         queue_at=queue_time(now, request.priority),
         submitted_at=now,
     )
-    models = {gpu.model for view in views for gpu in view.gpus}
-    check_capacity(job_view(job, models), views, now=now)
+    check_capacity(job_view(job, models_of(views)), views, now=now)
     return job, dependencies
+
+
+def _missing_text(session: Session, tenant_id: str, wanted: str) -> str:
+    """Return why a job can't request an appliance: it is a node of a cluster, or there is none."""
+    is_wanted = or_(Appliance.id == wanted, Appliance.name == wanted)
+    named = (Appliance.tenant_id == tenant_id, is_wanted, in_service())
+    connector = aliased(Appliance)
+    nodes = select(connector.name).join(Appliance, Appliance.connector_id == connector.id)
+    name = session.scalar(nodes.where(*named))
+    if name is None:
+        return NotFoundError.of("appliance", wanted).message
+    return f"{wanted!r} is a node of a cluster, whose own queue chooses the node; request {name!r}."
 
 
 def reserve_jobs(session: Session, tenant_id: str, adding: int) -> None:
@@ -220,9 +234,10 @@ class JobFilters(TypedDict, total=False):
     """Filters of the list; empty ones do not filter.
 
     `search` is a text in the name, image or id. `user` is an email address, an id, or `me`;
-    `appliance_id` one on which an attempt was placed; `label` reads `project` or `project=vision`.
-    `project` is a name or an id. `since` and `until` limit the time of submission; `array_id`
-    selects the tasks of an array, and `is_collapsed` only the first of each.
+    `appliance_id` one on which an attempt was placed, or the node of a cluster where it runs;
+    `label` reads `project` or `project=vision`. `project` is a name or an id. `since` and `until`
+    limit the time of submission; `array_id` selects the tasks of an array, and `is_collapsed` only
+    the first of each.
     """
 
     state: JobState | None
@@ -270,7 +285,8 @@ def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[boo
         wanted = scope.user_id if user == "me" else user
         yield or_(Job.user_id == wanted, Job.user_id.in_(of_email))
     if appliance_id := filters.get("appliance_id"):
-        yield Job.id.in_(select(Attempt.job_id).where(Attempt.appliance_id == appliance_id))
+        is_there = or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id)
+        yield Job.id.in_(select(Attempt.job_id).where(is_there))
     if label := filters.get("label"):
         key, equals, value = label.partition("=")
         # Other characters are not in labels, and quotes would end the path in the document.

@@ -14,14 +14,15 @@ from jobqueue.dispatch.appliance_views import models_of, tenant_views
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.partitions.isolation import ISOLATION, Isolation, IsolationRules
 from jobqueue.partitions.texts import slice_words
-from jobqueue.placement.filters import FEASIBLE, passing
+from jobqueue.placement.clusters import ClusterRoom
+from jobqueue.placement.filters import passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.plan import Planner
 from jobqueue.placement.sizing import sized
 from jobqueue.placement.slices import GPUKind, Part, SliceNeed, SliceRequest, fitting_part, options
 from jobqueue.placement.views import JobShape, Snapshot
 from jobqueue.projects.members import project_for_job
-from jobqueue.queue.pending import view_of
+from jobqueue.queue.pending import filters_for, view_of
 from protocol.gpu_slices import MAX_SHARES, WHOLE_GPU, PartitionMode
 from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
@@ -98,7 +99,9 @@ def slices_that_fit(
     wanted, ledger = sized(planner.ledger, job), planner.ledger
     if not wanted.gpus:
         return []
-    places = np.flatnonzero(passing(FEASIBLE, ledger, wanted.shape, np.ones(ledger.size, np.bool_)))
+    places = np.flatnonzero(
+        passing(filters_for(request), ledger, wanted.shape, np.ones(ledger.size, np.bool_))
+    )
     count = _count_slices if wanted.shape.slice else _count_whole
     free, total = count(ledger, wanted.shape, places)
     offers = [SliceOffer(kind, free[kind], number) for kind, number in total.items()]
@@ -117,7 +120,21 @@ def _count_whole(
                 kind = SliceKind(PartitionMode.WHOLE, gpu.model, "", gpu.memory_bytes, WHOLE_GPU)
                 total[kind] += 1
                 free[kind] += bool(room[slot, place])
+        if place in ledger.clusters:
+            _count_nodes(ledger.clusters[place], shape, free, total)
     return free, total
+
+
+def _count_nodes(
+    cluster: ClusterRoom, shape: JobShape, free: Counter[SliceKind], total: Counter[SliceKind]
+) -> None:
+    """Add the GPUs of the nodes that a cluster offers."""
+    view = cluster.view
+    for node in np.flatnonzero(cluster.large_enough(shape.of_node) & view.is_up).tolist():
+        memory_bytes = int(view.gpu_memory_bytes[node])
+        kind = SliceKind(PartitionMode.WHOLE, view.models[node], "", memory_bytes, WHOLE_GPU)
+        total[kind] += int(view.gpus[node])
+        free[kind] += int(cluster.free_gpus[node])
 
 
 def _count_slices(

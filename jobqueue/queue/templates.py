@@ -16,6 +16,7 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, InvalidInputError, NotFoundError
 from jobqueue.jobs.requests import MAX_NAME_LENGTH, request_errors, request_from
 from jobqueue.models import JobTemplate
+from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.shipped_templates import SHIPPED, ShippedTemplate
 from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
@@ -142,7 +143,8 @@ def _checked(
 ) -> dict[str, Any]:
     name, description = request.name.strip(), request.description.strip()
     job = replace(request.job, name=request.job.name.strip() or name)
-    errors = request_errors(replace(job, secrets={}, secrets_from=None))
+    job_errors = cluster_errors(session, tenant_id, job)
+    errors = request_errors(replace(job, secrets={}, secrets_from=None), job_errors)
     if not name or len(name) > MAX_NAME_LENGTH or not name.isprintable() or "/" in name:
         error = f"{name!r} is not a name; use up to {MAX_NAME_LENGTH} characters without '/'."
         errors["name"] = [error]

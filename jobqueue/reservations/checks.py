@@ -128,7 +128,10 @@ def _appliances(
     appliances = list(session.scalars(listed.order_by(Appliance.name)).unique())
     names = {text for appliance in appliances for text in (appliance.id, appliance.name)}
     unknown = [text for text in wanted if text not in names]
-    return appliances, [f"There is no appliance {text!r}." for text in unknown[:5]]
+    errors = [f"There is no appliance {text!r}." for text in unknown[:5]]
+    nodes = [appliance.name for appliance in appliances if appliance.connector_id is not None]
+    errors += [f"{name!r} is a node of a cluster. Reserve it there." for name in nodes[:5]]
+    return appliances, errors
 
 
 def _gpu_errors(appliances: Sequence[Appliance], gpus: int | None) -> Errors:

@@ -43,7 +43,7 @@ FIXED = frozenset(
     {
         *("name", "kind", "array", "instances", "priority", "notify", "time_limit_seconds"),
         *("after_ok", "after_any", "secrets_from", "project", "nodes", "on_member_loss"),
-        *("framework", "network", "uses_rdma"),
+        *("framework", "network", "uses_rdma", "cluster_options"),
     }
 )
 UPDATABLE = frozenset(JobRequest.__struct_fields__) - FIXED

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, islice
 from typing import Any
 
+import numpy as np
 from msgspec.structs import replace
 from sqlalchemy import Row, func, select
 from sqlalchemy.orm import Session
@@ -100,6 +101,9 @@ def record(
         view.id: f"appliance-{number}" if is_anonymous else view.name
         for number, view in enumerate(views, 1)
     }
+    appliances = [appliance for view in views for appliance in _appliances(view, names[view.id])]
+    # A simulation places jobs on the nodes themselves, so none can request a connector.
+    names = {view.id: names[view.id] for view in views if view.cluster is None}
     reader = _Reader(period.since, names, models_of(views), now)
     rows = islice(_rows(session, tenant_id, period), max_jobs + 1) if max_jobs else iter(())
     jobs = [reader.job(attempts) for attempts in rows]
@@ -109,7 +113,7 @@ def record(
         )
     projects = read_projects(session, tenant_id)
     recording = Recording(
-        appliances=[_appliance(view, names[view.id]) for view in views],
+        appliances=appliances,
         rules=_rules(session, tenant_id),
         watts_by_model=_watts_by_model(session, tenant_id),
         projects=_projects(session, tenant_id, projects, reader),
@@ -217,15 +221,25 @@ def _rows(
     return (list(group) for _, group in groupby(rows, key=lambda row: row.id))
 
 
-def _appliance(view: ApplianceView, name: str) -> RecordedAppliance:
-    return RecordedAppliance(
-        name=name,
-        cpus=view.cpus,
-        memory_bytes=view.memory_bytes,
-        gpus=tuple(
-            RecordedGPU(model=gpu.model, memory_bytes=gpu.memory_bytes) for gpu in view.gpus
-        ),
-    )
+def _appliances(view: ApplianceView, name: str) -> Iterator[RecordedAppliance]:
+    """Yield an appliance; of a cluster, the nodes that are up, each as one."""
+    cluster = view.cluster
+    if cluster is None:
+        gpus = [RecordedGPU(model=gpu.model, memory_bytes=gpu.memory_bytes) for gpu in view.gpus]
+        yield RecordedAppliance(
+            name=name, cpus=view.cpus, memory_bytes=view.memory_bytes, gpus=tuple(gpus)
+        )
+        return
+    nodes = list(cluster.places) if name == view.name else []
+    for place in np.flatnonzero(cluster.is_up).tolist():
+        memory_bytes = int(cluster.gpu_memory_bytes[place])
+        gpu = RecordedGPU(model=cluster.models[place], memory_bytes=memory_bytes)
+        yield RecordedAppliance(
+            name=f"{nodes[place]}.{name}" if nodes else f"{name}-node-{place + 1}",
+            cpus=float(cluster.cpus[place]),
+            memory_bytes=int(cluster.memory_bytes[place]),
+            gpus=(gpu,) * int(cluster.gpus[place]),
+        )
 
 
 def _watts_by_model(session: Session, tenant_id: str) -> dict[str, float]:

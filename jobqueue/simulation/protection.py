@@ -12,7 +12,8 @@ from datetime import datetime
 import numpy as np
 
 from jobqueue.placement.backfill import Reservations, earliest_start
-from jobqueue.placement.ledger import CPU_TOLERANCE, Ledger, Mask
+from jobqueue.placement.clusters import CPU_TOLERANCE
+from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.views import JobView
 
 Key = tuple[bool, float, float, int]

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jobqueue.placement.ledger import CPU_TOLERANCE, Ints, Mask
+from jobqueue.placement.clusters import CPU_TOLERANCE
+from jobqueue.placement.ledger import Ints, Mask
 from jobqueue.placement.views import JobShape
 from protocol.gpu_slices import WHOLE_GPU
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy.orm import object_session
+
 from core.clock import to_ns
 from core.quantities import format_size
 from jobqueue.models import Attempt, Job
@@ -26,7 +28,9 @@ from jobqueue.usage.measuring import (
     gpu_windows,
 )
 from jobqueue.usage.totals import JOULES_PER_KILOWATT_HOUR
+from protocol.clusters import are_requested
 from protocol.gpu_slices import GPUSlice
+from tenants.models import Appliance
 from tenants.models.appliances import decode_inventory
 from timeseries.store import Aggregate, RangeQuery, Store
 
@@ -106,9 +110,17 @@ def hardware_of(job: Job) -> Hardware:
     """Return the hardware of a job. Needs the session of the job."""
     if job.attempt is None:
         return Hardware()
-    uuids, inventory = job.attempt.gpu_uuids, decode_inventory(job.attempt.appliance.inventory)
+    uuids, site = job.attempt.gpu_uuids, job.attempt.appliance
+    session = object_session(job)
+    if job.attempt.is_on_cluster:
+        node = session and job.attempt.node_id and session.get(Appliance, job.attempt.node_id)
+        if not node:
+            return Hardware()
+        site = node
+    inventory = decode_inventory(site.inventory)
     own = slice_of(job.attempt.gpu_slice)
-    sizes = (gpu.memory_bytes for gpu in inventory.gpus if gpu.uuid in uuids)
+    is_any = are_requested(uuids)
+    sizes = (gpu.memory_bytes for gpu in inventory.gpus if is_any or gpu.uuid in uuids)
     size = (own.memory_bytes if own else 0) or max(sizes, default=0)
     return Hardware(size or None, inventory.cpu_count)
 
@@ -144,7 +156,11 @@ def job_efficiency(
         energy_kilowatt_hours=use.energy_joules / JOULES_PER_KILOWATT_HOUR
         if measured and own is None
         else None,
-        not_measurable=_not_measurable(own, is_measured=bool(measured)),
+        not_measurable=_not_measurable(
+            own,
+            is_measured=bool(measured),
+            is_on_cluster=bool(tried and tried[-1].is_on_cluster),
+        ),
         bottleneck=bottleneck,
         advice=_advice(**facts, bottleneck=bottleneck),
         gang=_gang_use(store, members, now=now) if members else None,
@@ -173,7 +189,7 @@ def _gpu_time(use: Use) -> dict[str, Any]:
 
 
 def _tried(job: Job) -> list[Attempt]:
-    return [attempt for attempt in job.attempts if attempt.assigned_at is not None]
+    return [attempt for attempt in job.attempts if attempt.charged_from is not None]
 
 
 def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> tuple[Use, int]:
@@ -206,7 +222,9 @@ def _gpu_use(store: Store, job: Job, tried: list[Attempt], *, now: datetime) -> 
     return use, sum(percent >= USED_PERCENT for percent in busiest)
 
 
-def _not_measurable(own: GPUSlice | None, *, is_measured: bool) -> str:
+def _not_measurable(own: GPUSlice | None, *, is_measured: bool, is_on_cluster: bool) -> str:
+    if is_on_cluster and not is_measured:
+        return "Utilization and energy: clusters do not report how jobs use their GPUs."
     if own is None:
         return ""
     if is_measured:
@@ -257,7 +275,7 @@ def _bottleneck(
 
 
 def _span(tried: list[Attempt], now: datetime) -> tuple[int, int]:
-    began_at = tried[0].assigned_at or now
+    began_at = tried[0].charged_from or now
     end_at = tried[-1].finished_at or now
     return to_ns(began_at), max(to_ns(began_at) + 1, to_ns(end_at))
 

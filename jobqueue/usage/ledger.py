@@ -22,7 +22,7 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.db import SessionFactory, chunked, transaction
 from core.errors import ConflictError
-from jobqueue.models import Attempt, Job
+from jobqueue.models import CHARGED_FROM, Attempt, Job
 from jobqueue.partitions.measures import slice_of
 from jobqueue.usage.measuring import (
     NO_WINDOWS,
@@ -34,6 +34,7 @@ from jobqueue.usage.measuring import (
     gpu_windows,
 )
 from jobqueue.usage.models import MAX_MODEL_LENGTH, UsageEntry, UsageHour
+from protocol.clusters import are_requested
 from tenants.models import Appliance
 from tenants.models.appliances import decode_inventory
 from tenants.scope import Scope
@@ -51,19 +52,24 @@ _CHUNK = 2000
 
 
 class LedgerAttempt(NamedTuple):
-    """The columns of an attempt that the ledger needs; GPUs are allocated from `assigned_at`."""
+    """The columns of an attempt that the ledger needs.
+
+    GPUs are allocated from `charged_from` on; None while it waits in the queue of a cluster.
+    `site_id` is the node of a cluster, or the appliance.
+    """
 
     id: str
     job_id: str
     tenant_id: str
     appliance_id: str
     gpu_uuids: list[str]
-    assigned_at: datetime
+    charged_from: datetime | None
     finished_at: datetime | None
     user_id: str | None
     job_name: str
     project_id: str | None
     gpu_slice: dict[str, Any] | None
+    site_id: str
 
     @property
     def has_mig(self) -> bool:
@@ -170,7 +176,7 @@ class _Ledger:
         with transaction(self._sessions) as session:
             recorded = _recorded(session, hour_at)
             attempts = self._attempts(session, hour_at)
-            self._read_models(session, {attempt.appliance_id for attempt in attempts})
+            self._read_models(session, {attempt.site_id for attempt in attempts})
             # An attempt that ended earlier than it seemed is not in this hour any more.
             elsewhere = {key.attempt_id for key in recorded} - {attempt.id for attempt in attempts}
             moved_attempts = _existing(session, elsewhere)
@@ -246,7 +252,7 @@ class _Ledger:
         return use_by_model(
             attempt,
             windows,
-            self._models.get(attempt.appliance_id, {}),
+            self._models.get(attempt.site_id, {}),
             Period(hour_at, hour_at + HOUR),
             fallback=fallback,
         )
@@ -263,23 +269,27 @@ def use_by_model(
     """Return an attempt's use of GPUs in a period by GPU model.
 
     Args:
-        attempt: whose GPUs are allocated from its assignment to its end.
+        attempt: whose GPUs are allocated from its assignment, or start on a cluster, to its end.
         windows: what was measured.
-        models: the GPU models of its appliance by UUID.
+        models: the GPU models of its appliance or node by UUID.
         period: the time; of an attempt outside of it nothing is returned.
         fallback: the model of a GPU that is not in `models`.
     """
-    start_at = max(attempt.assigned_at, period.since)
+    if attempt.charged_from is None:
+        return {}
+    start_at = max(attempt.charged_from, period.since)
     end_at = min(attempt.finished_at or period.until, period.until)
     if start_at >= end_at:
         return {}
     uses: dict[str, Use] = {}
+    # Not every cluster tells which GPUs of a node a job has; they are of one model.
+    only_model = next(iter(models.values()), "") if are_requested(attempt.gpu_uuids) else ""
     for uuid in attempt.gpu_uuids:
         own = slice_of(attempt.gpu_slice)
         key = GPUKey(attempt.tenant_id, attempt.job_id, own.uuid if own else uuid)
         use = gpu_use(windows.get(key, NO_WINDOWS), start_ns=to_ns(start_at), end_ns=to_ns(end_at))
         use = use.part(own.share_milli) if own else use
-        model = models.get(uuid) or fallback
+        model = models.get(uuid) or only_model or fallback
         uses[model] = uses.get(model, Use()) + use
     return uses
 
@@ -313,12 +323,13 @@ _ATTEMPTS = (
         Attempt.tenant_id,
         Attempt.appliance_id,
         Attempt.gpu_uuids,
-        Attempt.assigned_at,
+        CHARGED_FROM.label("charged_from"),
         Attempt.finished_at,
         Job.user_id,
         Job.name,
         Job.project_id,
         Attempt.gpu_slice,
+        func.coalesce(Attempt.node_id, Attempt.appliance_id).label("site_id"),
     )
     .join(Job, Job.id == Attempt.job_id)
     .where(WANTS_GPUS, Attempt.assigned_at.is_not(None))

@@ -91,7 +91,7 @@ def live_use(
         windows: dict[GPUKey, GPUWindows] = {}
         models: dict[str, Mapping[str, str]] = {}
         if attempts and store is not None:
-            models = read_models(session, {attempt.appliance_id for attempt in attempts})
+            models = read_models(session, {attempt.site_id for attempt in attempts})
             try:
                 windows = gpu_windows(
                     store,
@@ -106,7 +106,7 @@ def live_use(
             LiveUse(attempt, model, f"{part.since:%Y-%m-%d}", use)
             for attempt in attempts
             for model, use in use_by_model(
-                attempt, windows, models.get(attempt.appliance_id, {}), part
+                attempt, windows, models.get(attempt.site_id, {}), part
             ).items()
         ]
     is_open = recorded_at is None or recorded_at < period.until

@@ -29,7 +29,7 @@ from core.paging import (
     sort_terms,
     sorted_by,
 )
-from jobqueue.models import Attempt, Job
+from jobqueue.models import CHARGED_FROM, Attempt, Job
 from jobqueue.partitions.measures import gpu_amount
 from jobqueue.projects.models import Project
 from jobqueue.states import ALLOCATED_STATES
@@ -301,7 +301,7 @@ def allocated_now(session: Session, scope: Scope) -> tuple[float, int]:
     statement: Any = (
         select(Attempt.job_id, Attempt.gpu_uuids, Attempt.gpu_slice)
         .join(Job, Attempt.job_id == Job.id)
-        .where(Attempt.state.in_(ALLOCATED_STATES), WANTS_GPUS)
+        .where(Attempt.state.in_(ALLOCATED_STATES), WANTS_GPUS, CHARGED_FROM.is_not(None))
     )
     rows = [row for row in session.execute(scope.select(statement, Attempt)) if row.gpu_uuids]
     amount = sum(gpu_amount(row.gpu_uuids, row.gpu_slice) for row in rows)

@@ -3,19 +3,23 @@
 Health, inventory and processes are what the agent reported in its last heartbeat.
 """
 
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 from marshmallow import Schema, fields
 
+from portal.api.cluster_schemas import ApplianceNameSchema, ClusterNodeSchema, ClusterSchema
 from portal.api.schemas import instant
+from protocol.clusters import ClusterKind
 from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth, HealthReason, HealthState
 from protocol.inventory import Inventory
 from tenants.fleet.appliances import read_gpu_processes
+from tenants.fleet.clusters import read_cluster, read_node
 from tenants.fleet.states import SKEW_LIMIT_SECONDS, EffectiveStatus, effective_status_of
-from tenants.models import ApplianceState
+from tenants.models import Appliance, ApplianceState
 
 DESCRIPTIONS = {
     "appliance_class": "Such as `8 x flagship` or `cpu`.",
@@ -35,6 +39,8 @@ DESCRIPTIONS = {
     "speed_bits_per_second": "0 while the link is down.",
     "tier": "Performance tier; empty if unknown.",
 }
+# Clusters have schemas of their own.
+_ELSEWHERE = (Inventory, "cluster")
 CHOICES = {"reason": HealthReason, "state": HealthState}
 _FIELDS: dict[Any, type[fields.Field[Any]]] = {
     bool: fields.Boolean,
@@ -55,7 +61,9 @@ def _schema_of(struct: type[msgspec.Struct]) -> type[Schema]:
     """Return the schema of a struct of the protocol, with the same fields."""
     name = struct.__name__.removesuffix("Info")
     schema_fields = {
-        field.name: _field(field.name, field.type) for field in msgspec.structs.fields(struct)
+        field.name: _field(field.name, field.type)
+        for field in msgspec.structs.fields(struct)
+        if (struct, field.name) != _ELSEWHERE
     }
     return Schema.from_dict(schema_fields, name=f"{name}Schema")
 
@@ -77,8 +85,15 @@ def _field(name: str, kind: Any) -> fields.Field[Any]:  # noqa: ANN401 - a type
     return _FIELDS.get(kind, fields.String)(metadata=metadata)
 
 
+_READERS: Mapping[str, Callable[[Appliance], Any]] = {
+    "gpu_processes": read_gpu_processes,
+    "cluster": read_cluster,
+    "node": read_node,
+}
+
+
 class ApplianceSchema(Schema):
-    """An enrolled host."""
+    """An enrolled host, or a node of a cluster."""
 
     id = fields.String()
     tenant_id = fields.String()
@@ -104,6 +119,30 @@ class ApplianceSchema(Schema):
     )
     health = fields.Nested(_schema_of(ApplianceHealth), allow_none=True)
     inventory = fields.Nested(_schema_of(Inventory))
+    connector = fields.Nested(
+        ApplianceNameSchema,
+        allow_none=True,
+        metadata={"description": "Of a node of a cluster: the appliance whose agent reports it."},
+    )
+    cluster_kind = fields.String(
+        metadata={
+            "description": "Of a connector: the kind of its cluster; empty otherwise.",
+            "enum": ["", *(kind.value for kind in ClusterKind)],
+        }
+    )
+    cluster = fields.Nested(
+        ClusterSchema,
+        allow_none=True,
+        metadata={"description": "Of a connector, as it reported it last; null otherwise."},
+    )
+    node = fields.Nested(
+        ClusterNodeSchema,
+        allow_none=True,
+        metadata={
+            "description": "Of a node of a cluster, as its connector reported it last; null "
+            "otherwise."
+        },
+    )
     gpu_processes = fields.List(
         fields.Nested(_schema_of(GPUProcess)),
         allow_none=True,
@@ -141,15 +180,17 @@ class ApplianceSchema(Schema):
         """Return an attribute."""
         if attr == "status":
             return effective_status_of(obj)
-        if attr == "gpu_processes":
-            return read_gpu_processes(obj)
+        if attr == "last_seen_at" and obj.connector is not None:
+            return obj.connector.last_seen_at  # what is heard of the node comes from there
+        if attr in _READERS:
+            return _READERS[attr](obj)
         return super().get_attribute(obj, attr, default)
 
 
 class BriefApplianceSchema(ApplianceSchema):
-    """An enrolled host without inventory, health and GPU processes."""
+    """An enrolled host or a node of a cluster, without inventory, health and GPU processes."""
 
     class Meta:
         """marshmallow's options."""
 
-        exclude = ("inventory", "health", "gpu_processes")
+        exclude = ("inventory", "health", "gpu_processes", "cluster", "node")

@@ -1,4 +1,4 @@
-"""`/appliances`: enrolled hosts, their events, and the actions on them."""
+"""`/appliances`: enrolled hosts and nodes of clusters, their events, and the actions on them."""
 
 from datetime import timedelta
 from typing import Any
@@ -17,6 +17,7 @@ from jobqueue.jobs.quarantine import release_appliance
 from jobqueue.states import JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint
+from portal.api.cluster_schemas import ListedNodeSchema
 from portal.api.objects import Objects
 from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, sort_field
 from portal.context import current_scope, database, now
@@ -27,14 +28,25 @@ from tenants.fleet.appliance_service import (
     revoke_appliance,
     undrain_appliance,
 )
-from tenants.fleet.appliances import SORTS, UNKNOWN, ApplianceFilter, get_appliance, list_appliances
+from tenants.fleet.appliances import (
+    SORTS,
+    UNKNOWN,
+    ApplianceFilter,
+    Nodes,
+    get_appliance,
+    list_appliances,
+)
+from tenants.fleet.clusters import NODE_SORTS, list_nodes
 from tenants.fleet.events import EVENT_SORTS, EventKind, list_events
 from tenants.fleet.states import EffectiveStatus
 from tenants.models import Appliance, ApplianceState
 from tenants.permissions import Permission
 
 appliances = APIBlueprint(
-    "Appliances", "/appliances", "Enrolled hosts.", changes=Permission.MANAGE_APPLIANCES
+    "Appliances",
+    "/appliances",
+    "Enrolled hosts, and nodes of clusters.",
+    changes=Permission.MANAGE_APPLIANCES,
 )
 
 objects = Objects(
@@ -49,6 +61,8 @@ objects = Objects(
             "inventory",
             "health",
             "gpu_processes",
+            "cluster",
+            "node",
             "status",
             "state",
             "health_state",
@@ -85,7 +99,23 @@ class ApplianceQuery(PageQuery):
     search = fields.String(
         load_default="", metadata={"description": "Text in name, site, region or GPU model."}
     )
+    nodes = fields.Enum(
+        Nodes,
+        by_value=True,
+        load_default=None,
+        metadata={"description": "Whether nodes of clusters are listed; by default they are."},
+    )
+    connector = fields.String(
+        load_default="",
+        metadata={"description": "Only the nodes of the cluster of this appliance, by its id."},
+    )
     sort = sort_field(SORTS, default="name")
+
+
+class NodeQuery(PageQuery):
+    """The order of the list of nodes."""
+
+    sort = sort_field(NODE_SORTS, default="name")
 
 
 class ApplianceChangeSchema(StrictSchema):
@@ -241,6 +271,16 @@ objects.lists(
     path="/<appliance_id>/events",
     answer=ApplianceEventSchema,
     name="events",
+)
+
+
+objects.lists(
+    "List the nodes of the cluster of which the appliance is the connector.",
+    list_nodes,
+    query=NodeQuery,
+    path="/<appliance_id>/nodes",
+    answer=ListedNodeSchema,
+    name="nodes",
 )
 
 

@@ -243,7 +243,7 @@ class OfferQuery(StrictSchema):
 def gpu_offers(query: dict[str, Any]) -> dict[str, Any]:
     """List which slices, or whole GPUs, a job could get now, and what each isolates."""
     word, appliance = query.pop("gpu_model").strip(), query.pop("appliance")
-    request = JobRequest(name="", image="", gpu_models=[word] if word else [], **query)
+    request = JobRequest(name="", image="-", gpu_models=[word] if word else [], **query)
     with database() as session:
         scope = current_scope()
         return whole_list(slices_that_fit(session, scope, request, appliance=appliance, now=now()))

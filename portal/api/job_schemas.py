@@ -8,6 +8,7 @@ from marshmallow import Schema, fields
 from jobqueue.partitions.isolation import ISOLATION
 from jobqueue.partitions.texts import requested_text, slice_text
 from jobqueue.states import AttemptState, DependencyCondition, JobState, LogState, Reason
+from portal.api.cluster_schemas import ApplianceNameSchema
 from portal.api.job_placement import IsolationSchema
 from portal.api.job_requests import SCHEMAS
 from portal.api.schemas import instant
@@ -57,6 +58,11 @@ class AttemptSchema(Schema):
     number = fields.Integer()
     appliance_id = fields.String()
     appliance_name = fields.String(attribute="appliance.name")
+    node = fields.Nested(
+        ApplianceNameSchema,
+        allow_none=True,
+        metadata={"description": "Where it runs on the cluster whose connector the appliance is."},
+    )
     state = fields.Enum(AttemptState, by_value=True)
     reason = fields.Enum(Reason, by_value=True)
     message = fields.String()
@@ -137,6 +143,13 @@ class JobSchema(response_schema(JobSpec, SCHEMAS)):  # type: ignore[misc] # a cl
     appliance_id = fields.Function(lambda job: job.attempt.appliance_id if job.attempt else None)
     appliance_name = fields.Function(
         lambda job: job.attempt.appliance.name if job.attempt else None
+    )
+    node = fields.Nested(
+        ApplianceNameSchema,
+        attribute="attempt.node",
+        allow_none=True,
+        dump_default=None,
+        metadata={"description": "Of its latest attempt; see there."},
     )
     health = fields.Function(
         lambda job: job.attempt.health.value if job.attempt else "",

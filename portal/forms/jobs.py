@@ -38,7 +38,6 @@ from portal.forms.form import (
     CheckboxListField,
     CommandField,
     DurationField,
-    Form,
     LinesField,
     NotationField,
     PairsField,
@@ -46,6 +45,7 @@ from portal.forms.form import (
     SizeField,
     TagsField,
 )
+from portal.forms.job_clusters import CLUSTER_FIELDS, ClusterFields, values_of_clusters
 from portal.time_zone import current_zone_name
 from protocol.gangs import Framework, JobNetwork
 from protocol.job_spec import FailureClass, JobKind, JobRequest, OnMemberLoss
@@ -125,6 +125,7 @@ SHAPE = (
 )
 # The folded parts of the form.
 OPTIONS = {
+    "cluster": ("cluster", *CLUSTER_FIELDS.values(), "cluster_options"),
     "storage": (
         *("datasets", "mounts", "outputs", "ports", "shared_memory", "working_dir"),
         *("network", "uses_rdma"),
@@ -146,11 +147,10 @@ OPTIONS = {
 }
 
 
-class JobForm(Form):
+class JobForm(ClusterFields):
     """A new job: its container and resources."""
 
     name = StringField("Name", [DataRequired("Enter a name.")])
-    image = StringField("Container image", [DataRequired("Enter a container image.")])
     command = CommandField("Command", default=list)
     env = PairsField("Environment", default=dict)
     secrets = SecretPairsField("Secrets", default=dict)
@@ -290,6 +290,11 @@ class JobForm(Form):
             "appliance_id": self._chosen.id if self._chosen else values.get("appliance_id"),
             **fixed,
         }
+        if self.cluster_options:
+            values["cluster_options"] = self.chosen_options()
+            values["appliance_id"] = self.cluster.data or values["appliance_id"]
+        if self.is_without_image:
+            values["image"] = ""
         values = {name: value for name, value in values.items() if name not in self._not_chosen}
         values["kind"] = JobKind(values["kind"])
         if self.health_check.data:
@@ -317,7 +322,10 @@ class JobForm(Form):
         chosen = {name: value for name, value in values.items() if name not in self._not_chosen}
         return JobRequest(
             name="",
-            image="",
+            # An image that is yet to be entered is no job without one.
+            image="" if self.is_without_image else (self.image.data or "").strip() or "-",
+            cluster_options=self.chosen_options() if self.cluster_options else {},
+            time_limit_seconds=int(self.time_limit.data or 0) if self.time_limit else 0,
             kind=JobKind(self.kind.data) if self.kind else JobKind.SERVICE,
             cpus=float(self.cpus.data),
             memory_bytes=self.memory.data,
@@ -331,6 +339,7 @@ class JobForm(Form):
         """Remove the fields that an update of a service can't change."""
         for name in ("schedule", "time_zone", "overlap", "missed", *FIXED - {"secrets_from"}):
             delattr(self, RENAMED.get(name, name))
+        self.remove_clusters()
 
 
 def changes_of(form: JobForm, present: JobRequest) -> dict[str, Any]:
@@ -367,6 +376,7 @@ def values_of_request(job: JobRequest) -> dict[str, Any]:
     choice = PROFILE if job.gpu_slice else PART if is_slice_request(job) else WHOLE
     values |= {"kind": job.kind.value, "appliance": job.appliance_id or "", "gpu_choice": choice}
     values["gpu_compute"] = job.gpu_compute or None
+    values |= values_of_clusters(job)
     if check := job.health_check:
         values |= {
             "health_interval": check.interval_seconds,

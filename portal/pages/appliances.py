@@ -36,8 +36,9 @@ from portal.presenters.appliances import (
     live_url,
     url_with_filters,
 )
+from portal.presenters.clusters import allocations_of, cluster_titles, cluster_view
 from portal.presenters.inventory import hardware_of, line_speed
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.query_string import PAGE_SIZE, chosen, page_number, sort_order
 from protocol.health import HealthState
 from protocol.inventory import GPUInfo
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
@@ -47,14 +48,17 @@ from tenants.fleet.appliance_service import (
     undrain_appliance,
 )
 from tenants.fleet.appliances import (
+    Nodes,
     filter_choices,
     get_appliance,
     list_appliances,
     read_health,
     read_inventory,
 )
+from tenants.fleet.clusters import cluster_totals, connectors, read_cluster, read_node
 from tenants.fleet.events import EventKind, list_events
 from tenants.fleet.liveness import current_outage, release_mass_outage_guard
+from tenants.fleet.nodes import refuse_nodes
 from tenants.fleet.states import SKEW_LIMIT_SECONDS, EffectiveStatus, effective_status_of, is_skewed
 from tenants.models import Appliance, FleetOutage
 from tenants.permissions import Permission
@@ -67,6 +71,11 @@ pages = Blueprint("appliances", __name__)
 
 ACTIVE = (JobState.RUNNING, JobState.STARTING, JobState.QUEUED)
 EVENTS_SHOWN = 8
+NODE_CHOICES = {
+    Nodes.WITHOUT: "Without nodes of clusters",
+    Nodes.ALL: "With nodes of clusters",
+    Nodes.ONLY: "Only nodes of clusters",
+}
 BULK_MESSAGES = {
     "drain": "{} drained",
     "undrain": "{} undrained",
@@ -77,6 +86,7 @@ BULK_MESSAGES = {
     "reinstate": "{} reinstated. Running agents reconnect automatically.",
 }
 
+pages.add_app_template_global(cluster_titles)
 pages.add_app_template_filter(effective_status_of, "effective_status")
 pages.add_app_template_filter(event_tone, "event_tone")
 pages.add_app_template_test(is_skewed, "skewed")
@@ -99,6 +109,8 @@ def index() -> ResponseReturnValue:
             page_size=PAGE_SIZE,
         )
         choices = filter_choices(session, scope)
+        listed_connectors = connectors(session, scope)
+        totals = cluster_totals(session, [row.id for row in page.items if row.cluster_kind])
     return render_template(
         "appliances/index.html",
         page=page,
@@ -106,7 +118,11 @@ def index() -> ResponseReturnValue:
         choices=choices,
         statuses=EffectiveStatus,
         healths=[state.value for state in HealthState],
-        active_filters=active_filters(),
+        active_filters=active_filters({row.id: row.name for row in listed_connectors}),
+        connectors=listed_connectors,
+        nodes_choice=wanted.nodes,
+        node_choices=NODE_CHOICES,
+        cluster_totals=totals,
         bulk_url=url_with_filters("appliances.bulk"),
         wait_choices=WAIT_CHOICES,
         live_url=live_url(wanted, sort=sort, page=page),
@@ -157,6 +173,8 @@ def show(appliance_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
+        if appliance.connector_id is not None:
+            return _show_node(session, scope, appliance)
         details = _details(session, scope, appliance)
     health = read_health(appliance)
     return render_template(
@@ -199,6 +217,7 @@ def edit(appliance_id: str) -> ResponseReturnValue:
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
     scope.require(Permission.MANAGE_APPLIANCES)
+    refuse_nodes([appliance])
     form = ApplianceForm(obj=appliance)
     if form.validate_on_submit():
         changes = ApplianceChanges(
@@ -223,6 +242,7 @@ def drain(appliance_id: str) -> ResponseReturnValue:
     scope.require(Permission.MANAGE_APPLIANCES)
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
+        refuse_nodes([appliance])
         running = running_job_names(session, appliance_id)
     if form.validate_on_submit():
         with form.showing_errors():
@@ -282,9 +302,24 @@ def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, 
         "jobs": _jobs_on(session, scope, appliance.id),
         "events": list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
         "drain": drains.drain_progress(session, appliance),
+        "cluster": cluster_view(session, scope, appliance, sort_order()),
         "certificate": certificate,
         "certificate_state": state_of(certificate, now=now()) if certificate else None,
     }
+
+
+def _show_node(session: Session, scope: Scope, appliance: Appliance) -> str:
+    """Return the page of a node of a cluster, which has no agent."""
+    node = read_node(appliance)
+    return render_template(
+        "appliances/node.html",
+        appliance=appliance,
+        node=node,
+        cluster=read_cluster(appliance.connector) if appliance.connector else None,
+        allocations=allocations_of(node) if node else [],
+        jobs=_jobs_on(session, scope, appliance.id),
+        events=list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
+    )
 
 
 def _gpu_holders(
@@ -307,5 +342,6 @@ def _jobs_on(session: Session, scope: Scope, appliance_id: str) -> list[Job]:
         for job in list_jobs(
             session, scope, state=state, appliance_id=appliance_id, page_size=MAX_PAGE_SIZE
         ).items
-        if job.attempt is not None and job.attempt.appliance_id == appliance_id
+        if job.attempt is not None
+        and appliance_id in {job.attempt.appliance_id, job.attempt.node_id}
     ]

@@ -12,6 +12,7 @@ from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.projects.members import default_project, usable_projects
+from jobqueue.queue.clusters import cluster_problems, tenant_clusters
 from jobqueue.queue.container_policies import read_policies
 from jobqueue.queue.dataset_use import offered_datasets
 from jobqueue.queue.pending import appliance_problems, try_job
@@ -99,7 +100,8 @@ def add() -> ResponseReturnValue:
 def fit() -> ResponseReturnValue:
     """Return what a form that is being filled in would get of the GPUs.
 
-    For the appliance of the form, it also returns why it can't run the job.
+    For the appliance of the form, it also returns why it can't run the job, and for clusters what
+    they would refuse.
     """
     scope = current_scope()
     scope.require(Permission.SUBMIT_JOBS)
@@ -107,11 +109,15 @@ def fit() -> ResponseReturnValue:
     form = JobForm()
     form.validate()
     if any(getattr(form, name).errors for name in SHAPE):
-        return jsonify(never=[], busy=[], offers=[])
-    wanted, shape = (form.appliance.data or "").strip(), form.shape()
+        return jsonify(never=[], busy=[], offers=[], clusters=[])
     never: list[str] = []
     busy: list[str] = []
     with database() as session:
+        clusters = tenant_clusters(session, scope.require_tenant())
+        form.offer_clusters(clusters)
+        wanted, shape = (form.appliance.data or "").strip(), form.shape()
+        cluster = form.cluster.data if form.cluster else ""
+        problems = cluster_problems(clusters, shape, appliance=cluster or wanted)
         if wanted:
             never, busy = appliance_problems(session, scope, wanted, shape, now=now())
         try:
@@ -127,7 +133,7 @@ def fit() -> ResponseReturnValue:
         }
         for offer in offers
     ]
-    return jsonify(never=never, busy=busy, offers=shown)
+    return jsonify(never=never, busy=busy, offers=shown, clusters=problems)
 
 
 @pages.get("/jobs/<job_id>/update")
@@ -190,6 +196,8 @@ def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
         read_policies(session, current_scope(), tenant_id),
         receivers=receiver_names(session, tenant_id),
     )
+    if form.cluster:  # a service's update has none
+        form.offer_clusters(tenant_clusters(session, tenant_id))
     scope = current_scope()
     form.offer_projects(usable_projects(session, scope), default_project(session, scope))
 

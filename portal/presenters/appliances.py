@@ -14,7 +14,7 @@ from portal.context import portal
 from portal.presenters.display import page_url
 from portal.query_string import chosen, search_text
 from protocol.health import ApplianceHealth, HealthFinding, HealthReason, HealthState, advice_for
-from tenants.fleet.appliances import SORTS, UNKNOWN, ApplianceFilter, read_health
+from tenants.fleet.appliances import SORTS, UNKNOWN, ApplianceFilter, Nodes, read_health
 from tenants.fleet.events import EventKind
 from tenants.fleet.states import EffectiveStatus
 from tenants.models import Appliance, ApplianceEvent
@@ -29,6 +29,8 @@ FILTERS: Final = {
     "region": "region",
     "label": "label",
     "search": "search",
+    "nodes": "nodes",
+    "connector": "cluster",
 }
 _LIST_PARAMETERS: Final = (*FILTERS, "sort", "page")
 _TONES: Final = {
@@ -46,6 +48,7 @@ _KIND_TONES: Final[Mapping[str, str]] = {
     EventKind.ENROLLED: "good",
     EventKind.ENROLLED_AGAIN: "good",
     EventKind.REPORTING: "good",
+    EventKind.ADDED: "good",
     EventKind.CLOCK: "warn",
     EventKind.REBOOT: "warn",
     EventKind.RETIRED: "off",
@@ -81,7 +84,11 @@ def chosen_filter() -> ApplianceFilter:
         return request.args.get(name, "").strip()
 
     health = request.args.get("health")
+    # A cluster has hundreds of nodes: they are listed only if they are looked for.
+    looks_for_nodes = any(map(text, ("search", "label", "connector")))
     return ApplianceFilter(
+        nodes=chosen(Nodes, "nodes") or (Nodes.ALL if looks_for_nodes else Nodes.WITHOUT),
+        connector=text("connector"),
         status=chosen(EffectiveStatus, "status"),
         health=UNKNOWN if health == UNKNOWN else chosen(HealthState, "health"),
         appliance_class=text("appliance_class"),
@@ -105,10 +112,14 @@ def chosen_sort() -> str:
     return sort if sort.removeprefix("-") in SORTS else "name"
 
 
-def active_filters() -> list[tuple[str, str, str]]:
-    """Return each active filter's label and value, and the URL without it."""
+def active_filters(connectors: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Return each active filter's label and value, and the URL without it.
+
+    Args:
+        connectors: the names of connectors by id.
+    """
     return [
-        (label, value, page_url(page=None, **{name: None}))
+        (label, connectors.get(value, value), page_url(page=None, **{name: None}))
         for name, label in FILTERS.items()
         if (value := request.args.get(name, "").strip())
     ]

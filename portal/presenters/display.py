@@ -20,6 +20,7 @@ from jobqueue.states import JobState, Reason, UpdateState
 from portal.context import now, portal, principal
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
 from protocol.attempts import Health
+from protocol.clusters import NodeState
 from protocol.datasets import CopyState
 from protocol.health import HealthState
 from tenants.fleet.access_points import AccessPointState
@@ -88,6 +89,8 @@ TONES: dict[StrEnum, str] = {
     ApplianceUpdateState.UPDATING: "busy",
     ApplianceUpdateState.UPDATED: "good",
     EffectiveStatus.DRAINED: "idle",
+    NodeState.UP: "good",
+    NodeState.DOWN: "bad",
     EffectiveStatus.QUARANTINED: "bad",
     EffectiveStatus.FENCED: "bad",
     EffectiveStatus.RETIRED: "off",
@@ -109,6 +112,7 @@ TONES: dict[StrEnum, str] = {
 }
 # Members of different enums may be equal strings (`lost`), which then have the same tone.
 NOTHING = "\N{EN DASH}"
+NO_IMAGE = "the cluster's environment"
 
 
 def install_display(app: Flask) -> None:
@@ -117,6 +121,7 @@ def install_display(app: Flask) -> None:
     app.jinja_env.lstrip_blocks = True
     app.jinja_env.filters.update(
         ago=ago,
+        image=image_text,
         clock_time=clock_time,
         tone=tone,
         words=words,
@@ -137,6 +142,11 @@ def install_display(app: Flask) -> None:
         store_damage=lambda: damage_notice(portal().store),
     )
     app.context_processor(_common)
+
+
+def image_text(image: str) -> str:
+    """Return the image of a job, or what it runs in without one."""
+    return image or NO_IMAGE
 
 
 def ago(instant_at: datetime | None, missing: str = "never") -> Markup:

@@ -18,6 +18,7 @@ from jobqueue.queue.service import get_job
 from jobqueue.states import JobState
 from jobqueue.usage.efficiency import Efficiency, hardware_of, job_efficiency
 from portal.context import current_scope, database, now, portal
+from protocol.clusters import are_requested
 from protocol.job_spec import HealthCheck, JobKind
 from protocol.logs import Stream, log_lines, plain_log, whole_records
 from protocol.notation import format_health_check
@@ -89,7 +90,10 @@ def gpu_names(attempt: Attempt | None) -> list[str]:
     """Return the attempt's GPUs by model, such as `0, 1 (H100 80GB)`; unknown GPUs by UUID."""
     if attempt is None:
         return []
-    gpus = {gpu.uuid: gpu for gpu in read_inventory(attempt.appliance).gpus}
+    if are_requested(attempt.gpu_uuids):
+        count = len(attempt.gpu_uuids)
+        return [f"{count} GPU{'' if count == 1 else 's'}, chosen by the cluster"]
+    gpus = {gpu.uuid: gpu for gpu in read_inventory(attempt.node or attempt.appliance).gpus}
     indices: dict[str, list[int]] = {}
     for uuid in attempt.gpu_uuids:
         if uuid in gpus:

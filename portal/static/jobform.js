@@ -1,5 +1,5 @@
-// Shows while a user types what the job would get of the GPUs, warns that the chosen appliance can't run it, and hides
-// what the type of job or the choice of GPUs does not use.
+// Shows while a user types what the job would get of the GPUs, warns that the chosen appliance or cluster can't run it,
+// and hides what the type of job, the choice of GPUs or the cluster does not use.
 "use strict";
 
 (() => {
@@ -8,7 +8,8 @@
   const offers = form.querySelector("[data-offers]");
   const names = [
     "appliance", "gpu_choice", "gpus", "gpu_slice", "gpu_memory", "gpu_compute", "cpus", "memory", "gpu_models",
-    "required_labels", "project",
+    "required_labels", "project", "image", "without_image", "time_limit", "cluster", "cluster_options",
+    "slurm_partition", "kubernetes_queue",
   ];
   let timer;
   let latest = 0;
@@ -19,6 +20,12 @@
     result.className = `col-12 ${rejections.never.length ? "vd-error" : "form-text"}`;
     result.textContent = lines.length ? title + lines.join("; ") + "." : "";
     result.hidden = !lines.length;
+  }
+
+  function showProblems(problems) {
+    const element = form.querySelector("[data-cluster-result]");
+    element.textContent = problems.join(" ");
+    element.hidden = !problems.length;
   }
 
   function line(offer) {
@@ -67,6 +74,7 @@
       const answer = await response.json();
       show(answer);
       showOffers(answer.offers);
+      showProblems(answer.clusters);
     }
   }
 
@@ -87,6 +95,33 @@
   }
   choice.addEventListener("change", showChoice);
   showChoice();
+
+  // A job without a container has no image.
+  const withoutImage = form.elements.without_image;
+  function showImage() {
+    const image = form.querySelector("[data-image]");
+    image.hidden = withoutImage.checked && !image.querySelector(".vd-error");
+  }
+  if (withoutImage) {
+    withoutImage.addEventListener("change", showImage);
+    showImage();
+  }
+
+  // A chosen cluster has the options of its kind, and its own queues.
+  const cluster = form.elements.cluster;
+  function showCluster() {
+    const kind = JSON.parse(form.querySelector("[data-clusters]").dataset.clusters)[cluster.value];
+    for (const group of form.querySelectorAll("[data-cluster-kind]")) {
+      group.hidden = Boolean(kind) && group.dataset.clusterKind !== kind && !group.querySelector(".vd-error");
+    }
+    for (const option of form.querySelectorAll("option[data-cluster]")) {
+      option.disabled = cluster.value !== "" && option.dataset.cluster !== cluster.value;
+    }
+  }
+  if (cluster) {
+    cluster.addEventListener("change", showCluster);
+    showCluster();
+  }
 
   // Adds a line for the chosen dataset.
   const picker = form.querySelector("[data-dataset-picker]");

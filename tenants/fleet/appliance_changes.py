@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 from core.changes import Topic, note_change
 from core.errors import ConflictError
 from tenants.checks import raise_if_invalid
+from tenants.fleet.agents import lock_appliance
 from tenants.fleet.appliances import (
     add_change_event,
     managed_appliance,
@@ -19,7 +20,8 @@ from tenants.fleet.appliances import (
     renew_orders_at,
 )
 from tenants.fleet.events import EventKind
-from tenants.models import Appliance
+from tenants.fleet.nodes import cluster_of, sync_nodes
+from tenants.models import Appliance, ApplianceState
 from tenants.scope import Scope
 
 
@@ -53,9 +55,18 @@ def change_appliance(
         session.flush()
     except IntegrityError as error:  # another appliance took the name concurrently
         raise _name_taken(changes.name or "") from error
+    if changed and appliance.cluster_kind:
+        _change_nodes(session, lock_appliance(session, appliance.id), now=now)
     for changed_site in {site, appliance.site} if site != appliance.site else ():
         renew_orders_at(session, appliance.tenant_id, changed_site)
     return appliance
+
+
+def _change_nodes(session: Session, connector: Appliance, *, now: datetime) -> None:
+    """Let the nodes of a connector have its name, site and region: else at its next heartbeat."""
+    if connector.state is ApplianceState.ONLINE and connector.retired_at is None:
+        report = cluster_of(connector.inventory)
+        sync_nodes(session, connector, report, before=report, now=now)
 
 
 def label_appliances(

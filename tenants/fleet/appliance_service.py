@@ -1,6 +1,7 @@
 """Admins drain, retire, reinstate and revoke appliances; each change is an event.
 
-A *retired* appliance is out of service and can be reinstated; a *revoked* one can't.
+A *retired* appliance is out of service and can be reinstated; a *revoked* one can't. The nodes of a
+cluster leave with its connector, and come back with its first heartbeat.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from core.errors import ConflictError
 from tenants.fleet.agents import block_appliance, lock_appliance
 from tenants.fleet.appliances import add_change_event, managed_appliance, managed_appliances
 from tenants.fleet.events import EventKind
+from tenants.fleet.nodes import retire_nodes_of
 from tenants.fleet.states import WITHOUT_AGENT, check_transition
 from tenants.models import Appliance, ApplianceState
 from tenants.scope import Scope
@@ -86,6 +88,7 @@ def retire_appliance(
     appliance.retired_at = now
     message = "Retired: its agent is refused. Its history is retained."
     add_change_event(session, appliance, EventKind.RETIRED, message, now=now)
+    retire_nodes_of(session, appliance, now=now)
     block_appliance(session, appliance_id=appliance.id)
     return appliance
 
@@ -121,6 +124,7 @@ def revoke_appliance(
         appliance.state = check_transition(appliance.state, ApplianceState.LOST)
         message = "Revoked permanently: its agent is refused."
         add_change_event(session, appliance, EventKind.REVOKED, message, now=now)
+        retire_nodes_of(session, appliance, now=now)
         block_appliance(session, appliance_id=appliance.id)
     return appliance
 

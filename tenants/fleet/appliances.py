@@ -1,14 +1,15 @@
 """Appliances: list, find and select them. The database filters, sorts and pages."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, case, or_, select, update
-from sqlalchemy.orm import Session, undefer
+from sqlalchemy.orm import Session, aliased, selectinload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
 from core.changes import Topic, note_change
@@ -20,10 +21,12 @@ from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth, HealthState
 from protocol.inventory import Inventory
 from tenants.fleet.events import EventKind, actor_details, add_event
+from tenants.fleet.nodes import refuse_nodes
 from tenants.fleet.states import (
     EffectiveStatus,
     effective_status_rank,
     has_effective_status,
+    has_no_connector,
     in_service,
 )
 from tenants.models import Appliance, ApplianceState, decode_inventory
@@ -37,13 +40,21 @@ _MOST_CHOICES: Final = 200
 _QUOTES: Final = re.compile(r'["\\]')
 
 
+class Nodes(StrEnum):
+    """Whether a list has the nodes of clusters."""
+
+    ALL = "all"
+    WITHOUT = "without"
+    ONLY = "only"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplianceFilter:
     """Filters of the list; empty ones do not filter.
 
     Without a `status`, all appliances in service are listed. The health is `unknown` for agents
     that report none. `label` is `rack` or `rack=b12`; `search` a part of the name, site, region or
-    GPU model.
+    GPU model. `connector` selects the nodes of one cluster.
     """
 
     status: EffectiveStatus | None = None
@@ -55,6 +66,8 @@ class ApplianceFilter:
     label: str = ""
     gpu_model: str = ""
     search: str = ""
+    nodes: Nodes | None = None
+    connector: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +154,7 @@ def _conditions(wanted: ApplianceFilter) -> list[ColumnElement[bool]]:
     ):
         if text:
             conditions.append(column == text)
+    conditions += _node_conditions(wanted)
     if wanted.label:
         key, equals, value = (part.strip() for part in wanted.label.partition("="))
         # The key becomes a quoted part of a JSON path: remove quotes.
@@ -153,6 +167,17 @@ def _conditions(wanted: ApplianceFilter) -> list[ColumnElement[bool]]:
     return conditions
 
 
+def _node_conditions(wanted: ApplianceFilter) -> Iterator[ColumnElement[bool]]:
+    if wanted.nodes is Nodes.WITHOUT:
+        # By two indexes: the one that covers the list has no connectors, and rows are wide.
+        node = aliased(Appliance)
+        yield Appliance.id.not_in(select(node.id).where(node.connector_id.is_not(None)))
+    elif wanted.nodes is Nodes.ONLY:
+        yield Appliance.connector_id.is_not(None)
+    if wanted.connector:
+        yield Appliance.connector_id == wanted.connector
+
+
 def _read(session: Session, idents: Sequence[str]) -> list[Appliance]:
     """Return the rows with these ids, in their order."""
     statement = select(Appliance).where(Appliance.id.in_(idents))
@@ -161,9 +186,13 @@ def _read(session: Session, idents: Sequence[str]) -> list[Appliance]:
 
 
 def get_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:
-    """Return an appliance in the scope, with inventory, health and GPU processes."""
+    """Return an appliance in the scope, with inventory, health and GPU processes.
+
+    A node of a cluster has the inventory of its connector, too, which reports it.
+    """
     scope.require(Permission.VIEW)
-    options = [*with_report(), undefer(Appliance.gpu_processes)]
+    of_connector = selectinload(Appliance.connector).undefer(Appliance.inventory)
+    options = [*with_report(), undefer(Appliance.gpu_processes), of_connector]
     return scope.get(session, Appliance, appliance_id, kind="appliance", options=options)
 
 
@@ -200,7 +229,9 @@ def renew_orders_at(session: Session, tenant_id: str, site: str) -> None:
     Without a name, appliances are at no site together.
     """
     if site:
-        there = select(Appliance.id).where(Appliance.tenant_id == tenant_id, Appliance.site == site)
+        there = select(Appliance.id).where(
+            Appliance.tenant_id == tenant_id, Appliance.site == site, has_no_connector()
+        )
         bump_generations(session, session.scalars(there).all())
 
 
@@ -230,9 +261,15 @@ def mark_placed(session: Session, appliance_ids: Collection[str], *, now: dateti
 
 
 def managed_appliance(session: Session, scope: Scope, appliance_id: str) -> Appliance:
-    """Return an appliance that the scope may change."""
+    """Return an appliance that the scope may change.
+
+    Raises:
+        ConflictError: it is a node of a cluster.
+    """
     scope.require(Permission.MANAGE_APPLIANCES)
-    return scope.get(session, Appliance, appliance_id, kind="appliance")
+    appliance = scope.get(session, Appliance, appliance_id, kind="appliance")
+    refuse_nodes([appliance])
+    return appliance
 
 
 def managed_appliances(
@@ -242,6 +279,7 @@ def managed_appliances(
 
     Raises:
         NotFoundError: names each missing one.
+        ConflictError: some are nodes of clusters.
     """
     scope.require(Permission.MANAGE_APPLIANCES)
     statement = scope.select(select(Appliance).where(Appliance.id.in_(appliance_ids)), Appliance)
@@ -255,6 +293,7 @@ def managed_appliances(
         raise NotFoundError(
             next(iter(missing.values())), errors={ident: [text] for ident, text in missing.items()}
         )
+    refuse_nodes(appliances.values())
     return [appliances[ident] for ident in dict.fromkeys(appliance_ids)]
 
 

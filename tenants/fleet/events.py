@@ -26,6 +26,8 @@ class EventKind(StrEnum):
     ENROLLED = "enrolled"
     ENROLLED_AGAIN = "enrolled_again"
     REPORTING = "reporting"
+    ADDED = "added"
+    NODES = "nodes"
     STATE = "state"
     HEALTH = "health"
     CLOCK = "clock"

@@ -24,6 +24,7 @@ from tenants.fleet.access_points import normalized_url
 from tenants.fleet.agents import claim_instance, lock_appliance
 from tenants.fleet.change_events import ChangeEvent, KnownState, change_events_of, may_report_clock
 from tenants.fleet.events import EventKind, add_event, last_details
+from tenants.fleet.nodes import cluster_of, nodes_differ, sync_nodes
 from tenants.fleet.states import SKEW_LIMIT_SECONDS, check_transition
 from tenants.models import Appliance, ApplianceState, reported_class, reported_gpus
 
@@ -73,15 +74,24 @@ def record_heartbeat(
     if instance_id and seen.instance_id != instance_id:
         if not claim_instance(session, appliance_id, instance_id, now=now):
             return None
-    elif not _changes(session, seen, beat) and _store(session, seen, beat):
+    elif (
+        not _changes(session, seen, beat)
+        and not _changes_nodes(session, seen, beat)
+        and _store(session, seen, beat)
+    ):
         return cast("str | None", seen.update_id)
     locked = lock_appliance(session, appliance_id)
     if locked.revoked_at is not None or locked.retired_at is not None:
         return None
     changes = _changes(session, locked, beat)
+    are_nodes_changed = _changes_nodes(session, locked, beat)
+    before = cluster_of(locked.inventory)
     if _store(session, locked, beat):
         for change in changes:
             add_event(session, locked, change.kind, change.message, details=change.details, now=now)
+        if are_nodes_changed:
+            after = before if inventory is None else inventory.cluster
+            sync_nodes(session, locked, after, before=before, now=now)
     return locked.update_id
 
 
@@ -151,6 +161,17 @@ def _changes(session: Session, seen: _Seen, beat: _Beat) -> list[ChangeEvent]:
         silence = format_duration((beat.at - seen.last_seen_at).total_seconds())
         message = f"Online again after {silence} without heartbeats."
     return [ChangeEvent(EventKind.STATE, message, details), *events]
+
+
+def _changes_nodes(session: Session, seen: _Seen, beat: _Beat) -> bool:
+    """Return whether rows of the nodes of a cluster must follow this heartbeat of its connector."""
+    inventory = beat.reported.inventory
+    is_back = seen.state is not ApplianceState.ONLINE
+    if is_back and (inventory.cluster if inventory else cluster_of(seen.inventory)) is not None:
+        return True
+    if inventory is None or seen.inventory == beat.inventory:
+        return False
+    return nodes_differ(session, seen.id, cluster_of(seen.inventory), inventory.cluster)
 
 
 def _decoded(stored: object, kind: type[T]) -> T | None:

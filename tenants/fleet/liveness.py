@@ -24,10 +24,12 @@ from core.guarded_update import changed_one
 from core.quantities import format_duration
 from tenants.auditing.recording import record
 from tenants.fleet.events import EventKind, add_event
+from tenants.fleet.nodes import follow_connectors
 from tenants.fleet.states import (
     WITHOUT_AGENT,
     Thresholds,
     check_transition,
+    has_no_connector,
     in_service,
     next_state,
 )
@@ -45,6 +47,8 @@ _UNREACHABLE: Final = frozenset({ApplianceState.UNREACHABLE, ApplianceState.LOST
 _FLEET: Final = (
     in_service(),
     Appliance.state.not_in((ApplianceState.LOST, *WITHOUT_AGENT)),
+    # Nodes of clusters follow their connector.
+    has_no_connector(),
 )
 
 
@@ -118,6 +122,7 @@ def _overdue(session: Session, *, before: datetime) -> Sequence[Row[Any]]:
         Appliance.state,
         Appliance.last_seen_at,
         Appliance.enrolled_at,
+        Appliance.cluster_kind,
     ).where(*_FLEET, _is_silent(since=before))
     return session.execute(statement.order_by(Appliance.id)).all()
 
@@ -149,6 +154,8 @@ def _set_state(
         # Locked until the end of the transaction: a concurrent heartbeat waits, or came first.
         locked = set(session.scalars(select(Appliance.id).where(*overdue).with_for_update()))
         session.execute(update(Appliance).where(Appliance.id.in_(locked)).values(state=after))
+        connectors = [row.id for row in batch if row.id in locked and row.cluster_kind]
+        follow_connectors(session, connectors, after)
         for row in batch:
             if row.id in locked:
                 silence = format_duration(

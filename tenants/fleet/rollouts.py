@@ -20,7 +20,7 @@ from core.ids import new_id
 from core.paging import Columns, Page, Paging, list_page
 from core.quantities import format_duration
 from tenants.checks import raise_if_invalid
-from tenants.fleet.states import WITHOUT_AGENT, in_service
+from tenants.fleet.states import WITHOUT_AGENT, has_no_connector, in_service
 from tenants.models import (
     AgentRollout,
     Appliance,
@@ -255,7 +255,7 @@ def _refuse_second(session: Session, tenant_id: str) -> None:
 
 def _has_agent() -> tuple[ColumnElement[bool], ...]:
     """Return the conditions on appliances in service that are not hosts without an agent."""
-    return in_service(), Appliance.state.not_in(WITHOUT_AGENT)
+    return in_service(), has_no_connector(), Appliance.state.not_in(WITHOUT_AGENT)
 
 
 def _outdated(

@@ -51,7 +51,9 @@ class Thresholds:
 
 
 def check_transition(current: ApplianceState, target: ApplianceState) -> ApplianceState:
-    """Return the target state; every change of `Appliance.state` goes through here.
+    """Return the target state; every change of a host's `Appliance.state` goes through here.
+
+    The states of nodes are what their cluster reports, in any order.
 
     Raises:
         ValueError: `TRANSITIONS` has no such transition.
@@ -129,6 +131,19 @@ def effective_status_of(appliance: Appliance | Row[Any]) -> EffectiveStatus:
 def in_service() -> ColumnElement[bool]:
     """Return the SQL condition of `EffectiveStatus.is_in_service`."""
     return and_(Appliance.revoked_at.is_(None), Appliance.retired_at.is_(None))
+
+
+def has_no_connector() -> ColumnElement[bool]:
+    """Return the SQL condition that an appliance is not a node of a cluster, which has no agent."""
+    return Appliance.connector_id.is_(None)
+
+
+def counted_gpus() -> ColumnElement[int]:
+    """Return the number of an appliance's GPUs as an SQL expression that counts each once.
+
+    The nodes of a cluster have its GPUs. Those of the connector's own host may be among them.
+    """
+    return case((Appliance.cluster_kind == "", Appliance.gpu_count), else_=0)
 
 
 def has_effective_status(status: EffectiveStatus) -> ColumnElement[bool]:

@@ -19,7 +19,7 @@ from sqlalchemy.orm import InstrumentedAttribute, Session
 from core.clock import to_ns
 from core.guarded_update import changed_one
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
-from tenants.fleet.states import in_service
+from tenants.fleet.states import counted_gpus, in_service
 from tenants.models import Appliance, Membership, SeriesCount, Tenant, TenantUsage
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -102,7 +102,7 @@ def file_bytes(store_url: str) -> int | None:
 def store_usage(session: Session, storage: dict[str, StorageUse], *, now: datetime) -> None:
     """Store each tenant's usage for today."""
     fleet: Any = (
-        select(Appliance.tenant_id, func.count(), func.sum(Appliance.gpu_count))
+        select(Appliance.tenant_id, func.count(), func.sum(counted_gpus()))
         .where(in_service())
         .group_by(Appliance.tenant_id)
     )

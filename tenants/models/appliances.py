@@ -100,7 +100,7 @@ class Appliance(Base):
     `protocol.health.ApplianceHealth` and a list of `protocol.gpu_processes.GPUProcess` as JSON;
     health and processes are null if the agent reports none.
     They may be large, so a query reads them only with `with_report()`. `report_id` changes with
-    inventory and health, so that readers can cache them. `gpu_count`, `gpu_model`,
+    inventory and health, so that readers can cache them. `gpu_count`, `gpu_model`, `cluster_kind`,
     `health_state` and `appliance_class` repeat parts of them for lists and filters.
     `desired_generation` counts changes of the desired state, which agents poll. `instance_id` is
     the agent's current run, `past_instances` the former ones: two concurrent runs fence the
@@ -109,7 +109,8 @@ class Appliance(Base):
     at `drain_deadline_at`, the jobs that still run on a drained one move. `quarantined_at`,
     `quarantine_reason`, `quarantine_ended_at` (the last time), `probe_number` and `probe_at` (the
     next one) are for `jobqueue.jobs.quarantine`. `can_update` says that its host has the update
-    service, `update_id` which `ApplianceUpdate` that service shall make now.
+    service, `update_id` which `ApplianceUpdate` that service shall make now. `cluster_kind` is set
+    of a connector, `connector_id` of a node of its cluster: see `tenants.fleet.nodes`.
     """
 
     __tablename__ = "appliances"
@@ -217,7 +218,15 @@ class Appliance(Base):
     past_instances: Mapped[list[str] | None] = mapped_column(JSON(none_as_null=True))
     can_update: Mapped[bool] = mapped_column(default=False, server_default=false())
     update_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    connector_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    cluster_kind: Mapped[str] = mapped_column(String(20), default="", server_default="")
     tenant: Mapped[Tenant] = relationship(lazy="joined")
+    connector: Mapped["Appliance | None"] = relationship(
+        primaryjoin="foreign(Appliance.connector_id) == remote(Appliance.id)",
+        lazy="selectin",
+        join_depth=1,
+        viewonly=True,
+    )
 
     @validates("inventory")
     def _repeat_gpus(self, _key: str, inventory: dict[str, Any]) -> dict[str, Any]:
@@ -242,11 +251,12 @@ def decode_inventory(stored: Mapping[str, Any]) -> Inventory:
 
 
 def reported_gpus(inventory: Inventory) -> dict[str, Any]:
-    """Return the columns that repeat an inventory's GPUs."""
+    """Return the columns that repeat an inventory's GPUs and cluster."""
     models = sorted({gpu.model for gpu in inventory.gpus if gpu.model})
     return {
         "gpu_count": len(inventory.gpus),
         "gpu_model": ", ".join(models)[:MAX_MODEL_LENGTH],
+        "cluster_kind": inventory.cluster.kind.value if inventory.cluster else "",
     }
 
 

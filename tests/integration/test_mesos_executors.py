@@ -21,7 +21,7 @@ from jobqueue.executors.mesos.chronos import ChronosExecutor
 from jobqueue.executors.mesos.executor import MesosExecutor, Site
 from jobqueue.executors.mesos.marathon import MarathonExecutor
 from jobqueue.executors.mesos.metronome import MetronomeExecutor
-from jobqueue.executors.mesos.scheduler_api import UncertainError
+from jobqueue.executors.scheduler_api import UncertainError
 from jobqueue.executors.settings import MesosSettings, ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.job_spec import HealthCheck, HealthCheckKind

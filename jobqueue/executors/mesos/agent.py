@@ -11,10 +11,11 @@ import re
 import signal
 import time
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from jobqueue.executors.mesos.scheduler_api import NotFoundError, SchedulerAPI
 from jobqueue.executors.pull_failures import pull_failure
+from jobqueue.executors.recorded import Ending
+from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
 from jobqueue.executors.settings import ServerSettings
 
 # The agent's whole state is read at most this often.
@@ -23,14 +24,6 @@ EXITED = re.compile(r"exited with status (\d+)")
 SIGNALED = re.compile(r"terminated with signal (\w+)")
 SIGNAL_BASE = 128
 NOT_IN_IMAGE = 127
-
-
-class Ending(NamedTuple):
-    """The reason why a task ended without success."""
-
-    reason: str
-    message: str
-    exit_code: int | None = None
 
 
 class MesosAgent:

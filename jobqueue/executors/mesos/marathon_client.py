@@ -28,7 +28,7 @@ import requests
 from marathon.exceptions import MarathonError
 from marathon.models import MarathonApp
 
-from jobqueue.executors.mesos.scheduler_api import SchedulerAPI
+from jobqueue.executors.scheduler_api import SchedulerAPI
 from jobqueue.executors.settings import ServerSettings
 
 __all__ = ["Marathon", "MarathonApp", "MarathonError"]

@@ -13,8 +13,9 @@ from typing import Any
 from core.clock import to_ns
 from jobqueue.executors.abilities import refusal
 from jobqueue.executors.confinement import docker_parameters
-from jobqueue.executors.mesos.executor import MesosExecutor, Site, environment_of, memory_of
-from jobqueue.executors.mesos.scheduler_api import (
+from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of
+from jobqueue.executors.recorded import environment_of
+from jobqueue.executors.scheduler_api import (
     ConflictError,
     NotFoundError,
     SchedulerAPI,

@@ -1,5 +1,6 @@
 """The executors under the contract, each with the images, kinds and times that suit it."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,19 +13,34 @@ from core.clock import utc_now
 from core.ids import new_id
 from jobqueue.executors.base import Executor
 from jobqueue.executors.docker.executor import DockerExecutor
+from jobqueue.executors.kubernetes.executor import KubernetesExecutor
 from jobqueue.executors.mesos.agent import MesosAgent
 from jobqueue.executors.mesos.chronos import ChronosExecutor
 from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import MarathonExecutor
 from jobqueue.executors.mesos.metronome import MetronomeExecutor
-from jobqueue.executors.settings import ServerSettings
+from jobqueue.executors.ray.executor import RayExecutor
+from jobqueue.executors.recorded import ExecutorSite
+from jobqueue.executors.settings import RaySettings, ServerSettings
 from jobqueue.executors.simulated.executor import SimulatedExecutor
+from jobqueue.executors.slurm.executor import SlurmExecutor
 from protocol.attempts import AttemptSpec
 from tests.fixtures.docker_engine import docker_engine
 from tests.fixtures.empty_registry import empty_registry
+from tests.fixtures.kubernetes_site import KubernetesSite, kubernetes_server, kubernetes_site
 from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
+from tests.fixtures.ray_head import RayCluster, ray_head
+from tests.fixtures.slurm import SlurmCluster, slurm_cluster
 
-__all__ = ["docker_engine", "empty_registry", "mesos_site"]
+__all__ = [
+    "docker_engine",
+    "empty_registry",
+    "kubernetes_server",
+    "kubernetes_site",
+    "mesos_site",
+    "ray_head",
+    "slurm_cluster",
+]
 
 MEBIBYTE = 2**20
 SPEED = 10
@@ -35,7 +51,14 @@ MARATHON = pytest.param("marathon", marks=pytest.mark.needs_docker)
 METRONOME = pytest.param("metronome", marks=pytest.mark.needs_docker)
 CHRONOS = pytest.param("chronos-3", marks=pytest.mark.needs_docker)
 OLD_CHRONOS = pytest.param("chronos-2", marks=[pytest.mark.needs_docker, pytest.mark.nightly])
-BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS]
+SLURM = pytest.param("slurm", marks=pytest.mark.needs_slurm)
+SLURM_REST = pytest.param("slurm-rest", marks=pytest.mark.needs_slurm)
+RAY = pytest.param("ray", marks=pytest.mark.needs_ray)
+KUBERNETES = pytest.param("kubernetes", marks=[pytest.mark.needs_java, pytest.mark.nightly])
+CLUSTERS = [SLURM, SLURM_REST, RAY, KUBERNETES]
+BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS, *CLUSTERS]
+MESOS = frozenset({"marathon", "metronome", "chronos-2", "chronos-3"})
+WITHOUT_ENGINE = frozenset({"simulated", "kubernetes"})
 
 
 def fast_clock() -> datetime:
@@ -48,7 +71,8 @@ class Bench:
     """An executor with the words that make it run, fail and miss an image.
 
     `reopen` gives an executor as the next agent process would have it; `has_containers` says that
-    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts.
+    it knows the containers of its attempts; `runs_services_only` that it has no one-time attempts;
+    `runs_images` that attempts have images, and `tells_usage` what they use.
     """
 
     executor: Executor
@@ -57,6 +81,8 @@ class Bench:
     missing_image: str
     has_containers: bool
     runs_services_only: bool
+    runs_images: bool = True
+    tells_usage: bool = True
 
     def spec(self, *, seconds: float = 0.0, exit_code: int = 0, **changes: object) -> AttemptSpec:
         """Return an attempt that says hello, takes a while and ends with a code."""
@@ -112,7 +138,11 @@ def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
     name, opened = request.param, list[Executor]()
     owner = new_id()
     image, missing_image = "hello:1", "missing:1"
-    if name != "simulated":
+    if name.startswith("slurm"):
+        image = ""
+    elif name == "ray":
+        image = missing_image = ""
+    elif name not in WITHOUT_ENGINE:
         image = request.getfixturevalue("docker_engine").image
         missing_image = request.getfixturevalue("empty_registry") + "/missing:1"
 
@@ -120,7 +150,16 @@ def open_bench(request: pytest.FixtureRequest, folder: Path) -> Iterator[Bench]:
         opened.append(_executor(name, request, folder, owner=owner))
         return opened[-1]
 
-    yield Bench(reopen(), reopen, image, missing_image, name == "docker", name == "marathon")
+    yield Bench(
+        executor=reopen(),
+        reopen=reopen,
+        image=image,
+        missing_image=missing_image,
+        has_containers=name == "docker",
+        runs_services_only=name == "marathon",
+        runs_images=name != "ray",
+        tells_usage=name not in {"ray", "slurm-rest"},
+    )
     for attempt in opened[-1].observe():
         opened[-1].remove(attempt.attempt_id)
     for executor in opened:
@@ -138,6 +177,8 @@ def _executor(name: str, request: pytest.FixtureRequest, folder: Path, *, owner:
     if name == "docker":
         url = request.getfixturevalue("docker_engine").url
         return DockerExecutor(owner="dgx-01", spool_dir=folder / "spool", url=url)
+    if name not in MESOS:
+        return _connector(name, request, folder, owner=owner)
     mesos: MesosSite = request.getfixturevalue("mesos_site")
     site = Site(
         owner=owner,
@@ -152,3 +193,17 @@ def _executor(name: str, request: pytest.FixtureRequest, folder: Path, *, owner:
         return MetronomeExecutor(ServerSettings(url=mesos.metronome_url), site)
     generation = int(name.removeprefix("chronos-"))
     return ChronosExecutor(ServerSettings(url=mesos.chronos_urls[generation]), site)
+
+
+def _connector(name: str, request: pytest.FixtureRequest, folder: Path, *, owner: str) -> Executor:
+    own = ExecutorSite(owner=owner, state_dir=folder / "attempts", stop_grace_seconds=1)
+    if name == "kubernetes":
+        pods: KubernetesSite = request.getfixturevalue("kubernetes_site")
+        return KubernetesExecutor(pods.settings, own)
+    if name.startswith("slurm"):
+        slurm: SlurmCluster = request.getfixturevalue("slurm_cluster")
+        settings = slurm.rest_settings() if name == "slurm-rest" else slurm.settings()
+        settings = dataclasses.replace(settings, containers="oci", image_dir=folder / "bundles")
+        return SlurmExecutor(settings, own)
+    ray: RayCluster = request.getfixturevalue("ray_head")
+    return RayExecutor(RaySettings(url=ray.url, lost_seconds=5), own)

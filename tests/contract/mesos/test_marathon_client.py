@@ -6,7 +6,7 @@ import pytest
 from marathon.models import MarathonApp, MarathonGroup
 
 from jobqueue.executors.mesos.marathon_client import Marathon as Client
-from jobqueue.executors.mesos.scheduler_api import ConflictError, NotFoundError
+from jobqueue.executors.scheduler_api import ConflictError, NotFoundError
 from jobqueue.executors.settings import ServerSettings
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually

@@ -5,10 +5,12 @@ import json
 from core.db import SessionFactory
 from jobqueue.storage.service import record_storage
 from protocol.attempts import ObservedState
+from protocol.clusters import NodeState
 from protocol.storage import StorageReport, StoredImage
 from tenants.models import Appliance
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
+from tests.fixtures.clusters import cluster, make_connector, node
 from tests.fixtures.in_process import run_vedette
 from tests.unit.jobqueue.builders import add_appliance, report, start
 
@@ -46,3 +48,31 @@ def test_a_drain_is_followed_to_its_end(*, url: str, cast: Cast, sessions: Sessi
         report(session, session.merge(attempt), ObservedState.SUCCEEDED, exit_code=0)
     done = run_vedette("appliance", "drain", "dgx-01", "--follow", environ=environ)
     assert (done.returncode, "1 of 1 ended" in done.stdout) == (0, True)
+
+
+def test_the_nodes_of_a_cluster_are_listed(
+    *, url: str, cast: Cast, sessions: SessionFactory
+) -> None:
+    with sessions.begin() as session:
+        down = node("n2", state=NodeState.DOWN, reason="Not responding")
+        make_connector(session, cast.acme, cluster(node("n1", allocated_gpus=1), down))
+        add_appliance(session, cast.acme, "dgx-01")
+        secret = create_api_token(session, scope_of(cast.alice), name="test", now=NOON)[1]
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+    listed = run_vedette("appliance", "list", environ=environ).stdout
+    assert "login  slurm cluster" in listed
+    assert "n1.login" not in listed
+    assert (
+        "n1.login  node of login"
+        in run_vedette("appliance", "list", "--nodes", environ=environ).stdout
+    )
+    rows = run_vedette("appliance", "nodes", "login", environ=environ).stdout.splitlines()
+    assert [row.split() for row in rows] == [
+        ["NODE", "STATE", "CPUS", "MEMORY", "GPUS", "REASON"],
+        ["n1", "up", "0/64", "0", "B", "of", "512", "GiB", "1/4"],
+        ["n2", "down", "0/64", "0", "B", "of", "512", "GiB", "0/4", "Not", "responding"],
+    ]
+    wrong = run_vedette("appliance", "nodes", "dgx-01", environ=environ)
+    assert (wrong.returncode, "is no connector" in wrong.stderr) == (1, True)
+    named = run_vedette("appliance", "nodes", "login", "-o", "name", environ=environ).stdout
+    assert named.split() == ["n1.login", "n2.login"]

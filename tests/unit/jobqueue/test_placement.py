@@ -13,6 +13,14 @@ from tenants.models import ApplianceState
 from tests.cast import NOON
 from tests.unit.jobqueue.builders import GIB, appliance, busy, job, plan
 
+# What only some cluster honors.
+OF_CLUSTERS = {
+    Need.NO_IMAGE,
+    Need.SLURM_OPTIONS,
+    Need.RAY_OPTIONS,
+    Need.KUBERNETES_OPTIONS,
+}
+
 
 def decide(appliances: list[ApplianceView], *jobs: JobView) -> list[Decision]:
     snapshot = Snapshot(now=NOON, appliances=tuple(appliances), jobs=jobs)
@@ -230,8 +238,8 @@ def test_an_appliance_whose_executor_would_drop_a_field_is_rejected_with_the_rea
 @pytest.mark.parametrize(
     ("executors", "needs"),
     [
-        (("docker",), set(Need)),
-        (("simulated",), set(Need)),
+        (("docker",), set(Need) - OF_CLUSTERS),
+        (("simulated",), set(Need) - OF_CLUSTERS),
         (("marathon", "metronome"), {Need.SERVICE, Need.PORTS}),
         (("marathon", "docker"), {Need.PORTS, Need.WORKING_DIR}),
     ],

@@ -33,7 +33,7 @@ def share(session: Session, cast: Cast, mode: PartitionMode, **changes: Any) -> 
 def offers(
     session: Session, user: User, appliance: str = "", **fields: Any
 ) -> list[tuple[str, str]]:
-    request = JobRequest(name="", image="", **fields)
+    request = JobRequest(name="", image="-", **fields)
     listed = slices_that_fit(session, scope_of(user), request, appliance=appliance, now=NOON)
     return [(offer.title, offer.text) for offer in listed]
 

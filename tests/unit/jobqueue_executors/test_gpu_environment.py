@@ -5,7 +5,7 @@ import pytest
 
 from jobqueue.executors.docker.mapping import container_options
 from jobqueue.executors.gpu_environment import DEVICE_VARIABLES
-from jobqueue.executors.mesos.executor import environment_of
+from jobqueue.executors.recorded import environment_of
 from jobqueue.jobs.requests import request_errors
 from protocol.attempts import AttemptSpec
 from protocol.job_spec import JobRequest

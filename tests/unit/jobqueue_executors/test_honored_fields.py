@@ -1,4 +1,7 @@
-"""Every field of a job reaches every executor, or is refused; `docs/marathon.md` says which."""
+"""Every field of a job reaches every executor, or is refused, as the documentation says.
+
+The requests to clusters are tested with their executors; here it is what they refuse.
+"""
 
 import json
 import re
@@ -16,13 +19,14 @@ from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import app_of, observe_app
 from jobqueue.executors.mesos.metronome import job_of as metronome_job
 from protocol.attempts import AttemptSpec
+from protocol.clusters import OPTIONS, ClusterKind
 from protocol.datasets import DatasetSource, SourceKind, StagedDataset
 from protocol.gangs import Framework, Gang, GangMember
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from protocol.job_spec import HealthCheck, HealthCheckKind, Mount, Port
 from protocol.results import OutputFolders
 
-DOCS = Path(__file__).parents[3] / "docs" / "marathon.md"
+DOCS = Path(__file__).parents[3] / "docs" / "executors-by-field.md"
 SITE = Site(owner="dgx-01", hostname="dgx-01", state_dir=Path("state"))
 SPEC = AttemptSpec(
     attempt_id="a1", job_id="j1", name="train", image="busybox", command=["true"], cpus=2.0
@@ -43,6 +47,7 @@ VALUES: dict[str, tuple[object, str]] = {
     "job_id": ("j-77", "j-77"),
     "name": ("name-77", "name-77"),
     "image": ("image:77", "image:77"),
+    "no image": ("", ""),
     "command": (["echo", "word 77"], "word 77"),
     "no command": ([], ""),
     "env": ({"MODE": "env-77"}, "env-77"),
@@ -90,6 +95,7 @@ VALUES: dict[str, tuple[object, str]] = {
         ],
         "",
     ),
+    "cluster_options": ({"slurm.partition": "part-77"}, "part-77"),
     "outputs": (OutputFolders(paths=["/results"]), ""),
     "health_check": (HealthCheck(kind=HealthCheckKind.COMMAND, command="check-77"), "check-77"),
 }
@@ -121,28 +127,46 @@ COLUMNS: dict[str, tuple[str, bool, Request]] = {
     "Chronos": ("chronos", False, chronos_of),
     "Chronos, GPUs": ("chronos", True, chronos_of),
 }
+# Of clusters: the kind, and whether the job has an image.
+CLUSTERS = {
+    "Slurm": (ClusterKind.SLURM, True),
+    "Slurm, no image": (ClusterKind.SLURM, False),
+    "Ray": (ClusterKind.RAY, True),
+    "Ray, no image": (ClusterKind.RAY, False),
+    "Kubernetes": (ClusterKind.KUBERNETES, True),
+}
 
 
 def documented() -> dict[str, dict[str, str]]:
-    """The table of the documentation: its cells by field and column."""
-    lines = DOCS.read_text().partition("<!-- fields -->\n")[2].splitlines()
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    rows = rows[: rows.index([""])]
-    columns = rows[0][1:]
-    return {row[0].strip("`"): dict(zip(columns, row[1:], strict=True)) for row in rows[2:]}
+    """The tables of the documentation: their cells by field and column."""
+    cells: dict[str, dict[str, str]] = {}
+    for text in DOCS.read_text().split("<!-- fields -->\n")[1:]:
+        lines = text.partition("\n\n")[0].splitlines()
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        columns = rows[0][1:]
+        for row in rows[2:]:
+            cells.setdefault(row[0].strip("`"), {}).update(zip(columns, row[1:], strict=True))
+    return cells
 
 
 def spec_with(field: str, *, executor: str, has_gpus: bool) -> AttemptSpec:
     gpus = GPUS if has_gpus else []
     spec = msgspec.structs.replace(SPEC, gpu_uuids=gpus, is_service=executor == "marathon")
-    name = "command" if field == "no command" else field
+    name = field.removeprefix("no ")
     return msgspec.structs.replace(spec, **{name: VALUES[field][0]})
 
 
 def test_the_table_has_every_field_and_every_executor() -> None:
     table = documented()
-    assert table.keys() == VALUES.keys() == {*AttemptSpec.__struct_fields__, "no command"}
-    assert all(list(row) == list(COLUMNS) for row in table.values())
+    assert (
+        table.keys()
+        == VALUES.keys()
+        == {
+            *AttemptSpec.__struct_fields__,
+            *("no command", "no image"),
+        }
+    )
+    assert all(list(row) == [*COLUMNS, *CLUSTERS] for row in table.values())
 
 
 @pytest.mark.parametrize("column", COLUMNS)
@@ -164,6 +188,29 @@ def test_a_field_is_in_the_request_or_refused_as_documented(field: str, column: 
     elif field in {"gpu_uuids", "is_service"}:
         other = msgspec.structs.replace(spec, gpu_uuids=GPUS[:0], is_service=not spec.is_service)
         assert text != json.dumps(request(other), default=vars)
+
+
+@pytest.mark.parametrize("column", CLUSTERS)
+@pytest.mark.parametrize("field", VALUES)
+def test_a_cluster_refuses_what_is_documented(field: str, column: str) -> None:
+    kind, has_image = CLUSTERS[column]
+    spec = spec_with(field, executor=kind, has_gpus=False)
+    if field == "cluster_options":
+        options = {f"{kind}.{name}": "77" for name in OPTIONS[kind]}
+        spec = msgspec.structs.replace(spec, cluster_options=options)
+    if not has_image and field != "image":
+        spec = msgspec.structs.replace(spec, image="")
+    reason = refusal(kind, spec)
+    assert documented()[field][column].startswith("refused") == bool(reason), reason
+
+
+@pytest.mark.parametrize("executor", sorted({*ClusterKind, "docker", "simulated", "chronos"}))
+@pytest.mark.parametrize("kind", ClusterKind)
+def test_options_are_for_clusters_of_their_kind(executor: str, kind: ClusterKind) -> None:
+    options = {f"{kind}.{name}": "77" for name in OPTIONS[kind]}
+    reason = refusal(executor, msgspec.structs.replace(SPEC, cluster_options=options))
+    wanted = f"is no {kind.capitalize()} cluster, for which the job has options."
+    assert reason == ("" if executor == kind else f"{executor.capitalize()} {wanted}")
 
 
 @pytest.mark.parametrize("release", [(1, 4), (1, 8)])

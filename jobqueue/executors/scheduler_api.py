@@ -92,10 +92,12 @@ class SchedulerAPI:
             except requests.RequestException as error:
                 if tries <= 0:
                     raise self._unreachable(error, method=method) from error
-        if response.status_code >= SERVER_ERROR and method != "GET":
-            raise UncertainError(str(self.failure(response)))
         if response.status_code >= ERROR:
-            raise self.failure(response)
+            refusal = self.failure(response)
+            if method != "GET" and isinstance(refusal, ExecutorUnavailableError):
+                is_refused = response.status_code < SERVER_ERROR
+                raise refusal if is_refused else UncertainError(str(refusal))
+            raise refusal
         if response.request.method != method:
             raise ExecutorError(f"{self.name} redirects writes to {response.url}; use that url.")
         return response

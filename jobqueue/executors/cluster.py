@@ -1,0 +1,76 @@
+"""Executors of connectors: they hand attempts to the queue of a cluster, and tell of its nodes."""
+
+import logging
+from abc import abstractmethod
+from threading import Event, Lock, Thread
+
+import msgspec
+
+from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.recorded import ExecutorSite, RecordedExecutor
+from protocol.clusters import MAX_CLUSTER_TEXT, ClusterKind, ClusterReport
+
+log = logging.getLogger(__name__)
+
+# How often the nodes are read. Heartbeats carry what was read last.
+READ_SECONDS = 10.0
+# A first heartbeat waits this long for the first reading; a cluster may take far longer to answer.
+FIRST_SECONDS = 3.0
+CLOSE_SECONDS = 5.0
+
+
+class ClusterExecutor(RecordedExecutor[ExecutorSite]):
+    """An executor over the scheduler of a cluster; its nodes are read in the background."""
+
+    kind: ClusterKind
+
+    def __init__(self, site: ExecutorSite) -> None:
+        super().__init__(site)
+        self._report = ClusterReport(kind=self.kind, problem="The cluster has not been read yet.")
+        self._start_lock = Lock()
+        self._has_read = Event()
+        self._is_closing = Event()
+        self._reader: Thread | None = None
+
+    @abstractmethod
+    def read_cluster(self) -> ClusterReport:
+        """Read the cluster; may raise `ExecutorError` with its own words."""
+
+    def cluster(self) -> ClusterReport:
+        """Return what was read last; from the first call on it is read regularly."""
+        with self._start_lock:
+            if self._reader is None:
+                self._reader = Thread(target=self._keep_reading, name="cluster", daemon=True)
+                self._reader.start()
+        self._has_read.wait(FIRST_SECONDS)
+        return self._report
+
+    def _keep_reading(self) -> None:
+        while not self._is_closing.is_set():
+            self._read_once()
+            self._has_read.set()
+            self._is_closing.wait(READ_SECONDS)
+
+    def _read_once(self) -> None:
+        before = self._report
+        try:
+            self._report = self.read_cluster()
+        except ExecutorError as error:
+            # The nodes of the last report stay: they may be fine.
+            problem = str(error)[:MAX_CLUSTER_TEXT]
+            self._report = _with_problem(before, problem)
+        except Exception:  # an answer of an unknown version must not end the thread
+            log.exception("%s can't be read", self.name)
+            self._report = _with_problem(before, f"{self.name} gave an answer that is not known.")
+        if self._report.problem != before.problem and self._report.problem:
+            log.warning("%s takes no jobs: %s", self.name, self._report.problem)
+
+    def close(self) -> None:
+        """End the reading; jobs of the cluster continue."""
+        self._is_closing.set()
+        if self._reader is not None:
+            self._reader.join(CLOSE_SECONDS)
+
+
+def _with_problem(report: ClusterReport, problem: str) -> ClusterReport:
+    return msgspec.structs.replace(report, problem=problem)

@@ -1,0 +1,1 @@
+"""Attempts as jobs of Kubernetes: the executor of a connector."""

@@ -1,0 +1,182 @@
+"""Reads a cluster for its report: version, rights, nodes, pods of all users, queues of Kueue."""
+
+import logging
+import re
+import time
+
+import msgspec
+
+from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.kubernetes.client import (
+    NODES,
+    PODS,
+    ForbiddenError,
+    KubernetesAPI,
+    Object,
+    Resource,
+)
+from jobqueue.executors.kubernetes.nodes import is_waiting, node_of, queue_of, requested_by_node
+from jobqueue.executors.kubernetes.rights import missing_rights
+from jobqueue.executors.scheduler_api import NotFoundError
+from jobqueue.executors.settings import KubernetesSettings
+from protocol.clusters import (
+    MAX_CLUSTER_TEXT,
+    MAX_NODES,
+    MAX_QUEUES,
+    ClusterKind,
+    ClusterQueue,
+    ClusterReport,
+)
+
+log = logging.getLogger(__name__)
+
+# Older ones lack `podReplacementPolicy` and conditions of disruptions.
+OLDEST = (1, 27)
+KUEUE = "kueue.x-k8s.io"
+# Pods of all namespaces are many.
+PODS_SECONDS = 30.0
+# How long an answer about rights, and about what is installed, holds.
+RIGHTS_SECONDS, GROUP_SECONDS = 60.0, 60.0
+UNENDED = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+class ClusterReader:
+    """What a cluster is, for its report."""
+
+    def __init__(self, api: KubernetesAPI, settings: KubernetesSettings) -> None:
+        self._api = api
+        self._settings = settings
+        self._problem, self._problem_at = "", float("-inf")
+        self._kueue, self._kueue_at = "", float("-inf")
+        self._requested: dict[str, dict[str, float]] = {}
+        self._waiting = 0
+        self._pods_at = float("-inf")
+        self.sees_all_pods = True
+
+    def read(self) -> ClusterReport:
+        """Return the cluster; its queue takes no jobs while it has a problem."""
+        version = self.version()
+        report = ClusterReport(
+            kind=ClusterKind.KUBERNETES,
+            name=self._settings.name,
+            version=version,
+            runs_images=True,
+            needs_image=True,
+            max_waiting=self._settings.max_waiting,
+        )
+        problem = version_problem(version) or self._rights_problem()
+        try:
+            self._read_pods()
+            nodes = [
+                node_of(
+                    node,
+                    self._requested.get(node["metadata"]["name"], {}),
+                    gpu_resource=self._settings.gpu_resource,
+                )
+                for node in self._api.list(NODES)
+            ]
+            queues = self.queues()
+        except ForbiddenError as error:
+            nodes, queues, problem = [], [], problem or str(error)
+        return msgspec.structs.replace(
+            report,
+            problem=problem[:MAX_CLUSTER_TEXT],
+            waiting_jobs=self._waiting,
+            nodes=nodes[:MAX_NODES],
+            queues=queues,
+        )
+
+    def version(self) -> str:
+        """Return the version of the API server, such as `v1.31.2`."""
+        return str(self._api.get("/version").get("gitVersion", ""))
+
+    def queues(self) -> list[ClusterQueue]:
+        """Return the queues of Kueue in the namespace; none without Kueue, or the right to list."""
+        group = self.kueue_group()
+        if not group:
+            return []
+        try:
+            queues = list(self._api.list(Resource(group, "localqueues")))
+        except (ForbiddenError, NotFoundError) as error:
+            log.debug("queues can't be read: %s", error)
+            return []
+        return [queue_of(queue, default=self._settings.queue) for queue in queues[:MAX_QUEUES]]
+
+    def queue_problem(self, name: str) -> str:
+        """Return why a job can't go to a queue, as a sentence, or ""."""
+        if not self.kueue_group():
+            return (
+                f"The queue {name!r} is one of Kueue, which this cluster does not have. Remove "
+                "kubernetes.queue."
+            )
+        names = [queue.name for queue in self.queues()]
+        if not names or name in names:
+            return ""  # without the right to list them, the cluster decides
+        return (
+            f"The namespace {self._api.namespace} has no queue {name!r} of Kueue. Its queues: "
+            f"{', '.join(sorted(names))}."
+        )
+
+    def workloads(self) -> dict[str, Object]:
+        """Return the workloads of Kueue by the uid of their Job."""
+        group = self.kueue_group()
+        if not group:
+            return {}
+        try:
+            return {
+                str(owner.get("uid")): workload
+                for workload in self._api.list(Resource(group, "workloads"))
+                for owner in workload["metadata"].get("ownerReferences") or ()
+            }
+        except (ForbiddenError, NotFoundError) as error:
+            log.debug("workloads of Kueue can't be read: %s", error)
+            return {}
+
+    def kueue_group(self) -> str:
+        """Return the group and version of Kueue's API; "" without Kueue."""
+        if time.monotonic() - self._kueue_at < GROUP_SECONDS:
+            return self._kueue
+        try:
+            answer = self._api.get(f"/apis/{KUEUE}")
+        except (NotFoundError, ForbiddenError):
+            answer = {}
+        preferred = answer.get("preferredVersion") or {}
+        self._kueue, self._kueue_at = str(preferred.get("groupVersion", "")), time.monotonic()
+        return self._kueue
+
+    def _read_pods(self) -> None:
+        """Read what pods request: those of all users, else those of our namespace."""
+        if time.monotonic() - self._pods_at < PODS_SECONDS:
+            return
+        try:
+            pods = list(self._api.list(PODS, fields=UNENDED, all_namespaces=True))
+            self.sees_all_pods = True
+        except ForbiddenError as error:
+            if self.sees_all_pods:
+                log.warning("what others have allocated of the nodes is not known: %s", error)
+            self.sees_all_pods = False
+            pods = list(self._api.list(PODS, fields=UNENDED))
+        self._requested = requested_by_node(pods, self._settings.gpu_resource)
+        self._waiting = sum(is_waiting(pod) for pod in pods)
+        self._pods_at = time.monotonic()
+
+    def _rights_problem(self) -> str:
+        """Return which rights are missing without which no job runs, or ""."""
+        if time.monotonic() - self._problem_at < RIGHTS_SECONDS:
+            return self._problem
+        try:
+            missing = list(missing_rights(self._api, is_required_only=True))
+        except ExecutorError as error:
+            return f"The rights of the connector can't be read: {error}"[:MAX_CLUSTER_TEXT]
+        names = ", ".join(str(right) for right in missing)
+        self._problem = f"The connector lacks rights: {names}." if missing else ""
+        self._problem_at = time.monotonic()
+        return self._problem
+
+
+def version_problem(version: str) -> str:
+    """Return why a version is too old, or ""."""
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    if match is None or (int(match[1]), int(match[2])) >= OLDEST:
+        return ""
+    return f"Kubernetes {version} is too old: {OLDEST[0]}.{OLDEST[1]} or newer is needed."

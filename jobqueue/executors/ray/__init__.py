@@ -1,0 +1,1 @@
+"""Attempts as jobs of Ray: the executor of a connector."""

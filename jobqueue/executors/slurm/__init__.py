@@ -1,0 +1,1 @@
+"""Attempts as jobs of Slurm: the executor of a connector."""
