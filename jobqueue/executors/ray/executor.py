@@ -22,6 +22,7 @@ from jobqueue.executors.ray.nodes import (
     gpu_indices_of,
     names_of,
     nodes_of,
+    nodes_with,
     summaries_of,
     usage_by_driver,
     usage_of,
@@ -40,6 +41,8 @@ LIST_PAUSE = 9.0
 # Where following would block Ray: a log is read anew at most at this rate.
 REREAD_BYTES_PER_SECOND = 2**20
 REREAD_SECONDS = 5.0
+# Nodes whose processes are read, for the use of the own jobs.
+MAX_READ_NODES = 50
 ACTOR_PREFIX = "_ray_internal_job_actor_"
 OUTPUT, IS_COMPLETE = "output", "complete"
 PENDING, RUNNING = "PENDING", "RUNNING"
@@ -87,20 +90,26 @@ class RayExecutor(ClusterExecutor):
             actors = api.state("actors", {**filters, "filter_values": "JobSupervisor"})
             summary = api.get("/nodes", {"view": "summary"})
             status = api.get("/api/cluster_status")
-            waiting = sum(job.get("status") == PENDING for job in api.jobs())
+            jobs = api.jobs()
+            summaries = summaries_of(summary)
+            own = [job for job in jobs if job["submission_id"].startswith(self._prefix)]
+            drivers = {str(job["job_id"]) for job in own if job["status"] == RUNNING}
+            processes = {
+                node_id: api.get(f"/nodes/{node_id}")["data"]["detail"].get("workers") or []
+                for node_id in nodes_with(drivers, summaries)[:MAX_READ_NODES]
+            }
         finally:
             api.close()
-        summaries = summaries_of(summary)
         names = names_of(nodes, summaries)
         self._node_names = names
         self._gpu_indices = gpu_indices_of(actors, summaries)
-        self._usage = usage_by_driver(summaries)
+        self._usage = usage_by_driver(summaries, processes)
         return ClusterReport(
             kind=self.kind,
             name=self._settings.name,
             version=api.version_text,
             runs_images=self._settings.runs_images,
-            waiting_jobs=waiting,
+            waiting_jobs=sum(job["status"] == PENDING for job in jobs),
             max_waiting=self._settings.max_waiting,
             nodes=nodes_of(nodes, names, summaries, usage_of(status)),
         )
@@ -114,8 +123,8 @@ class RayExecutor(ClusterExecutor):
         """Delete the attempt from Ray, with its record and output."""
         self._followers.leave(self._submission_id(attempt_id))
         super().remove(attempt_id)
-        for known in (self._jobs, self._lost_at, self._reread_due):
-            known.pop(attempt_id, None)
+        for states in (self._jobs, self._lost_at, self._reread_due):
+            states.pop(attempt_id, None)
 
     def _unsupported(self, spec: AttemptSpec) -> str:
         return refusal(self.name, spec) or problem_of(spec, self._settings)

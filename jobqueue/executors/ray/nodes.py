@@ -119,7 +119,7 @@ def gpu_indices_of(actors: Iterable[Answer], summaries: Summaries) -> dict[str, 
     slots = {
         worker.get("actorId"): worker
         for summary in summaries.values()
-        for worker in (summary.get("raylet") or {}).get("coreWorkersStats") or []
+        for worker in _workers(summary)
     }
     indices = {}
     for actor in actors:
@@ -130,16 +130,24 @@ def gpu_indices_of(actors: Iterable[Answer], summaries: Summaries) -> dict[str, 
     return indices
 
 
-def usage_by_driver(summaries: Summaries) -> dict[str, AttemptUsage]:
-    """Return what the tasks and actors of each driver use, on all nodes, by the driver's id."""
+def nodes_with(drivers: set[str], summaries: Summaries) -> list[str]:
+    """Return the ids of the nodes on which tasks or actors of some drivers are."""
+    return [
+        node_id
+        for node_id, summary in summaries.items()
+        if drivers.intersection(str(worker.get("jobId")) for worker in _workers(summary))
+    ]
+
+
+def usage_by_driver(
+    summaries: Summaries, processes: Mapping[str, list[Answer]]
+) -> dict[str, AttemptUsage]:
+    """Return what tasks and actors use by the id of their driver, from the processes of nodes."""
     sums: dict[str, tuple[float, int]] = {}
-    for summary in summaries.values():
-        jobs = {
-            worker.get("pid"): worker.get("jobId")
-            for worker in (summary.get("raylet") or {}).get("coreWorkersStats") or []
-        }
-        for process in summary.get("workers") or []:
-            if driver := jobs.get(process.get("pid")):
+    for node_id, rows in processes.items():
+        drivers = {row.get("pid"): row.get("jobId") for row in _workers(summaries[node_id])}
+        for process in rows:
+            if driver := drivers.get(process.get("pid")):
                 cpu, memory = sums.get(driver, (0.0, 0))
                 own = (process.get("memoryInfo") or {}).get("rss") or 0
                 sums[driver] = cpu + float(process.get("cpuPercent") or 0), memory + int(own)
@@ -147,3 +155,7 @@ def usage_by_driver(summaries: Summaries) -> dict[str, AttemptUsage]:
         driver: AttemptUsage(cpu_percent=round(cpu, 1), memory_bytes=memory)
         for driver, (cpu, memory) in sums.items()
     }
+
+
+def _workers(summary: Answer) -> list[Answer]:
+    return (summary.get("raylet") or {}).get("coreWorkersStats") or []
