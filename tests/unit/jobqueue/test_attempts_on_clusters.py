@@ -82,7 +82,7 @@ def add_node(session: Session, connector: Appliance, name: str = "n1") -> Applia
 
 def assign(session: Session, cast: Cast, **changes: Any) -> Attempt:
     """Submit a job of Alice's, and dispatch it to the cluster."""
-    job = submit(session, cast.alice, **changes)
+    job = submit(session, cast.alice, **({"command": ["true"]} | changes))
     dispatch(session, now=NOON)
     session.refresh(job)
     assert job.attempt is not None
@@ -279,7 +279,7 @@ def test_pages_count_the_nodes_of_a_cluster_and_not_its_connector(
     assert use_of_projects(session, cast.acme.id) == []
     attempt = assign(session, cast, gpus=4)
     explanation = explain_job(
-        session, scope_of(cast.alice), submit(session, cast.alice).id, now=NOON
+        session, scope_of(cast.alice), submit(session, cast.alice, command=["true"]).id, now=NOON
     )
     assert explanation is not None
     assert explanation.decision.appliance_id == attempt.appliance_id
