@@ -379,6 +379,7 @@ def _running_jobs(
     jobs: dict[str, list[RunningJob]] = {}
     rows = session.execute(statement).all()
     nodes = _node_names(session, {row.node_id for row in rows if row.node_id})
+    partitions = _partitions(session, {row.id for row in rows if row.is_on_cluster})
     for row in rows:
         jobs.setdefault(row.appliance_id, []).append(
             RunningJob(
@@ -399,6 +400,7 @@ def _running_jobs(
                 started_at=row.started_at if row.is_on_cluster else None,
                 ends_at=_end(_limit_from(row, now), row.time_limit_seconds),
                 node=nodes.get(row.node_id, ""),
+                partitions=partitions.get(row.id, frozenset()),
             )
         )
     return jobs
@@ -422,6 +424,23 @@ def _node_names(session: Session, node_ids: Collection[str]) -> dict[str, str]:
         rows = session.execute(select(Appliance.id, hostname).where(Appliance.id.in_(ids)))
         names.update((ident, name or "") for ident, name in rows)
     return names
+
+
+def _partitions(session: Session, job_ids: Collection[str]) -> dict[str, frozenset[str]]:
+    """Return the partitions of Slurm that jobs name, by job, where they name any."""
+    named = {}
+    for ids in chunked(sorted(job_ids)):
+        options = Job.options["cluster_options"]
+        for ident, stored in session.execute(select(Job.id, options).where(Job.id.in_(ids))):
+            if partitions := partitions_of(stored or {}):
+                named[ident] = partitions
+    return named
+
+
+def partitions_of(cluster_options: Mapping[str, str]) -> frozenset[str]:
+    """Return the partitions of Slurm that a job may go to; empty for the default."""
+    names = cluster_options.get("slurm.partition", "").split(",")
+    return frozenset(filter(None, map(str.strip, names)))
 
 
 def _end(start_at: datetime | None, limit_seconds: int) -> datetime | None:

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, and_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.appliance_views import label_pairs, matching_models
+from jobqueue.dispatch.appliance_views import label_pairs, matching_models, partitions_of
 from jobqueue.executors.abilities import needs_of
 from jobqueue.jobs.dependencies import is_blocked
 from jobqueue.models import Attempt, Job
@@ -230,6 +230,7 @@ def job_view(
         project_id=job.project_id,
         nodes=job.nodes or 1,
         datasets=versions_of(job.datasets or ()),
+        partitions=partitions_of(job.cluster_options or {}),
     )
 
 

@@ -51,20 +51,22 @@ def nodes_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     if shape.slice is not None:
         return f"has whole GPUs only, {shape.slice.need} requested"
     cluster, need = ledger.clusters[place].view, shape.of_node
-    kind = cluster.of_kind(need) if need.gpus else np.ones(len(cluster.models), np.bool_)
+    kind = cluster.in_queues(need.queue)
+    part = "" if kind.all() else " of its partition"
+    kind &= cluster.of_kind(need) if need.gpus else True
     wanted = _requested(shape)
     if not kind.any():
         unknown = need.gpu_memory_bytes and not cluster.gpu_memory_bytes[cluster.gpus > 0].any()
         note = ", whose memory the cluster does not report" if unknown else ""
-        return f"no node has GPUs of that kind{note}, {wanted}"
+        return f"no node{part} has GPUs of that kind{note}, {wanted}"
     is_any_kind = not (need.gpu_models or need.gpu_memory_bytes)
     of_kind = "" if is_any_kind else " of that kind"
     gpu_maximum = int(cluster.gpus[kind].max())
     if need.gpus > gpu_maximum:
         gpus = f"{gpu_maximum} GPU" if gpu_maximum == 1 else f"{gpu_maximum} GPUs"
-        return f"the largest node{of_kind} has {gpus}, {wanted}"
+        return f"the largest node{part}{of_kind} has {gpus}, {wanted}"
     kind &= cluster.gpus >= need.gpus
-    with_them = " with such GPUs" if need.gpus else ""
+    with_them = f"{part} with such GPUs" if need.gpus else part
     most_cpus = float(cluster.cpus[kind].max())
     if need.cpus > most_cpus + CPU_TOLERANCE:
         return f"the largest node{with_them} has {most_cpus:g} CPU cores, {need.cpus:g} requested"
@@ -72,13 +74,18 @@ def nodes_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
     if need.memory_bytes > most_memory:
         has = f"has {format_size(most_memory)} of memory"
         return f"the largest node{with_them} {has}, {format_size(need.memory_bytes)} requested"
-    return "no node has the requested GPUs, CPU cores and memory together"
+    return f"no node{part} has the requested GPUs, CPU cores and memory together"
 
 
 def _requested(shape: JobShape) -> str:
     models = f" {' or '.join(sorted(shape.gpu_models))}" if shape.gpu_models else ""
     memory = f" with {format_size(shape.gpu_memory_bytes)}" if shape.gpu_memory_bytes else ""
     return f"{shape.gpus}{models}{memory} requested"
+
+
+def queue_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
+    """Return why the partitions that a job may go to would leave it waiting."""
+    return ledger.clusters[place].view.queue_refusal(shape.queue)
 
 
 def down_fact(ledger: Ledger, _shape: JobShape, place: int) -> str:
@@ -101,6 +108,7 @@ def busy_fact(ledger: Ledger, _shape: JobShape, place: int) -> str:
 
 wrong_images = _of_clusters(_is_wrong_image)
 too_small_nodes = _of_clusters(_none_large_enough)
+refusing_queues = _of_clusters(lambda room, shape: bool(room.view.queue_refusal(shape.queue)))
 unavailable = _of_clusters(lambda room, _: bool(room.view.problem))
 no_nodes_up = _of_clusters(_none_accepts)
 full_nodes = _of_clusters(_is_full)

@@ -8,13 +8,15 @@ have yet is taken from the fullest node on which it fits, as most schedulers do.
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.clusters import ClusterReport, NodeState
+from core.quantities import format_duration
+from protocol.clusters import ClusterQueue, ClusterReport, NodeState
 
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -24,6 +26,21 @@ CPU_TOLERANCE = 1e-6
 # A job that started this long ago is in the report: connectors read their cluster and send a
 # heartbeat every 10 s each.
 REPORT_AGE = timedelta(seconds=25)
+
+
+class QueueNeed(NamedTuple):
+    """What a job needs of the partitions of a cluster.
+
+    Attributes:
+        names: those that it may go to; empty for the default.
+        time_limit_seconds: of the job; 0 is none.
+    """
+
+    names: frozenset[str] = frozenset()
+    time_limit_seconds: float = 0.0
+
+
+ANY_QUEUE = QueueNeed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +53,7 @@ class NodeNeed:
         gpu_memory_bytes: the memory of each; 0 for any.
         cpus: cores.
         memory_bytes: of the node.
+        queue: what its partitions must accept.
     """
 
     gpus: int = 0
@@ -43,6 +61,25 @@ class NodeNeed:
     gpu_memory_bytes: int = 0
     cpus: float = 0.0
     memory_bytes: int = 0
+    queue: QueueNeed = ANY_QUEUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class QueueView:
+    """A partition of a cluster, with the `nodes` that are in it."""
+
+    queue: ClusterQueue
+    nodes: Mask
+
+    def refusal(self, need: QueueNeed) -> str:
+        """Return why it would leave a job waiting, whatever is free; or ""."""
+        limit, wanted = self.queue.time_limit_seconds, need.time_limit_seconds
+        if not self.queue.is_open:
+            return f"its partition {self.queue.name} is closed"
+        if limit and wanted > limit:
+            allowed, asked = format_duration(limit), format_duration(wanted)
+            return f"its partition {self.queue.name} allows at most {allowed}, {asked} requested"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,6 +95,7 @@ class ClusterView:
         is_up: the nodes that take jobs.
         is_down: those on which nothing runs; the others are drained.
         models: of the GPUs of each node.
+        queues: the partitions that have nodes, by name.
     """
 
     problem: str
@@ -75,6 +113,7 @@ class ClusterView:
     free_cpus: Floats
     free_memory_bytes: Ints
     free_gpus: Ints
+    queues: Mapping[str, QueueView] = field(default_factory=dict)
 
     @classmethod
     def of(cls, report: ClusterReport) -> "ClusterView":
@@ -100,6 +139,7 @@ class ClusterView:
             free_memory_bytes=memory
             - np.array([node.allocated_memory_bytes for node in nodes], np.int64),
             free_gpus=gpus - np.array([node.allocated_gpus for node in nodes], np.int64),
+            queues=_queues_of(report),
         )
 
     @property
@@ -145,11 +185,55 @@ class ClusterView:
             nodes = nodes & self.of_models(need.gpu_models)
         return nodes & (self.gpus > 0)
 
+    def queues_for(self, need: QueueNeed) -> list[QueueView]:
+        """Return the partitions that a job may go to; none if the report has no nodes of one.
+
+        The report may be incomplete, so all nodes count then, and the cluster has the last word.
+        """
+        if need.names:
+            named = [self.queues[name] for name in sorted(need.names) if name in self.queues]
+            return named if len(named) == len(need.names) else []
+        return [view for view in self.queues.values() if view.queue.is_default]
+
+    def queue_refusal(self, need: QueueNeed) -> str:
+        """Return why all partitions that a job may go to would leave it waiting, or ""."""
+        refusals = [view.refusal(need) for view in self.queues_for(need)]
+        return "; ".join(refusals) if all(refusals) else ""
+
+    def in_queues(self, need: QueueNeed) -> Mask:
+        """Return the nodes of the partitions that a job may go to, without those that refuse it.
+
+        If all refuse it, their nodes are returned.
+        """
+        chosen = self.queues_for(need)
+        accepting = [view for view in chosen if not view.refusal(need)] or chosen
+        if not accepting:
+            return np.ones(len(self.models), np.bool_)
+        nodes: Mask = np.logical_or.reduce([view.nodes for view in accepting])
+        return nodes
+
     def large_enough(self, need: NodeNeed) -> Mask:
         """Return the nodes that could run a job while they are idle, whatever their state."""
         nodes: Mask = (self.gpus >= need.gpus) & (self.memory_bytes >= need.memory_bytes)
         nodes &= self.cpus >= need.cpus - CPU_TOLERANCE
+        if self.queues:
+            nodes &= self.in_queues(need.queue)
         return nodes & self.of_kind(need) if need.gpus else nodes
+
+
+def _queues_of(report: ClusterReport) -> dict[str, QueueView]:
+    """Return the partitions that have nodes; one that is not in the list of queues is open."""
+    listed = {queue.name: queue for queue in report.queues}
+    members: dict[str, list[int]] = {}
+    for place, node in enumerate(report.nodes):
+        for name in node.queues:
+            members.setdefault(name, []).append(place)
+    views = {}
+    for name, places in members.items():
+        nodes = np.zeros(len(report.nodes), np.bool_)
+        nodes[places] = True
+        views[name] = QueueView(queue=listed.get(name) or ClusterQueue(name=name), nodes=nodes)
+    return views
 
 
 class ClusterRoom:

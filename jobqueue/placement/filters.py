@@ -21,6 +21,8 @@ from jobqueue.placement.cluster_filters import (
     image_fact,
     no_nodes_up,
     nodes_fact,
+    queue_fact,
+    refusing_queues,
     too_small_nodes,
     unavailable,
     wrong_images,
@@ -381,6 +383,7 @@ FEASIBLE: Sequence[Filter] = (
     Filter("cluster_images", wrong_images, image_fact, is_of_clusters=True),
     CHOSEN[1],
     *TOTALS,
+    Filter("partition_refuses", refusing_queues, queue_fact, is_of_clusters=True),
     Filter(
         "not_online",
         lambda ledger, _: _is_in(ledger, *_STATE_FACTS),

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jobqueue.partitions.isolation import IsolationRules
-from jobqueue.placement.clusters import REPORT_AGE, ClusterRoom, NodeNeed
+from jobqueue.placement.clusters import ANY_QUEUE, REPORT_AGE, ClusterRoom, NodeNeed, QueueNeed
 from jobqueue.placement.fleet_slices import FleetSlices
 from jobqueue.placement.slices import Part
 from jobqueue.placement.views import (
@@ -37,7 +37,7 @@ class Allocation(NamedTuple):
 
     `part` is what it has of its only GPU; None for whole GPUs. On a cluster, `node` is the place of
     its node, `IN_QUEUE` while it has none, and None where it is unknown; from its start on it
-    `runs_for` so long.
+    `runs_for` so long. Its node is in the partitions of its `queue`.
     """
 
     job_id: str
@@ -49,11 +49,17 @@ class Allocation(NamedTuple):
     part: Part | None = None
     node: int | None = None
     runs_for: timedelta = UNLIMITED
+    queue: QueueNeed = ANY_QUEUE
 
     @property
     def of_node(self) -> NodeNeed:
         """Return what it has of its node."""
-        return NodeNeed(gpus=len(self.gpus), cpus=self.cpus, memory_bytes=self.memory_bytes)
+        return NodeNeed(
+            gpus=len(self.gpus),
+            cpus=self.cpus,
+            memory_bytes=self.memory_bytes,
+            queue=self.queue,
+        )
 
 
 class Ledger:
@@ -147,7 +153,7 @@ class Ledger:
         self.memory_free[place] = room.memory_bytes[is_up].sum()
         for job in view.running:
             slots = {uuid: slot for slot, uuid in enumerate(job.gpu_uuids)}
-            allocation = _allocation(job, slots, now)
+            allocation = _allocation(job, slots, now)._replace(queue=QueueNeed(job.partitions))
             node = room.view.places.get(job.node)
             is_reported = job.started_at is not None and job.started_at <= now - REPORT_AGE
             if is_reported:
@@ -332,7 +338,9 @@ class Ledger:
             room = self.clusters[place]
             node = room.pick(job.shape.of_node)
             node = IN_QUEUE if node is None else node
-            allocation = allocation._replace(node=node, runs_for=ends_at - now)
+            allocation = allocation._replace(
+                node=node, runs_for=ends_at - now, queue=job.queue_need
+            )
             room.waiting += 1
         self._put(place, allocation)
         self.use(place)

@@ -14,7 +14,7 @@ import msgspec
 
 from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import IsolationRules
-from jobqueue.placement.clusters import ClusterView, NodeNeed
+from jobqueue.placement.clusters import ANY_QUEUE, ClusterView, NodeNeed, QueueNeed
 from jobqueue.placement.networks import Reach
 from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest
 from jobqueue.projects.guarantees import QuotaKey
@@ -26,6 +26,8 @@ from tenants.models import ApplianceState
 UNLIMITED = timedelta(days=3650)
 # A point of priority counts as much as this time of waiting, so every job comes first in the end.
 PRIORITY_POINT = timedelta(minutes=10)
+# A job with one of these runs on clusters alone. Those of others have no partitions in their shape.
+_CLUSTER_NEEDS = frozenset({Need.NO_IMAGE, Need.SLURM_OPTIONS})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         started_at: when a cluster started it; None elsewhere, and while it waits in its queue.
         ends_at: by its time limit; None without one.
         node: of a cluster, where it runs; "" elsewhere, and while that is unknown.
+        partitions: of a cluster, those that it may go to; empty for the default.
     """
 
     job_id: str
@@ -82,6 +85,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     started_at: datetime | None = None
     ends_at: datetime | None = None
     node: str = ""
+    partitions: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,6 +154,7 @@ class JobShape(NamedTuple):
     requested: str | None = None
     needs: frozenset[Need] = frozenset()
     slice: SliceRequest | None = None
+    queue: QueueNeed = ANY_QUEUE
 
     @property
     def of_node(self) -> NodeNeed:
@@ -160,6 +165,7 @@ class JobShape(NamedTuple):
             gpu_memory_bytes=self.gpu_memory_bytes,
             cpus=self.cpus,
             memory_bytes=self.memory_bytes,
+            queue=self.queue,
         )
 
 
@@ -183,6 +189,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         nodes: the size of its gang; 1 for any other job.
         members: of a gang, the jobs that start together, the first of which it is itself.
         datasets: the versions that it reads, id and bytes.
+        partitions: of a cluster, those that it may go to; empty for the default.
     """
 
     id: str
@@ -212,6 +219,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int = 1
     members: Sequence[str] = ()
     datasets: Sequence[tuple[str, int]] = ()
+    partitions: frozenset[str] = frozenset()
 
     @property
     def shape(self) -> JobShape:
@@ -227,7 +235,16 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             self.requested,
             self.needs,
             self.slice_request,
+            self.queue_need,
         )
+
+    @property
+    def queue_need(self) -> QueueNeed:
+        """Return what it needs of the partitions of a cluster, if only clusters run it."""
+        if self.needs.isdisjoint(_CLUSTER_NEEDS):
+            return ANY_QUEUE
+        limit_seconds = self.time_limit.total_seconds() if self.time_limit else 0.0
+        return QueueNeed(self.partitions, limit_seconds)
 
     @property
     def slice_request(self) -> SliceRequest | None:

@@ -10,7 +10,12 @@ import numpy as np
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
-from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
+from jobqueue.dispatch.appliance_views import (
+    matching_models,
+    models_of,
+    partitions_of,
+    tenant_views,
+)
 from jobqueue.dispatch.cached_copies import cached_copies
 from jobqueue.dispatch.queue_order import placement_order, queue_order, with_jobs
 from jobqueue.dispatch.snapshot import read_snapshot
@@ -201,4 +206,5 @@ def view_of(
         labels=frozenset(request.required_labels.items()),
         # Its image may not be chosen yet.
         needs=needs - {Need.NO_IMAGE},
+        partitions=partitions_of(request.cluster_options),
     )

@@ -3,7 +3,15 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from protocol.clusters import MAX_CLUSTER_TEXT, MAX_NODE_GPUS, ClusterNode, NodeState
+from msgspec import structs
+
+from protocol.clusters import (
+    MAX_CLUSTER_TEXT,
+    MAX_NODE_GPUS,
+    ClusterNode,
+    ClusterQueue,
+    NodeState,
+)
 
 # gpu:a100:4(S:0-1) or gpu:4 or gpu:a100:2(IDX:0-1)
 _GPU = re.compile(r"gpu(?::(?P<model>[^:,()]+))??:(?P<count>\d+)(?:\([^)]*\))?")
@@ -67,6 +75,15 @@ def merged(nodes: Iterable[ClusterNode]) -> list[ClusterNode]:
         else:
             by_name[node.name] = node
     return list(by_name.values())
+
+
+def with_default(queues: Iterable[ClusterQueue], partition: str) -> list[ClusterQueue]:
+    """Return the partitions, with those as the default that the connector sends jobs to, if any."""
+    own = {name.strip() for name in partition.split(",")} - {""}
+    return [
+        structs.replace(queue, is_default=queue.name in own if own else queue.is_default)
+        for queue in queues
+    ]
 
 
 def limit_seconds(text: str) -> int:

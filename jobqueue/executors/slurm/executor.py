@@ -22,6 +22,7 @@ from jobqueue.executors.pull_failures import pull_failure
 from jobqueue.executors.recorded import Ending, ExecutorSite, Record
 from jobqueue.executors.settings import SlurmSettings
 from jobqueue.executors.slurm.api import SlurmAPI, SlurmJob
+from jobqueue.executors.slurm.cluster_text import with_default
 from jobqueue.executors.slurm.commands import SlurmCommands
 from jobqueue.executors.slurm.observation import observe, requeued
 from jobqueue.executors.slurm.output import copied_records
@@ -95,7 +96,7 @@ class SlurmExecutor(ClusterExecutor):
             waiting_jobs=state.waiting_jobs,
             max_waiting=self._settings.max_waiting,
             nodes=list(state.nodes),
-            queues=list(state.queues),
+            queues=with_default(state.queues, self._settings.partition),
         )
 
     def close(self) -> None:

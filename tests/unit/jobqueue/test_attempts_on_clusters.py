@@ -30,7 +30,7 @@ from jobqueue.usage.live import Live, live_use
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import UsageBy, allocated_now, usage_sum, usage_totals
 from protocol.attempts import AttemptObservation, ObservedState
-from protocol.clusters import ClusterNode, node_gpu_uuid, requested_gpus
+from protocol.clusters import ClusterNode, ClusterQueue, node_gpu_uuid, requested_gpus
 from tenants.models import Appliance, ApplianceState, Tenant
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 from tests.unit.jobqueue.builders import (
@@ -267,6 +267,33 @@ def test_a_job_that_no_node_could_ever_run_is_refused(session: Session, cast: Ca
         submit(session, cast.alice, gpus=8)
     assert "The largest is slurm-a with 4 GPUs, 64 CPU cores and 512 GiB" in caught.value.message
     assert submit(session, cast.alice, gpus=4, gpu_models=["h100"])
+
+
+def test_a_job_waits_for_the_nodes_of_its_partition(session: Session, cast: Cast) -> None:
+    queues = [ClusterQueue(name="gpu"), ClusterQueue(name="short", time_limit_seconds=1800)]
+    nodes = [full("n1", queues=["gpu"]), node("n2", queues=["short"])]
+    add_connector(session, cast.acme, *nodes, queues=queues)
+    fields: dict[str, Any] = {"gpus": 2, "image": ""}
+    busy = assign(session, cast, cluster_options={"slurm.partition": "gpu"}, **fields)
+    assert busy.job.message == "No appliance is free. slurm-a queues the job."
+    options = {"slurm.partition": "short"}
+    first = assign(session, cast, name="first", cluster_options=options, **fields)
+    assert first.job.message == "slurm-a was the first free appliance."
+    # The cluster's report does not have that job yet.
+    second = assign(session, cast, name="second", cluster_options=options, **fields)
+    third = assign(session, cast, name="third", cluster_options=options, **fields)
+    assert second.job.message == first.job.message
+    assert third.job.message == busy.job.message
+    fields |= {"command": ["true"], "cluster_options": options, "time_limit_seconds": 3600}
+    long = submit(session, cast.alice, **fields)
+    dispatch(session, now=NOON)
+    explanation = explain_job(session, scope_of(cast.alice), long.id, now=NOON)
+    assert explanation is not None
+    [rejection] = explanation.decision.rejections
+    assert (rejection.code, str(rejection)) == (
+        "partition_refuses",
+        "slurm-a: its partition short allows at most 30m, 1h requested",
+    )
 
 
 def test_pages_count_the_nodes_of_a_cluster_and_not_its_connector(

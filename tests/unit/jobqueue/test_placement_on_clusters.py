@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +29,7 @@ from jobqueue.placement.views import (
 )
 from jobqueue.projects.guarantees import QuotaKey
 from jobqueue.projects.models import QuotaResource
-from protocol.clusters import NodeState, requested_gpus
+from protocol.clusters import ClusterQueue, NodeState, requested_gpus
 from tests.cast import NOON
 from tests.unit.jobqueue.builders import GIB, appliance, busy, job, plan
 from tests.unit.jobqueue.cluster_builders import connector, full, node
@@ -196,6 +197,109 @@ def test_a_cluster_that_can_not_run_a_job_says_why(
     assert decision.action is Action.UNPLACED
     [rejection] = decision.rejections
     assert (rejection.code, str(rejection)) == (code, f"slurm-a: {fact}")
+
+
+def in_partition(*names: str, hours: float = 0, **fields: Any) -> JobView:
+    needs = frozenset({Need.SLURM_OPTIONS, Need.NO_IMAGE})
+    limit = timedelta(hours=hours) if hours else None
+    return job("a", partitions=frozenset(names), needs=needs, time_limit=limit, **fields)
+
+
+QUEUES = [
+    ClusterQueue(name="cpu", is_default=True),
+    ClusterQueue(name="gpu", time_limit_seconds=4 * 3600),
+    ClusterQueue(name="long", time_limit_seconds=48 * 3600),
+    ClusterQueue(name="old", is_open=False),
+]
+PARTS = [
+    node("n1", queues=["cpu", "old"], gpus=0),
+    full("n2", queues=["gpu", "unlisted"]),
+    node("n3", queues=["long"], gpus=2),
+]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "is_queued"),
+    [
+        (in_partition("gpu", gpus=1), True),
+        (in_partition("unlisted", gpus=1), True),
+        (in_partition("gpu", "long", gpus=1), False),
+        (in_partition("gpu", "long", gpus=1, hours=9), False),
+        (in_partition("gpu", "long", gpus=4, hours=4), True),
+        (in_partition("cpu", "old"), False),
+        (in_partition(), False),
+        # The report may be incomplete: Slurm has the last word.
+        (in_partition("nowhere", gpus=1), False),
+        (in_partition("gpu", "nowhere", gpus=1), False),
+    ],
+)
+def test_only_nodes_of_the_partitions_of_a_job_count(wanted: JobView, *, is_queued: bool) -> None:
+    [decision] = decide([connector("slurm-a", *PARTS, queues=QUEUES)], wanted)
+    assert (decision.action, decision.is_queued) == (Action.ASSIGN, is_queued)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code", "fact"),
+    [
+        (
+            in_partition("long", gpus=4),
+            "no_node_fits",
+            "the largest node of its partition has 2 GPUs, 4 requested",
+        ),
+        (
+            in_partition("gpu", "long", gpus=4, hours=9),
+            "no_node_fits",
+            "the largest node of its partition has 2 GPUs, 4 requested",
+        ),
+        (
+            in_partition(gpus=1),
+            "no_node_fits",
+            "no node of its partition has GPUs of that kind, 1 requested",
+        ),
+        (
+            in_partition("gpu", gpus=1, hours=9),
+            "partition_refuses",
+            "its partition gpu allows at most 4h, 9h requested",
+        ),
+        (in_partition("old"), "partition_refuses", "its partition old is closed"),
+        (
+            in_partition("old", "gpu", hours=5),
+            "partition_refuses",
+            "its partition gpu allows at most 4h, 5h requested; its partition old is closed",
+        ),
+    ],
+)
+def test_a_partition_that_never_runs_a_job_says_why(wanted: JobView, code: str, fact: str) -> None:
+    [decision] = decide([connector("slurm-a", *PARTS, queues=QUEUES)], wanted)
+    assert decision.action is Action.UNPLACED
+    [rejection] = decision.rejections
+    assert (rejection.code, str(rejection)) == (code, f"slurm-a: {fact}")
+
+
+def test_without_a_default_partition_all_nodes_count() -> None:
+    fleet = [connector("slurm-a", *PARTS, queues=QUEUES[1:])]
+    [decision] = decide(fleet, in_partition(gpus=2))
+    assert (decision.action, decision.is_queued) == (Action.ASSIGN, False)
+    # Queues of Kueue have no nodes.
+    fleet = [connector("k8s", node("n1"), queues=[ClusterQueue(name="a", is_default=True)])]
+    [decision] = decide(fleet, job("a", gpus=2))
+    assert (decision.action, decision.is_queued) == (Action.ASSIGN, False)
+
+
+def test_what_is_placed_is_taken_from_nodes_of_its_partition() -> None:
+    nodes = [node("n1", queues=["a"], gpus=2), node("n2", queues=["b"])]
+    queues = [ClusterQueue(name=name, is_default=name == "a") for name in "ab"]
+    early = waiting("early", gpus=2, partitions=frozenset({"b"}))
+    fleet = [connector("slurm-a", *nodes, queues=queues, running=[early])]
+    wanted = [
+        replace_name(in_partition(name, gpus=2), f"job-{number}")
+        for number, name in enumerate("bba")
+    ]
+    assert [decision.is_queued for decision in decide(fleet, *wanted)] == [False, True, False]
+
+
+def replace_name(view: JobView, name: str) -> JobView:
+    return msgspec.structs.replace(view, id=name, name=name)
 
 
 def test_a_drained_node_may_come_back_so_the_job_waits_in_the_queue() -> None:
