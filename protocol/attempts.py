@@ -50,6 +50,8 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     Attributes:
         secrets: further environment variables, which are never logged.
         gpu_uuids: the GPUs allocated to it; none for a CPU job.
+        gpu_models: on a cluster, the models that its GPUs may be of, as the cluster names them, the
+            one that most nodes offer first; empty for any.
         gpu_slice: the part that it gets of its only GPU; None for whole GPUs.
         uses_host_ipc: whether it gets the host's shared memory; the agent sets it for MPS.
         is_service: restarted when it exits; a batch attempt ends with its exit code.
@@ -66,6 +68,7 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     job_id: str
     secrets: dict[str, str] = {}
     gpu_uuids: list[str] = []
+    gpu_models: list[str] = []
     gpu_slice: GPUSlice | None = None
     uses_host_ipc: bool = False
     is_service: bool = False

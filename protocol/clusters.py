@@ -18,6 +18,8 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_CLUSTER_TEXT)]
 Name = Annotated[str, msgspec.Meta(max_length=100)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 REQUESTED_GPU = "requested-"
+# Between the models of a node that has GPUs of several.
+MODEL_SEPARATOR = " / "
 
 
 class ClusterKind(StrEnum):
@@ -46,8 +48,8 @@ class ClusterNode(msgspec.Struct, frozen=True, kw_only=True):
         queues: the partitions that it is in.
         cpus: threads that jobs may allocate.
         memory_bytes: likewise.
-        gpus: likewise, of one model.
-        gpu_model: as the cluster names it; "" if it does not.
+        gpus: likewise, usually of one model.
+        gpu_model: as the cluster names it; "" if it does not; several by `MODEL_SEPARATOR`.
         gpu_memory_bytes: of each; 0 while unknown.
         allocated_cpus: of them.
         allocated_memory_bytes: of it.
