@@ -107,6 +107,13 @@ def tenant_views(
     return views
 
 
+def cluster_of(session: Session, appliance_id: str) -> ClusterView | None:
+    """Return the cluster of a connector as it was reported last; None without one."""
+    report_id = session.scalar(select(Appliance.report_id).where(Appliance.id == appliance_id))
+    report = _REPORTS.read(session, {appliance_id: report_id}).get(appliance_id)
+    return None if report is None else report.cluster
+
+
 def models_of(views: Iterable[ApplianceView]) -> set[str]:
     """Return the models of the GPUs of appliances."""
     models: set[str] = set()

@@ -17,6 +17,7 @@ from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
+from jobqueue.dispatch.ordered_models import ordered_models
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
 from jobqueue.gangs.members import appliances_of_gang, gangs_of, may_start, network_of
 from jobqueue.images.tokens import RegistryTokens
@@ -270,11 +271,13 @@ def _specs(
     mounts = {attempt.id: attempt.job.datasets for attempt in attempts if attempt.job.datasets}
     staged = staged_datasets(session, appliance_id, mounts, box)
     outputs = output_folders(attempts)
+    models = ordered_models(session, appliance_id, attempts)
     return [
         structs.replace(
             _spec(attempt, box, gangs.get(attempt.id)),
             datasets=staged.get(attempt.id, []),
             outputs=outputs.get(attempt.id),
+            gpu_models=models.get(attempt.id, []),
         )
         for attempt in attempts
     ]

@@ -10,13 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from core.quantities import format_duration
-from protocol.clusters import ClusterQueue, ClusterReport, NodeState
+from protocol.clusters import MODEL_SEPARATOR, ClusterQueue, ClusterReport, NodeState
 
 Mask = NDArray[np.bool_]
 Ints = NDArray[np.int64]
@@ -211,6 +212,25 @@ class ClusterView:
             return np.ones(len(self.models), np.bool_)
         nodes: Mask = np.logical_or.reduce([view.nodes for view in accepting])
         return nodes
+
+    def models_for(self, need: NodeNeed) -> list[str]:
+        """Return the models of the nodes that could run a job.
+
+        The first is the one of most nodes with room for it, then of most nodes that are up.
+        """
+        able = self.large_enough(need)
+        up = able & self.is_up
+        free = up & (self.free_gpus >= need.gpus) & (self.free_memory_bytes >= need.memory_bytes)
+        free &= self.free_cpus >= need.cpus - CPU_TOLERANCE
+        with_room, running, all_able = map(self._count_models, (free, up, able))
+        return sorted(all_able, key=lambda model: (-with_room[model], -running[model], model))
+
+    def _count_models(self, nodes: Mask) -> Counter[str]:
+        """Return for each model how many of some nodes have GPUs of it."""
+        counts: Counter[str] = Counter()
+        for text, count in Counter(compress(self.models, nodes.tolist())).items():
+            counts.update(dict.fromkeys(filter(None, text.split(MODEL_SEPARATOR)), count))
+        return counts
 
     def large_enough(self, need: NodeNeed) -> Mask:
         """Return the nodes that could run a job while they are idle, whatever their state."""

@@ -142,6 +142,16 @@ def test_the_node_and_the_gpus_of_a_running_job_are_known(executor: RayExecutor)
     assert seen.node == executor.read_cluster().nodes[0].name
 
 
+def test_a_job_waits_for_a_node_with_the_model_that_it_requests(executor: RayExecutor) -> None:
+    gpus = requested_gpus(1)
+    right, wrong = (spec_of(gpu_uuids=gpus, gpu_models=[model]) for model in ("A100", "H100"))
+    executor.start(wrong)
+    executor.start(right)
+    assert ended(executor, right).state is ObservedState.SUCCEEDED
+    waiting = until(executor, wrong, ObservedState.STARTING)
+    assert "waiting for resources" in waiting.message
+
+
 def test_the_cluster_is_reported_with_what_is_allocated(executor: RayExecutor) -> None:
     spec = spec_of("sleep", "60", gpu_uuids=requested_gpus(1), cpus=2.0)
     executor.start(spec)

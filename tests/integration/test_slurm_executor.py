@@ -175,6 +175,39 @@ def test_gpus_and_node_of_a_running_job_are_told(
     assert "a100" in slurm_cluster.call("scontrol", "show", "job", job_id_of(slurm_cluster, spec))
 
 
+@pytest.mark.parametrize("api", ["commands", "rest"])
+def test_a_job_gets_gpus_of_the_models_that_it_may_have(
+    opened: Open, slurm_cluster: SlurmCluster, api: str
+) -> None:
+    settings = slurm_cluster.rest_settings() if api == "rest" else slurm_cluster.settings()
+    slurm = opened(settings)
+    gpus = requested_gpus(3)
+    first, second = (
+        spec_of("sleep 60", gpu_uuids=gpus, gpu_models=["h100", "a100"]) for _ in range(2)
+    )
+    slurm.start(first)
+    assert until(slurm, first, lambda seen: bool(seen.node)).node == "gpu-b"
+    # Node gpu-a is idle, and the job waits for the first model: Slurm has no choice of types.
+    slurm.start(second)
+    until(slurm, second, lambda seen: "Resources" in seen.message)
+    unknown = spec_of("true", gpu_uuids=gpus, gpu_models=["b200"])
+    slurm.start(unknown)
+    ended = until_ended(slurm, unknown)
+    assert (ended.state, ended.reason) == (ObservedState.FAILED, "invalid_job")
+    assert "Requested node configuration is not available" in ended.message
+
+
+def test_the_partition_of_the_connector_is_the_default_of_the_report(
+    opened: Open, slurm_cluster: SlurmCluster
+) -> None:
+    report = opened(slurm_cluster.settings(partition="short")).read_cluster()
+    queues = {queue.name: queue for queue in report.queues}
+    assert [name for name, queue in queues.items() if queue.is_default] == ["short"]
+    assert queues["short"].time_limit_seconds == 1800
+    nodes = {node.name: sorted(node.queues) for node in report.nodes}
+    assert nodes == {"gpu-a": ["closed", "main", "urgent"], "gpu-b": sorted(queues)}
+
+
 def test_a_job_that_waits_says_why_in_slurms_words(slurm: SlurmExecutor) -> None:
     blocker, waiting = (spec_of("sleep 60", cpus=16) for _ in range(2))
     other = spec_of("sleep 60", cpus=16)
@@ -508,6 +541,6 @@ def test_slurmrestd_is_used_with_a_token_that_is_read_each_time(
     report = slurm.read_cluster()
     assert [(node.name, node.gpus, node.gpu_model) for node in report.nodes] == [
         ("gpu-a", NODE_GPUS, "a100"),
-        ("gpu-b", NODE_GPUS, "a100"),
+        ("gpu-b", NODE_GPUS, "h100"),
     ]
     assert {queue.name: queue.is_open for queue in report.queues}["closed"] is False

@@ -9,7 +9,7 @@ Source: Kubernetes API reference, Job v1 and Pod v1; "Pod Security Standards"; K
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from secrets import token_hex
 from typing import Any
 
@@ -17,6 +17,7 @@ import msgspec
 
 from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL
 from jobqueue.executors.confinement import CAPABILITIES
+from jobqueue.executors.kubernetes.nodes import MODEL_LABEL
 from jobqueue.executors.recorded import ExecutorSite, environment_of
 from jobqueue.executors.scheduler_api import InvalidError
 from jobqueue.executors.settings import KubernetesSettings
@@ -169,7 +170,19 @@ def pod_of(
     if spec.gpu_uuids:
         # Nodes with GPUs often keep other pods away by a taint of this key.
         pod["tolerations"] = [{"key": settings.gpu_resource, "operator": "Exists"}]
+    if spec.gpu_uuids and spec.gpu_models:
+        pod["affinity"] = {"nodeAffinity": _has_models(spec.gpu_models)}
     return pod
+
+
+def _has_models(models: Sequence[str]) -> Answer:
+    """Return the affinity of pods to nodes with GPUs of some models."""
+    term = {"key": MODEL_LABEL, "operator": "In", "values": list(models)}
+    return {
+        "requiredDuringSchedulingIgnoredDuringExecution": {
+            "nodeSelectorTerms": [{"matchExpressions": [term]}]
+        }
+    }
 
 
 def node_selector(text: str) -> dict[str, str]:

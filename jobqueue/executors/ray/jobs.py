@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jobqueue.executors.ray.client import Answer, last_words
+from jobqueue.executors.ray.nodes import ACCELERATOR
 from jobqueue.executors.recorded import ExecutorSite, environment_of
 from jobqueue.executors.settings import RaySettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
@@ -20,6 +21,8 @@ MAX_RUNTIME_ENV_CHARS = 64 * 1024
 MAX_RESOURCES = 50
 MAX_MESSAGE_CHARS = 500
 PAUSE_SECONDS = 0.2
+# Of the resource of a model: as much as Ray itself requests for `accelerator_type`.
+ACCELERATOR_SHARE = 0.001
 SIGNAL_BASE = 128
 NS_PER_MILLISECOND = 1_000_000
 _STATES: Mapping[str, ObservedState] = {
@@ -114,7 +117,11 @@ def request_of(spec: AttemptSpec, site: ExecutorSite, *, submission_id: str) -> 
     }
     if spec.gpu_uuids:
         request["entrypoint_num_gpus"] = len(spec.gpu_uuids)
-    if resources := resources_of(spec):
+    resources = resources_of(spec)
+    if spec.gpu_uuids and spec.gpu_models:
+        # A task asks for a model by a small part of its resource, of which each node has 1.
+        resources = {f"{ACCELERATOR}{spec.gpu_models[0]}": ACCELERATOR_SHARE} | resources
+    if resources:
         request["entrypoint_resources"] = resources
     return request
 

@@ -8,6 +8,7 @@ from msgspec import structs
 from protocol.clusters import (
     MAX_CLUSTER_TEXT,
     MAX_NODE_GPUS,
+    MODEL_SEPARATOR,
     ClusterNode,
     ClusterQueue,
     NodeState,
@@ -63,7 +64,7 @@ def gpus_of(gres: str) -> tuple[int, str]:
     matches = list(_GPU.finditer(gres))
     models = {match["model"] for match in matches if match["model"]}
     count = sum(int(match["count"]) for match in matches)
-    return min(count, MAX_NODE_GPUS), " / ".join(sorted(models))[:100]
+    return min(count, MAX_NODE_GPUS), MODEL_SEPARATOR.join(sorted(models))[:100]
 
 
 def merged(nodes: Iterable[ClusterNode]) -> list[ClusterNode]:

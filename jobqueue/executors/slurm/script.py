@@ -6,6 +6,7 @@ Slurm stores the script and shows it to others, so variables and secrets are in 
 import math
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from jobqueue.executors.recorded import environment_of
@@ -108,7 +109,7 @@ def job_options(
         stderr=place.output(spec.attempt_id, number, "err"),
         cpus=max(1, math.ceil(spec.cpus)),
         memory_mib=-(-spec.memory_bytes // MEBIBYTE),
-        gres=gres_of(len(spec.gpu_uuids), options.get("gres", "")),
+        gres=gres_of(len(spec.gpu_uuids), options.get("gres", ""), spec.gpu_models),
         time_limit_seconds=spec.time_limit_seconds,
         comment=f"Vedette: {_printable(spec.name)} ({spec.job_id})",
         partition=options.get("partition") or settings.partition,
@@ -121,12 +122,13 @@ def job_options(
     )
 
 
-def gres_of(gpus: int, extra: str) -> str:
+def gres_of(gpus: int, extra: str, models: Sequence[str] = ()) -> str:
     """Return the generic resources: GPUs by number, and others by the option.
 
-    `gpu:TYPE` in the option is the type of the job's GPUs.
+    `gpu:TYPE` in the option is the type of the job's GPUs. Otherwise it is the first of the models
+    that the job may get, as a job of Slurm has one type at most.
     """
-    gpu, others = f"gpu:{gpus}", []
+    gpu, others = f"gpu:{models[0]}:{gpus}" if models else f"gpu:{gpus}", []
     for entry in (part.strip() for part in extra.split(",") if part.strip()):
         words = entry.split(":")
         if words[0] != "gpu":
@@ -138,7 +140,14 @@ def gres_of(gpus: int, extra: str) -> str:
                 f"slurm.gres has {entry}, and the job {gpus} GPUs: set the job's gpus, and here "
                 "only their type, such as gpu:a100."
             )
-        gpu = f"gpu:{words[1]}:{gpus}" if not words[1].isdigit() else gpu
+        if words[1].isdigit():
+            continue
+        if models and words[1].lower() not in map(str.lower, models):
+            raise InvalidError(
+                f"slurm.gres has {entry}, and the GPUs that the job requests are here: "
+                f"{', '.join(models)}. Remove one of them."
+            )
+        gpu = f"gpu:{words[1]}:{gpus}"
     return ",".join([*([gpu] if gpus else []), *others])
 
 

@@ -269,6 +269,65 @@ def test_a_job_that_no_node_could_ever_run_is_refused(session: Session, cast: Ca
     assert submit(session, cast.alice, gpus=4, gpu_models=["h100"])
 
 
+def test_the_connector_is_told_which_models_a_job_may_have(session: Session, cast: Cast) -> None:
+    nodes = [
+        node("n1", gpu_model="NVIDIA H100 NVL"),
+        *(node(f"n{number}", gpu_model="NVIDIA H100 80GB HBM3") for number in (2, 3)),
+        node("n4", gpu_model="A100-40", gpu_memory_bytes=40 * GIB),
+        node("n5", gpu_model="A100-40", gpu_memory_bytes=40 * GIB),
+        node("n6", gpu_model="A100-40", gpu_memory_bytes=40 * GIB),
+        node("n7", gpu_model="", gpu_memory_bytes=80 * GIB),
+    ]
+    connector = add_connector(session, cast.acme, *nodes)
+    wanted: dict[str, dict[str, Any]] = {
+        "any": {},
+        "of a model": {"gpu_models": ["h100"]},
+        "of memory": {"gpu_memory_bytes": 80 * GIB},
+        "of both": {"gpu_models": ["nvl", "a100"], "gpu_memory_bytes": 80 * GIB},
+    }
+    attempts = {
+        name: assign(session, cast, name=name, gpus=1, **fields) for name, fields in wanted.items()
+    }
+    assign(session, cast, name="without GPUs")
+
+    def told() -> dict[str, list[str]]:
+        state = desired_state(session, connector.id, box=BOX)
+        return {spec.name: spec.gpu_models for spec in state.attempts}
+
+    h100 = ["NVIDIA H100 80GB HBM3", "NVIDIA H100 NVL"]
+    assert told() == {
+        "any": [],
+        "of a model": h100,
+        "of memory": h100,
+        "of both": ["NVIDIA H100 NVL"],
+        "without GPUs": [],
+    }
+    # Those with room come first, and words that match nothing more are the cluster's to refuse.
+    inventory = dict(connector.inventory)
+    changed = [
+        full("n2", gpu_model="NVIDIA H100 80GB HBM3"),
+        node("n1", gpu_model="NVIDIA H100 NVL"),
+    ]
+    connector.inventory = inventory | {"cluster": msgspec.to_builtins(cluster_report(*changed))}
+    connector.report_id = "changed"
+    session.flush()
+    assert told()["of a model"] == h100[::-1]
+    none = msgspec.to_builtins(cluster_report(node("n1", gpu_model="B200")))
+    connector.inventory = inventory | {"cluster": none}
+    connector.report_id = "changed again"
+    session.flush()
+    assert told()["of a model"] == ["h100"]
+    assert attempts["any"].gpu_uuids == requested_gpus(1)
+
+
+def test_an_appliance_is_told_no_models(session: Session, cast: Cast) -> None:
+    appliance = add_appliance(session, cast.acme, "dgx")
+    job = submit(session, cast.alice, gpus=1, gpu_memory_bytes=GIB)
+    dispatch(session, now=NOON)
+    [spec] = desired_state(session, appliance.id, box=BOX).attempts
+    assert (spec.job_id, spec.gpu_models) == (job.id, [])
+
+
 def test_a_job_waits_for_the_nodes_of_its_partition(session: Session, cast: Cast) -> None:
     queues = [ClusterQueue(name="gpu"), ClusterQueue(name="short", time_limit_seconds=1800)]
     nodes = [full("n1", queues=["gpu"]), node("n2", queues=["short"])]

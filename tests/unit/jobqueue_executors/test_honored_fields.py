@@ -53,6 +53,7 @@ VALUES: dict[str, tuple[object, str]] = {
     "env": ({"MODE": "env-77"}, "env-77"),
     "secrets": ({"KEY": "secret-77"}, "secret-77"),
     "gpu_uuids": ([*GPUS, GPUS[0][:-1] + "7"], ""),
+    "gpu_models": (["H100"], ""),
     "gpu_slice": (
         GPUSlice(mode=PartitionMode.TIME_SLICING, gpu_uuid=GPUS[0], share_milli=250),
         "GPU-0|void",

@@ -56,6 +56,16 @@ def test_requests_are_limits_of_cpus_memory_and_gpus() -> None:
     assert resources == {"requests": wanted, "limits": wanted}
 
 
+def test_a_pod_goes_to_nodes_with_the_models_that_its_job_may_have() -> None:
+    models = ["NVIDIA-H100-80GB-HBM3", "NVIDIA-H200"]
+    made = pod(spec(gpu_uuids=["requested-0"], gpu_models=models))
+    term = {"key": "nvidia.com/gpu.product", "operator": "In", "values": models}
+    required = {"nodeSelectorTerms": [{"matchExpressions": [term]}]}
+    chosen = {"requiredDuringSchedulingIgnoredDuringExecution": required}
+    assert made["affinity"] == {"nodeAffinity": chosen}
+    assert "affinity" not in pod(spec(gpu_uuids=["requested-0"]))
+
+
 def test_kubernetes_expands_nothing_in_commands_and_variables() -> None:
     made = container(spec(command=["echo", "$(HOME) $$"], env={"PROMPT": "$(pwd)"}))
     assert made["args"] == ["echo", "$$(HOME) $$$$"]
