@@ -103,9 +103,12 @@ def node_row(deployment: Deployment, hostname: str) -> str:
 
 def test_a_job_runs_on_a_cluster_from_its_submission_to_its_charge(deployment: Deployment) -> None:
     portal, connector = Portal(deployment), Connector(deployment)
-    job_id = portal.submit(image="trainer:1", gpus=2, memory_bytes=GIB)
+    job_id = portal.submit(
+        image="trainer:1", command=["true"], gpus=2, gpu_models=["h100"], memory_bytes=GIB
+    )
     [spec] = connector.attempts(job_id)
     assert spec["gpu_uuids"] == ["requested-0", "requested-1"]
+    assert spec["gpu_models"] == ["H100"]
     assert portal.job(job_id)["message"] == "No appliance is free. slurm-a queues the job."
 
     first = spec["attempt_id"]
