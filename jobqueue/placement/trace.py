@@ -87,6 +87,8 @@ def simulate(
         shape = drawn.choice(pods)
         size = shape.gpus * shape.gpu_milli
         fields = shape._asdict()
+        # Traces have no partitions.
+        del fields["queue"]
         request = fields.pop("slice")
         need = request and request.need
         job = JobView(
