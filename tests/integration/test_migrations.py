@@ -97,6 +97,24 @@ def test_jobs_of_the_first_schema_keep_their_attempts_and_their_order(database: 
         assert connection.scalar(text("SELECT count(*) FROM attempts")) == 1
 
 
+def test_nodes_of_clusters_go_with_the_columns_that_make_them_nodes(database: Engine) -> None:
+    upgrade_database(database)
+    with database.begin() as connection:
+        insert_row(connection, "tenants", {"id": "t", "slug": "acme", "name": "Acme"})
+        for ident, connector in (("login", None), ("n1", "login")):
+            values = {"id": ident, "tenant_id": "t", "name": ident, "state": "online"}
+            own = {"connector_id": connector, "secret_hash": ident}
+            insert_row(connection, "appliances", {**values, **own})
+            event = {"id": f"e-{ident}", "tenant_id": "t", "appliance_id": ident}
+            insert_row(connection, "appliance_events", event)
+    downgrade_database(database, "0031_part_connections")
+    with database.connect() as connection:
+        assert connection.scalars(text("SELECT id FROM appliances")).all() == ["login"]
+        assert connection.scalars(text("SELECT id FROM appliance_events")).all() == ["e-login"]
+    upgrade_database(database)
+    assert schema_differences(database) == []
+
+
 def test_receivers_of_one_tenant_or_of_the_platform_have_different_names(database: Engine) -> None:
     upgrade_database(database)
     owners = ("t1", "t2", None)

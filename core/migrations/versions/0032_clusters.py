@@ -32,7 +32,10 @@ def upgrade() -> None:
 
 
 def downgrade() -> None:
-    """Remove them."""
+    """Remove them, and the nodes: without a connector, they are appliances that send nothing."""
+    nodes = "SELECT id FROM appliances WHERE connector_id IS NOT NULL"
+    op.execute(f"DELETE FROM appliance_events WHERE appliance_id IN ({nodes})")  # noqa: S608 - ours
+    op.execute("DELETE FROM appliances WHERE connector_id IS NOT NULL")
     with op.batch_alter_table("appliances", schema=None) as batch_op:
         batch_op.drop_column("cluster_kind")
     with op.batch_alter_table("attempts", schema=None) as batch_op:
