@@ -44,7 +44,7 @@ from protocol.attempts import (
     RegistryToken,
     StagingProgress,
 )
-from protocol.clusters import MAX_NODE_GPUS, node_gpu_uuid, requested_gpus
+from protocol.clusters import node_gpu_uuid, requested_gpus
 from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerSpec, JobKind
@@ -414,7 +414,8 @@ def _node_values(
         return {}
     indices = set(observation.gpu_indices)
     is_whole = len(indices) == len(attempt.gpu_uuids) == len(observation.gpu_indices)
-    if not (indices and is_whole and all(0 <= index < MAX_NODE_GPUS for index in indices)):
+    gpus = select(Appliance.gpu_count).where(Appliance.id == node_id)
+    if not (indices and is_whole and indices <= set(range(session.scalar(gpus) or 0))):
         return {"node_id": node_id}
     uuids = [node_gpu_uuid(node_id, index) for index in sorted(indices)]
     return {"node_id": node_id, "gpu_uuids": uuids}

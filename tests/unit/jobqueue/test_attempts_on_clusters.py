@@ -124,7 +124,9 @@ def test_a_job_waits_in_the_queue_of_the_cluster_and_runs_on_a_node_with_its_gpu
     assert session.get_one(Job, attempt.job_id).state == "succeeded"
 
 
-@pytest.mark.parametrize("indices", [[], [0], [0, 0], [0, 99], [-1, 2], [0, 1, 2], [0, 1, 1]])
+@pytest.mark.parametrize(
+    "indices", [[], [0], [0, 0], [0, 4], [0, 99], [-1, 2], [0, 1, 2], [0, 1, 1]]
+)
 def test_gpus_that_make_no_sense_stay_those_that_were_requested(
     session: Session, cast: Cast, indices: list[int]
 ) -> None:
