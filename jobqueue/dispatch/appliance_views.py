@@ -404,7 +404,7 @@ def _running_jobs(
                 is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
                 array_id=row.array_id,
                 assigned_at=row.assigned_at,
-                started_at=row.started_at if row.is_on_cluster else None,
+                started_at=row.started_at,
                 ends_at=_end(_limit_from(row, now), row.time_limit_seconds),
                 node=nodes.get(row.node_id, ""),
                 partitions=partitions.get(row.id, frozenset()),

@@ -62,7 +62,7 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         gpu_milli: thousandths of each of its GPUs.
         gpu_slice: the part that it has of its only GPU.
         assigned_at: when it was placed there.
-        started_at: when a cluster started it; None elsewhere, and while it waits in its queue.
+        started_at: when it started; None while it waits in the queue of a cluster.
         ends_at: by its time limit; None without one.
         node: of a cluster, where it runs; "" elsewhere, and while that is unknown.
         partitions: of a cluster, those that it may go to; empty for the default.

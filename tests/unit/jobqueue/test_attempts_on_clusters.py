@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.errors import InvalidInputError
+from core.ids import new_id
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.dispatch.capacity import list_capacities
@@ -160,6 +161,22 @@ def test_an_agent_that_is_no_connector_names_no_node(session: Session, cast: Cas
     report(session, attempt, ObservedState.RUNNING, node="n1", gpu_indices=[2])
     assert (attempt.node_id, attempt.gpu_uuids) == (None, uuids)
     assert row.id not in {view.id for view in tenant_views(session, cast.acme.id)}
+
+
+def test_jobs_of_before_an_agent_became_a_connector_are_not_in_its_queue(
+    session: Session, cast: Cast
+) -> None:
+    dgx = add_appliance(session, cast.acme, "dgx-01")
+    attempt = assign(session, cast, gpus=1)
+    report(session, attempt, ObservedState.RUNNING)
+    reported = msgspec.to_builtins(cluster_report(full("n1"), max_waiting=1))
+    dgx.inventory = {**dgx.inventory, "executors": ["slurm"], "cluster": reported}
+    dgx.report_id = new_id()
+    session.flush()
+    job = submit(session, cast.alice, gpus=1)
+    dispatch(session, now=NOON + MINUTE)
+    session.refresh(job)
+    assert job.state is JobState.STARTING
 
 
 @pytest.mark.parametrize("state", [ObservedState.FAILED, ObservedState.STOPPED])
