@@ -17,6 +17,10 @@ READ_SECONDS = 10.0
 # A first heartbeat waits this long for the first reading; a cluster may take far longer to answer.
 FIRST_SECONDS = 3.0
 CLOSE_SECONDS = 5.0
+# A heartbeat of 2 MiB is refused, and has more than the cluster.
+MAX_BYTES = 1_600_000
+# To how many queues and letters of its reason each node is cut, if all of a report is too large.
+_CUTS = ((40, MAX_CLUSTER_TEXT), (4, 60), (0, 0))
 
 
 class ClusterExecutor(RecordedExecutor[ExecutorSite]):
@@ -54,7 +58,7 @@ class ClusterExecutor(RecordedExecutor[ExecutorSite]):
     def _read_once(self) -> None:
         before = self._report
         try:
-            self._report = self.read_cluster()
+            self._report = fitting(self.read_cluster())
         except ExecutorError as error:
             # The nodes of the last report stay: they may be fine.
             problem = str(error)[:MAX_CLUSTER_TEXT]
@@ -70,6 +74,24 @@ class ClusterExecutor(RecordedExecutor[ExecutorSite]):
         self._is_closing.set()
         if self._reader is not None:
             self._reader.join(CLOSE_SECONDS)
+
+
+def fitting(report: ClusterReport) -> ClusterReport:
+    """Return a report that a heartbeat can carry: at worst without nodes and queues at the end."""
+    whole = report
+    for queues, letters in _CUTS:
+        if len(msgspec.json.encode(report)) <= MAX_BYTES:
+            return report
+        nodes = [
+            msgspec.structs.replace(node, queues=node.queues[:queues], reason=node.reason[:letters])
+            for node in whole.nodes
+        ]
+        report = msgspec.structs.replace(whole, nodes=nodes)
+    while len(msgspec.json.encode(report)) > MAX_BYTES:
+        counts = len(report.nodes) * 9 // 10, len(report.queues) * 9 // 10
+        nodes, listed = report.nodes[: counts[0]], report.queues[: counts[1]]
+        report = msgspec.structs.replace(report, nodes=nodes, queues=listed)
+    return report
 
 
 def _with_problem(report: ClusterReport, problem: str) -> ClusterReport:

@@ -3,15 +3,17 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from threading import Event
+from typing import Any
 
+import msgspec
 import pytest
 
 from jobqueue.executors import cluster
 from jobqueue.executors.base import ExecutorUnavailableError
-from jobqueue.executors.cluster import ClusterExecutor
+from jobqueue.executors.cluster import MAX_BYTES, ClusterExecutor, fitting
 from jobqueue.executors.recorded import ExecutorSite, Record
 from protocol.attempts import AttemptObservation, AttemptSpec
-from protocol.clusters import ClusterKind, ClusterNode, ClusterReport
+from protocol.clusters import MAX_NODES, ClusterKind, ClusterNode, ClusterQueue, ClusterReport
 from tests.fixtures.polling import eventually
 
 REPORT = ClusterReport(kind=ClusterKind.SLURM, version="22.05", nodes=[ClusterNode(name="n1")])
@@ -101,3 +103,35 @@ def test_a_cluster_that_hangs_holds_up_no_heartbeat(
     assert executor.cluster().problem
     answers.set()
     eventually(lambda: executor.cluster() == REPORT, within_seconds=10, what="its answer")
+
+
+def large_report(**changes: Any) -> ClusterReport:  # noqa: ANN401 - the fields of a node
+    fields: dict[str, Any] = {"queues": [f"partition-{number:03}" for number in range(20)]}
+    nodes = [
+        ClusterNode(name=f"node-{number:04}", **{**fields, **changes})
+        for number in range(MAX_NODES)
+    ]
+    return ClusterReport(kind=ClusterKind.SLURM, nodes=nodes)
+
+
+def test_a_report_that_fits_a_heartbeat_stays_as_it_is() -> None:
+    report = large_report(queues=["gpu"], reason="")
+    assert fitting(report) is report
+
+
+@pytest.mark.parametrize(("changes", "queues"), [({}, 4), ({"reason": "x" * 300}, 0)])
+def test_a_report_that_exceeds_a_heartbeat_keeps_its_nodes(
+    changes: dict[str, Any], queues: int
+) -> None:
+    report = fitting(large_report(**changes))
+    assert len(msgspec.json.encode(report)) <= MAX_BYTES
+    assert len(report.nodes) == MAX_NODES
+    assert {len(node.queues) for node in report.nodes} == {queues}
+
+
+def test_even_the_longest_names_fit_a_heartbeat() -> None:
+    nodes = large_report(queues=["\x00" * 100] * 500, gpu_model="\x00" * 100).nodes
+    queues = [ClusterQueue(name="\x00" * 100)] * 500
+    report = fitting(ClusterReport(kind=ClusterKind.SLURM, nodes=nodes[:1000], queues=queues))
+    assert len(msgspec.json.encode(report)) <= MAX_BYTES
+    assert report.nodes
