@@ -96,8 +96,11 @@ class NodeChanges:
                 "GPUs"
             )
         if parts:
-            message = f"Nodes: {'; '.join(parts)}."
             counts: dict[str, Any] = {change: len(names) for change, names in self.names.items()}
+            message = f"Nodes: {'; '.join(parts)}."
+            if len(message) > MAX_MESSAGE_LENGTH:  # long names; the events of the nodes have them
+                numbers = [f"{count} {change}" for change, count in counts.items()]
+                message = f"Nodes: {'; '.join([*numbers, *parts[len(counts) :]])}."
             details = {**counts, "left_out": self.left_out}
             add_event(session, connector, EventKind.NODES, message, details=details, now=now)
         values = [

@@ -67,6 +67,13 @@ def test_nodes_are_appliances_with_capacity(session: Session, acme: Tenant) -> N
     assert events(session, connector)[-1] == ("nodes", "Nodes: 1 added (n1).")
 
 
+def test_an_event_with_many_long_names_has_their_numbers(session: Session, acme: Tenant) -> None:
+    states = (NodeState.UP, NodeState.DRAINED, NodeState.DOWN)
+    long_names = [node(f"{number:099}", state=states[number % 3]) for number in range(9)]
+    connector = make_connector(session, acme, cluster(*long_names))
+    assert events(session, connector)[-1] == ("nodes", "Nodes: 9 added; 3 drained; 3 down.")
+
+
 def test_states_and_their_reasons_are_events(session: Session, acme: Tenant) -> None:
     connector = make_connector(session, acme, cluster(node("n1"), node("n2"), node("n3")))
     report_cluster(
