@@ -35,6 +35,7 @@ from jobqueue.usage.measuring import (
 )
 from jobqueue.usage.models import MAX_MODEL_LENGTH, UsageEntry, UsageHour
 from protocol.clusters import are_requested
+from protocol.inventory import Inventory
 from tenants.models import Appliance
 from tenants.models.appliances import decode_inventory
 from tenants.scope import Scope
@@ -49,6 +50,8 @@ UNKNOWN_MODEL = "unknown"
 # Averages of a window may differ in the last digit.
 _TOLERANCE = 10
 _CHUNK = 2000
+# In place of a UUID: the model of all GPUs of a cluster, "" if it has several.
+_OF_NODES = ""
 
 
 class LedgerAttempt(NamedTuple):
@@ -283,7 +286,9 @@ def use_by_model(
         return {}
     uses: dict[str, Use] = {}
     # Not every cluster tells which GPUs of a node a job has; they are of one model.
-    only_model = next(iter(models.values()), "") if are_requested(attempt.gpu_uuids) else ""
+    only_model = ""
+    if are_requested(attempt.gpu_uuids):
+        only_model = models.get(_OF_NODES, next(iter(models.values()), ""))
     for uuid in attempt.gpu_uuids:
         own = slice_of(attempt.gpu_slice)
         key = GPUKey(attempt.tenant_id, attempt.job_id, own.uuid if own else uuid)
@@ -298,9 +303,18 @@ def read_models(session: Session, appliance_ids: set[str]) -> dict[str, Mapping[
     """Return the GPU models of appliances, by appliance id and UUID."""
     statement = select(Appliance.id, Appliance.inventory).where(Appliance.id.in_(appliance_ids))
     return {
-        ident: {gpu.uuid: gpu.model[:MAX_MODEL_LENGTH] for gpu in decode_inventory(inventory).gpus}
+        ident: _models_of(decode_inventory(inventory))
         for ident, inventory in (session.execute(statement) if appliance_ids else ())
     }
+
+
+def _models_of(inventory: Inventory) -> dict[str, str]:
+    models = {gpu.uuid: gpu.model[:MAX_MODEL_LENGTH] for gpu in inventory.gpus}
+    if inventory.cluster is None:
+        return models
+    # No job of the cluster has the GPUs of its connector's own host.
+    of_nodes = {node.gpu_model[:MAX_MODEL_LENGTH] for node in inventory.cluster.nodes if node.gpus}
+    return {**models, _OF_NODES: of_nodes.pop() if len(of_nodes) == 1 else ""}
 
 
 def read_attempts(

@@ -26,9 +26,10 @@ from jobqueue.queue.project_use import use_of_projects
 from jobqueue.simulation.export import record
 from jobqueue.states import AttemptState, JobState, Reason
 from jobqueue.usage.efficiency import Hardware, hardware_of
-from jobqueue.usage.ledger import SETTLE, record_usage
+from jobqueue.usage.ledger import SETTLE, UNKNOWN_MODEL, record_usage
 from jobqueue.usage.live import Live, live_use
 from jobqueue.usage.measuring import Period
+from jobqueue.usage.models import UsageEntry
 from jobqueue.usage.totals import UsageBy, allocated_now, usage_sum, usage_totals
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.clusters import ClusterNode, ClusterQueue, node_gpu_uuid, requested_gpus
@@ -458,6 +459,23 @@ def test_an_attempt_is_charged_from_its_start_on_the_cluster(
         charge_ended(session, cast.acme.id, half_life=half_life, now=NOON + 3 * HOUR)
         usage = read_usage(session, cast.acme.id, half_life=half_life, now=NOON + 3 * HOUR)
         assert usage[account].gpus == pytest.approx(7200, abs=10)
+
+
+@pytest.mark.parametrize(
+    ("models", "charged"), [(["H100", "H100"], "H100"), (["H100", "A100"], UNKNOWN_MODEL)]
+)
+def test_an_attempt_on_an_unknown_node_is_not_charged_as_on_the_gpus_of_its_connector(
+    sessions: SessionFactory, store: Store, cast: Cast, models: list[str], charged: str
+) -> None:
+    with sessions.begin() as session:
+        nodes = [full(model.lower(), gpu_model=model) for model in models]
+        connector = add_connector(session, cast.acme, *nodes)
+        assert connector.gpu_model not in {"", *models}
+        attempt = assign(session, cast, gpus=2)
+        report(session, attempt, ObservedState.RUNNING, started_at_ns=to_ns(NOON))
+    assert record_usage(sessions, store, now=NOON + HOUR + SETTLE) == 1
+    with sessions() as session:
+        assert session.scalars(select(UsageEntry.gpu_model)).all() == [charged]
 
 
 def test_an_attempt_that_never_left_the_queue_of_the_cluster_is_free(
