@@ -190,7 +190,8 @@ def _next_try(
     if job.stop_requested_at is not None:
         return None
     if reason in _QUEUED_AGAIN:
-        pause = PREEMPTED_PAUSE if reason is Reason.PREEMPTED_BY_CLUSTER else _NO_PAUSE
+        is_by_cluster = reason is Reason.PREEMPTED_BY_CLUSTER
+        pause = max(PREEMPTED_PAUSE, _pause_of(job, now)) if is_by_cluster else _NO_PAUSE
         return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", pause
     if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
         return f"Attempt {attempt.number} ended; the service starts again.", _pause_of(job, now)

@@ -411,6 +411,27 @@ def test_a_recording_has_the_nodes_as_appliances(session: Session, cast: Cast) -
     ]
 
 
+def test_a_job_that_the_cluster_preempts_again_and_again_pauses_for_longer(
+    session: Session, cast: Cast
+) -> None:
+    add_connector(session, cast.acme)
+    attempt, now = assign(session, cast), NOON
+    pauses = []
+    for _ in range(5):
+        seen = observed(attempt, ObservedState.FAILED, reason="preempted_by_cluster")
+        apply_report(session, attempt.appliance_id, [seen], now=now)
+        job = session.get_one(Job, attempt.job_id)
+        session.refresh(job)
+        assert job.retry_at is not None
+        pauses.append((job.retry_at - now).total_seconds())
+        now = job.retry_at
+        dispatch(session, now=now)
+        session.refresh(job)
+        assert job.attempt is not None
+        attempt = job.attempt
+    assert pauses == [30, 30, 40, 80, 160]
+
+
 @pytest.mark.parametrize("indices", [[0, 1], []])
 def test_an_attempt_is_charged_from_its_start_on_the_cluster(
     sessions: SessionFactory, store: Store, cast: Cast, indices: list[int]
