@@ -2,7 +2,6 @@
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,6 +10,7 @@ import pytest
 
 from tests.fixtures.namespaced_gang import namespaced_gang
 from tests.fixtures.polling import eventually
+from tests.fixtures.ray_head import PROGRAMS
 from tests.servers import require_program
 
 pytestmark = [pytest.mark.needs_root, pytest.mark.timeout(600)]
@@ -115,22 +115,13 @@ def test_torchrun_adds_up_a_number_of_each_member(tmp_path: Path, size: int) -> 
         assert f"member {rank} rank {rank} sum {total}" in output[rank]
 
 
-@pytest.fixture(scope="module")
-def ray_environment() -> Iterator[Path]:
-    """The programs of an environment with Ray, from PyPI."""
-    with TemporaryDirectory(prefix="vedette-ray-") as name:
-        folder = Path(name)
-        subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([folder / "bin" / "pip", "install", "--quiet", "ray"], check=True)
-        yield folder / "bin"
-
-
 @pytest.mark.nightly
-@pytest.mark.timeout(1800)  # with the download of Ray
-def test_a_ray_cluster_runs_a_task_on_each_member(tmp_path: Path, ray_environment: Path) -> None:
+@pytest.mark.needs_ray
+@pytest.mark.timeout(600)
+def test_a_ray_cluster_runs_a_task_on_each_member(tmp_path: Path) -> None:
     script = tmp_path / "tasks.py"
     script.write_text(RAY_TASKS)
-    path = f"{ray_environment}:/usr/bin:/bin"
+    path = f"{PROGRAMS}:/usr/bin:/bin"
     with namespaced_gang(tmp_path, 3, framework="ray") as gang:
         # A container has a /tmp of its own.
         gang.start_all(["python", str(script)], PATH=path, RAY_TMPDIR="/run")
