@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 
 from collector.checks.connections import CheckResult, Verdict
 from collector.config import AgentConfig
-from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.base import ExecutorError, NotFoundError
 from jobqueue.executors.mesos.agent import MesosAgent
 from jobqueue.executors.mesos.chronos import PREFIXES, find_prefix
 from jobqueue.executors.mesos.marathon import GPU_FEATURE, features_of, release_of
 from jobqueue.executors.mesos.marathon_client import Marathon
-from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
+from jobqueue.executors.scheduler_api import SchedulerAPI
 from jobqueue.executors.settings import (
     KubernetesSettings,
     MesosSettings,

@@ -48,6 +48,22 @@ class ExecutorUnavailableError(ExecutorError):
     """The engine is unavailable."""
 
 
+class NotFoundError(ExecutorError):
+    """The server does not have it."""
+
+
+class ConflictError(ExecutorError):
+    """It exists already, or is locked."""
+
+
+class InvalidError(ExecutorError):
+    """The server refuses the request for good; the text says what is wrong."""
+
+
+class UncertainError(ExecutorUnavailableError):
+    """The request was sent, but no answer came: it may have been executed."""
+
+
 class NoExecError(ExecutorError):
     """The executor can't run commands in its attempts."""
 

@@ -24,11 +24,12 @@ from jobqueue.executors.base import (
     ContainerStorage,
     ExecSession,
     ExecutorError,
+    InvalidError,
     NoExecError,
     Probe,
+    UncertainError,
 )
 from jobqueue.executors.gpu_environment import without_host_devices
-from jobqueue.executors.scheduler_api import InvalidError, UncertainError
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES, TRUNCATION_NOTICE, safe_path
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
 

@@ -10,7 +10,14 @@ from typing import Any
 
 import requests
 
-from jobqueue.executors.base import ExecutorError, ExecutorUnavailableError
+from jobqueue.executors.base import (
+    ConflictError,
+    ExecutorError,
+    ExecutorUnavailableError,
+    InvalidError,
+    NotFoundError,
+    UncertainError,
+)
 from jobqueue.executors.settings import ServerSettings
 
 READ_TRIES = 2
@@ -21,22 +28,6 @@ INVALID = frozenset({400, 422})
 MAX_ERROR_LENGTH = 500
 
 Params = Mapping[str, str | Sequence[str]]
-
-
-class NotFoundError(ExecutorError):
-    """The server does not have it."""
-
-
-class ConflictError(ExecutorError):
-    """It exists already, or is locked."""
-
-
-class InvalidError(ExecutorError):
-    """The server refuses the request for good; the text says what is wrong."""
-
-
-class UncertainError(ExecutorUnavailableError):
-    """The request was sent, but no answer came: it may have been executed."""
 
 
 class SchedulerAPI:

@@ -15,13 +15,17 @@ from collector.checks.connections import Verdict
 from collector.checks.schedulers import check_schedulers
 from collector.config import AgentConfig
 from core.ids import new_id
-from jobqueue.executors.base import Executor, ExecutorError, ExecutorUnavailableError
+from jobqueue.executors.base import (
+    Executor,
+    ExecutorError,
+    ExecutorUnavailableError,
+    UncertainError,
+)
 from jobqueue.executors.mesos.agent import MesosAgent
 from jobqueue.executors.mesos.chronos import ChronosExecutor
 from jobqueue.executors.mesos.executor import MesosExecutor, Site
 from jobqueue.executors.mesos.marathon import MarathonExecutor
 from jobqueue.executors.mesos.metronome import MetronomeExecutor
-from jobqueue.executors.scheduler_api import UncertainError
 from jobqueue.executors.settings import MesosSettings, ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.job_spec import HealthCheck, HealthCheckKind

@@ -14,9 +14,8 @@ from collector.checks.connections import Verdict
 from collector.checks.schedulers import check_schedulers
 from collector.config import AgentConfig
 from core.ids import new_id
-from jobqueue.executors.base import ExecutorUnavailableError, NoExecError
+from jobqueue.executors.base import ExecutorUnavailableError, NoExecError, UncertainError
 from jobqueue.executors.recorded import ExecutorSite
-from jobqueue.executors.scheduler_api import UncertainError
 from jobqueue.executors.settings import SlurmSettings
 from jobqueue.executors.slurm.api import JobOptions
 from jobqueue.executors.slurm.executor import SlurmExecutor

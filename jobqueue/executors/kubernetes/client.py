@@ -18,9 +18,10 @@ from urllib.parse import quote, urlencode
 import urllib3
 import yaml
 
-from jobqueue.executors.base import ExecutorError, ExecutorUnavailableError
-from jobqueue.executors.scheduler_api import (
+from jobqueue.executors.base import (
     ConflictError,
+    ExecutorError,
+    ExecutorUnavailableError,
     InvalidError,
     NotFoundError,
     UncertainError,

@@ -6,7 +6,7 @@ import time
 
 import msgspec
 
-from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.base import ExecutorError, NotFoundError
 from jobqueue.executors.kubernetes.client import (
     NODES,
     PODS,
@@ -17,7 +17,6 @@ from jobqueue.executors.kubernetes.client import (
 )
 from jobqueue.executors.kubernetes.nodes import is_waiting, node_of, queue_of, requested_by_node
 from jobqueue.executors.kubernetes.rights import missing_rights
-from jobqueue.executors.scheduler_api import NotFoundError
 from jobqueue.executors.settings import KubernetesSettings
 from protocol.clusters import (
     MAX_CLUSTER_TEXT,

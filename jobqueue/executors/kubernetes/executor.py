@@ -19,9 +19,12 @@ from jobqueue.executors.base import (
     ATTEMPT_LABEL,
     OWNER_LABEL,
     AttemptUsage,
+    ConflictError,
     ExecSession,
     ExecutorError,
+    InvalidError,
     NoExecError,
+    NotFoundError,
 )
 from jobqueue.executors.cluster import ClusterExecutor
 from jobqueue.executors.kubernetes import manifests, states
@@ -41,7 +44,6 @@ from jobqueue.executors.kubernetes.exec import run_in_pod
 from jobqueue.executors.kubernetes.logs import CHUNK_BYTES, Follower, LogReader
 from jobqueue.executors.kubernetes.quantities import quantity
 from jobqueue.executors.recorded import ExecutorSite, Record
-from jobqueue.executors.scheduler_api import ConflictError, InvalidError, NotFoundError
 from jobqueue.executors.settings import KubernetesSettings
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState

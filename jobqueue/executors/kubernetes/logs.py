@@ -17,9 +17,8 @@ from threading import Event, Thread
 
 import urllib3
 
-from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.base import ExecutorError, NotFoundError
 from jobqueue.executors.kubernetes.quantities import time_ns
-from jobqueue.executors.scheduler_api import NotFoundError
 from protocol.logs import Stream, record
 
 log = logging.getLogger(__name__)

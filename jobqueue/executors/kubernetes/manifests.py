@@ -15,11 +15,10 @@ from typing import Any
 
 import msgspec
 
-from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL
+from jobqueue.executors.base import ATTEMPT_LABEL, JOB_LABEL, OWNER_LABEL, InvalidError
 from jobqueue.executors.confinement import CAPABILITIES
 from jobqueue.executors.kubernetes.nodes import MODEL_LABEL
 from jobqueue.executors.recorded import ExecutorSite, environment_of
-from jobqueue.executors.scheduler_api import InvalidError
 from jobqueue.executors.settings import KubernetesSettings
 from protocol.attempts import AttemptSpec
 from protocol.clusters import ClusterKind, options_of

@@ -13,9 +13,10 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from jobqueue.executors.base import NotFoundError
 from jobqueue.executors.pull_failures import pull_failure
 from jobqueue.executors.recorded import Ending
-from jobqueue.executors.scheduler_api import NotFoundError, SchedulerAPI
+from jobqueue.executors.scheduler_api import SchedulerAPI
 from jobqueue.executors.settings import ServerSettings
 
 # The agent's whole state is read at most this often.

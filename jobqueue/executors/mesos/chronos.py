@@ -17,14 +17,11 @@ from typing import Any
 
 from core.clock import to_ns
 from jobqueue.executors.abilities import refusal
+from jobqueue.executors.base import InvalidError, NotFoundError
 from jobqueue.executors.confinement import docker_parameters
 from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of
 from jobqueue.executors.recorded import environment_of
-from jobqueue.executors.scheduler_api import (
-    InvalidError,
-    NotFoundError,
-    SchedulerAPI,
-)
+from jobqueue.executors.scheduler_api import SchedulerAPI
 from jobqueue.executors.settings import ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 

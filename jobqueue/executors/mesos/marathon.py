@@ -19,13 +19,12 @@ import urllib3
 
 from core.clock import to_ns
 from jobqueue.executors.abilities import refusal
-from jobqueue.executors.base import ExecutorError
+from jobqueue.executors.base import ConflictError, ExecutorError, InvalidError, NotFoundError
 from jobqueue.executors.confinement import docker_parameters
 from jobqueue.executors.mesos.agent import explain
 from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of
 from jobqueue.executors.mesos.marathon_client import Answer, Marathon, MarathonApp, MarathonError
 from jobqueue.executors.recorded import environment_of
-from jobqueue.executors.scheduler_api import ConflictError, InvalidError, NotFoundError
 from jobqueue.executors.settings import ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState
 from protocol.job_spec import HealthCheck, HealthCheckKind, Port

@@ -12,14 +12,11 @@ from typing import Any
 
 from core.clock import to_ns
 from jobqueue.executors.abilities import refusal
+from jobqueue.executors.base import ConflictError, NotFoundError
 from jobqueue.executors.confinement import docker_parameters
 from jobqueue.executors.mesos.executor import MesosExecutor, Site, memory_of
 from jobqueue.executors.recorded import environment_of
-from jobqueue.executors.scheduler_api import (
-    ConflictError,
-    NotFoundError,
-    SchedulerAPI,
-)
+from jobqueue.executors.scheduler_api import SchedulerAPI
 from jobqueue.executors.settings import ServerSettings
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 

@@ -13,15 +13,13 @@ from urllib.parse import quote
 import requests
 from requests.auth import AuthBase
 
-from jobqueue.executors.base import ExecutorError, ExecutorUnavailableError
-from jobqueue.executors.scheduler_api import (
-    ERROR,
-    MAX_ERROR_LENGTH,
+from jobqueue.executors.base import (
     ConflictError,
+    ExecutorError,
+    ExecutorUnavailableError,
     InvalidError,
-    Params,
-    SchedulerAPI,
 )
+from jobqueue.executors.scheduler_api import ERROR, MAX_ERROR_LENGTH, Params, SchedulerAPI
 from jobqueue.executors.settings import RaySettings, ServerSettings
 
 OLDEST = (2, 9)

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from jobqueue.executors.abilities import refusal
-from jobqueue.executors.base import AttemptUsage, ExecutorError
+from jobqueue.executors.base import AttemptUsage, ConflictError, ExecutorError, NotFoundError
 from jobqueue.executors.cluster import ClusterExecutor
 from jobqueue.executors.ray.client import FOLLOWS_FROM, Answer, RayAPI
 from jobqueue.executors.ray.following import Followers
@@ -28,7 +28,6 @@ from jobqueue.executors.ray.nodes import (
     usage_of,
 )
 from jobqueue.executors.recorded import Ending, ExecutorSite, Record
-from jobqueue.executors.scheduler_api import ConflictError, NotFoundError
 from jobqueue.executors.settings import RaySettings
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState

@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from jobqueue.executors.base import AttemptUsage, ExecutorError, ExecutorUnavailableError
-from jobqueue.executors.scheduler_api import InvalidError
+from jobqueue.executors.base import (
+    AttemptUsage,
+    ExecutorError,
+    ExecutorUnavailableError,
+    InvalidError,
+)
 from protocol.clusters import ClusterNode, ClusterQueue
 
 OLDEST = (20, 11)

@@ -16,8 +16,13 @@ from datetime import UTC, datetime
 from tempfile import TemporaryFile
 
 from core.clock import to_ns
-from jobqueue.executors.base import AttemptUsage, ExecutorError, ExecutorUnavailableError
-from jobqueue.executors.scheduler_api import InvalidError, UncertainError
+from jobqueue.executors.base import (
+    AttemptUsage,
+    ExecutorError,
+    ExecutorUnavailableError,
+    InvalidError,
+    UncertainError,
+)
 from jobqueue.executors.settings import SlurmSettings
 from jobqueue.executors.slurm.api import (
     ClusterState,

@@ -19,8 +19,13 @@ import urllib3
 from requests.adapters import HTTPAdapter
 
 from core.clock import NS_PER_SECOND
-from jobqueue.executors.base import AttemptUsage, ExecutorError, ExecutorUnavailableError
-from jobqueue.executors.scheduler_api import InvalidError, UncertainError
+from jobqueue.executors.base import (
+    AttemptUsage,
+    ExecutorError,
+    ExecutorUnavailableError,
+    InvalidError,
+    UncertainError,
+)
 from jobqueue.executors.settings import SlurmSettings
 from jobqueue.executors.slurm.api import (
     ClusterState,

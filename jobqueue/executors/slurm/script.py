@@ -9,8 +9,8 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from jobqueue.executors.base import InvalidError
 from jobqueue.executors.recorded import environment_of
-from jobqueue.executors.scheduler_api import InvalidError
 from jobqueue.executors.settings import SlurmSettings
 from jobqueue.executors.slurm.api import JobOptions
 from jobqueue.executors.slurm.workplace import Workplace

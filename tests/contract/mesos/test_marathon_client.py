@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from marathon.models import MarathonApp, MarathonGroup
 
+from jobqueue.executors.base import ConflictError, NotFoundError
 from jobqueue.executors.mesos.marathon_client import Marathon as Client
-from jobqueue.executors.scheduler_api import ConflictError, NotFoundError
 from jobqueue.executors.settings import ServerSettings
 from tests.fixtures.docker_engine import DockerEngine, docker_engine
 from tests.fixtures.polling import eventually

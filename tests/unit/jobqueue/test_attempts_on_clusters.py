@@ -33,7 +33,7 @@ from jobqueue.usage.models import UsageEntry
 from jobqueue.usage.totals import UsageBy, allocated_now, usage_sum, usage_totals
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.clusters import ClusterNode, ClusterQueue, node_gpu_uuid, requested_gpus
-from tenants.models import Appliance, ApplianceState, Tenant
+from tenants.models import Appliance, ApplianceState, Tenant, User
 from tests.cast import BOX, NOON, Cast, make_appliance, scope_of
 from tests.unit.jobqueue.builders import (
     GIB,
@@ -42,8 +42,8 @@ from tests.unit.jobqueue.builders import (
     noon_ns,
     observed,
     report,
-    submit,
 )
+from tests.unit.jobqueue.builders import submit as submit_any
 from tests.unit.jobqueue.cluster_builders import full, node
 from tests.unit.jobqueue.cluster_builders import report as cluster_report
 from timeseries.store import Store
@@ -82,9 +82,14 @@ def add_node(session: Session, connector: Appliance, name: str = "n1") -> Applia
     return row
 
 
+def submit(session: Session, user: User, **changes: Any) -> Job:
+    """Submit a job with a command, which Slurm requires."""
+    return submit_any(session, user, **({"command": ["train"]} | changes))
+
+
 def assign(session: Session, cast: Cast, **changes: Any) -> Attempt:
     """Submit a job of Alice's, and dispatch it to the cluster."""
-    job = submit(session, cast.alice, **({"command": ["true"]} | changes))
+    job = submit(session, cast.alice, **changes)
     dispatch(session, now=NOON)
     session.refresh(job)
     assert job.attempt is not None
