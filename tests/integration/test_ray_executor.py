@@ -22,7 +22,7 @@ from tests.servers import free_port
 
 __all__ = ["ray_head"]
 
-pytestmark = [pytest.mark.needs_ray, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.needs_ray, pytest.mark.nightly, pytest.mark.timeout(240)]
 MEBIBYTE = 2**20
 DRIVER = """
 import os, ray, time
@@ -271,7 +271,7 @@ def test_what_ray_can_not_run_is_refused_and_others_go_on(
     assert ended(executor, good).state is ObservedState.SUCCEEDED
 
 
-@pytest.mark.nightly  # pip looks for a package
+# pip looks for a package.
 def test_a_runtime_environment_that_can_not_be_made_is_told_in_rays_words(
     executor: RayExecutor,
 ) -> None:

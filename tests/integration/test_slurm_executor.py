@@ -29,7 +29,7 @@ from tests.fixtures.slurm import NODE_GPUS, SlurmCluster, slurm_cluster
 
 __all__ = ["slurm_cluster"]
 
-pytestmark = [pytest.mark.needs_slurm, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.needs_slurm, pytest.mark.nightly, pytest.mark.timeout(180)]
 
 Open = Callable[..., SlurmExecutor]
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from jobqueue.executors.scheduler_api import InvalidError
+from jobqueue.executors.base import InvalidError
 from jobqueue.executors.slurm.script import gres_of
 
 
