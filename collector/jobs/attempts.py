@@ -5,6 +5,7 @@ while the portal was unreachable could be started a second time.
 """
 
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -54,6 +55,8 @@ from timeseries.points import Point
 log = logging.getLogger(__name__)
 
 REPORT_INTERVAL = timedelta(seconds=10)
+# Reports, logs and stops wait for a step, and an executor may take long to accept an attempt.
+START_SECONDS = 2.0
 
 
 class AttemptState(msgspec.Struct):
@@ -213,8 +216,7 @@ class AttemptRunner:
             )
             starting = {action.spec.attempt_id for action in actions if isinstance(action, Start)}
             self._slices.forget_all_but(starting)
-            for action in actions:
-                self._execute(action)
+            self._execute_all(actions)
             listed = {spec.attempt_id for spec in desired.attempts}
             self._preparations.keep_only(
                 starting, listed | {*desired.stopping} | self._observed.keys()
@@ -358,6 +360,15 @@ class AttemptRunner:
             is_changed = True
         if is_changed:
             save_json(self._state_path, self._state)
+
+    def _execute_all(self, actions: Sequence[Action]) -> None:
+        """Execute actions; starts come last, and those that would take too long in a later step."""
+        until = time.monotonic() + START_SECONDS
+        for action in sorted(actions, key=lambda action: isinstance(action, Start)):
+            if isinstance(action, Start) and time.monotonic() >= until:
+                self.step_wanted.set()
+                return
+            self._execute(action)
 
     def _execute(self, action: Action) -> None:
         try:

@@ -1,5 +1,6 @@
 """The attempt runner with the simulated executor, over real HTTP to a recording portal."""
 
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -289,3 +290,34 @@ def test_images_are_reported_every_ten_minutes_and_soon_after_jobs_with_others(s
         reporter.step(link)
         assert len(link.reports) == count
     assert link.reports == [[], ["train:1"], ["train:1"]]
+
+
+class SlowStarts(SimulatedExecutor):
+    """An executor that takes longer to accept an attempt than a step may start attempts."""
+
+    def start(self, spec: AttemptSpec) -> None:
+        super().start(spec)
+        time.sleep(0.02)
+
+
+def test_attempts_that_start_slowly_do_not_hold_up_stops_and_reports(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("collector.jobs.attempts.START_SECONDS", 0.01)
+    executor = SlowStarts(
+        site.clock, on_work=lambda *_: None, on_end=lambda *_: None, state_path=None
+    )
+    runner = AttemptRunner(executor, state_path=site.folder / "slow.json", clock=site.clock)
+    names = ["a", "b", "c"]
+    attempts = [msgspec.structs.replace(SPEC, attempt_id=name) for name in names]
+    runner.set_desired(DesiredState(generation=1, attempts=attempts[:1]))
+    runner.step()
+    runner.set_desired(DesiredState(generation=2, attempts=attempts[1:], stopping=["a"]))
+    site.clock.advance(5)
+    runner.step()
+    states = {seen.attempt_id: seen.state for seen in executor.observe()}
+    assert set(states) == {"a", "b"}
+    assert runner.step_wanted.is_set()
+    runner.step()
+    assert {seen.attempt_id for seen in executor.observe()} == set(names)
+    assert not runner.step_wanted.is_set()
