@@ -362,11 +362,11 @@ def test_an_unreachable_controller_is_told_and_jobs_are_found_again(
     try:
         with pytest.raises(ExecutorUnavailableError, match="Unable to contact slurm controller"):
             eventually(lambda: slurm.observe() and None, within_seconds=20)
-        # Slurm's commands try for some seconds; what the first call returns until then says less.
-        eventually(
-            lambda: "Unable to contact slurm controller" in slurm.cluster().problem,
-            within_seconds=30,
-        )
+
+        def has_its_words() -> bool:
+            return "Unable to contact slurm controller" in slurm.cluster().problem
+
+        eventually(has_its_words, within_seconds=60, what="the report to have Slurm's words")
     finally:
         slurm_cluster.start("slurmctld")
     slurm_cluster.until_answering()

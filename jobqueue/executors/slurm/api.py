@@ -157,8 +157,8 @@ class SlurmAPI(Protocol):
     def jobs(self) -> list[SlurmJob]:
         """Return all jobs of this user that the controller has, by one request."""
 
-    def ended_jobs(self, job_ids: Collection[int], names: Collection[str]) -> list[SlurmJob]:
-        """Return jobs by id or by name from the accounting, by one request as far as possible."""
+    def ended_jobs(self, job_ids: Collection[int]) -> list[SlurmJob]:
+        """Return jobs from the accounting, by one request as far as possible."""
 
     def signal(self, job_id: int, name: str) -> None:
         """Send a signal, such as `TERM`, to all processes of a job that may have ended."""

@@ -94,21 +94,16 @@ class SlurmCommands:
         printed = self._run("squeue", "--me", "--noheader", "--states=all", "--Format", _QUEUE)
         return [_queued(fields) for fields in _rows(printed, 9)]
 
-    def ended_jobs(self, job_ids: Collection[int], names: Collection[str]) -> list[SlurmJob]:
-        """Return jobs from the accounting; those without an id by their names of two days."""
+    def ended_jobs(self, job_ids: Collection[int]) -> list[SlurmJob]:
+        """Return jobs from the accounting."""
         jobs: list[SlurmJob] = []
         for chunk in _chunks([str(job_id) for job_id in sorted(job_ids)]):
-            jobs += self._sacct(f"--jobs={','.join(chunk)}")
-        for chunk in _chunks(sorted(names)):
-            jobs += self._sacct(f"--name={','.join(chunk)}", "--starttime=now-2days")
+            printed = self._run(
+                *("sacct", "--noheader", "--parsable", "--allocations"),
+                *(f"--format={_SACCT}", f"--jobs={','.join(chunk)}"),
+            )
+            jobs += [_accounted(fields) for fields in _rows(printed, 8)]
         return jobs
-
-    def _sacct(self, *arguments: str) -> list[SlurmJob]:
-        printed = self._run(
-            *("sacct", "--noheader", "--parsable", "--allocations"),
-            *(f"--format={_SACCT}", *arguments),
-        )
-        return [_accounted(fields) for fields in _rows(printed, 8)]
 
     def signal(self, job_id: int, name: str) -> None:
         """Send a signal to all processes of a job."""

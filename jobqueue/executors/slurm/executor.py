@@ -35,6 +35,7 @@ from jobqueue.executors.slurm.script import (
     problem_of,
 )
 from jobqueue.executors.slurm.terminal import run_step
+from jobqueue.executors.slurm.usage import UsageReader
 from jobqueue.executors.slurm.workplace import STREAMS, Submission, Workplace
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
@@ -42,15 +43,20 @@ from protocol.clusters import ClusterKind, ClusterReport
 
 log = logging.getLogger(__name__)
 
-# How often the controller is asked for the own jobs.
-READ_SECONDS = 1.0
+# How often the controller is asked for the own jobs, and while one was submitted or stopped within
+# the last seconds.
+READ_SECONDS = 3.0
+EAGER_READ_SECONDS = 1.0
+EAGER_SECONDS = 10.0
+# A job that does not end is cancelled again after this time.
+CANCEL_AGAIN_SECONDS = 5.0
 # How often the accounting is.
 ACCOUNTING_SECONDS = 3.0
-# How long an end may lack its cause, and a job be missing, before it is reported so.
+# How long an end may lack its cause before it is reported so.
 CAUSE_SECONDS = 15.0
-MISSING_SECONDS = 60.0
-# How often usage is read, for all jobs together.
-USAGE_SECONDS = 10.0
+# How long a job that began may be missing in the answers of the controller: as long as Slurm by
+# default waits for a node (SlurmdTimeout), and longer than a controller needs to start.
+MISSING_SECONDS = 300.0
 # Ends that the controller explains by itself.
 _EXPLAINED = frozenset(
     {"COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "DEADLINE", "BOOT_FAIL"}
@@ -78,11 +84,13 @@ class SlurmExecutor(ClusterExecutor):
         self._prefix = f"vedette-{site.owner}-"
         self._jobs: dict[str, list[SlurmJob]] = {}
         self._read_at = float("-inf")
+        self._changed_at = float("-inf")
+        self._unanswered: ExecutorError | None = None
+        self._answering_since_ns: int | None = None
+        self._cancelled_at: dict[int, float] = {}
         self._accounted_at = float("-inf")
         self._accounted: dict[int, SlurmJob] = {}
-        self._usage_at = float("-inf")
-        self._usage: dict[str, AttemptUsage] = {}
-        self._cpu_seconds: dict[str, tuple[float, float]] = {}
+        self._usage = UsageReader(self._api)
 
     def read_cluster(self) -> ClusterReport:
         """Return its nodes and queues."""
@@ -131,7 +139,7 @@ class SlurmExecutor(ClusterExecutor):
         )
         self._place.save(attempt_id, submission)
         submission.job_id = self._api.submit(options)
-        self._read_at = float("-inf")
+        self._expect_change()
         self._place.save(attempt_id, submission)
 
     def _is_submitted(self, attempt_id: str, submission: Submission) -> bool:
@@ -170,18 +178,32 @@ class SlurmExecutor(ClusterExecutor):
         if not jobs and submission.job_id is not None:
             waiting.add(submission.job_id)
         for job_id in waiting:
-            self._api.cancel(job_id)
+            self._cancel(job_id)
         if submission.stopping_at_ns is None:
             submission.stopping_at_ns = now_ns
             self._place.save(attempt_id, submission)
             for job_id in running:
                 self._api.signal(job_id, "TERM")
+                self._expect_change()
         elif now_ns - submission.stopping_at_ns >= submission.grace_seconds * _NS:
             for job_id in running:
                 # Slurm's own grace (KillWait) would be added to ours.
-                self._api.signal(job_id, "KILL")
-                self._api.cancel(job_id)
-        self._read_at = float("-inf")
+                self._cancel(job_id, is_killed=True)
+
+    def _cancel(self, job_id: int, *, is_killed: bool = False) -> None:
+        """Cancel a job, unless that was asked a moment ago."""
+        now = time.monotonic()
+        if now - self._cancelled_at.get(job_id, float("-inf")) < CANCEL_AGAIN_SECONDS:
+            return
+        self._cancelled_at[job_id] = now
+        if is_killed:
+            self._api.signal(job_id, "KILL")
+        self._api.cancel(job_id)
+        self._expect_change()
+
+    def _expect_change(self) -> None:
+        """Read the jobs with the next step, and often for a while."""
+        self._changed_at, self._read_at = time.monotonic(), float("-inf")
 
     def _delete(self, attempt_id: str) -> None:
         submission = self._place.submission(attempt_id)
@@ -192,7 +214,7 @@ class SlurmExecutor(ClusterExecutor):
             # A job that Slurm has yet to show must find no claim to make.
             self._place.remove(attempt_id)
         self._jobs.pop(attempt_id, None)
-        self._cpu_seconds.pop(attempt_id, None)
+        self._usage.forget(attempt_id)
 
     def _read(self) -> Mapping[str, AttemptObservation]:
         self._refresh()
@@ -221,16 +243,36 @@ class SlurmExecutor(ClusterExecutor):
         return observations
 
     def _refresh(self, *, is_forced: bool = False) -> None:
-        """Read the jobs of the controller, about once a second."""
+        """Read the jobs of the controller, if that is due.
+
+        Raises:
+            ExecutorError: it does not answer, or did not when it was asked last.
+        """
         now = time.monotonic()
-        if now - self._read_at < READ_SECONDS and not is_forced:
+        is_eager = now - self._changed_at < EAGER_SECONDS
+        interval_seconds = EAGER_READ_SECONDS if is_eager else READ_SECONDS
+        if now - self._read_at < interval_seconds and not is_forced:
+            if self._unanswered is not None:
+                raise self._unanswered
             return
+        try:
+            jobs, self._unanswered = self._api.jobs(), None
+        except ExecutorError as error:
+            self._unanswered, self._read_at = error, time.monotonic()
+            self._answering_since_ns = None
+            raise
+        self._answering_since_ns = self._answering_since_ns or to_ns(self._site.clock())
         by_attempt: dict[str, list[SlurmJob]] = defaultdict(list)
-        for job in self._api.jobs():
+        for job in jobs:
             if job.name.startswith(self._prefix):
                 attempt_id, _, _ = job.name.removeprefix(self._prefix).rpartition("-")
                 by_attempt[attempt_id].append(job)
         self._jobs, self._read_at = dict(by_attempt), now
+        self._cancelled_at = {
+            job_id: at
+            for job_id, at in self._cancelled_at.items()
+            if now - at < CANCEL_AGAIN_SECONDS
+        }
 
     def _submission_of(self, attempt_id: str) -> Submission | None:
         """Return the submission of an attempt; one whose file was lost, from its jobs."""
@@ -264,7 +306,7 @@ class SlurmExecutor(ClusterExecutor):
             if job is not counted and not job.has_ended:
                 log.warning("job %d is a second one of %s", job.job_id, attempt_id)
                 with contextlib.suppress(ExecutorError):
-                    self._api.cancel(job.job_id)
+                    self._cancel(job.job_id)
 
     def _observed(
         self, attempt_id: str, submission: Submission, job: SlurmJob
@@ -304,7 +346,7 @@ class SlurmExecutor(ClusterExecutor):
             if submission.job_id is not None
         }
         try:
-            jobs = self._api.ended_jobs(job_ids, ())
+            jobs = self._api.ended_jobs(job_ids)
         except ExecutorError as error:
             log.info("Slurm's accounting does not answer: %s", error)
             return
@@ -359,7 +401,6 @@ class SlurmExecutor(ClusterExecutor):
                 self._place.save(attempt_id, submission)
             return None
         submission.missing_at_ns = submission.missing_at_ns or now_ns
-        running = SlurmJob(job_id=claim.job_id, name="", state="RUNNING", node=claim.node)
         exited = self._place.exit_code(attempt_id, number)
         if exited is not None:
             code, ended_at_ns = exited
@@ -376,8 +417,13 @@ class SlurmExecutor(ClusterExecutor):
                 ),
                 claim.gpu_indices,
             )
-        if now_ns - submission.missing_at_ns < MISSING_SECONDS * _NS:
-            return observe(attempt_id, running, claim.gpu_indices)
+        since_ns = max(submission.missing_at_ns, self._answering_since_ns or now_ns)
+        if now_ns - since_ns < MISSING_SECONDS * _NS:
+            running = SlurmJob(job_id=claim.job_id, name="", state="RUNNING", node=claim.node)
+            return msgspec.structs.replace(
+                observe(attempt_id, running, claim.gpu_indices),
+                message=f"Slurm does not show job {claim.job_id} any more; waiting for it.",
+            )
         return AttemptObservation(
             attempt_id=attempt_id,
             state=ObservedState.FAILED,
@@ -436,26 +482,7 @@ class SlurmExecutor(ClusterExecutor):
                 for job in jobs
                 if job.state == "RUNNING" and self._is_open(other_id)
             }
-            if attempt_id not in running.values():
-                self._usage.pop(attempt_id, None)
-                return None
-            now = time.monotonic()
-            if now - self._usage_at >= USAGE_SECONDS or not self._usage:
-                self._usage_at = now
-                self._read_usage(running, now)
-            return self._usage.get(attempt_id)
-
-    def _read_usage(self, running: Mapping[int, str], now: float) -> None:
-        usage = self._api.usage(list(running))
-        self._usage = {}
-        for job_id, (cpu_seconds, used) in usage.items():
-            attempt_id = running[job_id]
-            before_at, before = self._cpu_seconds.get(attempt_id, (now, cpu_seconds))
-            self._cpu_seconds[attempt_id] = (now, cpu_seconds)
-            ratio = (cpu_seconds - before) / (now - before_at) if now > before_at else 0.0
-            self._usage[attempt_id] = msgspec.structs.replace(
-                used, cpu_percent=max(0.0, round(100 * ratio, 1))
-            )
+            return self._usage.of(attempt_id, running)
 
     async def execute(self, attempt_id: str, session: ExecSession) -> int:
         """Run a command beside the attempt, on its node, as a step of its job."""

@@ -3,8 +3,8 @@
 The version of its API is the newest that both know: `/openapi/v3` lists those of the server.
 Versions from v0.0.39 on give numbers as `{"set": true, "number": 1}` and states as lists.
 
-Source: the OpenAPI documents of slurmrestd 22.05 (v0.0.36 to v0.0.38) and the release notes of
-v0.0.39 to v0.0.43.
+Source: the OpenAPI documents of slurmrestd 22.05 (v0.0.36 to v0.0.38). v0.0.38 is tested with
+a real slurmrestd; newer versions follow what is published of them, and were not tried.
 """
 
 import math
@@ -76,9 +76,8 @@ class SlurmREST:
             if not user or job.get("user_name") == user
         ]
 
-    def ended_jobs(self, job_ids: Collection[int], names: Collection[str]) -> list[SlurmJob]:
+    def ended_jobs(self, job_ids: Collection[int]) -> list[SlurmJob]:
         """Return jobs from the accounting, one request each: slurmrestd has no list of ids."""
-        del names
         jobs: list[SlurmJob] = []
         for job_id in job_ids:
             answer = self._ask("GET", f"job/{job_id}", service="slurmdb")
