@@ -115,6 +115,7 @@ class AttemptRunner:
         self._cluster_samples = ClusterSamples(executor)
         self._printed = PrintedMetrics(add_points)
         self._observed: dict[str, AttemptObservation] = {}
+        self._refused: dict[str, AttemptObservation] = {}
         self._probing: Thread | None = None
         self._reported: ObservedReport | None = None
         self._reported_at: datetime | None = None
@@ -216,6 +217,7 @@ class AttemptRunner:
             )
             starting = {action.spec.attempt_id for action in actions if isinstance(action, Start)}
             self._slices.forget_all_but(starting)
+            self._refused = {key: seen for key, seen in self._refused.items() if key in starting}
             self._execute_all(actions)
             listed = {spec.attempt_id for spec in desired.attempts}
             self._preparations.keep_only(
@@ -346,7 +348,8 @@ class AttemptRunner:
                 for attempt_id, observation in self._state.remembered.items()
                 if observation.state.is_final
             }
-        merged = {**self._preparations.observations(), **self._observed, **ended}
+        waiting = {**self._refused, **self._preparations.observations()}
+        merged = {**waiting, **self._observed, **ended}
         return [merged[attempt_id] for attempt_id in sorted(merged)]
 
     def _remember(self, observed: Mapping[str, AttemptObservation]) -> None:
@@ -409,7 +412,17 @@ class AttemptRunner:
         if prepared is None:
             return  # a later step starts it
         log.info("attempt %s (%s) should run", spec.attempt_id, spec.name)
-        self._executor.start(prepared)
+        try:
+            self._executor.start(prepared)
+        except ExecutorError as error:
+            # The job says why it waits: a later step tries again.
+            self._refused[spec.attempt_id] = AttemptObservation(
+                attempt_id=spec.attempt_id,
+                state=ObservedState.STARTING,
+                message=f"Not started yet: {error}",
+            )
+            raise
+        self._refused.pop(spec.attempt_id, None)
 
     def _mark(self, observation: AttemptObservation) -> None:
         with self._lock:

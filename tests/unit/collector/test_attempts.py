@@ -15,6 +15,7 @@ from collector.jobs.executors import simulated_executor
 from collector.jobs.storage import StorageReporter
 from collector.sending.access_points import AccessPoints
 from collector.sending.portal_connection import PortalConnection
+from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.simulated.executor import SimulatedExecutor
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import SimulationConfig
@@ -321,3 +322,32 @@ def test_attempts_that_start_slowly_do_not_hold_up_stops_and_reports(
     runner.step()
     assert {seen.attempt_id for seen in executor.observe()} == set(names)
     assert not runner.step_wanted.is_set()
+
+
+class FullCluster(SimulatedExecutor):
+    """An executor that accepts no attempts for now."""
+
+    is_full = True
+
+    def start(self, spec: AttemptSpec) -> None:
+        if self.is_full:
+            raise ExecutorError("Slurm accepts no more jobs now")
+        super().start(spec)
+
+
+def test_an_attempt_that_is_not_accepted_yet_says_why(site: Site) -> None:
+    executor = FullCluster(
+        site.clock, on_work=lambda *_: None, on_end=lambda *_: None, state_path=None
+    )
+    site.runner = AttemptRunner(executor, state_path=site.folder / "full.json", clock=site.clock)
+    site.runner.set_desired(RUN)
+    site.turn()
+    seen = site.portal.recording.observed["a"]
+    assert seen.state is ObservedState.STARTING
+    assert seen.message == "Not started yet: Slurm accepts no more jobs now"
+    executor.is_full = False
+    site.turn()
+    site.turn()
+    assert "Not started" not in site.portal.recording.observed["a"].message
+    site.turn(seconds=5)
+    assert site.state() is ObservedState.RUNNING
