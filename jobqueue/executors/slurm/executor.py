@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -26,6 +25,7 @@ from jobqueue.executors.slurm.cluster_text import with_default
 from jobqueue.executors.slurm.commands import SlurmCommands
 from jobqueue.executors.slurm.observation import observe, requeued
 from jobqueue.executors.slurm.output import copied_records
+from jobqueue.executors.slurm.own_jobs import OwnJobs
 from jobqueue.executors.slurm.rest import SlurmREST
 from jobqueue.executors.slurm.script import (
     REFUSED,
@@ -43,14 +43,7 @@ from protocol.clusters import ClusterKind, ClusterReport
 
 log = logging.getLogger(__name__)
 
-# How often the controller is asked for the own jobs, and while one was submitted or stopped within
-# the last seconds.
-READ_SECONDS = 3.0
-EAGER_READ_SECONDS = 1.0
-EAGER_SECONDS = 10.0
-# A job that does not end is cancelled again after this time.
-CANCEL_AGAIN_SECONDS = 5.0
-# How often the accounting is.
+# How often the accounting is asked.
 ACCOUNTING_SECONDS = 3.0
 # How long an end may lack its cause before it is reported so.
 CAUSE_SECONDS = 15.0
@@ -82,12 +75,7 @@ class SlurmExecutor(ClusterExecutor):
         folder = settings.work_dir or site.state_dir / "slurm-jobs"
         self._place = Workplace(folder / site.owner)
         self._prefix = f"vedette-{site.owner}-"
-        self._jobs: dict[str, list[SlurmJob]] = {}
-        self._read_at = float("-inf")
-        self._changed_at = float("-inf")
-        self._unanswered: ExecutorError | None = None
-        self._answering_since_ns: int | None = None
-        self._cancelled_at: dict[int, float] = {}
+        self._jobs = OwnJobs(self._api, self._prefix, site.clock)
         self._accounted_at = float("-inf")
         self._accounted: dict[int, SlurmJob] = {}
         self._usage = UsageReader(self._api)
@@ -139,14 +127,14 @@ class SlurmExecutor(ClusterExecutor):
         )
         self._place.save(attempt_id, submission)
         submission.job_id = self._api.submit(options)
-        self._expect_change()
+        self._jobs.expect_change()
         self._place.save(attempt_id, submission)
 
     def _is_submitted(self, attempt_id: str, submission: Submission) -> bool:
         """Return whether the last submission counts; else it never will."""
         if submission.job_id is not None and submission.missing_at_ns is None:
             return True
-        self._refresh(is_forced=True)
+        self._jobs.refresh(is_forced=True)
         jobs = self._current(attempt_id, submission)
         if not jobs and (claim := self._place.void(attempt_id, submission.number)).is_void:
             return False
@@ -172,59 +160,44 @@ class SlurmExecutor(ClusterExecutor):
         if submission is None:
             return
         now_ns = to_ns(self._site.clock())
-        jobs = [job for job in self._jobs.get(attempt_id, []) if not job.has_ended]
+        jobs = [job for job in self._jobs.of(attempt_id) if not job.has_ended]
         running = [job.job_id for job in jobs if job.state not in {"PENDING", "CONFIGURING"}]
         waiting = {job.job_id for job in jobs} - set(running)
         if not jobs and submission.job_id is not None:
             waiting.add(submission.job_id)
         for job_id in waiting:
-            self._cancel(job_id)
+            self._jobs.cancel(job_id)
         if submission.stopping_at_ns is None:
             submission.stopping_at_ns = now_ns
             self._place.save(attempt_id, submission)
             for job_id in running:
                 self._api.signal(job_id, "TERM")
-                self._expect_change()
+                self._jobs.expect_change()
         elif now_ns - submission.stopping_at_ns >= submission.grace_seconds * _NS:
             for job_id in running:
                 # Slurm's own grace (KillWait) would be added to ours.
-                self._cancel(job_id, is_killed=True)
-
-    def _cancel(self, job_id: int, *, is_killed: bool = False) -> None:
-        """Cancel a job, unless that was asked a moment ago."""
-        now = time.monotonic()
-        if now - self._cancelled_at.get(job_id, float("-inf")) < CANCEL_AGAIN_SECONDS:
-            return
-        self._cancelled_at[job_id] = now
-        if is_killed:
-            self._api.signal(job_id, "KILL")
-        self._api.cancel(job_id)
-        self._expect_change()
-
-    def _expect_change(self) -> None:
-        """Read the jobs with the next step, and often for a while."""
-        self._changed_at, self._read_at = time.monotonic(), float("-inf")
+                self._jobs.cancel(job_id, is_killed=True)
 
     def _delete(self, attempt_id: str) -> None:
         submission = self._place.submission(attempt_id)
         if submission is not None:
-            for job in self._jobs.get(attempt_id, []):
+            for job in self._jobs.of(attempt_id):
                 if not job.has_ended:
                     self._api.cancel(job.job_id)
             # A job that Slurm has yet to show must find no claim to make.
             self._place.remove(attempt_id)
-        self._jobs.pop(attempt_id, None)
+        self._jobs.by_attempt.pop(attempt_id, None)
         self._usage.forget(attempt_id)
 
     def _read(self) -> Mapping[str, AttemptObservation]:
-        self._refresh()
+        self._jobs.refresh()
         now_ns = to_ns(self._site.clock())
         observations: dict[str, AttemptObservation] = {}
         unexplained: dict[str, Submission] = {}
         open_ids = {
             attempt_id for attempt_id, record in self._records.items() if record.outcome is None
         }
-        for attempt_id in sorted(open_ids | self._jobs.keys()):
+        for attempt_id in sorted(open_ids | self._jobs.by_attempt.keys()):
             submission = self._submission_of(attempt_id)
             if submission is None:
                 continue
@@ -242,42 +215,10 @@ class SlurmExecutor(ClusterExecutor):
                 observations[attempt_id] = seen
         return observations
 
-    def _refresh(self, *, is_forced: bool = False) -> None:
-        """Read the jobs of the controller, if that is due.
-
-        Raises:
-            ExecutorError: it does not answer, or did not when it was asked last.
-        """
-        now = time.monotonic()
-        is_eager = now - self._changed_at < EAGER_SECONDS
-        interval_seconds = EAGER_READ_SECONDS if is_eager else READ_SECONDS
-        if now - self._read_at < interval_seconds and not is_forced:
-            if self._unanswered is not None:
-                raise self._unanswered
-            return
-        try:
-            jobs, self._unanswered = self._api.jobs(), None
-        except ExecutorError as error:
-            self._unanswered, self._read_at = error, time.monotonic()
-            self._answering_since_ns = None
-            raise
-        self._answering_since_ns = self._answering_since_ns or to_ns(self._site.clock())
-        by_attempt: dict[str, list[SlurmJob]] = defaultdict(list)
-        for job in jobs:
-            if job.name.startswith(self._prefix):
-                attempt_id, _, _ = job.name.removeprefix(self._prefix).rpartition("-")
-                by_attempt[attempt_id].append(job)
-        self._jobs, self._read_at = dict(by_attempt), now
-        self._cancelled_at = {
-            job_id: at
-            for job_id, at in self._cancelled_at.items()
-            if now - at < CANCEL_AGAIN_SECONDS
-        }
-
     def _submission_of(self, attempt_id: str) -> Submission | None:
         """Return the submission of an attempt; one whose file was lost, from its jobs."""
         submission = self._place.submission(attempt_id)
-        if submission is None and (jobs := self._jobs.get(attempt_id)):
+        if submission is None and (jobs := self._jobs.of(attempt_id)):
             if all(job.has_ended for job in jobs) and attempt_id not in self._records:
                 return None  # it was removed, and Slurm still shows it
             number = max(int(job.name.rpartition("-")[2]) for job in jobs)
@@ -286,7 +227,7 @@ class SlurmExecutor(ClusterExecutor):
 
     def _current(self, attempt_id: str, submission: Submission) -> list[SlurmJob]:
         name = f"{self._prefix}{attempt_id}-{submission.number}"
-        return [job for job in self._jobs.get(attempt_id, []) if job.name == name]
+        return [job for job in self._jobs.of(attempt_id) if job.name == name]
 
     def _job_of(self, attempt_id: str, submission: Submission) -> SlurmJob | None:
         """Return the job that counts: the one with the claim, else the first."""
@@ -302,11 +243,11 @@ class SlurmExecutor(ClusterExecutor):
     def _cancel_others(self, attempt_id: str, submission: Submission) -> None:
         """Cancel jobs that don't count: they would find the claim made, and end at once."""
         counted = self._job_of(attempt_id, submission)
-        for job in self._jobs.get(attempt_id, []):
+        for job in self._jobs.of(attempt_id):
             if job is not counted and not job.has_ended:
                 log.warning("job %d is a second one of %s", job.job_id, attempt_id)
                 with contextlib.suppress(ExecutorError):
-                    self._cancel(job.job_id)
+                    self._jobs.cancel(job.job_id)
 
     def _observed(
         self, attempt_id: str, submission: Submission, job: SlurmJob
@@ -417,7 +358,7 @@ class SlurmExecutor(ClusterExecutor):
                 ),
                 claim.gpu_indices,
             )
-        since_ns = max(submission.missing_at_ns, self._answering_since_ns or now_ns)
+        since_ns = max(submission.missing_at_ns, self._jobs.answering_since_ns or now_ns)
         if now_ns - since_ns < MISSING_SECONDS * _NS:
             running = SlurmJob(job_id=claim.job_id, name="", state="RUNNING", node=claim.node)
             return msgspec.structs.replace(
@@ -478,7 +419,7 @@ class SlurmExecutor(ClusterExecutor):
         with self._lock:
             running = {
                 job.job_id: other_id
-                for other_id, jobs in self._jobs.items()
+                for other_id, jobs in self._jobs.by_attempt.items()
                 for job in jobs
                 if job.state == "RUNNING" and self._is_open(other_id)
             }
@@ -487,7 +428,7 @@ class SlurmExecutor(ClusterExecutor):
     async def execute(self, attempt_id: str, session: ExecSession) -> int:
         """Run a command beside the attempt, on its node, as a step of its job."""
         record = self._records.get(attempt_id)
-        job = next((job for job in self._jobs.get(attempt_id, []) if not job.has_ended), None)
+        job = next((job for job in self._jobs.of(attempt_id) if not job.has_ended), None)
         if not isinstance(self._api, SlurmCommands):
             raise NoExecError("Terminals need Slurm's commands; this connector uses slurmrestd.")
         if record is None or job is None:

@@ -1,5 +1,6 @@
 """How often a connector asks the controller of Slurm."""
 
+import time
 from pathlib import Path
 
 import pytest
@@ -7,12 +8,12 @@ import pytest
 from jobqueue.executors.base import ExecutorUnavailableError
 from jobqueue.executors.recorded import ExecutorSite
 from jobqueue.executors.settings import SlurmSettings
-from jobqueue.executors.slurm import executor as slurm
 from jobqueue.executors.slurm.api import JobOptions, SlurmJob
 from jobqueue.executors.slurm.commands import SlurmCommands
 from jobqueue.executors.slurm.executor import SlurmExecutor
 from protocol.attempts import AttemptSpec
 
+EXECUTOR = "jobqueue.executors.slurm.executor"
 SPEC = AttemptSpec(attempt_id="a", job_id="j", name="n", image="", command=["true"])
 
 
@@ -48,11 +49,11 @@ class Site:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
-        monkeypatch.setattr(slurm.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+        self.api = CountingSlurm()
+        monkeypatch.setattr(f"{EXECUTOR}.SlurmCommands", lambda _: self.api)
         site = ExecutorSite(owner="head", state_dir=folder, stop_grace_seconds=1)
         self.executor = SlurmExecutor(SlurmSettings(work_dir=folder / "work"), site)
-        self.api = CountingSlurm()
-        self.executor._api = self.api  # noqa: SLF001 - in place of commands
 
     def reads(self, seconds: int) -> int:
         before = self.api.reads
@@ -95,7 +96,7 @@ def test_a_job_that_does_not_end_is_killed_again_every_five_seconds(
     site.reads(1)
     site.executor.stop("a", grace_seconds=1)
     assert site.api.sent == ["TERM 1"]
-    monkeypatch.setattr(slurm, "to_ns", lambda _: 2**62)  # the grace is over
+    monkeypatch.setattr(f"{EXECUTOR}.to_ns", lambda _: 2**62)  # the grace is over
     for _ in range(10):
         site.now += 1
         site.executor.stop("a", grace_seconds=1)
