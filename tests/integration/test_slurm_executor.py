@@ -465,6 +465,23 @@ def test_a_submission_without_an_answer_runs_once(
     assert sorted((tmp_path / "runs").read_text().split()) == ["a", "b"]
 
 
+def test_a_lost_job_is_not_taken_for_another_one_with_its_id(
+    slurm: SlurmExecutor, slurm_cluster: SlurmCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended, lost = spec_of("true"), spec_of("echo ran")
+    slurm.start(ended)
+    until_ended(slurm, ended)
+    used_id = int(job_id_of(slurm_cluster, ended))
+    # A controller that was killed has forgotten its last jobs, and gives their ids again.
+    with monkeypatch.context() as patched:
+        patched.setattr(slurm._api, "submit", lambda _: used_id)  # noqa: SLF001
+        slurm.start(lost)
+    assert lost.attempt_id not in {seen.attempt_id for seen in slurm.observe()}
+    slurm.start(lost)
+    assert until_ended(slurm, lost).state is ObservedState.SUCCEEDED
+    assert output_of(slurm, lost) == "ran\n"
+
+
 def test_a_hundred_jobs_run_with_one_request_for_all(
     slurm: SlurmExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -77,7 +77,7 @@ class SlurmExecutor(ClusterExecutor):
         self._prefix = f"vedette-{site.owner}-"
         self._jobs = OwnJobs(self._api, self._prefix, site.clock)
         self._accounted_at = float("-inf")
-        self._accounted: dict[int, SlurmJob] = {}
+        self._accounted: dict[str, SlurmJob] = {}
         self._usage = UsageReader(self._api)
 
     def read_cluster(self) -> ClusterReport:
@@ -116,7 +116,7 @@ class SlurmExecutor(ClusterExecutor):
             spec,
             self._settings,
             self._place,
-            name=f"{self._prefix}{attempt_id}-{number}",
+            name=self._name_of(attempt_id, number),
             number=number,
         )
         self._place.write_env(attempt_id, number, env_text(spec))
@@ -163,8 +163,9 @@ class SlurmExecutor(ClusterExecutor):
         jobs = [job for job in self._jobs.of(attempt_id) if not job.has_ended]
         running = [job.job_id for job in jobs if job.state not in {"PENDING", "CONFIGURING"}]
         waiting = {job.job_id for job in jobs} - set(running)
-        if not jobs and submission.job_id is not None:
-            waiting.add(submission.job_id)
+        job_id = submission.job_id
+        if not jobs and job_id is not None and not self._jobs.has_elsewhere(attempt_id, job_id):
+            waiting.add(job_id)
         for job_id in waiting:
             self._jobs.cancel(job_id)
         if submission.stopping_at_ns is None:
@@ -225,8 +226,12 @@ class SlurmExecutor(ClusterExecutor):
             submission = Submission(number=number)
         return submission
 
+    def _name_of(self, attempt_id: str, number: int) -> str:
+        """Return the name of the job of a submission."""
+        return f"{self._prefix}{attempt_id}-{number}"
+
     def _current(self, attempt_id: str, submission: Submission) -> list[SlurmJob]:
-        name = f"{self._prefix}{attempt_id}-{submission.number}"
+        name = self._name_of(attempt_id, submission.number)
         return [job for job in self._jobs.of(attempt_id) if job.name == name]
 
     def _job_of(self, attempt_id: str, submission: Submission) -> SlurmJob | None:
@@ -291,10 +296,8 @@ class SlurmExecutor(ClusterExecutor):
         except ExecutorError as error:
             log.info("Slurm's accounting does not answer: %s", error)
             return
-        # Ids are used again after years: the name tells.
-        self._accounted = {
-            job.job_id: job for job in jobs if job.name.startswith(self._prefix) and job.has_ended
-        }
+        # A controller that was killed may give the ids of its last seconds to other jobs.
+        self._accounted = {job.name: job for job in jobs if job.has_ended}
 
     def _explained(
         self, attempt_id: str, submission: Submission, now_ns: int
@@ -304,7 +307,7 @@ class SlurmExecutor(ClusterExecutor):
         None is an attempt that Slurm may never have got: it is submitted again.
         """
         shown = self._job_of(attempt_id, submission)
-        accounted = self._accounted.get(submission.job_id or 0)
+        accounted = self._accounted.get(self._name_of(attempt_id, submission.number))
         job = accounted or shown
         if accounted is not None and not any(accounted.exit_status or ()):
             # slurmrestd 22.05 says 0 of every exit code.

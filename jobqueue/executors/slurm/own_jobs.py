@@ -37,6 +37,15 @@ class OwnJobs:
         """Return the jobs of an attempt."""
         return self.by_attempt.get(attempt_id, [])
 
+    def has_elsewhere(self, attempt_id: str, job_id: int) -> bool:
+        """Return whether a job is another attempt's: a controller that was killed reuses ids."""
+        return any(
+            job.job_id == job_id
+            for other_id, jobs in self.by_attempt.items()
+            if other_id != attempt_id
+            for job in jobs
+        )
+
     def refresh(self, *, is_forced: bool = False) -> None:
         """Read the jobs of the controller, if that is due.
 
