@@ -19,7 +19,16 @@ from collector.gpu_slices.base import GPUSlices, SliceError
 from collector.jobs.cluster_samples import ClusterSamples
 from collector.jobs.log_shipping import LogShipper
 from collector.jobs.preparations import Preparation, PreparationError, Preparations, failed
-from collector.jobs.reconcile import Action, Forget, Mark, Remove, Start, Stop, reconcile
+from collector.jobs.reconcile import (
+    Action,
+    Forget,
+    Mark,
+    Remove,
+    Start,
+    Stop,
+    left_behind,
+    reconcile,
+)
 from collector.jobs.slices import (
     Allocation,
     AttemptSlices,
@@ -67,12 +76,14 @@ class AttemptState(msgspec.Struct):
         remembered: the last observation of each attempt.
         allocations: what each attempt has.
         probe: the result of the last one.
+        executors: the names of the executor that has them.
     """
 
     desired: DesiredState | None = None
     remembered: dict[str, AttemptObservation] = {}
     allocations: dict[str, Allocation] = {}
     probe: ProbeResult | None = None
+    executors: list[str] = []
 
 
 class AttemptRunner:
@@ -108,6 +119,9 @@ class AttemptRunner:
         self._has_polled = False
         self._lock = Lock()
         self._state = load_json(state_path, AttemptState) or AttemptState()
+        before, self._state.executors = self._state.executors, list(executor.names)
+        if before and set(before).isdisjoint(executor.names):
+            self._state.remembered = left_behind(self._state.remembered, before)
         if (desired := self._state.desired) is not None and not self._state.allocations:
             # The agent that stored the state knew no allocations.
             self._state.allocations = allocations_of(desired, {}, listed=())

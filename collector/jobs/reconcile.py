@@ -13,7 +13,7 @@ not listed   | ended, log delivered   | remove
 not listed   | gone from the executor | forget
 """
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from jobqueue.executors.confinement import unknown_policy
@@ -104,6 +104,31 @@ def reconcile(
         elif attempt_id in delivered_logs:
             actions.append(Remove(attempt_id))
     return actions
+
+
+def left_behind(
+    remembered: Mapping[str, AttemptObservation], executors: Sequence[str]
+) -> dict[str, AttemptObservation]:
+    """Return attempts as ended that another executor has, which this agent used before.
+
+    It may run them still, so that they must not start here.
+    """
+    message = (
+        f"The agent's executor was changed while {' and '.join(executors)} had the attempt, which "
+        "may still run there: stop it there."
+    )
+    return {
+        attempt_id: seen
+        if seen.state.is_final
+        else AttemptObservation(
+            attempt_id=attempt_id,
+            state=ObservedState.FAILED,
+            reason="executor_error",
+            message=message,
+            started_at_ns=seen.started_at_ns,
+        )
+        for attempt_id, seen in remembered.items()
+    }
 
 
 def _start_or_mark(spec: AttemptSpec, remembered: AttemptObservation | None) -> list[Action]:

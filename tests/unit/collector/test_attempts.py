@@ -324,6 +324,29 @@ def test_attempts_that_start_slowly_do_not_hold_up_stops_and_reports(
     assert not runner.step_wanted.is_set()
 
 
+class OtherExecutor(SimulatedExecutor):
+    """An executor that the agent's configuration names in place of another."""
+
+    name = "other"
+    names = ("other",)
+
+
+def test_what_another_executor_has_is_not_started_a_second_time(site: Site) -> None:
+    state_path = site.folder / "changed.json"
+    other = OtherExecutor(
+        site.clock, on_work=lambda *_: None, on_end=lambda *_: None, state_path=None
+    )
+    for executor in (site.executor, other):
+        site.runner = AttemptRunner(executor, state_path=state_path, clock=site.clock)
+        site.runner.set_desired(RUN)
+        site.turn(seconds=0)
+        site.turn(seconds=0)
+    assert other.observe() == []
+    seen = site.portal.recording.observed["a"]
+    assert (seen.state, seen.reason) == (ObservedState.FAILED, "executor_error")
+    assert "while simulated had the attempt" in seen.message
+
+
 class FullCluster(SimulatedExecutor):
     """An executor that accepts no attempts for now."""
 
