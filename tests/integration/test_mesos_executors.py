@@ -149,7 +149,7 @@ def test_gpus_without_the_feature_and_a_wrong_app_fail_with_what_marathon_says(
     wrong_id = make_spec("true", is_service=True, attempt_id="Not-Lower-Case")
     for spec, text in (
         (gpus, "--enable_features gpu_resources"),
-        (no_image, "422: Object is not valid (/ AppDefinition must"),
+        (no_image, "Marathon runs containers; set an image."),
         (wrong_id, "invalid path"),
     ):
         executor.start(spec)
