@@ -1,4 +1,4 @@
-"""HTTP to the API of a Mesos scheduler or agent: credentials, timeouts, and errors in plain words.
+"""HTTP to the API of a scheduler or Mesos agent: credentials, timeouts, errors in plain words.
 
 Only reads are repeated after a broken connection. A write whose answer is lost may have happened:
 that is an `UncertainError`, and the caller looks before it writes again.
