@@ -182,7 +182,7 @@ def test_nothing_is_left_of_a_network_whose_maker_was_killed(
         spec = gang(site.appliances, vni=100 + number, is_encrypted=is_encrypted)[0]
         die_at(appliance, spec, step)
         appliance.maker.clean([])
-        eventually(lambda: state_of(site) == before, within_seconds=10, what=f"removal at {step}")
+        eventually(lambda: state_of(site) == before, what=f"removal at {step}")
 
 
 @pytest.mark.nightly

@@ -84,8 +84,12 @@ def test_samples_and_those_that_the_agent_has_not_delivered_are_there(upgraded: 
         upgraded.deployment, home=upgraded.home, toml=OLD_AGENT, code=upgraded.agent_code
     )
     with old_agent as process:
-        loaded = Path(f"/proc/{process.pid}/environ").read_bytes()
-        assert str(upgraded.agent_code).encode() in loaded
+        environment = Path(f"/proc/{process.pid}/environ")
+        eventually(
+            lambda: str(upgraded.agent_code).encode() in environment.read_bytes(),
+            within_seconds=10,
+            what="the released agent's environment",
+        )
         eventually(
             lambda: exported_rows(upgraded.deployment, headers, **days) > stored,
             what="the undelivered samples",

@@ -13,6 +13,7 @@ with this number. So the connector may submit again without knowing what became 
 """
 
 import contextlib
+import errno
 import os
 import shutil
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from jobqueue.executors.spool_files import safe_path
 
 VOID = "void"
 STREAMS = ("out", "err")
+REMOVALS = 5
 
 
 class Submission(msgspec.Struct, kw_only=True):
@@ -157,16 +159,21 @@ class Workplace:
         return self.of(attempt_id) / f"{stream}.{number}"
 
     def remove(self, attempt_id: str) -> None:
-        """Delete the folder of an attempt."""
+        """Delete the folder of an attempt, to which a canceled job may write until it has ended."""
         self._submissions.pop(attempt_id, None)
         self._claims = {key: claim for key, claim in self._claims.items() if key[0] != attempt_id}
         folder = self.of(attempt_id)
-        try:
-            shutil.rmtree(folder)
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise self._failed(folder, error) from error
+        for _ in range(REMOVALS):
+            try:
+                shutil.rmtree(folder)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise self._failed(folder, error) from error
+            else:
+                return
+        raise ExecutorError(f"{folder} can't be deleted: a job still writes to it.")
 
     def _failed(self, path: Path, error: Exception) -> ExecutorError:
         return ExecutorError(f"{path} can't be used: {error}")
