@@ -44,7 +44,7 @@ from protocol.attempts import (
     RegistryToken,
     StagingProgress,
 )
-from protocol.clusters import node_gpu_uuid, requested_gpus
+from protocol.clusters import are_requested, node_gpu_uuid, requested_gpus
 from protocol.gangs import Gang
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import ContainerSpec, JobKind
@@ -374,7 +374,7 @@ def _update_progress(
     message = shorten(observation.message)
     running = AttemptState.RUNNING
     if attempt.state is running and (columns := _node_values(session, attempt, observation)):
-        # Its node was not reported yet when it started.
+        # Its node or its GPUs were not reported yet when it started.
         move_attempt(session, attempt.id, running, expected={running}, **columns)
     if attempt.stop_reason is not None:
         return  # its message says why
@@ -406,17 +406,18 @@ def _node_values(
     session: Session, attempt: Attempt, observation: AttemptObservation
 ) -> dict[str, Any]:
     """Return the columns of the node and the GPUs that a cluster chose for an attempt."""
-    name = observation.node
-    if not (attempt.is_on_cluster and attempt.node_id is None and name):
+    name, indices = observation.node, set(observation.gpu_indices)
+    is_placed = attempt.node_id is not None
+    is_complete = is_placed and not (indices and are_requested(attempt.gpu_uuids))
+    if not (attempt.is_on_cluster and name) or is_complete:
         return {}
     node_id = node_id_of(session, attempt.appliance_id, name)
-    if node_id is None:
+    if node_id is None or (is_placed and node_id != attempt.node_id):
         return {}
-    indices = set(observation.gpu_indices)
     is_whole = len(indices) == len(attempt.gpu_uuids) == len(observation.gpu_indices)
     gpus = select(Appliance.gpu_count).where(Appliance.id == node_id)
     if not (indices and is_whole and indices <= set(range(session.scalar(gpus) or 0))):
-        return {"node_id": node_id}
+        return {} if is_placed else {"node_id": node_id}
     uuids = [node_gpu_uuid(node_id, index) for index in sorted(indices)]
     return {"node_id": node_id, "gpu_uuids": uuids}
 
