@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -59,18 +59,13 @@ _UNSEEN = frozenset({"NODE_FAIL", "BOOT_FAIL", "CANCELLED"})
 _NS = 1_000_000_000
 
 
-class SlurmExecutor(ClusterExecutor):
+class SlurmExecutor(ClusterExecutor[SlurmSettings]):
     """Runs attempts through Slurm."""
 
     kind = ClusterKind.SLURM
-    name = kind.value
-    names: Sequence[str] = (name,)
-    # The claims see to it.
-    is_submit_idempotent = True
 
     def __init__(self, settings: SlurmSettings, site: ExecutorSite) -> None:
-        super().__init__(site)
-        self._settings = settings
+        super().__init__(settings, site)
         self._api: SlurmAPI = (
             SlurmREST(settings) if settings.api == "rest" else SlurmCommands(settings)
         )
