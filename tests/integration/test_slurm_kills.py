@@ -28,11 +28,10 @@ def test_nothing_runs_twice_and_nothing_is_lost(
         with contextlib.suppress(subprocess.CalledProcessError):  # the controller starts
             slurm_cluster.resume()
 
-    shown = tmp_path / "shown"
     with cluster_site(
         tmp_path / "site", slurm_cluster, module="tests.fixtures.killed_connector"
     ) as site:
-        kills = Kills(site, shown)
+        kills = Kills(site, tmp_path / "shown")
         kills.run({daemon: partial(kill, daemon) for daemon in ("slurmctld", *NODES)}, repair)
         slurm_cluster.until_idle()
         # Of a job that it launched twice, Slurm says that its own user has cancelled it.
