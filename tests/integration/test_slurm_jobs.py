@@ -55,10 +55,10 @@ def test_a_job_goes_on_while_connector_and_controller_are_killed(
     site: ClusterSite, slurm_cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     runs = tmp_path / "runs"
-    job_id = site.submit(f"echo run >> {runs}; sleep 14; echo over")
+    job_id = site.submit(f"echo run >> {runs}; sleep 24; echo over")
     site.portal.wait_for_state(job_id, "running")
-    # The controller stores its jobs every five seconds, and ends those that it does not know.
-    time.sleep(6)
+    # The controller stores its jobs every five seconds or later, and ends those that it lacks.
+    time.sleep(10)
     site.kill_connector()
     slurm_cluster.kill("slurmctld")
     site.start_connector()
