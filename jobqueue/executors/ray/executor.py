@@ -108,6 +108,7 @@ class RayExecutor(ClusterExecutor):
             name=self._settings.name,
             version=api.version_text,
             runs_images=self._settings.runs_images,
+            refuses_secrets=not self._settings.passes_secrets,
             waiting_jobs=sum(job["status"] == PENDING for job in jobs),
             max_waiting=self._settings.max_waiting,
             nodes=nodes_of(nodes, names, summaries, usage_of(status)),
