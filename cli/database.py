@@ -28,6 +28,8 @@ import jobqueue.simulation.models
 import jobqueue.storage.models
 import jobqueue.usage.models
 import logs.models
+import marketplace.charges.models
+import marketplace.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
@@ -71,6 +73,8 @@ TABLE_MODULES = (
     dash_app.reports.models,
     dash_app.custom.models,
     logs.models,
+    marketplace.charges.models,
+    marketplace.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"

@@ -461,6 +461,8 @@ class Attempt(Base):
     """The node of a cluster where it runs; `appliance_id` is the cluster's connector then."""
     is_on_cluster: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether its appliance is the connector of a cluster, in whose queue it may wait."""
+    contract_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    """The contract under which its appliance, of another tenant, is rented; None on an own one."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
     node: Mapped[Appliance | None] = relationship(

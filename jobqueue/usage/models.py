@@ -38,6 +38,8 @@ class UsageEntry(Base):
     job_name: Mapped[str] = mapped_column(String(100))
     attempt_id: Mapped[str] = mapped_column(String(ID_LENGTH))
     appliance_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    contract_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    """The contract under which the appliance was rented; None for an own one."""
     gpu_model: Mapped[str] = mapped_column(String(MAX_MODEL_LENGTH))
     revision: Mapped[int]
     allocated_milliseconds: Mapped[int] = mapped_column(BigInteger)
