@@ -417,6 +417,7 @@ class Attempt(Base):
         UniqueConstraint("job_id", "number"),
         Index("ix_attempts_appliance_id_state", "appliance_id", "state"),
         Index("ix_attempts_is_charged_finished_at", "is_charged", "finished_at"),
+        Index("ix_attempts_provider_id_state", "provider_id", "state"),
     )
 
     id: Mapped[str] = id_column()
@@ -463,6 +464,8 @@ class Attempt(Base):
     """Whether its appliance is the connector of a cluster, in whose queue it may wait."""
     contract_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
     """The contract under which its appliance, of another tenant, is rented; None on an own one."""
+    provider_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    """The tenant of its appliance if that is rented; None on an own one."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
     node: Mapped[Appliance | None] = relationship(

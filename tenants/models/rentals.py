@@ -66,6 +66,8 @@ class Grant(Base):
         availability_percent: the promised one; 0 for none.
         facts: names of compliance facts that hold now, such as `iso27001`.
         reputation: of the provider, 0 to 1.
+        ends_at: when the contract ends and its jobs stop; None while that is open. They also stop
+            once the row is gone.
     """
 
     __tablename__ = "grants"
@@ -85,4 +87,5 @@ class Grant(Base):
     min_seconds: Mapped[int] = mapped_column(default=0)
     max_seconds: Mapped[int] = mapped_column(default=0)
     reputation: Mapped[float] = mapped_column(default=0.5)
+    ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime]
