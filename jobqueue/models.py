@@ -177,6 +177,8 @@ class Job(Base):
         datasets: list[dict[str, Any]]
         outputs: list[str]
         cluster_options: dict[str, str]
+        max_gpu_hour_price: float
+        rental: dict[str, str]
 
     @property
     def title(self) -> str:

@@ -19,6 +19,7 @@ from core.settings import ServerSettings
 from datasets.parts import PartStore
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import move_overdue
+from jobqueue.dispatch.rentals import stop_unrented
 from jobqueue.jobs.end_notices import take_end_notices, take_preemption_notices
 from jobqueue.jobs.quarantine import order_probes
 from jobqueue.logs.log_files import LogFiles
@@ -141,6 +142,7 @@ class PortalTasks:
             )
             sweep_attempts(session, now=self._context.clock())
             move_overdue(session, now=self._context.clock())
+            stop_unrented(session, now=self._context.clock())
             order_probes(session, now=self._context.clock())
 
     def notify_ends(self) -> None:

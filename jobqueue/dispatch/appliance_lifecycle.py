@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from sqlalchemy import and_, not_, or_, select
+from sqlalchemy import and_, case, not_, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, VedetteError
@@ -34,6 +34,9 @@ from tenants.fleet.states import effective_status_of, in_service
 from tenants.models import Appliance, ApplianceState
 from tenants.permissions import Permission
 from tenants.scope import Scope
+
+# Shown in place of the name of another tenant's job.
+RENTED_JOB = "a rented job"
 
 
 def sweep_attempts(session: Session, *, now: datetime) -> None:
@@ -66,14 +69,20 @@ def retire_idle_appliance(
     scope.require(Permission.MANAGE_APPLIANCES)
     appliance = get_appliance(session, scope, appliance_id)
     lock_tenant(session, appliance.tenant_id)
+    # Other tenants place jobs on it, too, if it is rented out: they lock it.
+    session.execute(select(Appliance.id).where(Appliance.id == appliance.id).with_for_update())
     jobs = running_job_names(session, appliance.id)
     return retire_appliance(session, scope, appliance_id, running_jobs=jobs, now=now)
 
 
 def running_job_names(session: Session, appliance_id: str) -> list[str]:
-    """Return the names of the jobs with resources on an appliance, the oldest first."""
+    """Return the names of the jobs with resources on an appliance, the oldest first.
+
+    Of a job of another tenant, who rents it, the name is not shown.
+    """
+    name = case((Attempt.contract_id.is_(None), Job.name), else_=RENTED_JOB)
     statement = (
-        select(Job.name)
+        select(name)
         .join(Attempt, Attempt.job_id == Job.id)
         .where(Attempt.appliance_id == appliance_id, Attempt.state.in_(ALLOCATED_STATES))
         .order_by(Job.id)

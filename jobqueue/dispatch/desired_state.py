@@ -82,6 +82,7 @@ _STOP_MESSAGES = {
     Reason.MEMBER_ENDED: "Stopped: another member of the gang ended.",
     Reason.GANG_RESTARTED: "Stopped: the gang starts anew.",
     Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
+    Reason.CONTRACT_ENDED: "Stopped: the contract of its rented appliance has ended.",
 }
 
 

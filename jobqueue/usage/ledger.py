@@ -58,7 +58,7 @@ class LedgerAttempt(NamedTuple):
     """The columns of an attempt that the ledger needs.
 
     GPUs are allocated from `charged_from` on; None while it waits in the queue of a cluster.
-    `site_id` is the node of a cluster, or the appliance.
+    `site_id` is the node of a cluster, or the appliance; `contract_id` that by which it is rented.
     """
 
     id: str
@@ -73,6 +73,7 @@ class LedgerAttempt(NamedTuple):
     project_id: str | None
     gpu_slice: dict[str, Any] | None
     site_id: str
+    contract_id: str | None = None
 
     @property
     def has_mig(self) -> bool:
@@ -344,6 +345,7 @@ _ATTEMPTS = (
         Job.project_id,
         Attempt.gpu_slice,
         func.coalesce(Attempt.node_id, Attempt.appliance_id).label("site_id"),
+        Attempt.contract_id,
     )
     .join(Job, Job.id == Attempt.job_id)
     .where(WANTS_GPUS, Attempt.assigned_at.is_not(None))
@@ -394,6 +396,7 @@ def _row(
         "job_name": attempt.job_name,
         "attempt_id": attempt.id,
         "appliance_id": attempt.appliance_id,
+        "contract_id": attempt.contract_id,
         "gpu_model": model,
         "revision": 0 if before is None else before.revision + 1,
         **dict(zip(Use.__dataclass_fields__, missing.figures, strict=True)),

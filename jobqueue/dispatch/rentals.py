@@ -1,0 +1,42 @@
+"""Attempts on rented appliances whose contract has ended: they stop, and their jobs are queued again.
+
+While a contract only lets no new jobs start, those that run go on.
+"""
+
+from datetime import datetime
+
+from sqlalchemy import and_, or_, select
+from sqlalchemy.orm import Session
+
+from jobqueue.dispatch.desired_state import allocated_attempts
+from jobqueue.jobs.transitions import move_attempt, record_event
+from jobqueue.models import Attempt
+from jobqueue.states import Reason
+from tenants.fleet.appliances import bump_generations
+from tenants.models.rentals import Grant
+
+
+def stop_unrented(session: Session, *, now: datetime) -> int:
+    """Stop the attempts on rented appliances whose contract has ended; return how many."""
+    usable = select(Grant.contract_id).where(
+        Grant.contract_id == Attempt.contract_id, or_(Grant.ends_at.is_(None), Grant.ends_at > now)
+    )
+    ended = and_(Attempt.contract_id.is_not(None), Attempt.stop_reason.is_(None), ~usable.exists())
+    stopping = [
+        attempt
+        for attempt in allocated_attempts(session, ended)
+        if attempt.job.stop_requested_at is None
+        and move_attempt(
+            session,
+            attempt.id,
+            attempt.state,
+            expected={attempt.state},
+            stop_reason=Reason.CONTRACT_ENDED,
+        )
+    ]
+    for attempt in stopping:
+        offer = attempt.placement.get("offer", "")
+        message = f"Stopping to move: the contract about {offer or 'its appliance'} has ended."
+        record_event(session, attempt.job, message=message, now=now)
+    bump_generations(session, {attempt.appliance_id for attempt in stopping})
+    return len(stopping)
