@@ -73,6 +73,7 @@ class Dispatcher:
         self._transactions = transactions
         self._timer = timer
         self._passes: dict[str, _Pass | None] = {}
+        self._cycles = 0
 
     @property
     def is_behind(self) -> bool:
@@ -82,7 +83,8 @@ class Dispatcher:
     def cycle(self, *, now: datetime) -> Counter[Action]:
         """Give the tenants with waiting jobs a turn; return the number of decisions by action.
 
-        Those in the middle of a long queue come last.
+        Those in the middle of a long queue come last. Of the others, another one is the first each
+        time: it gets what is free of appliances that several of them use.
         """
         began = self._timer()
         with self._transactions() as session:
@@ -93,7 +95,10 @@ class Dispatcher:
         }
         done: Counter[Action] = Counter()
         going_on = list(self._passes)
-        for tenant_id in [ident for ident in waiting if ident not in self._passes]:
+        others = deque(ident for ident in waiting if ident not in self._passes)
+        others.rotate(-self._cycles)
+        self._cycles += 1
+        for tenant_id in others:
             done += self._turn(tenant_id, now=now)
         for tenant_id in going_on:
             if self._timer() - began > CYCLE_SECONDS:

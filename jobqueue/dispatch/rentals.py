@@ -1,4 +1,4 @@
-"""Attempts on rented appliances whose contract has ended: they stop, and their jobs are queued again.
+"""Attempts on rented appliances whose contract has ended: they stop, and their jobs wait again.
 
 While a contract only lets no new jobs start, those that run go on.
 """

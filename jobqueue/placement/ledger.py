@@ -102,10 +102,11 @@ class Ledger:
         self.is_cluster: Mask = np.zeros(self.size, np.bool_)
         self.is_cluster[list(self.clusters)] = True
         # Many appliances share a grant, each with its number in the list; -1 for own ones.
-        self.grants = list(dict.fromkeys(view.rental for view in self.views if view.rental))
-        numbers = {grant: number for number, grant in enumerate(self.grants)}
+        grants = {id(view.rental): view.rental for view in self.views if view.rental}
+        self.grants = list(grants.values())
+        numbers = {ident: number for number, ident in enumerate(grants)}
         self._grant: Ints = np.array(
-            [numbers[view.rental] if view.rental else -1 for view in self.views], np.int64
+            [numbers[id(view.rental)] if view.rental else -1 for view in self.views], np.int64
         )
         self.is_rented: Mask = self._grant >= 0
         self.contract_milli: Counter[str] = Counter()

@@ -16,6 +16,7 @@ from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
 from jobqueue.dispatch.appliance_views import models_of, tenant_views
+from jobqueue.dispatch.rented_views import usable_views
 from jobqueue.dispatch.waiting_jobs import job_view
 from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.jobs.dependencies import (
@@ -102,7 +103,7 @@ def submit_job(
         request: the job.
         box: encrypts its secrets.
         now: the time.
-        views: the tenant's appliances, if the caller has read them.
+        views: the appliances that the tenant has and rents, if the caller has read them.
 
     Raises:
         InvalidInputError: names every invalid field, or a container policy that the tenant does
@@ -167,8 +168,12 @@ def checked_job(
     except InvalidInputError as error:
         errors.append(("project", error.message))
     wanted = request.appliance_id
-    if views is None:
+    if views is None and wanted is None and request.max_gpu_hour_price:
+        views = usable_views(session, tenant_id, now=now)
+    elif views is None:
         views = tenant_views(session, tenant_id, only=None if wanted is None else [wanted])
+    if not request.max_gpu_hour_price:
+        views = [view for view in views if view.rental is None]
     if wanted is not None:
         views = [view for view in views if wanted in {view.id, view.name}]
         if not views:
