@@ -50,6 +50,11 @@ class RentalView:
         return f"offer {self.offer_name}" if self.offer_name else "a rented appliance"
 
     @property
+    def price_text(self) -> str:
+        """Return the price with two digits after the point, or as many as it has."""
+        return price_text(self.price)
+
+    @property
     def rank(self) -> tuple[Decimal, float, bool]:
         """Return the sort key of offers: the best comes first."""
         return self.price, -self.reputation, not self.is_local

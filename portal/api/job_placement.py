@@ -278,7 +278,7 @@ def _explained(
     return {
         "is_pending": decision.action is not Action.ASSIGN,
         "reason": decision.reason,
-        "appliance_id": decision.appliance_id,
+        "appliance_id": None if decision.rental else decision.appliance_id,
         "position": explanation.position,
         "queue_length": explanation.queue_length,
         "needs": explanation.needs,

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.rented_views import read_grants
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.projects.members import default_project, usable_projects
@@ -198,14 +199,16 @@ def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
     )
     if form.cluster:  # a service's update has none
         form.offer_clusters(tenant_clusters(session, tenant_id))
+    form.offer_rentals(read_grants(session, tenant_id, now=now()).values())
     scope = current_scope()
     form.offer_projects(usable_projects(session, scope), default_project(session, scope))
 
 
 def _offered(session: Session, scope: Scope) -> dict[str, Any]:
-    """Return the images and datasets that the form offers."""
+    """Return the images and datasets that the form offers, and the currency of prices."""
     return {
         "images": offered_images(session, scope, portal().registry_tokens.host),
+        "currency": portal().settings.billing_currency,
         "offered_datasets": offered_datasets(session, scope) if scope.tenant_id else [],
     }
 
