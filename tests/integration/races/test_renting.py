@@ -1,6 +1,7 @@
 """Tenants that place jobs on one provider's appliances at the same moment, on both databases."""
 
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -132,7 +133,8 @@ def test_an_appliance_is_not_retired_while_a_customer_gets_it(
             return True
 
         dispatcher = Dispatcher(lambda: transaction(factory))
-        is_retired, _ = race([retire, partial(is_placing, dispatcher)])
+        racers: list[Callable[[], bool]] = [retire, partial(is_placing, dispatcher)]
+        is_retired, _ = race(racers)
         with transaction(factory) as session:
             there = select(Attempt.id).where(
                 Attempt.appliance_id == ident, Attempt.state.in_(ALLOCATED_STATES)

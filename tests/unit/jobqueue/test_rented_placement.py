@@ -300,7 +300,7 @@ def test_no_customers_job_stops_for_one_of_the_provider() -> None:
 
 
 def test_what_the_provider_reserves_is_kept_without_the_name_of_it() -> None:
-    kept = ReservationView(
+    own = ReservationView(
         name="",
         project="",
         project_ids=frozenset({"secret"}),
@@ -309,7 +309,9 @@ def test_what_the_provider_reserves_is_kept_without_the_name_of_it() -> None:
         periods=[(NOON, NOON + HOUR)],
     )
     decision = decide(
-        rented("a", rental()), wanted=job("train", gpus=1, rental=paying()), reservations=[kept]
+        rented("a", rental()),
+        wanted=job("train", gpus=1, rental=paying()),
+        reservations=[own],
     )
     assert decision.action is Action.WAIT
     assert facts_of(decision)["reserved"].startswith("offer pool: reserved by its provider from ")

@@ -19,9 +19,10 @@ from jobqueue.dispatch import dispatcher as dispatching
 from jobqueue.dispatch.appliance_lifecycle import retire_idle_appliance
 from jobqueue.dispatch.capacity import list_capacities
 from jobqueue.dispatch.dispatcher import Dispatcher
-from jobqueue.dispatch.rentals import stop_unrented
+from jobqueue.dispatch.rentals import lose_attempts_at, stop_unrented
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.models import Attempt, Job
+from jobqueue.partitions.models import GPUPartitionPolicy
 from jobqueue.placement.decisions import Action
 from jobqueue.queue.pending import explain_job, try_job
 from jobqueue.queue.service import job_events
@@ -30,11 +31,21 @@ from jobqueue.states import AttemptState, JobState, Reason
 from jobqueue.usage.ledger import record_usage
 from jobqueue.usage.models import UsageEntry
 from protocol.attempts import ObservedState
+from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
 from tenants.models import Appliance, Tenant
 from tenants.models.rentals import Grant, OfferedAppliance
-from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, dispatch, gpu_uuid, report, submit
+from tests.cast import NOON, Cast, make_appliance, scope_of
+from tests.unit.jobqueue.builders import (
+    GIB,
+    add_appliance,
+    dispatch,
+    gpu_uuid,
+    inventory,
+    report,
+    submit,
+)
+from tests.unit.jobqueue.mig_gpus import mig_gpus
 from tests.unit.jobqueue.rental_builders import grant, offer
 from timeseries.store import Store
 
@@ -320,6 +331,62 @@ def test_an_appliance_with_a_customers_job_is_not_retired_and_the_job_not_named(
         retire_idle_appliance(session, scope_of(cast.charlie), dgx.id, now=NOON)
     assert "a rented job" in refused.value.message
     assert "secret" not in refused.value.message
+
+
+def test_jobs_end_when_the_provider_is_removed(
+    session: Session, cast: Cast, dgx: Appliance
+) -> None:
+    job = rent(session, cast)
+    attempt = placed(session, job)
+    assert lose_attempts_at(session, cast.acme.id, now=NOON) == 0
+    assert lose_attempts_at(session, cast.globex.id, now=NOON) == 1
+    session.refresh(attempt)
+    session.refresh(job)
+    assert (attempt.state, job.state) == (AttemptState.LOST, JobState.LOST)
+    assert dgx.name not in job.message
+
+
+def test_a_customer_gets_mig_slices_where_the_contract_allows_them(
+    session: Session, cast: Cast
+) -> None:
+    cut = {**inventory("globex-dgx"), "partition_modes": ["mig"]}
+    cut["gpus"] = mig_gpus("globex-dgx", 1, is_enabled=True)
+    row = make_appliance(session, cast.globex, "globex-dgx", inventory=cut)
+    policy = GPUPartitionPolicy(
+        tenant_id=cast.globex.id, name="mig", mode=PartitionMode.MIG, created_at=NOON
+    )
+    session.add(policy)
+    session.flush()
+    offer(session, [row])
+    grant(session, cast.acme, cast.globex, allows_slices=True)
+    own = placed(session, submit(session, cast.charlie, "own", gpu_slice="3g.40gb"))
+    attempt = placed(session, rent(session, cast, gpus=0, gpu_slice="3g.40gb"))
+    assert attempt.contract_id == "pool-acme"
+    assert {(at.gpu_slice or {})["start"] for at in (own, attempt)} == {0, 4}
+
+
+@pytest.mark.parametrize("mode", [PartitionMode.MPS, PartitionMode.TIME_SLICING])
+def test_a_customer_shares_no_gpu_by_a_mode_that_separates_less(
+    session: Session, cast: Cast, mode: PartitionMode
+) -> None:
+    shared = {**inventory("globex-dgx", gpus=2), "partition_modes": ["mps", "time_slicing"]}
+    row = make_appliance(session, cast.globex, "globex-dgx", inventory=shared)
+    policy = GPUPartitionPolicy(
+        tenant_id=cast.globex.id, name="shared", mode=mode, shares=4, created_at=NOON
+    )
+    session.add(policy)
+    session.flush()
+    offer(session, [row])
+    grant(session, cast.acme, cast.globex, allows_slices=True)
+    own = placed(session, submit(session, cast.charlie, "own", gpu_memory_bytes=20 * GIB))
+    assert (own.gpu_slice or {})["share_milli"] == 250
+    attempt = placed(session, rent(session, cast, gpus=0, gpu_memory_bytes=20 * GIB))
+    assert attempt.gpu_slice is None
+    assert set(attempt.gpu_uuids).isdisjoint(own.gpu_uuids)
+    waiting = rent(session, cast, "second")
+    dispatch(session, now=NOON)
+    session.refresh(waiting)
+    assert "offer pool: 0 of 2 GPUs free, 1 requested" in waiting.message
 
 
 @pytest.mark.usefixtures("dgx")
