@@ -6,14 +6,14 @@ While a contract only lets no new jobs start, those that run go on.
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import and_, or_, select
+from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.desired_state import allocated_attempts
 from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, record_event
 from jobqueue.models import Attempt
-from jobqueue.states import AttemptState, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from tenants.fleet.appliances import bump_generations
 from tenants.models.rentals import Grant
 
@@ -23,10 +23,17 @@ def stop_unrented(session: Session, *, now: datetime) -> int:
     usable = select(Grant.contract_id).where(
         Grant.contract_id == Attempt.contract_id, or_(Grant.ends_at.is_(None), Grant.ends_at > now)
     )
-    ended = and_(Attempt.contract_id.is_not(None), Attempt.stop_reason.is_(None), ~usable.exists())
+    # An index has the rented ones; "is not null" would scan all attempts.
+    ended = select(Attempt.id).where(
+        Attempt.provider_id > "",
+        Attempt.state.in_(ALLOCATED_STATES),
+        Attempt.stop_reason.is_(None),
+        ~usable.exists(),
+    )
+    idents = session.scalars(ended).all()
     stopping = [
         attempt
-        for attempt in allocated_attempts(session, ended)
+        for attempt in (allocated_attempts(session, Attempt.id.in_(idents)) if idents else ())
         if attempt.job.stop_requested_at is None
         and move_attempt(
             session,

@@ -105,10 +105,10 @@ class Ledger:
         grants = {id(view.rental): view.rental for view in self.views if view.rental}
         self.grants = list(grants.values())
         numbers = {ident: number for number, ident in enumerate(grants)}
-        self._grant: Ints = np.array(
+        self.grant_of: Ints = np.array(
             [numbers[id(view.rental)] if view.rental else -1 for view in self.views], np.int64
         )
-        self.is_rented: Mask = self._grant >= 0
+        self.is_rented: Mask = self.grant_of >= 0
         self.contract_milli: Counter[str] = Counter()
         self.version: Ints = np.zeros(self.size, np.int64)
         self.changes = 0
@@ -205,8 +205,16 @@ class Ledger:
 
     def of_grants(self, are_meant: Sequence[bool]) -> Mask:
         """Return the rented appliances of some grants, chosen in the order of `grants`."""
-        mask: Mask = np.array([*are_meant, False], np.bool_)[self._grant]
+        mask: Mask = np.array([*are_meant, False], np.bool_)[self.grant_of]
         return mask
+
+    @cached_property
+    def offer_ranks(self) -> Ints:
+        """The place of each appliance in the order of offers, from 0; -1 for own ones."""
+        ranks = {rank: at for at, rank in enumerate(sorted({grant.rank for grant in self.grants}))}
+        of_grants = [*(ranks[grant.rank] for grant in self.grants), -1]
+        places: Ints = np.array(of_grants, np.int64)[self.grant_of]
+        return places
 
     @cached_property
     def sites(self) -> Ints:

@@ -9,9 +9,10 @@ one and waits there. `jobqueue/README.md` draws the flow.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,7 +33,7 @@ from jobqueue.placement.ledger import IN_QUEUE, Allocation, Ledger, Mask
 from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import Owner, Rules, find_victims, picked_gpus
 from jobqueue.placement.quotas import Quotas, Verdict
-from jobqueue.placement.rental_order import price_groups, rental_reason
+from jobqueue.placement.rental_order import offer_groups, rental_reason
 from jobqueue.placement.reserved import ReservedTimes
 from jobqueue.placement.sizing import NO_SLICES, sized, slice_text
 from jobqueue.placement.slices import Part
@@ -268,16 +269,12 @@ class Planner:
         if has_tiers:
             healthy = self.ledger.with_room(job.shape) & ~self.ledger.degraded
             is_healthy = (np.count_nonzero(healthy, axis=0) >= job.gpus) | self.ledger.is_cluster
-        tiers = self._tiers(job, [free & ~self.ledger.is_rented], is_healthy if has_tiers else None)
-        if job.rental is not None and self.ledger.grants:
-            groups = price_groups(self.ledger, free)
-            tiers += self._tiers(job, groups, is_healthy if has_tiers else None)
         bound = self.ledger.index.get(job.bound_to or "")
         # A place where a job would delay an earlier one is not tried again for that shape.
         barred = self._barred.setdefault(
             (job.shape, job.time_limit), np.zeros(self.ledger.size, np.bool_)
         )
-        for tier in tiers:
+        for tier in self._tiers(job, free, is_healthy if has_tiers else None):
             candidates = tier & ~barred
             while candidates.any():
                 if bound is not None and candidates[bound]:
@@ -290,16 +287,22 @@ class Planner:
                 barred[place], candidates[place] = True, False
         return None
 
-    def _tiers(self, job: JobView, masks: Sequence[Mask], is_healthy: Mask | None) -> list[Mask]:
-        """Return the parts of some masks of appliances in the order in which a job prefers them."""
-        tiers = list(masks)
-        if is_healthy is not None:
-            tiers = [tier & part for tier in tiers for part in (is_healthy, ~is_healthy)]
+    def _tiers(self, job: JobView, free: Mask, is_healthy: Mask | None) -> Iterator[Mask]:
+        """Yield the parts of the free appliances in the order in which a job prefers them.
+
+        Own ones come before rented ones; of these, the best offers come first.
+        """
+        parts = [free]
         # A job that has failed somewhere goes elsewhere first, a trial is the last resort.
         for avoided in (self.failed_on(job), self.ledger.on_trial):
             if avoided.any():
-                tiers = [*(tier & ~avoided for tier in tiers), *(tier & avoided for tier in tiers)]
-        return self.data.split(tiers, job.datasets)
+                parts = [*(part & ~avoided for part in parts), *(part & avoided for part in parts)]
+        is_rented = self.ledger.is_rented
+        groups = (part & ~is_rented for part in parts)
+        rented = (group for part in parts for group in offer_groups(self.ledger, part))
+        for group in chain(groups, rented if self.ledger.grants else ()):
+            tiers = [group] if is_healthy is None else [group & is_healthy, group & ~is_healthy]
+            yield from self.data.split(tiers, job.datasets)
 
     def _rental_reason(self, job: JobView, place: int, free: Mask) -> str:
         if not self.ledger.is_rented[place]:
@@ -415,7 +418,7 @@ class Planner:
 
         It isn't bound to it: others may take what becomes free there.
         """
-        best = price_groups(self.ledger, rented)[0]
+        best = next(offer_groups(self.ledger, rented))
         self.reservations.add(self._least_recently_used(job, best), job)
         return Decision(
             job_id=job.id,

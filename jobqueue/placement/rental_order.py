@@ -4,20 +4,18 @@ Own appliances come before all of them. Of those that are alike, the ones with m
 data come first, then the policy of the tenant decides.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import numpy as np
 
 from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.rentals import RentalView, price_text
 
 
-def price_groups(ledger: Ledger, free: Mask) -> list[Mask]:
-    """Return the rented ones of some appliances in groups that are alike, the best group first."""
-    groups = []
-    for rank in sorted({grant.rank for grant in ledger.grants}):
-        group = free & ledger.of_grants([grant.rank == rank for grant in ledger.grants])
-        if group.any():
-            groups.append(group)
-    return groups
+def offer_groups(ledger: Ledger, free: Mask) -> Iterator[Mask]:
+    """Yield the rented ones of some appliances in groups that are alike, the best group first."""
+    for rank in np.unique(ledger.offer_ranks[free & ledger.is_rented]):
+        yield free & (ledger.offer_ranks == rank)
 
 
 def rental_reason(ledger: Ledger, place: int, free: Mask, *, has_own: bool) -> str:
@@ -33,11 +31,8 @@ def rental_reason(ledger: Ledger, place: int, free: Mask, *, has_own: bool) -> s
     rental = ledger.views[place].rental
     if rental is None:
         return ""
-    offers = [
-        grant
-        for number, grant in enumerate(ledger.grants)
-        if (free & ledger.of_grants([at == number for at in range(len(ledger.grants))])).any()
-    ]
+    numbers = np.unique(ledger.grant_of[free & ledger.is_rented])
+    offers = [ledger.grants[number] for number in numbers.tolist()]
     price = f"{price_text(rental.price)} an hour for each GPU"
     if len(offers) < 2:  # noqa: PLR2004 - there is no choice
         return f"{own} {rental.offer_name} can run it for {price}."
