@@ -231,7 +231,9 @@ class _Pass:
         if decision.action in {Action.ASSIGN, Action.BIND} or decision.victims:
             return True
         self._followed += 1
-        is_new = decision.action is not Action.STAY and job.reason is not _REASONS[decision.action]
+        is_new = decision.action is not Action.STAY and (
+            job.reason is not _REASONS[decision.action] or job.attempt_id is not None
+        )
         return is_new or self._followed <= MAX_FOLLOWED
 
 

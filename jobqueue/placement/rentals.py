@@ -10,6 +10,8 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
 
+from core.money import exact
+
 # Keys of `JobSpec.rental`.
 REGION, COMPLIANCE, AVAILABILITY, REPUTATION = "region", "compliance", "availability", "reputation"
 RENTAL_KEYS = (REGION, COMPLIANCE, AVAILABILITY, REPUTATION)
@@ -93,7 +95,7 @@ def rental_need(
     if not max_price or not float(max_price):
         return None
     return RentalNeed(
-        max_price=Decimal(str(max_price)),
+        max_price=exact(Decimal(str(max_price))),
         regions=words_of(wishes.get(REGION, "")),
         facts=words_of(wishes.get(COMPLIANCE, "")),
         availability_percent=float(wishes.get(AVAILABILITY) or 0),

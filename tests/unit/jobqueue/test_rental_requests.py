@@ -76,6 +76,13 @@ def test_a_price_out_of_range_is_refused(session: Session, cast: Cast, price: fl
     assert text == f"max_gpu_hour_price is {price:.15g}; enter 0 to 1000000."
 
 
+def test_a_price_counts_with_the_places_that_prices_have(session: Session, cast: Cast) -> None:
+    job = submit(session, cast.bob, max_gpu_hour_price=1e-300)
+    [waiting] = read_waiting(session, cast.acme.id, [job.id], (), now=NOON)
+    assert waiting.view.rental is not None
+    assert waiting.view.rental.max_price == 0
+
+
 def test_requirements_without_a_price_are_refused(session: Session, cast: Cast) -> None:
     [text] = errors_of(session, cast, rental=WISHES)["rental"]
     assert text == "rental is set without max_gpu_hour_price; set the highest price, too."

@@ -142,6 +142,24 @@ def test_a_job_that_waits_for_an_offer_has_no_attempt(session: Session, cast: Ca
     )
 
 
+@pytest.mark.usefixtures("dgx")
+def test_a_bound_job_far_back_in_the_queue_leaves_an_appliance_that_is_drained(
+    session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatching, "MAX_FOLLOWED", 0)
+    own = add_appliance(session, cast.acme, "acme-dgx")
+    submit(session, cast.alice, "first", gpus=8)
+    submit(session, cast.charlie, "others", gpus=8)
+    dispatch(session, now=NOON)
+    job = rent(session, cast, "second")
+    assert placed(session, job).state is AttemptState.BOUND
+    own.drained_at = NOON
+    session.flush()
+    assert dispatch(session, now=NOON) == {Action.WAIT: 1}
+    session.refresh(job)
+    assert job.attempts == []
+
+
 def test_nobody_uses_an_appliance_without_a_grant(session: Session, cast: Cast) -> None:
     row = add_appliance(session, cast.globex, "globex-dgx")
     offer(session, [row])
