@@ -235,29 +235,11 @@ def downgrade() -> None:
         batch_op.drop_index("ix_attempts_contract_id")
         batch_op.drop_column("contract_id")
 
-    with op.batch_alter_table("offered_appliances", schema=None) as batch_op:
-        batch_op.drop_index("ix_offered_appliances_provider_id")
-        batch_op.drop_index("ix_offered_appliances_offer_id")
-        batch_op.drop_index("ix_offered_appliances_catalogue")
-
+    # With their indexes, which MySQL needs for foreign keys until then.
     op.drop_table("offered_appliances")
-    with op.batch_alter_table("offers", schema=None) as batch_op:
-        batch_op.drop_index("ix_offers_tenant_id")
-
     op.drop_table("offers")
     op.drop_table("market_accounts")
-    with op.batch_alter_table("grants", schema=None) as batch_op:
-        batch_op.drop_index("ix_grants_tenant_id")
-        batch_op.drop_index("ix_grants_provider_id")
-        batch_op.drop_index("ix_grants_offer_id")
-
     op.drop_table("grants")
     op.drop_table("contract_versions")
-    with op.batch_alter_table("contracts", schema=None) as batch_op:
-        batch_op.drop_index("ix_contracts_state")
-        batch_op.drop_index("ix_contracts_provider_id")
-        batch_op.drop_index("ix_contracts_offer_id")
-        batch_op.drop_index("ix_contracts_customer_id")
-
     op.drop_table("contracts")
     op.drop_table("billing_lines")
