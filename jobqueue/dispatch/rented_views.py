@@ -23,7 +23,7 @@ from jobqueue.placement.views import ApplianceView, GPUView, ReservationView, Ru
 from jobqueue.reservations.service import reservation_views
 from protocol.gpu_slices import PartitionMode
 from tenants.fleet.states import in_service
-from tenants.models import Appliance
+from tenants.models import Appliance, Tenant, TenantState
 from tenants.models.rentals import Grant, OfferedAppliance
 
 _MISSING: Mapping[Need, str] = {
@@ -52,7 +52,13 @@ def usable_views(session: Session, tenant_id: str, *, now: datetime | None) -> l
 
 def read_grants(session: Session, tenant_id: str, *, now: datetime | None) -> dict[str, RentalView]:
     """Return what a tenant may use of others, the best grant of each offer, by offer."""
-    rows = session.scalars(select(Grant).where(Grant.tenant_id == tenant_id)).all()
+    # The agents of a suspended provider are blocked.
+    granted = (
+        select(Grant)
+        .join(Tenant, Tenant.id == Grant.provider_id)
+        .where(Grant.tenant_id == tenant_id, Tenant.state == TenantState.ACTIVE)
+    )
+    rows = session.scalars(granted).all()
     regions: set[str] = set()
     if rows:
         own = select(Appliance.region).where(Appliance.tenant_id == tenant_id, in_service())

@@ -33,7 +33,7 @@ from jobqueue.usage.models import UsageEntry
 from protocol.attempts import ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
-from tenants.models import Appliance, Tenant
+from tenants.models import Appliance, Tenant, TenantState
 from tenants.models.rentals import Grant, OfferedAppliance
 from tests.cast import NOON, Cast, make_appliance, scope_of
 from tests.unit.jobqueue.builders import (
@@ -168,6 +168,16 @@ def test_nobody_uses_an_appliance_without_a_grant(session: Session, cast: Cast) 
     session.refresh(job)
     assert job.attempts == []
     assert "No contract lets its jobs run on rented appliances." in job.message
+
+
+@pytest.mark.usefixtures("dgx")
+def test_nobody_uses_appliances_of_a_suspended_provider(session: Session, cast: Cast) -> None:
+    session.get_one(Tenant, cast.globex.id).state = TenantState.SUSPENDED
+    session.flush()
+    job = rent(session, cast)
+    dispatch(session, now=NOON)
+    session.refresh(job)
+    assert job.attempts == []
 
 
 def test_a_grant_covers_only_appliances_of_its_provider_and_offer(
