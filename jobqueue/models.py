@@ -46,7 +46,7 @@ from jobqueue.states import (
 from protocol.attempts import Health
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
-from tenants.models import Appliance, User, enum_column
+from tenants.models import Appliance, Grant, User, enum_column
 from tenants.models.audit import Audited
 
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
@@ -468,6 +468,25 @@ class Attempt(Base):
     node: Mapped[Appliance | None] = relationship(
         primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, lazy="selectin", viewonly=True
     )
+    grant: Mapped[Grant | None] = relationship(
+        primaryjoin=lambda: foreign(Attempt.contract_id) == Grant.contract_id,
+        lazy="selectin",
+        viewonly=True,
+    )
+    """Of its contract, as long as that lasts."""
+
+    @property
+    def own_appliance(self) -> Appliance | None:
+        """The appliance where it runs, as users of its tenant may see it: not a rented one."""
+        return self.appliance if self.contract_id is None else None
+
+    @property
+    def place_name(self) -> str:
+        """The name of where it runs, for users of its tenant: of a rented appliance the offer's."""
+        if self.contract_id is None:
+            return self.appliance.name
+        offer = self.grant.offer_name if self.grant else self.placement.get("offer_name")
+        return f"{offer} (rented)" if offer else "rented appliance"
 
     @property
     def charged_from(self) -> datetime | None:
@@ -477,6 +496,8 @@ class Attempt(Base):
 
 CHARGED_FROM = case((Attempt.is_on_cluster, Attempt.started_at), else_=Attempt.assigned_at)
 """`Attempt.charged_from` in the database; never before `assigned_at`."""
+OWN_APPLIANCE_ID = case((Attempt.contract_id.is_(None), Attempt.appliance_id))
+"""The id of `Attempt.own_appliance` in the database: NULL on a rented one."""
 
 
 class JobEvent(Base):

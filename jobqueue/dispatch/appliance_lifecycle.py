@@ -47,11 +47,11 @@ def sweep_attempts(session: Session, *, now: datetime) -> None:
     is_flagged = Attempt.reason == Reason.APPLIANCE_UNREACHABLE
     is_silent = Appliance.state == ApplianceState.UNREACHABLE
     for attempt in allocated_attempts(session, and_(is_silent, not_(is_flagged))):
-        message = f"{attempt.appliance.name} is unreachable; the job's current state is unknown."
+        message = f"{attempt.place_name} is unreachable; the job's current state is unknown."
         _flag(session, attempt, Reason.APPLIANCE_UNREACHABLE, message, event=message, now=now)
     reporting = Appliance.state.in_((ApplianceState.ONLINE, ApplianceState.STALE))
     for attempt in allocated_attempts(session, and_(reporting, is_flagged)):
-        event = f"{attempt.appliance.name} is reporting again."
+        event = f"{attempt.place_name} is reporting again."
         _flag(session, attempt, Reason.NONE, "", event=event, now=now)
 
 
@@ -82,10 +82,10 @@ def running_job_names(session: Session, appliance_id: str) -> list[str]:
 
 
 def _lose(session: Session, attempt: Attempt, *, now: datetime) -> None:
-    message = f"{attempt.appliance.name} is lost; the job's state is unknown. Submit the job again."
+    message = f"{attempt.place_name} is lost; the job's state is unknown. Submit the job again."
     status = effective_status_of(attempt.appliance)
     if not status.is_in_service:
-        message = f"{attempt.appliance.name} was {status.value} during this job. Submit it again."
+        message = f"{attempt.place_name} was {status.value} during this job. Submit it again."
     values: dict[str, Any] = {"reason": Reason.APPLIANCE_LOST, "message": message}
     values["finished_at"] = now
     if move_attempt(session, attempt.id, AttemptState.LOST, expected={attempt.state}, **values):

@@ -3,6 +3,7 @@
 Reports may arrive twice, late or out of order: only a transition in `ATTEMPT_TRANSITIONS` counts.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -45,12 +46,13 @@ from protocol.attempts import (
     StagingProgress,
 )
 from protocol.clusters import node_gpu_uuid, requested_gpus
-from protocol.gangs import Gang
+from protocol.datasets import StagedDataset
+from protocol.gangs import Gang, JobNetwork
 from protocol.gpu_slices import GPUSlice
-from protocol.job_spec import ContainerSpec, JobKind
+from protocol.job_spec import ContainerPolicy, ContainerSpec, JobKind
 from tenants.fleet.appliances import bump_generation, bump_generations
 from tenants.fleet.nodes import node_id_of
-from tenants.models import Appliance
+from tenants.models import Appliance, Tenant
 
 _MAX_EXIT_CODE = 2**31 - 1
 _MAX_EVENTS = 200
@@ -124,13 +126,17 @@ def desired_state(
     attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
     running = [a for a in attempts if not _is_stopping(a)]
     probe = probe_order(session, appliance_id)
-    images = [attempt.job.image for attempt in running]
+    pulls = _Pulls(session, registry, now)
+    images = [attempt.job.image for attempt in running if attempt.contract_id is None]
     images += [probe.image] if probe and probe.image else []
+    specs = _specs(session, appliance_id, running, box)
     return DesiredState(
         generation=generation,
-        attempts=_specs(session, appliance_id, running, box),
+        attempts=[
+            pulls.checked(attempt, spec) for attempt, spec in zip(running, specs, strict=True)
+        ],
         stopping=[a.id for a in attempts if _is_stopping(a)],
-        registry=_registry_token(session, appliance_id, images, registry, now),
+        registry=pulls.token_of(session.get_one(Appliance, appliance_id).tenant, images),
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
@@ -268,8 +274,14 @@ def _specs(
     session: Session, appliance_id: str, attempts: Sequence[Attempt], box: SecretBox
 ) -> list[AttemptSpec]:
     gangs = gangs_of(session, attempts)
-    mounts = {attempt.id: attempt.job.datasets for attempt in attempts if attempt.job.datasets}
-    staged = staged_datasets(session, appliance_id, mounts, box)
+    mounts: dict[str | None, dict[str, list[dict[str, Any]]]] = defaultdict(dict)
+    for attempt in attempts:
+        if attempt.job.datasets:
+            customer_id = attempt.tenant_id if attempt.contract_id else None
+            mounts[customer_id][attempt.id] = attempt.job.datasets
+    staged: dict[str, list[StagedDataset]] = {}
+    for customer_id, of_attempts in mounts.items():
+        staged |= staged_datasets(session, appliance_id, of_attempts, box, customer_id=customer_id)
     outputs = output_folders(attempts)
     models = ordered_models(session, appliance_id, attempts)
     return [
@@ -310,18 +322,46 @@ def _ordered_gpus(attempt: Attempt) -> list[str]:
     return requested_gpus(len(attempt.gpu_uuids))
 
 
-def _registry_token(
-    session: Session,
-    appliance_id: str,
-    images: Sequence[str],
-    registry: RegistryTokens | None,
-    now: datetime | None,
-) -> RegistryToken | None:
-    if registry is None or now is None or not images or not registry.host:
-        return None
-    tenant = session.get_one(Appliance, appliance_id).tenant
-    token = registry.pull_token(tenant.slug, images, now=now)
-    return None if token is None else RegistryToken(host=registry.host, token=token)
+class _Pulls:
+    """How the images of attempts are pulled from the portal's registry, and from others.
+
+    An appliance that several tenants use has images of all of them: one that is stored there must
+    not start for a tenant who may not pull it.
+    """
+
+    def __init__(
+        self, session: Session, registry: RegistryTokens | None, now: datetime | None
+    ) -> None:
+        self._session = session
+        self._registry = registry
+        self._now = now
+
+    def token_of(self, tenant: Tenant, images: Sequence[str]) -> RegistryToken | None:
+        """Return the token of a tenant to pull images; None where it needs or may have none."""
+        registry = self._registry
+        if registry is None or self._now is None or not images or not registry.host:
+            return None
+        token = registry.pull_token(tenant.slug, images, now=self._now)
+        return None if token is None else RegistryToken(host=registry.host, token=token)
+
+    def checked(self, attempt: Attempt, spec: AttemptSpec) -> AttemptSpec:
+        """Return how an attempt runs, with what isolates a rented one from the appliance."""
+        if attempt.contract_id is not None:
+            tenant = self._session.get_one(Tenant, attempt.tenant_id)
+            return structs.replace(
+                spec,
+                container_policy=ContainerPolicy.RESTRICTED.value,
+                mounts=[],
+                network=JobNetwork.BRIDGE.value,
+                uses_rdma=False,
+                always_pulls=True,
+                registry=self.token_of(tenant, [spec.image]),
+            )
+        tenant = attempt.appliance.tenant
+        registry = self._registry
+        if registry is None or registry.may_pull(tenant.slug, spec.image):
+            return spec
+        return structs.replace(spec, always_pulls=True)
 
 
 def _is_stopping(attempt: Attempt) -> bool:

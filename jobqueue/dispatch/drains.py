@@ -107,7 +107,7 @@ def move_overdue(session: Session, *, now: datetime) -> int:
         )
     ]
     for attempt in stopping:
-        message = f"Stopping to move: {attempt.appliance.name} is drained."
+        message = f"Stopping to move: {attempt.place_name} is drained."
         record_event(session, attempt.job, message=message, now=now)
     bump_generations(session, {attempt.appliance_id for attempt in stopping})
     return len(stopping)

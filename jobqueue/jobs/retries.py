@@ -199,7 +199,7 @@ def _next_try(
     if is_start_fault(attempt) and (
         job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(attempts) <= FREE_STARTS
     ):
-        where = f"could not start on {attempt.appliance.name}"
+        where = f"could not start on {attempt.place_name}"
         return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
     number = tries(attempts)
     failure = _CLASSES.get(reason)
