@@ -205,7 +205,7 @@ def _tenants_of(session: Session, owner: _Owner, idents: Collection[str]) -> dic
             ),
         )
         rows = session.execute(statement.with_for_update(read=True))
-        tenants.update({version_id: tenant_id for version_id, tenant_id in rows})
+        tenants.update({row[0]: row[1] for row in rows})
     return tenants
 
 

@@ -46,7 +46,7 @@ from jobqueue.states import (
 from protocol.attempts import Health
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
-from tenants.models import Appliance, Grant, User, enum_column
+from tenants.models import Appliance, Grant, User, enum_column, rented_name
 from tenants.models.audit import Audited
 
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
@@ -481,12 +481,17 @@ class Attempt(Base):
         return self.appliance if self.contract_id is None else None
 
     @property
+    def place_id(self) -> str:
+        """What its samples have as their appliance for its tenant: of a rented one the contract."""
+        return self.contract_id or self.appliance_id
+
+    @property
     def place_name(self) -> str:
         """The name of where it runs, for users of its tenant: of a rented appliance the offer's."""
         if self.contract_id is None:
             return self.appliance.name
-        offer = self.grant.offer_name if self.grant else self.placement.get("offer_name")
-        return f"{offer} (rented)" if offer else "rented appliance"
+        offer_name = self.grant.offer_name if self.grant else self.placement.get("offer_name", "")
+        return rented_name(offer_name)
 
     @property
     def charged_from(self) -> datetime | None:

@@ -162,9 +162,13 @@ def _header(detail: JobDetail, search: str) -> list[Any]:
     if detail.appliance is not None:
         link = f"{appliance_path(detail.appliance.id)}{search}"
         location = [dcc.Link(detail.appliance.name, href=link)]
+    elif detail.place:
+        location = [detail.place]
     for appliance_id, gpu in detail.gpus:
         href = f"{gpu_path(appliance_id, gpu)}{search}"
-        location += [" · ", dcc.Link(f"GPU {gpu}", href=href)]
+        is_rented = appliance_id in detail.rented
+        link = f"GPU {gpu}" if is_rented else dcc.Link(f"GPU {gpu}", href=href)
+        location += [" · ", link]
     return [
         badge(job.state.value, tone=_TONES.get(job.state, "secondary")),
         html.Span(reason, className="vdd-muted") if reason else None,
@@ -199,7 +203,9 @@ def _processes(detail: JobDetail, search: str) -> Any:  # noqa: ANN401 - a Dash 
     """Return the processes on the GPUs of a job that runs."""
     job = detail.job
     if detail.appliance is None or job.state is not JobState.RUNNING:
-        return html.P("The processes of the job are here while it runs.", className="vdd-muted")
+        where = " on an own appliance" if detail.rented else ""
+        text = f"The processes of the job are here while it runs{where}."
+        return html.P(text, className="vdd-muted")
     processes = processes_on(detail.appliance, job_id=job.id)
     own = slice_of(job.attempt.gpu_slice) if job.attempt else None
     names = {job.id: job.name} | ({own.uuid: own.profile} if own and own.uuid else {})

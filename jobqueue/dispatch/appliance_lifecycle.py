@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from sqlalchemy import and_, not_, or_, select
+from sqlalchemy import and_, case, not_, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, VedetteError
@@ -22,6 +22,7 @@ from jobqueue.dispatch.drains import drain
 from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event
 from jobqueue.models import Attempt, Job
+from jobqueue.rentals import RENTED_JOB
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance, label_appliances
 from tenants.fleet.appliance_service import (
@@ -71,9 +72,12 @@ def retire_idle_appliance(
 
 
 def running_job_names(session: Session, appliance_id: str) -> list[str]:
-    """Return the names of the jobs with resources on an appliance, the oldest first."""
+    """Return the names of the jobs with resources on an appliance, the oldest first.
+
+    Jobs of customers who rent it have none.
+    """
     statement = (
-        select(Job.name)
+        select(case((Attempt.contract_id.is_(None), Job.name), else_=RENTED_JOB))
         .join(Attempt, Attempt.job_id == Job.id)
         .where(Attempt.appliance_id == appliance_id, Attempt.state.in_(ALLOCATED_STATES))
         .order_by(Job.id)

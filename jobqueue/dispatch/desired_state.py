@@ -32,6 +32,7 @@ from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
 from jobqueue.models import Attempt, JobEvent
 from jobqueue.partitions.orders import ordered_partitions
+from jobqueue.rentals import RENTED_JOB
 from jobqueue.results.folders import output_folders
 from jobqueue.states import ALLOCATED_STATES, ATTEMPT_TRANSITIONS, AttemptState, JobState, Reason
 from jobqueue.storage.service import storage_generation
@@ -350,6 +351,7 @@ class _Pulls:
             tenant = self._session.get_one(Tenant, attempt.tenant_id)
             return structs.replace(
                 spec,
+                name=RENTED_JOB,
                 container_policy=ContainerPolicy.RESTRICTED.value,
                 mounts=[],
                 network=JobNetwork.BRIDGE.value,

@@ -15,7 +15,8 @@ from sqlalchemy.orm import Session
 from jobqueue.dispatch.desired_state import allocated_attempts
 from jobqueue.jobs.transitions import move_attempt, record_event
 from jobqueue.models import Attempt, Job
-from jobqueue.states import ALLOCATED_STATES, Reason
+from jobqueue.rentals import ListedJob, rented_job
+from jobqueue.states import Reason
 from tenants.fleet.appliance_service import drain_appliance
 from tenants.fleet.appliances import bump_generations
 from tenants.models import Appliance
@@ -37,7 +38,7 @@ class DrainProgress:
     drained_at: datetime
     deadline_at: datetime | None
     job_count: int
-    jobs: Sequence[Job]
+    jobs: Sequence[ListedJob]
 
     @property
     def is_done(self) -> bool:
@@ -81,8 +82,12 @@ def drain_progress(session: Session, appliance: Appliance) -> DrainProgress | No
             or_(Attempt.finished_at.is_(None), Attempt.finished_at >= drained_at),
         )
     )
-    running = select(Job).join(Attempt, on_it).where(Attempt.state.in_(ALLOCATED_STATES))
-    jobs = session.scalars(running.order_by(Job.id)).unique().all()
+    allocated = allocated_attempts(session, Attempt.appliance_id == appliance.id)
+    # An operator who has the appliance's page sees what its provider does.
+    jobs = [
+        rented_job(attempt) if attempt.contract_id else attempt.job
+        for attempt in sorted(allocated, key=lambda attempt: attempt.job_id)
+    ]
     return DrainProgress(
         drained_at=drained_at,
         deadline_at=appliance.drain_deadline_at,

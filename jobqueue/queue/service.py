@@ -38,6 +38,7 @@ from jobqueue.projects.models import Project
 from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
+from jobqueue.rentals import on_appliances_of
 from jobqueue.states import WAITING, JobState, Reason
 from protocol.job_spec import JobRequest
 from tenants.fleet.states import in_service
@@ -69,8 +70,13 @@ def attempts_between(
     start: datetime,
     end: datetime,
     limit: int,
+    has_rented: bool = False,
 ) -> Sequence[Attempt]:
-    """Return the attempts that ran on an appliance or a node in a time range, newest first."""
+    """Return the attempts that ran on an appliance or a node in a time range, newest first.
+
+    With `has_rented`, those of customers are among them: `jobqueue.rentals.listed_job` has what the
+    scope may see of them.
+    """
     scope.require(Permission.VIEW)
     statement = (
         select(Attempt)
@@ -82,7 +88,11 @@ def attempts_between(
         .order_by(Attempt.started_at.desc())
         .limit(limit)
     )
-    return session.scalars(scope.select(statement, Attempt)).unique().all()
+    if has_rented:
+        statement = statement.where(on_appliances_of(scope))
+    else:
+        statement = scope.select(statement, Attempt)
+    return session.scalars(statement).unique().all()
 
 
 def submit_job(

@@ -73,6 +73,7 @@ class LedgerAttempt(NamedTuple):
     project_id: str | None
     gpu_slice: dict[str, Any] | None
     site_id: str
+    contract_id: str | None = None
 
     @property
     def has_mig(self) -> bool:
@@ -344,6 +345,7 @@ _ATTEMPTS = (
         Job.project_id,
         Attempt.gpu_slice,
         func.coalesce(Attempt.node_id, Attempt.appliance_id).label("site_id"),
+        Attempt.contract_id,
     )
     .join(Job, Job.id == Attempt.job_id)
     .where(WANTS_GPUS, Attempt.assigned_at.is_not(None))

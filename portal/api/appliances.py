@@ -14,12 +14,21 @@ from jobqueue.dispatch.appliance_lifecycle import (
     retire_idle_appliance,
 )
 from jobqueue.jobs.quarantine import release_appliance
-from jobqueue.states import JobState
+from jobqueue.rentals import RentedJob, rented_jobs
+from jobqueue.states import AttemptState, JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint
 from portal.api.cluster_schemas import ListedNodeSchema
 from portal.api.objects import Objects
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, sort_field
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+    whole_list,
+)
 from portal.context import current_scope, database, now
 from protocol.health import HealthState
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
@@ -200,11 +209,26 @@ class DrainRequestSchema(StrictSchema):
 
 
 class DrainingJobSchema(Schema):
-    """A job that still runs on a drained appliance."""
+    """A job that still runs on a drained appliance; those of customers have no name."""
 
     id = fields.String()
     name = fields.String()
     state = fields.Enum(JobState, by_value=True)
+    contract_id = fields.String(
+        allow_none=True,
+        dump_default=None,
+        metadata={"description": "Of a job of another tenant that rents the appliance."},
+    )
+
+
+class RentedJobSchema(Schema):
+    """A job of another tenant that rents the appliance: all that its provider sees of it."""
+
+    id = fields.String()
+    contract_id = fields.String()
+    state = fields.Enum(AttemptState, by_value=True)
+    gpu_uuids = fields.List(fields.String())
+    since = instant()
 
 
 class DrainProgressSchema(Schema):
@@ -306,9 +330,26 @@ def show_drain(appliance_id: str) -> dict[str, Any]:
         progress = drains.drain_progress(session, appliance)
         if progress is None:
             return {"is_drained": False, "job_count": 0, "jobs_left": 0, "jobs": []}
-        jobs = [{"id": job.id, "name": job.name, "state": job.state} for job in progress.jobs]
+        jobs = [
+            {
+                "id": job.id,
+                "name": job.name,
+                "state": JobState(job.state.value),
+                "contract_id": job.contract_id if isinstance(job, RentedJob) else None,
+            }
+            for job in progress.jobs
+        ]
     names = ("drained_at", "deadline_at", "is_done", "job_count", "jobs_left")
     return {"is_drained": True, "jobs": jobs, **{name: getattr(progress, name) for name in names}}
+
+
+@appliances.operation("GET", "/<appliance_id>/rented-jobs", answer=page_of(RentedJobSchema))
+def list_rented_jobs(appliance_id: str) -> dict[str, Any]:
+    """List the jobs of tenants that rent the appliance and have resources of it now."""
+    with database() as session:
+        scope = current_scope()
+        appliance = get_appliance(session, scope, appliance_id)
+        return whole_list(rented_jobs(session, scope, appliance.id))
 
 
 actions = Objects(appliances, "/<appliance_id>", read=get_appliance, answer=BriefApplianceSchema)

@@ -19,6 +19,11 @@ MAX_REGION_LENGTH = 100
 MAX_OFFER_NAME_LENGTH = 100
 
 
+def rented_name(offer_name: str) -> str:
+    """Return how a customer sees an appliance that it rents."""
+    return f"{offer_name} (rented)" if offer_name else "rented appliance"
+
+
 class OfferedAppliance(Base):
     """An appliance that an offer covers now, with what the catalogue filters by.
 
