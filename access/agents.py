@@ -28,7 +28,7 @@ from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.restored import awaits_report
 from jobqueue.logs.logs import append_logs
-from jobqueue.rentals import images_of_customers, without_images, without_names
+from jobqueue.rentals import without_names, without_words, words_of_customers
 from jobqueue.services.tunnels import holder_of
 from jobqueue.storage.service import record_storage
 from logs.forwarding.queue import queue_output
@@ -231,12 +231,12 @@ class AgentEndpoints:
         now = self._clock()
 
         def store(session: Session) -> None:
-            images = images_of_customers(session, agent.appliance_id, now=now)
+            words = words_of_customers(session, agent.appliance_id, now=now)
             store_batches(
                 session,
                 tenant_id=agent.tenant_id,
                 appliance_id=agent.appliance_id,
-                batches=without_images(upload.batches, images),
+                batches=without_words(upload.batches, words),
                 now=now,
             )
 

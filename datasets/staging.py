@@ -151,7 +151,8 @@ def _ready(
     return [
         StagedDataset(
             version_id=row.id,
-            name=row.Dataset.name,
+            # Agents name it in their logs, which are the provider's.
+            name=row.id[:8] if place.is_rented else row.Dataset.name,
             number=row.number,
             digest=row.digest or NO_DIGEST,
             file_count=row.file_count,

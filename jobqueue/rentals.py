@@ -8,27 +8,31 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import msgspec
-from sqlalchemy import ColumnElement, and_, or_, select, true
+from sqlalchemy import ColumnElement, and_, func, or_, select, true
 from sqlalchemy.orm import Session, lazyload
 
+from core.paging import Columns, Page, Paging, list_page
+from datasets.models import Dataset, DatasetVersion
 from jobqueue.models import Attempt, Job
 from jobqueue.states import ALLOCATED_STATES, AttemptState
 from protocol.gpu_processes import GPUProcess
 from protocol.lines import LineBatch
 from protocol.storage import full_image_name
+from tenants.fleet.appliances import get_appliance
 from tenants.models import Appliance
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 RENTED_JOB = "rented job"
 HIDDEN_IMAGE = "image of a rented job"
-MAX_RENTED_JOBS = 500
+HIDDEN_WORD = "(of a rented job)"
+RENTED_JOB_SORTS: Columns = {"since": func.coalesce(Attempt.started_at, Attempt.assigned_at)}
 # Lines about an attempt may come after its end, and images are named longer than that.
 _REMEMBERED = timedelta(days=1)
-_MAX_IMAGES = 500
+_MAX_JOBS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,24 +89,23 @@ def on_appliances_of_tenant(tenant_id: str) -> ColumnElement[bool]:
     )
 
 
-def rented_jobs(
-    session: Session, scope: Scope, appliance_id: str, *, limit: int = MAX_RENTED_JOBS
-) -> list[RentedJob]:
-    """Return the jobs of customers that have resources of an appliance now, the oldest first."""
+def list_rented_jobs(
+    session: Session, scope: Scope, appliance_id: str, **paging: Unpack[Paging]
+) -> Page[RentedJob]:
+    """Return the jobs of customers that have resources of an appliance in the scope now."""
     scope.require(Permission.VIEW)
+    appliance = get_appliance(session, scope, appliance_id)
     statement = (
         select(Attempt)
         .where(
-            Attempt.appliance_id == appliance_id,
+            Attempt.appliance_id == appliance.id,
             Attempt.contract_id.is_not(None),
             Attempt.state.in_(ALLOCATED_STATES),
-            on_appliances_of(scope),
         )
         .options(lazyload("*"))
-        .order_by(Attempt.assigned_at, Attempt.id)
-        .limit(limit)
     )
-    return [rented_job(attempt) for attempt in session.scalars(statement)]
+    page = list_page(session, statement, RENTED_JOB_SORTS, last=Attempt.id, **paging)
+    return page.of([rented_job(attempt) for attempt in page.items])
 
 
 def are_rented(session: Session, appliance_id: str, job_ids: Collection[str]) -> set[str]:
@@ -136,18 +139,36 @@ def rented_data(session: Session, appliance_id: str) -> dict[str, str]:
 
 def images_of_customers(session: Session, appliance_id: str, *, now: datetime) -> set[str]:
     """Return the images of customers' jobs on an appliance, as they are named, of late."""
+    return {job.image for job in _jobs_of_customers(session, appliance_id, now=now)}
+
+
+def words_of_customers(session: Session, appliance_id: str, *, now: datetime) -> set[str]:
+    """Return what lines of an appliance may name of customers' jobs: images and sources of data."""
+    jobs = _jobs_of_customers(session, appliance_id, now=now)
+    versions = {mount["version_id"] for job in jobs for mount in job.datasets}
+    sources = (
+        select(Dataset.source_url)
+        .join(DatasetVersion, DatasetVersion.dataset_id == Dataset.id)
+        .where(DatasetVersion.id.in_(versions), Dataset.source_url != "")
+    )
+    urls = set(session.scalars(sources)) if versions else set()
+    return urls.union(*(_names_in_lines(job.image) for job in jobs))
+
+
+def _jobs_of_customers(session: Session, appliance_id: str, *, now: datetime) -> Sequence[Job]:
     statement = (
-        select(Job.image)
+        select(Job)
         .join(Attempt, Attempt.job_id == Job.id)
         .where(
             Attempt.appliance_id == appliance_id,
             Attempt.contract_id.is_not(None),
             or_(Attempt.finished_at.is_(None), Attempt.finished_at > now - _REMEMBERED),
         )
-        .distinct()
-        .limit(_MAX_IMAGES)
+        .options(lazyload("*"))
+        .order_by(Attempt.id.desc())
+        .limit(_MAX_JOBS)
     )
-    return set(session.scalars(statement))
+    return session.scalars(statement).all()
 
 
 def without_names(
@@ -165,17 +186,16 @@ def without_names(
     ]
 
 
-def without_images(batches: Sequence[LineBatch], images: Collection[str]) -> Sequence[LineBatch]:
-    """Return lines of an appliance without the names of its customers' images."""
-    if not images:
+def without_words(batches: Sequence[LineBatch], words: Collection[str]) -> Sequence[LineBatch]:
+    """Return lines of an appliance without what they name of its customers' jobs."""
+    if not words:
         return batches
-    names = {name for image in images for name in _names_in_lines(image)}
-    pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    pattern = re.compile("|".join(map(re.escape, sorted(words, key=len, reverse=True))))
     return [
         msgspec.structs.replace(
             batch,
             lines=[
-                msgspec.structs.replace(line, text=pattern.sub(HIDDEN_IMAGE, line.text))
+                msgspec.structs.replace(line, text=pattern.sub(HIDDEN_WORD, line.text))
                 for line in batch.lines
             ],
         )

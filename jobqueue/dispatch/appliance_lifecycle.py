@@ -32,7 +32,7 @@ from tenants.fleet.appliance_service import (
 )
 from tenants.fleet.appliances import bump_generation, get_appliance, managed_appliances
 from tenants.fleet.states import effective_status_of, in_service
-from tenants.models import Appliance, ApplianceState
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -40,8 +40,15 @@ from tenants.scope import Scope
 def sweep_attempts(session: Session, *, now: datetime) -> None:
     """Mark attempts on lost, retired and revoked appliances as lost, and flag unreachable ones.
 
-    The flag is cleared once the appliance reports again.
+    The flag is cleared once the appliance reports again. A rental ends when either side's tenant is
+    suspended or closed.
     """
+    inactive = select(Tenant.id).where(Tenant.state != TenantState.ACTIVE)
+    is_rented = Attempt.contract_id.is_not(None)
+    has_ended = or_(Attempt.tenant_id.in_(inactive), Appliance.tenant_id.in_(inactive))
+    for attempt in allocated_attempts(session, and_(is_rented, has_ended)):
+        message = f"{attempt.place_name} can no longer be used: a side of its contract is blocked."
+        _end_lost(session, attempt, message, now=now)
     is_lost = or_(Appliance.state == ApplianceState.LOST, not_(in_service()))
     for attempt in allocated_attempts(session, is_lost):
         _lose(session, attempt, now=now)
@@ -90,6 +97,10 @@ def _lose(session: Session, attempt: Attempt, *, now: datetime) -> None:
     status = effective_status_of(attempt.appliance)
     if not status.is_in_service:
         message = f"{attempt.place_name} was {status.value} during this job. Submit it again."
+    _end_lost(session, attempt, message, now=now)
+
+
+def _end_lost(session: Session, attempt: Attempt, message: str, *, now: datetime) -> None:
     values: dict[str, Any] = {"reason": Reason.APPLIANCE_LOST, "message": message}
     values["finished_at"] = now
     if move_attempt(session, attempt.id, AttemptState.LOST, expected={attempt.state}, **values):

@@ -14,7 +14,7 @@ from jobqueue.dispatch.appliance_lifecycle import (
     retire_idle_appliance,
 )
 from jobqueue.jobs.quarantine import release_appliance
-from jobqueue.rentals import RentedJob, rented_jobs
+from jobqueue.rentals import RENTED_JOB_SORTS, RentedJob, list_rented_jobs
 from jobqueue.states import AttemptState, JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint
@@ -27,7 +27,6 @@ from portal.api.schemas import (
     instant,
     page_of,
     sort_field,
-    whole_list,
 )
 from portal.context import current_scope, database, now
 from protocol.health import HealthState
@@ -231,6 +230,12 @@ class RentedJobSchema(Schema):
     since = instant()
 
 
+class RentedJobQuery(PageQuery):
+    """The order of the list of rented jobs."""
+
+    sort = sort_field(RENTED_JOB_SORTS, default="since")
+
+
 class DrainProgressSchema(Schema):
     """How far the draining of an appliance is."""
 
@@ -343,13 +348,14 @@ def show_drain(appliance_id: str) -> dict[str, Any]:
     return {"is_drained": True, "jobs": jobs, **{name: getattr(progress, name) for name in names}}
 
 
-@appliances.operation("GET", "/<appliance_id>/rented-jobs", answer=page_of(RentedJobSchema))
-def list_rented_jobs(appliance_id: str) -> dict[str, Any]:
-    """List the jobs of tenants that rent the appliance and have resources of it now."""
-    with database() as session:
-        scope = current_scope()
-        appliance = get_appliance(session, scope, appliance_id)
-        return whole_list(rented_jobs(session, scope, appliance.id))
+objects.lists(
+    "List the jobs of tenants that rent the appliance and have resources of it now.",
+    list_rented_jobs,
+    query=RentedJobQuery,
+    path="/<appliance_id>/rented-jobs",
+    answer=RentedJobSchema,
+    name="rented_jobs",
+)
 
 
 actions = Objects(appliances, "/<appliance_id>", read=get_appliance, answer=BriefApplianceSchema)

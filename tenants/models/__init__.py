@@ -34,7 +34,7 @@ from tenants.models.platform import (
     TenantRemoval,
     TenantUsage,
 )
-from tenants.models.rentals import Grant, OfferedAppliance, rented_name
+from tenants.models.rentals import Grant, OfferedAppliance, is_rented_name, rented_name
 from tenants.models.rollouts import (
     AgentRollout,
     ApplianceUpdate,

@@ -17,11 +17,17 @@ from tenants.models.columns import reference
 
 MAX_REGION_LENGTH = 100
 MAX_OFFER_NAME_LENGTH = 100
+_RENTED = " (rented)"
 
 
 def rented_name(offer_name: str) -> str:
     """Return how a customer sees an appliance that it rents."""
-    return f"{offer_name} (rented)" if offer_name else "rented appliance"
+    return f"{offer_name or 'appliance'}{_RENTED}"
+
+
+def is_rented_name(name: str) -> bool:
+    """Return whether a name is that of a rented appliance, which has no page for its customer."""
+    return name.endswith(_RENTED)
 
 
 class OfferedAppliance(Base):

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import delete
 from sqlalchemy.orm import Session
 
+from core.errors import NotFoundError
 from core.settings import ServerSettings
 from jobqueue.dispatch.appliance_lifecycle import running_job_names, sweep_attempts
 from jobqueue.dispatch.desired_state import apply_report, desired_state
@@ -17,15 +18,17 @@ from jobqueue.partitions.allocations import read_gpu_allocations
 from jobqueue.partitions.fleet import gpus_in_use
 from jobqueue.queue.service import attempts_between, job_events
 from jobqueue.rentals import (
+    HIDDEN_IMAGE,
+    HIDDEN_WORD,
     RENTED_JOB,
     RentedJob,
+    list_rented_jobs,
     listed_job,
-    rented_jobs,
-    without_images,
     without_names,
+    without_words,
+    words_of_customers,
 )
 from jobqueue.states import AttemptState, JobState
-from jobqueue.storage.hidden_images import HIDDEN_IMAGE
 from jobqueue.storage.service import read_storage, record_storage
 from protocol.attempts import AttemptSpec, ObservedState
 from protocol.gpu_processes import GPUProcess
@@ -33,7 +36,7 @@ from protocol.job_spec import ContainerPolicy, Mount
 from protocol.lines import ApplianceLine, LineBatch
 from protocol.storage import CleanupResult, StorageReport, StoredImage
 from tenants.fleet.appliances import appliance_names
-from tenants.models import Appliance, ApplianceState
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.fixtures.rentals import OFFER_NAME, Rental, rent
 from tests.unit.jobqueue.builders import add_appliance, observed, start
@@ -104,7 +107,7 @@ def test_the_provider_sees_a_contract_and_gpus_but_no_names(
     session: Session, cast: Cast, rental: Rental, dgx: Appliance
 ) -> None:
     scope = scope_of(cast.alice)
-    (seen,) = rented_jobs(session, scope, dgx.id)
+    (seen,) = list_rented_jobs(session, scope, dgx.id).items
     assert seen == RentedJob(
         id=rental.job.id,
         contract_id=rental.grant.contract_id,
@@ -122,7 +125,8 @@ def test_the_provider_sees_a_contract_and_gpus_but_no_names(
 def test_other_tenants_and_the_customer_see_nothing_of_the_appliance(
     session: Session, cast: Cast, rental: Rental, dgx: Appliance
 ) -> None:
-    assert rented_jobs(session, scope_of(cast.charlie), dgx.id) == []
+    with pytest.raises(NotFoundError):
+        list_rented_jobs(session, scope_of(cast.charlie), dgx.id)
     assert not read_gpu_allocations(session, scope_of(cast.charlie)).by_gpu
     assert gpus_in_use(session, cast.globex.id) == set()
     assert rental.attempt.own_appliance is None
@@ -250,10 +254,26 @@ def test_processes_of_rented_jobs_have_no_names(
     assert [(seen.name, seen.container) for seen in shown] == [("train.py", "c1"), ("", "")]
 
 
-def test_lines_of_the_appliance_name_no_rented_image() -> None:
-    text = f"pulling {SECRET_IMAGE}; globex/secret-model failed; python ran python:3.13"
+def test_lines_of_the_appliance_name_no_rented_image(
+    session: Session, cast: Cast, rental: Rental, dgx: Appliance
+) -> None:
+    rent(session, cast.charlie, dgx, now=NOON, grant=rental.grant, image="python:3.13")
+    text = f"pulling {SECRET_IMAGE}; {SECRET_IMAGE[:-2]} failed; python ran python:3.13"
     batch = LineBatch(key="k" * 16, lines=[ApplianceLine(at_ns=1, text=text)])
-    (shown,) = without_images([batch], {SECRET_IMAGE, "python:3.13"})
+    (shown,) = without_words([batch], words_of_customers(session, dgx.id, now=NOON))
     assert shown.lines[0].text == (
-        f"pulling {HIDDEN_IMAGE}; globex/secret-model failed; python ran {HIDDEN_IMAGE}"
+        f"pulling {HIDDEN_WORD}; {HIDDEN_WORD} failed; python ran {HIDDEN_WORD}"
     )
+
+
+@pytest.mark.parametrize("side", ["acme", "globex"])
+def test_a_rental_ends_with_the_tenant_of_a_side(
+    session: Session, cast: Cast, rental: Rental, side: str
+) -> None:
+    tenant = session.get_one(Tenant, getattr(cast, side).id)
+    tenant.state = TenantState.SUSPENDED
+    session.flush()
+    sweep_attempts(session, now=NOON)
+    session.refresh(rental.attempt)
+    assert rental.attempt.state is AttemptState.LOST
+    assert OFFER_NAME in rental.attempt.message

@@ -16,7 +16,7 @@ from core.db import SessionFactory
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.drains import drain
 from jobqueue.models import Job
-from jobqueue.rentals import images_of_customers, without_images, without_names
+from jobqueue.rentals import without_names, without_words, words_of_customers
 from jobqueue.storage.service import record_storage
 from logs.ingest import store_batches
 from protocol.attempts import ObservedState
@@ -113,12 +113,12 @@ def _report(session: Session, appliance: Appliance, job: Job) -> None:
     record_storage(session, appliance.id, StorageReport(images=images), now=NOON)
     text = f"{PROVIDERS} pulls {IMAGE}"
     batch = LineBatch(key="k" * 16, lines=[ApplianceLine(at_ns=to_ns(NOON), text=text)])
-    names = images_of_customers(session, appliance.id, now=NOON)
+    words = words_of_customers(session, appliance.id, now=NOON)
     store_batches(
         session,
         tenant_id=appliance.tenant_id,
         appliance_id=appliance.id,
-        batches=without_images([batch], names),
+        batches=without_words([batch], words),
         now=NOON,
     )
 
