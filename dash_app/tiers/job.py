@@ -167,8 +167,7 @@ def _header(detail: JobDetail, search: str) -> list[Any]:
     for appliance_id, gpu in detail.gpus:
         href = f"{gpu_path(appliance_id, gpu)}{search}"
         is_rented = appliance_id in detail.rented
-        link = f"GPU {gpu}" if is_rented else dcc.Link(f"GPU {gpu}", href=href)
-        location += [" · ", link]
+        location += [" · ", f"GPU {gpu}" if is_rented else dcc.Link(f"GPU {gpu}", href=href)]
     return [
         badge(job.state.value, tone=_TONES.get(job.state, "secondary")),
         html.Span(reason, className="vdd-muted") if reason else None,

@@ -117,7 +117,7 @@ def test_results_are_stored_for_the_customer(
     ((_, place),) = folder.pairs()
     (place / "model.bin").write_bytes(os.urandom(3000))
     client = site.client("dgx-01")
-    site.client = lambda _appliance="": client  # type: ignore[method-assign] # the agent there
+    site.client = lambda appliance="": client  # type: ignore[method-assign] # noqa: ARG005 - the agent there
     assert site.uploads(folder)(is_final=True)
     assert site.stored() == {"/out/model.bin": 3000}
     with sessions() as session:
