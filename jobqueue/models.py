@@ -490,7 +490,7 @@ class Attempt(Base):
         """The name of where it runs, for users of its tenant: of a rented appliance the offer's."""
         if self.contract_id is None:
             return self.appliance.name
-        offer_name = self.grant.offer_name if self.grant else self.placement.get("offer_name", "")
+        offer_name = self.grant.offer_name if self.grant else self.placement.get("offer", "")
         return rented_name(offer_name)
 
     @property
