@@ -296,7 +296,9 @@ def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[boo
         yield or_(Job.user_id == wanted, Job.user_id.in_(of_email))
     if appliance_id := filters.get("appliance_id"):
         is_there = or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id)
-        yield Job.id.in_(select(Attempt.job_id).where(is_there))
+        # Whether a rented appliance is a certain one is not for its customer.
+        is_own = Attempt.contract_id.is_(None)
+        yield Job.id.in_(select(Attempt.job_id).where(is_there, is_own))
     if label := filters.get("label"):
         key, equals, value = label.partition("=")
         # Other characters are not in labels, and quotes would end the path in the document.

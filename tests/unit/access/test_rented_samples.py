@@ -14,8 +14,10 @@ from access.ingest.rented_samples import SLACK
 from core.clock import to_ns
 from core.db import SessionFactory
 from jobqueue.models import Attempt
+from jobqueue.usage.live import live_use
+from jobqueue.usage.measuring import Period
 from tenants.models import Appliance, LateSamples
-from tests.cast import Cast, FrozenClock
+from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.rentals import Rental, rent
 from tests.unit.access.conftest import SECRET, AgentAPI
 from tests.unit.jobqueue.builders import inventory
@@ -81,6 +83,7 @@ def test_customer_and_provider_get_their_parts(
     copied = {"appliance": contract, "job": job, "gpu": "0"}
     assert tags_of(store, "gpu", "utilization_percent", customer) == [copied]
     assert tags_of(store, "gpu", "secret_watts", customer) == []
+    assert tags_of(store, "gpu", "where", customer) == []
     (container,) = tags_of(store, "container", "cpu_percent", customer)
     assert container["image"] == "globex/secret:1"
     assert [row["name"] for row in tags_of(store, "job_metric", "value", customer)] == ["loss"]
@@ -140,8 +143,32 @@ def test_an_end_is_seen_within_a_minute(
     assert site.agent.write(f"{line} {to_ns(later)}\n").status_code == 400
 
 
+def test_the_ledger_counts_what_a_rented_job_used(
+    site: Site, sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock
+) -> None:
+    began_at, job = clock.now, site.rental.job.id
+    uuid = site.rental.attempt.gpu_uuids[0]
+    clock.advance(600)
+    line = f"gpu,gpu=0,uuid={uuid},job={job} utilization_percent=50,power_watts=100"
+    body = "".join(
+        f"{line} {to_ns(began_at + timedelta(seconds=seconds))}\n" for seconds in range(0, 600, 10)
+    )
+    assert site.agent.write(body).status_code == 204
+    period = Period(began_at, clock.now)
+    with sessions() as session:
+        by_user = {
+            user.email: live_use(session, store, scope_of(user), period, now=clock.now).uses
+            for user in (cast.alice, cast.charlie)
+        }
+    (live,) = by_user[cast.charlie.email]
+    assert live.use.allocated_milliseconds == 600_000
+    assert live.use.used_milliseconds == 300_000
+    assert live.use.energy_joules == 60_000
+    assert by_user[cast.alice.email] == ()
+
+
 def test_appliances_without_rented_jobs_are_not_looked_at(clock: FrozenClock) -> None:
-    """Routing costs well below a microsecond for a batch that has no rented job."""
+    """Routing a batch costs one comparison where no job is rented."""
     tags = JobTags(None, clock=clock)  # type: ignore[arg-type] # it reads nothing
     agents = [Agent("appliance", "tenant", "dgx-01")]
     batch = parse(
