@@ -102,6 +102,10 @@ def rented_jobs(name: str, output: str) -> None:
     """List the jobs of tenants that rent appliance NAME (or ID) and run there now."""
     with Client() as client:
         items = list(all_items(client, f"/appliances/{appliance_id(client, name)}/rented-jobs"))
+    if output == "name":  # they have none
+        items = [{"name": item["id"]} for item in items]
+        print_items(items, output, columns={})
+        return
     columns = {
         "CONTRACT": [item["contract_id"] for item in items],
         "STATE": [item["state"] for item in items],
