@@ -61,6 +61,8 @@ class Account(Base):
     tax_percent: Mapped[Decimal | None] = mapped_column(Amount)
     fee_percent: Mapped[Decimal | None] = mapped_column(Amount)
     is_prepaid: Mapped[bool] = mapped_column(default=False)
+    reputation: Mapped[float] = mapped_column(default=0.5, server_default="0.5")
+    """Of the provider, 0 to 1, from its record; 0.5 without one."""
     updated_at: Mapped[datetime]
 
 

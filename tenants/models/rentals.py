@@ -17,6 +17,7 @@ from tenants.models.columns import reference
 
 MAX_REGION_LENGTH = 100
 MAX_OFFER_NAME_LENGTH = 100
+MAX_FACTS_LENGTH = 1000
 
 
 class OfferedAppliance(Base):
@@ -24,7 +25,7 @@ class OfferedAppliance(Base):
 
     An appliance is in one published offer at most. `provider_id` is its tenant. `is_open` says that
     the offer's calendar lets jobs start now; free figures and the price are those of the last
-    refresh.
+    refresh, which `refreshed_at` is of if it changed them.
     """
 
     __tablename__ = "offered_appliances"
@@ -46,7 +47,11 @@ class OfferedAppliance(Base):
     """Thousandths of GPUs that are free, those of slices with whole ones."""
     allows_slices: Mapped[bool] = mapped_column(default=False, server_default=false())
     price: Mapped[Decimal] = mapped_column(Amount)
-    """Of a GPU for an hour, at this time of the week."""
+    """Of a GPU for an hour, at this time of the week, after the discount."""
+    availability_percent: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    """The promised one; 0 for none."""
+    facts: Mapped[str] = mapped_column(String(MAX_FACTS_LENGTH), default="", server_default="")
+    """Names of compliance facts that hold now, such as `,gdpr,iso27001,`; "" for none."""
     refreshed_at: Mapped[datetime]
 
 
