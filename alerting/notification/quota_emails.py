@@ -25,14 +25,15 @@ def email_admins(
     for crossing in crossings:
         tenant = session.get_one(Tenant, crossing.tenant_id)
         payload = _payload(crossing, tenant, public_url=public_url)
-        for address in _admins(session, tenant.id):
+        for address in admin_addresses(session, tenant.id):
             count += 1
             add_notice(session, tenant.id, payload, address=address, now=now)
     session.flush()
     return count
 
 
-def _admins(session: Session, tenant_id: str) -> list[str]:
+def admin_addresses(session: Session, tenant_id: str) -> list[str]:
+    """Return the email addresses of a tenant's active admins."""
     statement = (
         select(User.email)
         .join(Membership, Membership.user_id == User.id)
