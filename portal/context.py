@@ -153,6 +153,11 @@ def public_url() -> str:
     return portal().settings.resolved_public_url
 
 
+def mail_url() -> str:
+    """Return the base URL for links in emails; "" if no mail server is configured."""
+    return public_url() if portal().settings.smtp_url else ""
+
+
 def set_principal(sender: Principal | None) -> None:
     """Set who sends this request."""
     g.principal = sender

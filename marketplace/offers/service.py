@@ -31,6 +31,11 @@ OFFER_SORTS: Columns = {
     "created_at": Offer.created_at,
     "updated_at": Offer.updated_at,
 }
+COVERAGE_SORTS: Columns = {
+    "name": Appliance.name,
+    "gpu_model": OfferedAppliance.gpu_model,
+    "free_gpus": OfferedAppliance.free_gpus,
+}
 
 
 def list_offers(session: Session, scope: Scope, **paging: Unpack[Paging]) -> Page[Offer]:
@@ -44,6 +49,23 @@ def get_offer(session: Session, scope: Scope, ident: str) -> Offer:
     """Return an offer of the scope; what others see of it is in the catalogue."""
     scope.require(Permission.VIEW)
     return scope.get(session, Offer, ident, kind="offer")
+
+
+def list_offered(session: Session, scope: Scope, ident: str, **paging: Unpack[Paging]) -> Page[Any]:
+    """Return the appliances that an offer of the scope covers now, and what is free there."""
+    offer = get_offer(session, scope, ident)
+    columns = ("region", "gpu_model", "gpu_count", "free_gpus", "is_open", "price")
+    statement = (
+        select(
+            OfferedAppliance.appliance_id,
+            Appliance.name,
+            *(getattr(OfferedAppliance, name) for name in columns),
+        )
+        .join(Appliance, Appliance.id == OfferedAppliance.appliance_id)
+        .where(OfferedAppliance.offer_id == offer.id)
+        .order_by(Appliance.name, Appliance.id)
+    )
+    return list_page(session, statement, COVERAGE_SORTS, last=Appliance.id, **paging)
 
 
 def create_offer(
@@ -103,9 +125,9 @@ def set_offer_state(
         ForbiddenError: the tenant is not admitted as a provider; only then it can't be published.
     """
     scope.require(Permission.MANAGE_OFFERS)
+    offer = get_offer(session, scope, ident)
     if state is OfferState.PUBLISHED:
         require_provider(session, scope)
-    offer = get_offer(session, scope, ident)
     _lock(session, offer)
     if state is offer.state:
         return offer

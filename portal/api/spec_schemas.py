@@ -6,6 +6,7 @@ all of its errors at once. Sizes and durations are numbers of bytes and seconds,
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from enum import EnumType
 from functools import partial
 from typing import Any, get_args, get_origin
@@ -29,8 +30,9 @@ _PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
     int: partial(fields.Integer, strict=True),
     float: fields.Float,
     bool: fields.Boolean,
+    Decimal: partial(fields.Decimal, as_string=True),
 }
-_LISTS, _MAPPINGS = (list, Sequence), (dict, Mapping)
+_LISTS, _MAPPINGS = (list, tuple, Sequence), (dict, Mapping)
 Schemas = Mapping[Any, type[Schema]]
 _NO_SCHEMAS: Schemas = {}
 
@@ -95,6 +97,8 @@ def _request_field(field: SpecField, schemas: Schemas) -> fields.Field[Any]:
     if field.default is not msgspec.NODEFAULT:
         is_shared = isinstance(field.default, list | dict)
         default = field.default.copy if is_shared else field.default
+        if isinstance(default, msgspec.Struct):
+            default = partial(msgspec.to_builtins, default)
         options = {"load_default": default, "allow_none": field.is_nullable}
     options["metadata"] = _described(field) | _limits(field)
     for suffix, notation in _NOTATIONS.items():
@@ -129,7 +133,7 @@ def _item_field(kind: Any, schemas: Schemas) -> fields.Field[Any]:  # noqa: ANN4
         return fields.Nested(schemas[kind])
     if get_origin(kind) in _LISTS:
         return fields.List(_item_field(get_args(kind)[0], schemas))
-    return fields.String() if kind is str else fields.Dict()
+    return _PLAIN[kind]() if kind in _PLAIN else fields.Dict()
 
 
 def _described(field: SpecField) -> dict[str, Any]:

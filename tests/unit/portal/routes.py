@@ -10,6 +10,7 @@ from portal.api.gpu_partition_policies import PartitionPolicyRequestSchema
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
 from portal.api.maintenance_windows import WindowRequestSchema
+from portal.api.market_offers import OfferRequestSchema
 from portal.api.notification_policy import NotificationPolicySchema
 from portal.api.platform_rules import PlatformRuleRequestSchema
 from portal.api.projects import QuotaListSchema
@@ -54,6 +55,7 @@ HARMLESS = {
     "name": "x.html",
     "token": "x",
     "number": "0",
+    "published_offer_id": "x",
 }
 RULE = {"name": "x", "measurement": "custom", "field": "x_watts", "warning_threshold": 1}
 PLATFORM_RULE: dict[str, object] = {"name": "x", "expression": "max(custom.x_watts) over 5m > 1"}
@@ -88,7 +90,17 @@ ACCESS_POINT: dict[str, object] = {"name": "x", "url": "https://x.portal.example
 DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
 VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
 # Bodies that pass validation, so that the answer is about the object or the role.
+_TERMS = {"currency": "EUR", "price": "2"}
 BODIES: dict[str, dict[str, object]] = {
+    "Contracts.accept": {"terms_hash": "x"},
+    "Contracts.propose": {"terms": _TERMS},
+    "Contracts.propose_new": {"offer_id": "x", "terms": _TERMS},
+    "Contracts.take": {"offer_id": "x", "terms_hash": "x"},
+    "Contracts.terminate": {"reason": "x"},
+    "Market account.request": {"side": "customer"},
+    "Market accounts.set_admission": {"side": "customer", "state": "active"},
+    "Offers.create": {"name": "x", "terms": _TERMS, "appliance_ids": ["x"]},
+    "Offers.replace": {"name": "mine now", "terms": _TERMS, "appliance_ids": ["x"]},
     "Me.change_settings": {"time_zone": "Europe/Oslo"},
     "Me.change_own_password": {"current": PASSWORD, "new": "another long password"},
     "Users.change_role": {"role": "viewer"},
@@ -174,6 +186,7 @@ BODIES |= {
         "Job templates.replace": TemplateRequestSchema,
         "Maintenance windows.replace": WindowRequestSchema,
         "Notification policy.replace": NotificationPolicySchema,
+        "Offers.replace": OfferRequestSchema,
         "Platform rules.replace": PlatformRuleRequestSchema,
         "Projects.set_quotas": QuotaListSchema,
         "Queue settings.replace": QueueSettingsSchema,

@@ -85,6 +85,7 @@ UNSORTED = {
     "/api/v1/job-schedules/{schedule_id}/runs": "a history, the newest first",
     "/api/v1/gpu-partition-policies/modes": "a few, the weakest isolation first",
     "/api/v1/job-templates": "the tenant's by name, then those that ship",
+    "/api/v1/market/capacity": "by GPU model and region",
     "/api/v1/jobs/gpu-offers": "a few, the one with the most free first",
     "/api/v1/jobs/appliances": "what a search finds, by name",
     "/api/v1/jobs/apply": "jobs, in the order of the file",
