@@ -25,6 +25,7 @@ from dash_app.periodic_tasks import ReportTasks
 from datasets.periodic_tasks import DatasetTasks
 from jobqueue.periodic_tasks import JobTasks
 from logs.periodic_tasks import LogTasks
+from marketplace.periodic_tasks import MarketTasks
 from scheduler.alert_actions import HANDLERS
 from scheduler.lease import SchedulerLease
 from scheduler.placement import PlacementThread
@@ -96,6 +97,7 @@ class Scheduler:
                 portal.table(),
                 ReportTasks(context, store, public_url=settings.resolved_public_url).table(),
                 TenantTasks(settings, context).table(),
+                MarketTasks(settings, context).table(),
                 BackupTasks(settings, context, store).table(),
                 data.table(),
             )

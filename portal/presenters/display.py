@@ -17,6 +17,7 @@ from core.zones import SECONDS
 from datasets.models import VersionState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
+from marketplace import states
 from portal.context import now, portal, principal
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
 from protocol.attempts import Health
@@ -88,6 +89,13 @@ TONES: dict[StrEnum, str] = {
     SimulationState.INTERRUPTED: "warn",
     ApplianceUpdateState.UPDATING: "busy",
     ApplianceUpdateState.UPDATED: "good",
+    states.AccountState.REQUESTED: "warn",
+    states.OfferState.PUBLISHED: "good",
+    states.OfferState.WITHDRAWN: "off",
+    states.ContractState.NOTICED: "warn",
+    states.ContractState.ENDED: "off",
+    states.VersionState.ACCEPTED: "good",
+    states.VersionState.DECLINED: "bad",
     EffectiveStatus.DRAINED: "idle",
     NodeState.UP: "good",
     NodeState.DOWN: "bad",

@@ -45,6 +45,9 @@ from jobqueue.simulation.models import Simulation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
+from marketplace import states
+from marketplace.models import Account, Contract, ContractVersion, Offer
+from marketplace.states import ContractState, Side
 from protocol.datasets import SourceKind
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind
@@ -102,6 +105,17 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
     dataset = Dataset(**tenant, id=new_id(), name="images", kind=SourceKind.UPLOAD, created_at=NOON)
     authority = CertificateAuthority(
         id=new_id(), certificate="pem", private_key="pem", not_before=NOON, not_after=LATER
+    )
+    contract = Contract(
+        id=new_id(),
+        offer_id=new_id(),
+        offer_name="H100s",
+        provider_id=cast.acme.id,
+        provider_name="Acme",
+        customer_id=cast.globex.id,
+        customer_name="Globex",
+        state=ContractState.PROPOSED,
+        created_at=NOON,
     )
     return [
         Tenant(slug="initech", name="Initech", state=TenantState.ACTIVE, created_at=NOON),
@@ -296,6 +310,19 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             is_enabled=True,
             created_at=NOON,
         ),
+        Account(**tenant, public_name="Acme Compute", updated_at=NOON),
+        Offer(**tenant, name="H100s", terms={}, created_at=NOON, updated_at=NOON),
+        contract,
+        ContractVersion(
+            contract_id=contract.id,
+            number=1,
+            state=states.VersionState.PROPOSED,
+            terms={},
+            terms_hash="0" * 64,
+            proposed_side=Side.CUSTOMER,
+            proposed_by=cast.alice.email,
+            proposed_at=NOON,
+        ),
     ]
 
 
@@ -323,7 +350,7 @@ def test_each_row_made_changed_and_deleted_is_three_entries(
             session.add(row)
             changed = next(name for name in reversed(how.fields) if _is_changeable(row, name))
             _change(row, changed)
-        if isinstance(row, CertificateAuthority | Project | Dataset):
+        if isinstance(row, CertificateAuthority | Project | Dataset | Contract):
             continue  # a certificate, member or version below needs it
         with audited.begin() as session:
             session.delete(session.merge(row))

@@ -1,0 +1,62 @@
+"""The periodic tasks of the marketplace."""
+
+from collections.abc import Sequence
+
+from sqlalchemy import update
+
+from core.db import transaction
+from core.periodic_tasks import PeriodicTask, SchedulerContext
+from core.settings import ServerSettings
+from marketplace.contracts.grants import refresh_contract, usable_contracts
+from marketplace.offers.coverage import providers, refresh_provider
+from tenants.models.rentals import Grant
+
+# Of contracts in one transaction, which is short.
+BATCH = 50
+
+
+class MarketTasks:
+    """Refreshes what is on offer and what contracts grant, where the marketplace is on."""
+
+    def __init__(self, settings: ServerSettings, context: SchedulerContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._mail_url = settings.resolved_public_url if settings.smtp_url else ""
+
+    def table(self) -> Sequence[PeriodicTask]:
+        """Return the tasks."""
+        if not self._settings.marketplace:
+            return [PeriodicTask(self.close_grants, 3600, runs_at_start=True)]
+        return [
+            PeriodicTask(self.refresh_offers, 60, runs_at_start=True),
+            PeriodicTask(self.refresh_grants, 60, runs_at_start=True),
+        ]
+
+    def close_grants(self) -> None:
+        """Let no more jobs start on rented appliances, after the marketplace was turned off."""
+        is_open = Grant.is_open.is_(True)
+        with transaction(self._context.sessions) as session:
+            session.execute(update(Grant).where(is_open).values(is_open=False))
+
+    def refresh_offers(self) -> None:
+        """Write which appliances are on offer, and what is free there, provider by provider."""
+        context = self._context
+        with transaction(context.sessions) as session:
+            idents = providers(session)
+        for ident in idents:
+            if context.is_stopping():
+                return
+            with transaction(context.sessions) as session:
+                refresh_provider(session, ident, now=context.clock())
+
+    def refresh_grants(self) -> None:
+        """End contracts whose end has come, and write what the others grant now."""
+        context = self._context
+        with transaction(context.sessions) as session:
+            idents = usable_contracts(session)
+        for start in range(0, len(idents), BATCH):
+            if context.is_stopping():
+                return
+            with transaction(context.sessions) as session:
+                for ident in idents[start : start + BATCH]:
+                    refresh_contract(session, ident, now=context.clock(), mail_url=self._mail_url)
