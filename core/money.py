@@ -64,6 +64,12 @@ def parse_amount(text: str) -> Decimal:
     return exact(value)
 
 
+def plain(value: Decimal) -> str:
+    """Return a decimal as documents have it: all digits, without trailing zeros, such as `2.5`."""
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def format_amount(value: Decimal, currency: str) -> str:
     """Return an amount as pages show it, in cents or as exact as it is: `EUR 1,240.00`."""
     rounded = cents(value)

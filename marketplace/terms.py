@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from core.money import exact
+from core.money import exact, plain
 from core.spec import About
 
 MAX_PRICE = 1_000_000
@@ -158,13 +158,13 @@ def stored(terms: Terms) -> dict[str, Any]:
 
     So the same price is the same text, and has the same hash, however it was entered.
     """
-    plain: dict[str, Any] = _plain(msgspec.to_builtins(terms, builtin_types=(Decimal,)))
-    return plain
+    document: dict[str, Any] = _plain(msgspec.to_builtins(terms, builtin_types=(Decimal,)))
+    return document
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - any part of a document
     if isinstance(value, Decimal):
-        return f"{value:f}".rstrip("0").rstrip(".") if "." in f"{value:f}" else f"{value:f}"
+        return plain(value)
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value

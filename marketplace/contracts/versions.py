@@ -24,7 +24,7 @@ def add_version(
     now: datetime,
 ) -> ContractVersion:
     """Add a version that waits for the other side."""
-    return ContractVersion(
+    version = ContractVersion(
         number=len(contract.versions) + 1,
         state=VersionState.PROPOSED,
         terms=stored(terms),
@@ -34,8 +34,9 @@ def add_version(
         proposed_by=email,
         proposed_at=now,
         accepted_by="",
-        contract=contract,
     )
+    contract.versions.append(version)
+    return version
 
 
 def apply_version(

@@ -186,10 +186,8 @@ def propose(contract_id: str, body: Mapping[str, Any]) -> Contract:
     """Propose other terms; this declines what the other side proposed, or replaces your own."""
     with database() as session:
         scope = current_scope()
-        version = propose_version(
-            session, scope, contract_id, _terms(body), body["note"], **_context()
-        )
-        return version.contract
+        propose_version(session, scope, contract_id, _terms(body), body["note"], **_context())
+        return get_contract(session, scope, contract_id)
 
 
 @contracts.operation(
@@ -202,14 +200,17 @@ def accept(contract_id: str, number: int, body: Mapping[str, Any]) -> Contract:
     """Accept what the other side proposed, by the hash of its terms."""
     with database() as session:
         scope = current_scope()
-        return accept_version(session, scope, contract_id, number, **body, **_context()).contract
+        accept_version(session, scope, contract_id, number, **body, **_context())
+        return get_contract(session, scope, contract_id)
 
 
 @contracts.operation("POST", "/<contract_id>/versions/<int:number>/decline", answer=ContractSchema)
 def decline(contract_id: str, number: int) -> Contract:
     """Decline what the other side proposed; a contract that was not active yet is declined."""
     with database() as session:
-        return decline_version(session, current_scope(), contract_id, number, **_context()).contract
+        scope = current_scope()
+        decline_version(session, scope, contract_id, number, **_context())
+        return get_contract(session, scope, contract_id)
 
 
 @contracts.operation("POST", "/<contract_id>/versions/<int:number>/withdraw", answer=ContractSchema)
@@ -217,7 +218,8 @@ def withdraw(contract_id: str, number: int) -> Contract:
     """Withdraw what your side proposed; a contract that was not active yet is withdrawn."""
     with database() as session:
         scope = current_scope()
-        return withdraw_version(session, scope, contract_id, number, **_context()).contract
+        withdraw_version(session, scope, contract_id, number, **_context())
+        return get_contract(session, scope, contract_id)
 
 
 @contracts.operation(
