@@ -14,7 +14,6 @@ from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
 from core.paging import MAX_PAGE_NUMBER, MAX_PAGE_SIZE, sort_terms
-from marketplace.accounts import account_of
 from marketplace.models import Account, Offer
 from marketplace.offers.coverage import providers, refresh_provider
 from marketplace.states import AccountState, OfferState
@@ -133,8 +132,10 @@ CATALOGUE_SORTS: dict[str, ColumnElement[Any]] = {
     "region": _O.region.expression,
     "free_gpus": _FREE,
     "availability_percent": func.max(_O.availability_percent),
-    "reputation": func.max(Account.reputation),
-    "offer_name": func.max(Offer.name),
+    "reputation": select(Account.reputation)
+    .where(Account.tenant_id == _O.provider_id)
+    .scalar_subquery(),
+    "offer_name": select(Offer.name).where(Offer.id == _O.offer_id).scalar_subquery(),
 }
 
 
@@ -173,16 +174,14 @@ def search(
 def capacity(session: Session) -> list[Capacity]:
     """Return what can be rented now, by GPU model and region; closed offers are left out."""
     statement = (
-        _listed(
-            select(
-                _O.gpu_model,
-                _O.region,
-                func.sum(_O.gpu_count).label("gpus"),
-                _FREE.label("free_gpus"),
-                _PRICE.label("lowest_price"),
-            )
+        select(
+            _O.gpu_model,
+            _O.region,
+            func.sum(_O.gpu_count).label("gpus"),
+            _FREE.label("free_gpus"),
+            _PRICE.label("lowest_price"),
         )
-        .where(_O.is_open.is_(True))
+        .where(_O.is_open.is_(True), _O.offer_id.in_(_listed()))
         .group_by(_O.gpu_model, _O.region)
         .order_by(_O.gpu_model, _O.region)
     )
@@ -240,22 +239,25 @@ def refresh(session: Session, *, now: datetime) -> int:
     return sum(refresh_provider(session, ident, now=now) for ident in providers(session))
 
 
-def _listed(statement: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
-    """Return a statement about appliances on offer, limited to what is published."""
-    return (
-        statement.select_from(_O)
-        .join(Offer, Offer.id == _O.offer_id)
-        .join(Account, Account.tenant_id == _O.provider_id)
-        .join(Tenant, Tenant.id == _O.provider_id)
+def _listed(text: str = "") -> Select[*tuple[Any, ...]]:
+    """Return the ids of published offers whose names or description have a text."""
+    statement = (
+        select(Offer.id)
+        .join(Account, Account.tenant_id == Offer.tenant_id)
+        .join(Tenant, Tenant.id == Offer.tenant_id)
         .where(_IS_LISTED)
     )
+    columns = (Offer.name, Offer.description, Account.public_name)
+    has_text = or_(*(column.icontains(text, autoescape=True) for column in columns))
+    return statement.where(has_text) if text else statement
 
 
 def _entries(wanted: CatalogueFilter) -> Select[*tuple[Any, ...]]:
     """Return the figures of the entries that match, one row for each."""
-    statement = _listed(
+    statement = (
         select(
             _O.offer_id,
+            _O.provider_id,
             _O.gpu_model,
             _O.region,
             func.min(_O.gpu_memory_bytes).label("gpu_memory_bytes"),
@@ -268,8 +270,8 @@ def _entries(wanted: CatalogueFilter) -> Select[*tuple[Any, ...]]:
             _PRICE.label("price"),
             func.count().over().label("total"),
         )
-    ).where(*_conditions(wanted))
-    grouped = statement.group_by(_O.offer_id, _O.gpu_model, _O.region)
+    ).where(*_conditions(wanted), _O.offer_id.in_(_listed(wanted.text)))
+    grouped = statement.group_by(_O.offer_id, _O.provider_id, _O.gpu_model, _O.region)
     if not wanted.min_free_gpus:
         return grouped
     return grouped.having(wanted.min_free_gpus <= _MOST_FREE)
@@ -291,17 +293,19 @@ def _conditions(wanted: CatalogueFilter) -> list[ColumnElement[bool]]:
         conditions.append(_O.allows_slices.is_(wanted.allows_slices))
     if wanted.is_open is not None:
         conditions.append(_O.is_open.is_(wanted.is_open))
-    if wanted.text:
-        columns = (Offer.name, Offer.description, Account.public_name)
-        conditions.append(or_(*(item.icontains(wanted.text, autoescape=True) for item in columns)))
     return conditions
 
 
 def _offers(session: Session, idents: set[str]) -> dict[str, tuple[Offer, Terms, Account]]:
-    offers = session.scalars(select(Offer).where(Offer.id.in_(idents)))
+    """Return offers by id, with their terms and their providers' accounts."""
+    statement = (
+        select(Offer, Account)
+        .join(Account, Account.tenant_id == Offer.tenant_id)
+        .where(Offer.id.in_(idents))
+    )
     return {
-        offer.id: (offer, offer.decoded_terms, account_of(session, offer.tenant_id))
-        for offer in offers
+        offer.id: (offer, offer.decoded_terms, account)
+        for offer, account in session.execute(statement)
     }
 
 
