@@ -30,6 +30,7 @@ COMMANDS = {
     "whoami": ("cli.login", "whoami", "Show the user that commands are run as."),
     "job": ("cli.job", "job", "Run, list, follow and stop jobs."),
     "project": ("cli.project", "project", "Manage projects, their members and quotas."),
+    "market": ("cli.market", "market", "Rent appliances of other tenants, and offer yours."),
     "queue": ("cli.queue", "queue", "Show who is next in the queue, and how it is ordered."),
     "appliance": ("cli.appliance", "appliance", "List, enroll, drain and retire appliances."),
     "access-point": (
@@ -80,6 +81,7 @@ NEEDS_SERVER_EXTRA = COMMANDS.keys() - {
         "whoami",
         "job",
         "project",
+        "market",
         "queue",
         "appliance",
         "access-point",
