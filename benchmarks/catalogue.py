@@ -97,10 +97,10 @@ def _searches(url: str, plan: Plan) -> dict[str, Figures]:
     for number in range(plan.providers):
         with transaction(sessions) as session:
             _add_provider(session, number, plan, drawn, now=now)
-    first, again = (_refresh(sessions, now=utc_now()) for _ in range(2))
+    first, second = (_refresh(sessions, now=utc_now()) for _ in range(2))
     figures: dict[str, Figures] = {
         "first refresh": {"seconds": rounded(first)},
-        "refresh": {"seconds": rounded(again)},
+        "refresh": {"seconds": rounded(second)},
         "plain count": _timed(
             sessions, lambda session: session.scalar(select(func.count(OfferedAppliance.offer_id)))
         ),

@@ -7,9 +7,9 @@ from typing import Any, TextIO
 
 import click
 
-from cli.client import all_items, load_mapping, one_named, output_option, print_items, print_object
+from cli.client import all_items, one_named, output_option, print_items, print_object
 from cli.local_time import local_minutes
-from cli.market_offers import accounts, admit, offer
+from cli.market_offers import accounts, admit, load_texts, offer
 from core.quantities import format_duration, format_size
 from vedette.client import Client
 
@@ -192,7 +192,7 @@ def show_contract(contract_id: str, output: str) -> None:
 @click.option("--note", default="", help="What the other side should know.")
 def propose(contract_id: str, file: TextIO, note: str) -> None:
     """Propose other terms; give the ID of an offer for a new contract about it."""
-    body = {"terms": load_mapping(file), "note": note}
+    body = {"terms": load_texts(file), "note": note}
     with Client() as client:
         known_ids = {item["id"] for item in all_items(client, "/market/contracts")}
         if contract_id in known_ids:
@@ -286,7 +286,9 @@ def _show_terms(terms: dict[str, Any]) -> None:
         text = format_duration(value) if key.endswith("_seconds") else value
         if isinstance(value, list):
             text = "; ".join(
-                ", ".join(f"{name} {part}" for name, part in item.items() if part != "")
+                ", ".join(
+                    f"{name.replace('_', ' ')} {part}" for name, part in item.items() if part != ""
+                )
                 for item in value
             )
         click.echo(f"  {key.replace('_', ' ')}: {text}")

@@ -10,6 +10,8 @@ terms:
   region: eu-north
 """
 
+from collections.abc import Mapping
+from datetime import date
 from typing import Any, TextIO
 
 import click
@@ -80,7 +82,7 @@ def appliances(name: str, output: str) -> None:
 @click.option("--publish", is_flag=True, help="Publish it, too.")
 def apply(file: TextIO, *, publish: bool) -> None:
     """Create the offer of a file, or replace the one with its name."""
-    body = dict(load_mapping(file))
+    body = load_texts(file)
     if not body.get("name"):
         raise InvalidInputError("The file has no name of an offer. Expected: name, terms, labels.")
     with Client() as client:
@@ -146,6 +148,20 @@ def admit(tenant_id: str, side: str, state: str | None) -> None:
     with Client() as client:
         changed = client.post(f"/market/accounts/{tenant_id}/admission", body)
     click.echo(f"{changed['public_name']} as a {side}: {changed[f'{side}_state']}")
+
+
+def load_texts(file: TextIO) -> dict[str, Any]:
+    """Return the mapping of a YAML file, with dates as the texts that they were written as."""
+    loaded: dict[str, Any] = _texts(load_mapping(file))
+    return loaded
+
+
+def _texts(value: Any) -> Any:  # noqa: ANN401 - any part of a document
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, Mapping):
+        return {str(key): _texts(part) for key, part in value.items()}
+    return [_texts(part) for part in value] if isinstance(value, list) else value
 
 
 def _act(name: str, action: str) -> None:

@@ -23,7 +23,8 @@ terms:
   region: oslo
   notice_days: 1
   max_seconds: 72h
-  facts: [{name: iso27001}]
+  facts: [{name: iso27001, valid_until: 2099-06-30}]
+calendar: [{from_date: 2026-12-24, is_closed: true}]
 """
 
 
@@ -113,7 +114,7 @@ def test_a_customer_finds_takes_and_leaves(published: Run) -> None:
     assert "8 of 8  2.45" in run("charlie", "capacity")
     shown = run("charlie", "show", "H100s in Oslo")
     assert "max seconds: 3d" in shown
-    assert "facts: name iso27001" in shown
+    assert "facts: name iso27001, valid until 2099-06-30" in shown
     taken = run("charlie", "take", "H100s in Oslo", "--yes")
     (contract,) = json.loads(run("charlie", "contracts", "-o", "json"))
     assert f"Contract {contract['id']} is active." in taken
