@@ -1,9 +1,11 @@
 """`/market/account` and `/market/accounts`: admission to the marketplace, names on invoices."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
 from marketplace.accounts import (
     ACCOUNT_SORTS,
@@ -22,6 +24,7 @@ from portal.api.market_schemas import amount, of_marketplace
 from portal.api.objects import Objects
 from portal.api.schemas import StrictSchema, instant, page_query
 from portal.context import current_scope, database, mail_url, now
+from tenants.models import Tenant
 from tenants.permissions import Permission
 
 own = of_marketplace(
@@ -100,17 +103,18 @@ class ChargesSchema(StrictSchema):
     is_prepaid = fields.Boolean()
 
 
-@own.operation("GET", answer=MarketAccountSchema)
+@own.operation("GET", answer=MarketAccountSchema, has_etag=True)
 def show() -> Account:
     """Return the tenant's account."""
     with database() as session:
         return get_account(session, current_scope())
 
 
-@own.operation("PATCH", answer=MarketAccountSchema, body=MarketAccountChangeSchema)
+@own.operation("PATCH", answer=MarketAccountSchema, body=MarketAccountChangeSchema, has_etag=True)
 def change(body: Mapping[str, Any]) -> Account:
     """Change names, addresses and other texts of the tenant's account."""
     with database() as session:
+        _check_if_match(session, current_scope().require_tenant())
         return set_account(session, current_scope(), body, now=now())
 
 
@@ -143,6 +147,7 @@ objects.shows("Return the account of a tenant.")
 def change_charges(tenant_id: str, body: Mapping[str, Any]) -> Account:
     """Change the tax, the fee and the credit of an account."""
     with database() as session:
+        _check_if_match(session, tenant_id)
         return set_charges(session, current_scope(), tenant_id, body, now=now())
 
 
@@ -158,3 +163,9 @@ def set_admission(tenant_id: str, body: Mapping[str, Any]) -> Account:
     with database() as session:
         scope = current_scope()
         return admit(session, scope, tenant_id, *decided, now=now(), mail_url=mail_url())
+
+
+def _check_if_match(session: Session, tenant_id: str) -> None:
+    # The tenant's row stands for the account, which may have none.
+    read = partial(get_account, session, current_scope(), tenant_id)
+    accounts.check_if_match(session, Tenant, tenant_id, read, MarketAccountSchema)
