@@ -94,7 +94,7 @@ def require_provider(session: Session, scope: Scope) -> Account:
     Raises:
         ForbiddenError: it is not, or the user may not act for it; says what to do.
     """
-    return _require(session, scope, Side.PROVIDER)
+    return require_admitted(session, scope, Side.PROVIDER)
 
 
 def require_customer(session: Session, scope: Scope) -> Account:
@@ -103,10 +103,11 @@ def require_customer(session: Session, scope: Scope) -> Account:
     Raises:
         ForbiddenError: it is not, or the user may not act for it; says what to do.
     """
-    return _require(session, scope, Side.CUSTOMER)
+    return require_admitted(session, scope, Side.CUSTOMER)
 
 
-def _require(session: Session, scope: Scope, side: Side) -> Account:
+def require_admitted(session: Session, scope: Scope, side: Side) -> Account:
+    """Return the scope's account, which is admitted to a side; see `require_provider`."""
     scope.require(NEEDS[side])
     account = account_of(session, scope.require_tenant())
     state = state_of(account, side)

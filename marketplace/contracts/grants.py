@@ -10,10 +10,10 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from marketplace.accounts import account_of
-from marketplace.contracts.recording import email_sides, record_change
+from marketplace.contracts.recording import email_sides, record_change, tenant_of
 from marketplace.models import Contract, Offer
 from marketplace.offers.calendar import is_open, windows_of
-from marketplace.states import USABLE, AccountState, ContractState
+from marketplace.states import USABLE, AccountState, ContractState, Side
 from tenants.models import Tenant, TenantState
 from tenants.models.rentals import Grant
 
@@ -67,14 +67,16 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
 
 
 def refresh_contract(session: Session, ident: str, *, now: datetime, mail_url: str = "") -> None:
-    """End a contract whose end has come, and write its grant; a lost race is no error."""
+    """End a contract whose end has come, or a side of which is gone, and write its grant."""
     statement = select(Contract).where(Contract.id == ident).with_for_update()
     contract = session.scalar(statement.execution_options(populate_existing=True))
     if contract is None:
         return
-    is_over = contract.ends_at is not None and contract.ends_at <= now
+    is_gone = any(session.get(Tenant, tenant_of(contract, side)) is None for side in Side)
+    is_over = is_gone or (contract.ends_at is not None and contract.ends_at <= now)
     if contract.state in USABLE and is_over:
         contract.state = ContractState.ENDED
+        contract.ends_at = min(now, contract.ends_at or now)
         record_change(session, contract, "ended", None, now=now)
         email_sides(session, contract, "has ended", None, mail_url=mail_url, now=now)
     write_grant(session, contract, now=now)

@@ -10,6 +10,7 @@ from marketplace.emails import email_admins
 from marketplace.models import Contract
 from marketplace.states import Side
 from tenants.auditing.recording import record
+from tenants.models import Tenant
 
 
 def record_change(
@@ -34,6 +35,9 @@ def record_change(
         now: the time.
     """
     for tenant_side in Side:
+        # The log of a tenant that was removed is closed.
+        if session.get(Tenant, tenant_of(contract, tenant_side)) is None:
+            continue
         record(
             session,
             action=f"contract.{verb}",

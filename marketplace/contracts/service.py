@@ -8,14 +8,18 @@ that nobody accepts what they have not read. Every change locks its contract.
 from datetime import datetime, timedelta
 from typing import Any, Unpack
 
-from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from core.db import begin_writing
-from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+)
 from core.paging import Columns, Page, Paging, list_page
-from marketplace.accounts import NEEDS, account_of, require_customer
+from marketplace.accounts import NEEDS, require_admitted
 from marketplace.contracts.grants import write_grant
+from marketplace.contracts.new_contracts import new_contract
 from marketplace.contracts.recording import email_sides, name_of, record_change
 from marketplace.contracts.scope import (
     locked_contract,
@@ -31,11 +35,12 @@ from marketplace.contracts.versions import (
     check_terms,
     open_version,
 )
-from marketplace.models import Contract, ContractVersion, Offer
+from marketplace.models import Contract, ContractVersion
 from marketplace.offers.history import offered_terms
-from marketplace.states import AccountState, ContractState, OfferState, Side, VersionState
+from marketplace.states import ContractState, Side, VersionState
 from marketplace.terms import Terms
-from tenants.models import Tenant, TenantState, User
+from marketplace.terms import terms_hash as hash_of
+from tenants.models import User
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -48,7 +53,6 @@ CONTRACT_SORTS: Columns = {
 }
 MAX_REASON_LENGTH = 500
 MAX_VERSIONS = 200
-_OPEN = (ContractState.PROPOSED, ContractState.ACTIVE, ContractState.NOTICED)
 
 
 def list_contracts(
@@ -96,10 +100,12 @@ def take_offer(
         ConflictError: the terms have changed since, or the tenant has a contract for the offer.
         ForbiddenError: the tenant is not admitted as a customer.
         NotFoundError: no such offer is published.
+        OverloadedError: the tenant made `MAX_NEW_CONTRACTS` within a day.
     """
-    offer, contract = _new_contract(session, scope, offer_id, now=now)
+    offer, contract = new_contract(session, scope, offer_id, now=now)
     terms = offer.decoded_terms
-    check_hash(terms, terms_hash, offered_terms(session, offer))
+    earlier = [(former, hash_of(former)) for former in offered_terms(session, offer)]
+    check_hash(terms_hash, (terms, hash_of(terms)), earlier)
     email = _email(session, scope)
     if offer.needs_approval:
         version = add_version(contract, terms, Side.CUSTOMER, email=email, now=now)
@@ -132,8 +138,9 @@ def propose_contract(
         ForbiddenError: the tenant is not admitted as a customer.
         InvalidInputError: with the errors by field.
         NotFoundError: no such offer is published.
+        OverloadedError: the tenant made `MAX_NEW_CONTRACTS` within a day.
     """
-    offer, contract = _new_contract(session, scope, offer_id, now=now)
+    offer, contract = new_contract(session, scope, offer_id, now=now)
     check_terms(terms, note, currency=offer.decoded_terms.currency)
     email = _email(session, scope)
     version = add_version(contract, terms, Side.CUSTOMER, email=email, note=note, now=now)
@@ -210,10 +217,9 @@ def accept_version(
         raise ForbiddenError("Your side proposed this version. The other side accepts it.")
     if contract.state is ContractState.NOTICED:
         raise ConflictError("The contract ends: its terms can't change. Decline the version.")
-    earlier = [other.decoded_terms for other in reversed(contract.versions)]
-    check_hash(version.decoded_terms, terms_hash, earlier)
-    if side is Side.CUSTOMER:
-        require_customer(session, scope)
+    earlier = [(other.decoded_terms, other.terms_hash) for other in contract.versions]
+    check_hash(terms_hash, (version.decoded_terms, version.terms_hash), earlier)
+    require_admitted(session, scope, side)
     apply_version(contract, version, email=_email(session, scope), now=now)
     _save(session, contract, now=now)
     _report(session, contract, "version_accepted", side, version, mail_url=mail_url, now=now)
@@ -310,52 +316,6 @@ def end_contract(
     record_change(session, contract, "ended", side, after=after, reason=reason.strip(), now=now)
     email_sides(session, contract, what, side, mail_url=mail_url, now=now)
     return contract
-
-
-def _new_contract(
-    session: Session, scope: Scope, offer_id: str, *, now: datetime
-) -> tuple[Offer, Contract]:
-    """Return a published offer, locked, and a new contract about it, which has no version yet."""
-    customer = require_customer(session, scope)
-    begin_writing(session)
-    # A contract ends up in a state that no other one is made in meanwhile.
-    statement = select(Offer).where(Offer.id == offer_id).with_for_update()
-    offer = session.scalar(statement.execution_options(populate_existing=True))
-    if offer is None or not is_available(session, offer):
-        raise NotFoundError.of("offer", offer_id)
-    if offer.tenant_id == customer.tenant_id:
-        raise ConflictError("This is your own offer: your jobs use your appliances without it.")
-    same = select(Contract.id).where(
-        Contract.offer_id == offer.id,
-        Contract.customer_id == customer.tenant_id,
-        Contract.state.in_(_OPEN),
-    )
-    if ident := session.scalar(same):
-        raise ConflictError(
-            f"Your tenant has the contract {ident} about this offer. Propose a version of it."
-        )
-    provider = account_of(session, offer.tenant_id)
-    contract = Contract(
-        offer_id=offer.id,
-        offer_name=offer.name,
-        provider_id=offer.tenant_id,
-        provider_name=provider.public_name,
-        customer_id=customer.tenant_id,
-        customer_name=customer.public_name,
-        state=ContractState.PROPOSED,
-        created_at=now,
-    )
-    return offer, contract
-
-
-def is_available(session: Session, offer: Offer) -> bool:
-    """Return whether customers can take an offer: it is published, and its provider admitted."""
-    provider = session.get_one(Tenant, offer.tenant_id)
-    return (
-        offer.state is OfferState.PUBLISHED
-        and account_of(session, offer.tenant_id).provider_state is AccountState.ACTIVE
-        and provider.state is TenantState.ACTIVE
-    )
 
 
 def _own_contract(session: Session, scope: Scope, ident: str) -> tuple[Contract, Side]:

@@ -79,17 +79,24 @@ def open_version(contract: Contract, number: int) -> ContractVersion:
     raise ConflictError(f"{problem}; the contract is {contract.state.value}.")
 
 
-def check_hash(terms: Terms, accepted: str, earlier: Sequence[Terms]) -> None:
-    """Refuse a hash that is not that of the terms, and say what changed since it was."""
-    if terms_hash(terms) == accepted:
+Hashed = tuple[Terms, str]
+
+
+def check_hash(accepted: str, current: Hashed, earlier: Sequence[Hashed]) -> None:
+    """Refuse a hash that is not that of the current terms, and say what changed since it was.
+
+    Hashes are those that users saw: later versions of the portal may hash new fields, too.
+    """
+    terms, current_hash = current
+    if current_hash == accepted:
         return
-    former = next((other for other in earlier if terms_hash(other) == accepted), None)
+    former = next((other for other, hashed in earlier if hashed == accepted), None)
     if former is None:
         what = "These are not the terms that you accept"
     else:
         what = f"The terms have changed: {changes_text(former, terms)}"
     raise ConflictError(
-        f"{what}. Read the terms, whose hash is {terms_hash(terms)}, and accept them.",
+        f"{what}. Read the terms, whose hash is {current_hash}, and accept them.",
         code="terms_changed",
     )
 

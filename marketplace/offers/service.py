@@ -25,6 +25,7 @@ from tenants.permissions import Permission
 from tenants.scope import Scope
 
 MAX_OFFERS = 500
+MAX_ALL_OFFERS = 5000
 OFFER_SORTS: Columns = {
     "name": Offer.name,
     "state": Offer.state,
@@ -82,13 +83,16 @@ def create_offer(
 
     Raises:
         InvalidInputError: with the errors by field.
-        ConflictError: the tenant has `MAX_OFFERS`.
+        ConflictError: the tenant has `MAX_OFFERS`, or had `MAX_ALL_OFFERS`.
     """
     scope.require(Permission.MANAGE_OFFERS)
     tenant_id = scope.require_tenant()
-    count = select(func.count()).where(Offer.tenant_id == tenant_id)
-    if (session.scalar(count) or 0) >= MAX_OFFERS:
-        raise ConflictError(f"There are {MAX_OFFERS} offers. Change one that you don't use.")
+    own = select(func.count()).where(Offer.tenant_id == tenant_id)
+    in_use = own.where(Offer.state != OfferState.WITHDRAWN)
+    if (session.scalar(in_use) or 0) >= MAX_OFFERS:
+        raise ConflictError(f"There are {MAX_OFFERS} offers. Withdraw one that you don't use.")
+    if (session.scalar(own) or 0) >= MAX_ALL_OFFERS:
+        raise ConflictError(f"There were {MAX_ALL_OFFERS:,} offers. Change one instead.")
     offer = Offer(tenant_id=tenant_id, state=OfferState.DRAFT, created_at=now)
     return _save(session, offer, request, now=now, currency=currency)
 

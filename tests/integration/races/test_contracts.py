@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
 from marketplace.contracts.service import (
@@ -61,20 +62,18 @@ def test_a_version_is_accepted_or_withdrawn_never_both(
 ) -> None:
     alice, charlie = scope_of(people.alice), scope_of(people.charlie)
     accepted = terms_hash(OTHER)
+
+    def accept(session: Session, number: int) -> VersionState:
+        return accept_version(
+            session, charlie, contract_id, number, terms_hash=accepted, now=NOON
+        ).state
+
+    def withdraw(session: Session, number: int) -> VersionState:
+        return withdraw_version(session, alice, contract_id, number, now=NOON).state
+
     for number in range(2, 2 + ROUNDS):
-        answers = contend(
-            factory,
-            [
-                lambda session, number=number: (
-                    accept_version(
-                        session, charlie, contract_id, number, terms_hash=accepted, now=NOON
-                    ).state
-                ),
-                lambda session, number=number: (
-                    withdraw_version(session, alice, contract_id, number, now=NOON).state
-                ),
-            ],
-        )
+        racers = [partial(accept, number=number), partial(withdraw, number=number)]
+        answers = contend(factory, racers)
         (won,) = [answer for answer in answers if isinstance(answer, VersionState)]
         assert sorted(map(str, answers)) == sorted([won.value, "conflict"])
         with transaction(factory) as session:

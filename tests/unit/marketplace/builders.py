@@ -20,12 +20,17 @@ from tests.cast import NOON, Cast, scope_of
 
 def terms(**changes: Any) -> Terms:
     """Terms at EUR 2 for an hour of a GPU."""
-    return Terms(**({"currency": "EUR", "price": Decimal(2)} | changes))
+    fields: dict[str, Any] = {"currency": "EUR", "price": Decimal(2)}
+    return Terms(**(fields | changes))
 
 
 def request(*appliances: str, **changes: Any) -> OfferRequest:
     """An offer of appliances by name."""
-    fields = {"name": "H100s in Oslo", "terms": terms(), "appliance_ids": list(appliances)}
+    fields: dict[str, Any] = {
+        "name": "H100s in Oslo",
+        "terms": terms(),
+        "appliance_ids": list(appliances),
+    }
     return OfferRequest(**(fields | changes))
 
 

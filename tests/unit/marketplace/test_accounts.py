@@ -129,7 +129,11 @@ def test_the_operator_sets_tax_fee_and_prepayment(session: Session, cast: Cast) 
     olivia, acme = scope_of(cast.olivia), cast.acme.id
     values = {"tax_percent": Decimal(25), "fee_percent": None, "is_prepaid": True}
     account = set_charges(session, olivia, acme, values, now=NOON)
-    assert (account.tax_percent, account.fee_percent, account.is_prepaid) == (25, None, True)
+    assert (account.tax_percent, account.fee_percent, account.is_prepaid) == (
+        Decimal(25),
+        None,
+        True,
+    )
     with pytest.raises(InvalidInputError) as refused:
         set_charges(session, olivia, acme, {"tax_percent": Decimal(101)}, now=NOON)
     assert refused.value.errors == {

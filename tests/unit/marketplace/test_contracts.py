@@ -6,9 +6,16 @@ from decimal import Decimal
 import pytest
 from sqlalchemy.orm import Session
 
-from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from core.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidInputError,
+    NotFoundError,
+    OverloadedError,
+)
 from marketplace.accounts import admit
 from marketplace.contracts.grants import refresh_contract, usable_contracts
+from marketplace.contracts.new_contracts import MAX_NEW_CONTRACTS
 from marketplace.contracts.service import (
     accept_version,
     decline_version,
@@ -31,6 +38,7 @@ from marketplace.states import (
     VersionState,
 )
 from marketplace.terms import terms_hash
+from tenants.models import Tenant
 from tenants.models.rentals import Grant
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance
@@ -89,7 +97,7 @@ def test_an_offer_that_needs_approval_is_a_proposal(
 ) -> None:
     offer.needs_approval = True
     contract = take(session, cast, offer)
-    assert contract.state is ContractState.PROPOSED
+    assert contract.state == "proposed"
     assert session.get(Grant, contract.id) is None
     accepted = terms_hash(offer.decoded_terms)
     alice = scope_of(cast.alice)
@@ -367,3 +375,33 @@ def test_a_withdrawn_offer_leaves_contracts_usable(
     set_offer_state(session, scope_of(cast.alice), offer.id, OfferState.WITHDRAWN, now=NOON)
     refresh_contract(session, contract.id, now=NOON)
     assert session.get_one(Grant, contract.id).is_open
+
+
+def test_a_tenant_that_was_removed_ends_its_contracts(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    session.delete(session.get_one(Tenant, cast.globex.id))
+    session.flush()
+    session.expire_all()
+    refresh_contract(session, contract.id, now=NOON + HOUR)
+    assert (contract.state, contract.ends_at) == (ContractState.ENDED, NOON + HOUR)
+    assert usable_contracts(session) == []
+
+
+def test_contracts_are_not_made_without_end(session: Session, cast: Cast, offer: Offer) -> None:
+    charlie = scope_of(cast.charlie)
+    for _ in range(MAX_NEW_CONTRACTS):
+        made = propose_contract(session, charlie, offer.id, CHEAPER, now=NOON)
+        withdraw_version(session, charlie, made.id, 1, now=NOON)
+    with pytest.raises(OverloadedError, match="50 contracts within a day"):
+        take(session, cast, offer)
+    assert take(session, cast, offer, now=NOON + DAY).state is ContractState.ACTIVE
+
+
+def test_a_suspended_provider_accepts_nothing(session: Session, cast: Cast, offer: Offer) -> None:
+    contract = propose_contract(session, scope_of(cast.charlie), offer.id, CHEAPER, now=NOON)
+    olivia = scope_of(cast.olivia)
+    admit(session, olivia, cast.acme.id, Side.PROVIDER, AccountState.SUSPENDED, now=NOON)
+    alice, accepted = scope_of(cast.alice), terms_hash(CHEAPER)
+    with pytest.raises(ForbiddenError, match="The operator suspended it"):
+        accept_version(session, alice, contract.id, 1, terms_hash=accepted, now=NOON)

@@ -12,7 +12,7 @@ from marketplace.terms import ComplianceFact, Credit, HourlyPrice, ServiceLevel
 from tests.unit.marketplace.builders import request, terms
 
 ISO = ComplianceFact(name="iso27001")
-NIGHT = {"days": (0, 1), "from_hour": 0, "until_hour": 6, "price": Decimal(1)}
+NIGHT: dict[str, Any] = {"days": (0, 1), "from_hour": 0, "until_hour": 6, "price": Decimal(1)}
 
 
 def test_a_plain_offer_is_right() -> None:

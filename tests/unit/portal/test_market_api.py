@@ -1,6 +1,5 @@
 """The marketplace by REST: acme offers, globex rents, olivia operates."""
 
-from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -176,7 +175,7 @@ def test_accounts(alice: Browser, olivia: Browser, cast: Cast) -> None:
     assert (changed["legal_name"], changed["country"]) == ("Acme AS", "NO")
     path = f"/accounts/{cast.acme.id}"
     charged = call(olivia, "PATCH", path, {"tax_percent": "25", "is_prepaid": True})
-    assert (Decimal(charged["tax_percent"]), charged["is_prepaid"]) == (25, True)
+    assert (charged["tax_percent"], charged["is_prepaid"]) == ("25", True)
     assert call(olivia, "GET", path) == charged
     names = [row["public_name"] for row in call(olivia, "GET", "/accounts")["items"]]
     assert names == ["Acme", "Globex"]
