@@ -186,11 +186,14 @@ def _save(
 
 
 def _lock(session: Session, offer: Offer) -> None:
-    """Let the offers of a tenant change one at a time: no appliance may get into two."""
+    """Let the offers of a tenant change one at a time: no appliance may get into two.
+
+    The offer is locked first, as where it is taken, whose grant then locks the tenant.
+    """
     begin_writing(session)
-    session.execute(select(Tenant.id).where(Tenant.id == offer.tenant_id).with_for_update())
     if offer.id is not None:
-        session.refresh(offer)
+        session.refresh(offer, with_for_update=True)
+    session.execute(select(Tenant.id).where(Tenant.id == offer.tenant_id).with_for_update())
 
 
 def _check_coverage(session: Session, offer: Offer) -> None:
