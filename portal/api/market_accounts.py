@@ -98,8 +98,8 @@ class AdmissionSchema(AdmissionRequestSchema):
 class ChargesSchema(StrictSchema):
     """What the operator sets of an account; null for the portal's settings."""
 
-    tax_percent = fields.Decimal(allow_none=True)
-    fee_percent = fields.Decimal(allow_none=True)
+    tax_percent = amount("On its invoices.")
+    fee_percent = amount("The operator's share of what it earns.")
     is_prepaid = fields.Boolean()
 
 

@@ -21,6 +21,7 @@ from marketplace.terms import MAX_PRICE
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import OfferWindowSchema, TermsSchema, amount, of_marketplace
 from portal.api.schemas import envelope, page_of, page_query, whole_list
+from portal.api.spec_schemas import DecimalField
 from portal.context import database
 
 catalogue = of_marketplace(
@@ -56,7 +57,7 @@ class CatalogueQuery(page_query(CATALOGUE_SORTS, default="price")):  # type: ign
         validate=validate.Range(0, 1024),
         metadata={"description": "Free now on one appliance."},
     )
-    max_price = fields.Decimal(
+    max_price = DecimalField(
         load_default=None,
         validate=_check_price,
         metadata={"description": "Of a GPU for an hour, at this time of the week."},

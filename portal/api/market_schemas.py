@@ -1,15 +1,12 @@
 """Schemas of terms, which offers and contracts share; and the switch of all of the marketplace."""
 
-from typing import Any
-
-from marshmallow import Schema, fields
+from marshmallow import Schema
 
 from core.errors import NotFoundError
-from core.money import plain
 from marketplace.offers.calendar import Window
 from marketplace.terms import ComplianceFact, Credit, HourlyPrice, ServiceLevel, Terms
 from portal.api.blueprint import APIBlueprint
-from portal.api.spec_schemas import request_schema
+from portal.api.spec_schemas import DecimalField, request_schema
 from portal.context import portal
 
 
@@ -44,16 +41,9 @@ class TermsSchema(request_schema(Terms, _PARTS)):  # type: ignore[misc] # likewi
     """Terms of an offer or of a version of a contract; amounts are decimals as text."""
 
 
-class AmountField(fields.Decimal):
-    """An amount of money, or a percentage; responses have it as text, which no client rounds."""
-
-    def _serialize(self, value: Any, attr: str | None, obj: Any, **options: Any) -> Any:  # noqa: ANN401, ARG002 - marshmallow's
-        return None if value is None else plain(value)
-
-
-def amount(description: str) -> AmountField:
+def amount(description: str) -> DecimalField:
     """Return a field for an amount of money, or for a percentage."""
-    return AmountField(as_string=True, allow_none=True, metadata={"description": description})
+    return DecimalField(allow_none=True, metadata={"description": description})
 
 
 def of_marketplace(resource: APIBlueprint) -> APIBlueprint:

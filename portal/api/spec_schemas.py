@@ -14,6 +14,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 from marshmallow import Schema, ValidationError, fields
 
+from core.money import plain
 from core.quantities import parse_duration, parse_size
 from core.spec import SpecField, spec_fields
 from portal.api.schemas import StrictSchema
@@ -25,13 +26,6 @@ _NOTATIONS: Mapping[str, tuple[Callable[[str], float], str]] = {
     "_seconds": (parse_duration, "2h"),
 }
 
-_PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
-    str: fields.String,
-    int: partial(fields.Integer, strict=True),
-    float: fields.Float,
-    bool: fields.Boolean,
-    Decimal: partial(fields.Decimal, as_string=True),
-}
 _LISTS, _MAPPINGS = (list, tuple, Sequence), (dict, Mapping)
 Schemas = Mapping[Any, type[Schema]]
 _NO_SCHEMAS: Schemas = {}
@@ -66,11 +60,33 @@ class QuantityField(fields.Field[int]):
             raise ValidationError(f"{error}.".replace("..", ".")) from None
 
 
+class DecimalField(fields.Decimal):
+    """An exact number, such as an amount of money: text in responses, which no client rounds."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - marshmallow's
+        text = {"type": "string", "format": "decimal", "example": "2.45"}
+        limits = {"minimum", "maximum"}
+        described = {k: v for k, v in options.pop("metadata", {}).items() if k not in limits}
+        super().__init__(as_string=True, metadata={**described, **text}, **options)
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **_options: Any) -> Any:  # noqa: ANN401, ARG002 - marshmallow's
+        return None if value is None else plain(Decimal(value))
+
+
 class _EnumField(fields.Enum[Any]):
     """A member of an enum, which is stored as its value in parts of a job."""
 
     def _serialize(self, value: Any, attr: str | None, obj: Any, **options: Any) -> Any:  # noqa: ANN401 - marshmallow's
         return super()._serialize(self.enum(value), attr, obj, **options)
+
+
+_PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
+    str: fields.String,
+    int: partial(fields.Integer, strict=True),
+    float: fields.Float,
+    bool: fields.Boolean,
+    Decimal: DecimalField,
+}
 
 
 def request_schema(spec: type, schemas: Schemas = _NO_SCHEMAS) -> type[Schema]:
