@@ -207,7 +207,7 @@ class _Ledger:
             with transaction(self._sessions) as session:
                 for chunk in chunked(rows, _CHUNK):
                     session.execute(insert(UsageEntry), [row | common for row in chunk])
-                _mark(session, hour_at, now=now)
+                _mark(session, hour_at, has_rows=bool(rows), now=now)
         except IntegrityError as error:
             raise ConflictError(
                 f"Another process records {hour_at:%Y-%m-%d %H:%M} UTC. Try again in a minute."
@@ -400,11 +400,15 @@ def _row(
     }
 
 
-def _mark(session: Session, hour_at: datetime, *, now: datetime) -> None:
-    """Store that an hour is up to date, and when it is checked next."""
+def _mark(session: Session, hour_at: datetime, *, has_rows: bool, now: datetime) -> None:
+    """Store that an hour is up to date, whether rows were added, and when it is checked next."""
     hour = session.get(UsageHour, hour_at)
     if hour is None:
-        hour = UsageHour(hour_at=hour_at, recorded_at=now)
+        hour = UsageHour(hour_at=hour_at, recorded_at=now, appends=0)
         session.add(hour)
     checks = [hour_at + HOUR + after for after in CHECKS_AFTER]
     hour.next_check_at = next((at for at in checks if at > now), None)
+    if has_rows:
+        # By the database: another process may append to the same hour.
+        session.flush()
+        hour.appends = UsageHour.appends + 1
