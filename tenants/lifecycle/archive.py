@@ -8,6 +8,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
@@ -213,4 +214,6 @@ def _json_value(value: object) -> object:
         return value.value
     if isinstance(value, bytes):
         return value.decode(errors="replace")
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     raise TypeError(f"can't encode {type(value).__name__} as JSON")
