@@ -29,7 +29,9 @@ import jobqueue.storage.models
 import jobqueue.usage.models
 import logs.models
 import marketplace.charges.models
+import marketplace.invoices.models
 import marketplace.models
+import marketplace.prices.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
@@ -74,7 +76,9 @@ TABLE_MODULES = (
     dash_app.custom.models,
     logs.models,
     marketplace.charges.models,
+    marketplace.invoices.models,
     marketplace.models,
+    marketplace.prices.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"

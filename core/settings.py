@@ -133,6 +133,7 @@ class ServerSettings:
     marketplace_fee_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     marketplace_terms_url: str = ""
     billing_currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "EUR"
+    billing_issuer: Annotated[str, Meta(max_length=500)] = ""
     tax_percent: Annotated[float, Meta(ge=0, le=100)] = 0.0
 
     @property

@@ -1,8 +1,9 @@
-"""The table of billing lines."""
+"""Tables of billing lines, of what of the ledger has lines, and of prepaid credit."""
 
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
+from typing import ClassVar
 
 from sqlalchemy import BigInteger, Index, String
 from sqlalchemy.orm import Mapped, mapped_column
@@ -10,6 +11,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from core.money import Amount
+from tenants.models.audit import Audited
 from tenants.models.columns import enum_column
 
 MAX_NOTE_LENGTH = 500
@@ -78,3 +80,41 @@ class BillingLine(Base):
     amount: Mapped[Decimal] = mapped_column(Amount)
     note: Mapped[str] = mapped_column(String(MAX_NOTE_LENGTH), default="")
     created_by: Mapped[str] = mapped_column(String(254), default="")
+
+
+class ChargedHour(Base):
+    """An hour of the usage ledger whose rows have their lines.
+
+    Attributes:
+        appends: `UsageHour.appends` before its rows were read; where the ledger has a higher one,
+            rows were appended since.
+    """
+
+    __tablename__ = "charged_hours"
+
+    hour_at: Mapped[datetime] = mapped_column(primary_key=True)
+    appends: Mapped[int]
+    charged_at: Mapped[datetime]
+
+
+class PrepaidEntry(Base):
+    """A change of a tenant's prepaid credit; its balance is the sum of them.
+
+    Attributes:
+        amount: what was paid in or given; negative where an invoice was paid with it.
+        source_id: what it comes from, such as a payment's reference or an invoice; unique.
+        created_by: the email address of an operator; "" for the portal.
+    """
+
+    __tablename__ = "prepaid_entries"
+    audited: ClassVar = Audited(
+        kind="prepaid_credit", name="source_id", fields=("amount", "note"), created="changed"
+    )
+
+    id: Mapped[str] = id_column()
+    tenant_id: Mapped[str] = mapped_column(String(ID_LENGTH), index=True)
+    amount: Mapped[Decimal] = mapped_column(Amount)
+    source_id: Mapped[str] = mapped_column(String(100), unique=True)
+    note: Mapped[str] = mapped_column(String(MAX_NOTE_LENGTH), default="")
+    created_by: Mapped[str] = mapped_column(String(254), default="")
+    created_at: Mapped[datetime]

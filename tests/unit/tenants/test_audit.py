@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -45,6 +46,9 @@ from jobqueue.simulation.models import Simulation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
+from marketplace.charges.models import PrepaidEntry
+from marketplace.invoices.models import BillingDocument, DocumentKind
+from marketplace.prices.models import PriceList
 from protocol.datasets import SourceKind
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind
@@ -243,6 +247,30 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             created_at=NOON,
         ),
         GPUPartitionPolicy(**tenant, name="shared", mode=PartitionMode.MPS, created_at=NOON),
+        PriceList(
+            **tenant,
+            owner=cast.acme.id,
+            number=1,
+            valid_from=NOON,
+            prices=[],
+            created_by="alice@acme.example",
+            created_at=NOON,
+        ),
+        PrepaidEntry(**tenant, amount=Decimal("1.00"), source_id="x", created_at=NOON),
+        BillingDocument(
+            **tenant,
+            kind=DocumentKind.INVOICE,
+            month_at=NOON,
+            number="INV-2026-00001",
+            currency="EUR",
+            issued_at=NOON,
+            issuer="",
+            tenant_name="Acme",
+            party={},
+            items=[],
+            **dict.fromkeys(("net", "tax_percent", "tax", "fee_percent"), Decimal(0)),
+            **dict.fromkeys(("fee", "total", "prepaid"), Decimal(0)),
+        ),
         DataConnection(**tenant, name="minio", url="s3://acme", created_at=NOON),
         TenantDataSettings(**tenant),
         dataset,
