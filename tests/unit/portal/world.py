@@ -1,7 +1,8 @@
 """One of everything in acme, made by the services: what a stranger must not see."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -45,6 +46,11 @@ from jobqueue.simulation.scenarios import Changes, Scenario, replay
 from jobqueue.simulation.service import Comparison
 from logs.forwarding.service import ForwardRequest, create_forward
 from logs.models import ForwardKind
+from marketplace.charges.models import LineKind
+from marketplace.invoices.items import Item, encoded
+from marketplace.invoices.models import BillingDocument, DocumentKind
+from marketplace.prices.models import PriceList
+from marketplace.prices.service import PriceListRequest, PriceRow, create_price_list
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
@@ -154,6 +160,35 @@ class World:
     """Ids of acme's things, by the names that path parameters have."""
 
     ids: dict[str, str]
+
+
+def add_price_list(session: Session, cast: Cast, *, now: datetime) -> PriceList:
+    """Add prices of acme's."""
+    request = PriceListRequest(prices=[PriceRow("2.45", "H100")])
+    return create_price_list(session, scope_of(cast.alice), request, now=now)
+
+
+def add_document(session: Session, cast: Cast, *, now: datetime) -> BillingDocument:
+    """Add an invoice of acme's, with an item."""
+    amounts = dict.fromkeys(("net", "total"), Decimal("2.45"))
+    amounts |= dict.fromkeys(("tax_percent", "tax", "fee_percent", "fee", "prepaid"), Decimal(0))
+    item = Item(number=1, month="2026-02", kind=LineKind.USAGE, amount=Decimal("2.45"))
+    document = BillingDocument(
+        kind=DocumentKind.INVOICE,
+        tenant_id=cast.acme.id,
+        tenant_name=cast.acme.name,
+        month_at=datetime(2026, 2, 1, tzinfo=UTC),
+        number="INV-2026-00001",
+        currency="EUR",
+        issued_at=now,
+        issuer="",
+        party={},
+        items=encoded([item]),
+        **amounts,
+    )
+    session.add(document)
+    session.flush()
+    return document
 
 
 def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
@@ -370,5 +405,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "prefetch_id": prefetch.id,
             "version_id": version.id,
             "connection_id": connection.id,
+            "price_list_id": add_price_list(session, cast, now=now).id,
+            "document_id": add_document(session, cast, now=now).id,
         }
     )
