@@ -36,6 +36,22 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         ],
         "is_dry_run": True,
     },
+    "PriceListRequestSchema": {
+        "prices": [{"gpu_model": "H100", "price": "2.45"}, {"price": "0.40"}],
+        "valid_from": "2026-04-01T00:00:00Z",
+        "note": "New price of power",
+    },
+    "CorrectionRequestSchema": {
+        "amount": "-12.50",
+        "note": "Slow network on March 3",
+        "reference": "T-1042",
+        "contract_id": _ID,
+    },
+    "CreditRequestSchema": {
+        "tenant_id": _ID,
+        "amount": "100.00",
+        "reference": "Bank transfer 4711",
+    },
     "ProjectRequestSchema": {
         "name": "vision",
         "description": "Models for cameras",

@@ -80,6 +80,12 @@ RESERVATION: dict[str, object] = {
     "schedule": "0 2 * * *",
     "duration_seconds": 3600,
 }
+CORRECTION: dict[str, object] = {
+    "amount": "-1.00",
+    "note": "x",
+    "reference": "x",
+    "contract_id": "x",
+}
 POLICY: dict[str, object] = {"name": "x", "mode": "mps", "shares": 2}
 PROJECT: dict[str, object] = {"name": "x"}
 MEMBER: dict[str, object] = {"user": "bob@acme.example"}
@@ -158,6 +164,9 @@ BODIES: dict[str, dict[str, object]] = {
     "Data connections.create": {"name": "x", "url": "s3://bucket"},
     "Data connections.replace": {"name": "x", "url": "s3://bucket"},
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
+    "Price lists.create": {"prices": [{"price": "2.45"}]},
+    "Billing.add_correction": CORRECTION,
+    "Billing.enter_credit": {"tenant_id": "x", "amount": "1.00", "reference": "x"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
 }

@@ -132,6 +132,7 @@ def test_the_documentation_lists_the_scopes() -> None:
 
 # Lists that are short by their nature: they come whole, as one page.
 SHORT = {
+    "/api/v1/billing/price-lists",
     "/api/v1/agent-rollouts/versions",
     "/api/v1/jobs/{job_id}/artifacts/parts",
     "/api/v1/jobs/{job_id}/events",
