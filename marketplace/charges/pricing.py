@@ -22,6 +22,8 @@ from marketplace.terms import Terms
 
 HOUR = timedelta(hours=1)
 MILLISECONDS_PER_HOUR = 3_600_000
+# Of a replay of years, in memory.
+MAX_RATES = 50_000
 _HUNDRED = Decimal(100)
 
 
@@ -100,6 +102,8 @@ class Pricing:
 
     def rate(self, use: Use) -> Rate | None:
         """Return the rate of a use whose contract or tenant was read; None if it has no price."""
+        if len(self._rates) >= MAX_RATES:
+            self._rates.clear()
         if use not in self._rates:
             self._rates[use] = self._rate(use)
         return self._rates[use]
