@@ -390,7 +390,8 @@ def _change(row: object, name: str) -> None:
     elif isinstance(old, dict | list):
         new = {"rack": "4"} if isinstance(old, dict) else ["x"]
     else:
-        new = f"{old}-2" if kind is str else (old or kind()) + 1
+        nothing: int | Decimal = Decimal(0) if kind is Decimal else 0
+        new = f"{old}-2" if kind is str else (old or nothing) + 1
     setattr(row, name, new)
 
 
