@@ -9,6 +9,7 @@ are rolled back with it.
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -97,6 +98,8 @@ def json_value(value: object) -> object:
     """Return a column's value as JSON."""
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return value.isoformat() if isinstance(value, datetime) else value
 
 
