@@ -131,6 +131,7 @@ class Reason(StrEnum):
     FIRST_MEMBER_ENDED = "first_member_ended"
     PREEMPTED_BY_CLUSTER = "preempted_by_cluster"
     NODE_FAILED = "node_failed"
+    BUDGET_SPENT = "budget_spent"
 
 
 _J = JobState

@@ -82,6 +82,7 @@ _STOP_MESSAGES = {
     Reason.MEMBER_ENDED: "Stopped: another member of the gang ended.",
     Reason.GANG_RESTARTED: "Stopped: the gang starts anew.",
     Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
+    Reason.BUDGET_SPENT: "Stopped: a budget or the prepaid credit that it counts towards is spent.",
 }
 
 

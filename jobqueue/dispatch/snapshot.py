@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
 from jobqueue.dispatch.waiting_jobs import SLICE_COLUMNS, slice_need
+from jobqueue.holds.service import hold_views
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.policies import LEAST_FRAGMENTATION
@@ -42,6 +43,7 @@ def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapsho
         reservations=reservation_views(session, tenant_id, now=now),
         projects=_projects(session, tenant_id),
         isolation=settings.isolation,
+        holds=hold_views(session, tenant_id),
     )
 
 

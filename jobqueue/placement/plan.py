@@ -219,12 +219,15 @@ class Planner:
             self._tasks_by_array[owner.array_id] += sign
 
     def cap_reason(self, job: JobView) -> str:
-        """Return which cap a job would exceed; "" if it may start."""
+        """Return which cap a job would exceed, or what holds it; "" if it may start."""
         if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
             return f"{job.array_limit} tasks of the array are running, which is its limit."
         caps, gpus = self.snapshot.caps, job.whole.gpu_count
         if not gpus:
             return ""
+        for hold in self.snapshot.holds:
+            if not hold.is_for_rentals and hold.covers(job):
+                return hold.reason
         if caps.gpus_per_user is not None:
             used = self._gpus_by_user[job.user_id]
             if used + gpus > caps.gpus_per_user:

@@ -341,6 +341,22 @@ class ReservationView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HoldView:
+    """What keeps jobs with GPUs from starting; see `jobqueue.holds.models.JobHold`."""
+
+    reason: str
+    project_ids: frozenset[str] | None = None
+    user_id: str | None = None
+    is_for_rentals: bool = False
+
+    def covers(self, job: JobView) -> bool:
+        """Return whether it holds a job."""
+        return (self.project_ids is None or job.project_id in self.project_ids) and (
+            self.user_id is None or job.user_id == self.user_id
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaView:
     """What a project may use of one resource; see `jobqueue.projects.models.ProjectQuota`."""
 
@@ -371,6 +387,7 @@ class Snapshot:
         projects: of the tenant, if any has quotas.
         isolation: which jobs may share a GPU.
         copies: the cached bytes of versions of datasets, by version and appliance.
+        holds: what keeps jobs with GPUs from starting, such as budgets that are spent.
     """
 
     now: datetime
@@ -384,3 +401,4 @@ class Snapshot:
     projects: Sequence[ProjectView] = ()
     isolation: IsolationRules = field(default_factory=IsolationRules)
     copies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    holds: Sequence[HoldView] = ()

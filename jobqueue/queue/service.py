@@ -17,6 +17,7 @@ from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
 from jobqueue.dispatch.appliance_views import models_of, tenant_views
 from jobqueue.dispatch.waiting_jobs import job_view
+from jobqueue.holds.service import require_no_hold
 from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.jobs.dependencies import (
     Dependencies,
@@ -109,11 +110,13 @@ def submit_job(
             not allow, or an array that is too large; code `exceeds_every_appliance` if no
             appliance of the tenant is large enough.
         ForbiddenError: `secrets_from` is another user's job.
-        ConflictError: the tenant's job quota is reached.
+        ConflictError: the tenant's job quota is reached, or a budget that the job counts towards
+            is spent.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
     job, dependencies = checked_job(session, scope, request, now=now, views=views)
+    require_no_hold(session, job)
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     members = max(request.instances, request.nodes)
