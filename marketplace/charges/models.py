@@ -51,7 +51,8 @@ class BillingLine(Base):
 
     __tablename__ = "billing_lines"
     __table_args__ = (
-        Index("ix_billing_lines_tenant_id_at", "tenant_id", "at"),
+        # With the amount, sums of months read no rows.
+        Index("ix_billing_lines_tenant_id_at_amount", "tenant_id", "at", "amount"),
         Index("ix_billing_lines_provider_id_at", "provider_id", "at"),
         Index("ix_billing_lines_contract_id_at", "contract_id", "at"),
     )
