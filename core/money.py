@@ -69,3 +69,9 @@ def format_amount(value: Decimal, currency: str) -> str:
     rounded = cents(value)
     text = f"{rounded:,}" if rounded == value else f"{value.normalize():,f}"
     return f"{currency} {text}"
+
+
+def amount_text(value: Decimal) -> str:
+    """Return an amount as programs read it, in cents or as exact as it is: `1240.00`."""
+    rounded = cents(value)
+    return f"{rounded if rounded == value else value.normalize():f}"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -318,12 +318,16 @@ def _models_of(inventory: Inventory) -> dict[str, str]:
 
 
 def read_attempts(
-    session: Session, period: Period, *, scope: Scope | None = None
+    session: Session,
+    period: Period,
+    *conditions: ColumnElement[bool],
+    scope: Scope | None = None,
 ) -> list[LedgerAttempt]:
     """Return the attempts that GPUs were allocated to in a period; all without a scope."""
     statement: Any = _ATTEMPTS.where(
         Attempt.assigned_at < period.until,
         or_(Attempt.finished_at > period.since, Attempt.finished_at.is_(None)),
+        *conditions,
     )
     return _read(session, statement if scope is None else scope.select(statement, Attempt))
 
