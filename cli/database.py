@@ -18,6 +18,7 @@ import dash_app.reports.models
 import datasets.models
 import jobqueue.fairshare.models
 import jobqueue.gangs.models
+import jobqueue.holds.models
 import jobqueue.images.models
 import jobqueue.models
 import jobqueue.partitions.models
@@ -28,6 +29,7 @@ import jobqueue.simulation.models
 import jobqueue.storage.models
 import jobqueue.usage.models
 import logs.models
+import marketplace.budgets.models
 import marketplace.charges.models
 import marketplace.models
 import tenants.models
@@ -61,6 +63,7 @@ TABLE_MODULES = (
     datasets.models,
     jobqueue.models,
     jobqueue.gangs.models,
+    jobqueue.holds.models,
     jobqueue.results.models,
     jobqueue.partitions.models,
     jobqueue.projects.models,
@@ -73,6 +76,7 @@ TABLE_MODULES = (
     dash_app.reports.models,
     dash_app.custom.models,
     logs.models,
+    marketplace.budgets.models,
     marketplace.charges.models,
     marketplace.models,
 )

@@ -42,6 +42,7 @@ KINDS = {
     "container_policies": "Container policies",
     "queue_settings": "Queue settings",
     "reservation": "Reservations",
+    "budget": "Budgets",
     "gpu_partition_policy": "GPU partition policies",
     "simulation": "Simulations",
     "dataset": "Datasets",

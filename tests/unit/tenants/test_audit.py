@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ from jobqueue.simulation.models import Simulation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
+from marketplace.budgets.models import Budget, BudgetAction, BudgetTarget
 from protocol.datasets import SourceKind
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind
@@ -240,6 +242,14 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             schedule="0 22 * * *",
             time_zone="UTC",
             duration_seconds=3600,
+            created_at=NOON,
+        ),
+        Budget(
+            **tenant,
+            target=BudgetTarget.TENANT,
+            target_name="Acme",
+            amount=Decimal(1000),
+            action=BudgetAction.NOTIFY,
             created_at=NOON,
         ),
         GPUPartitionPolicy(**tenant, name="shared", mode=PartitionMode.MPS, created_at=NOON),
