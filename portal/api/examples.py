@@ -200,6 +200,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},
+    "BudgetRequestSchema": {
+        "target": "project",
+        "target_id": "vision",
+        "amount": "1000.00",
+        "action": "stop_new_jobs",
+    },
     "ReservationRequestSchema": {
         "name": "Nightly training",
         "project_id": "vision",

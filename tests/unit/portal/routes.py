@@ -3,6 +3,7 @@
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
+from portal.api.billing_budgets import BudgetRequestSchema
 from portal.api.data_connections import ConnectionRequestSchema
 from portal.api.data_settings import DataSettingsSchema
 from portal.api.datasets import DatasetChangeSchema
@@ -80,6 +81,7 @@ RESERVATION: dict[str, object] = {
     "schedule": "0 2 * * *",
     "duration_seconds": 3600,
 }
+BUDGET: dict[str, object] = {"target": "tenant", "amount": "10"}
 POLICY: dict[str, object] = {"name": "x", "mode": "mps", "shares": 2}
 PROJECT: dict[str, object] = {"name": "x"}
 MEMBER: dict[str, object] = {"user": "bob@acme.example"}
@@ -150,6 +152,8 @@ BODIES: dict[str, dict[str, object]] = {
     "GPU partition policies.create": POLICY,
     "GPU partition policies.preview": POLICY,
     "GPU partition policies.replace": POLICY,
+    "Budgets.create": BUDGET,
+    "Budgets.replace": BUDGET,
     "Reservations.create": RESERVATION,
     "Reservations.replace": RESERVATION,
     "Datasets.create": {"name": "x"},
@@ -165,6 +169,7 @@ BODIES: dict[str, dict[str, object]] = {
 BODIES |= {
     endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
     for endpoint, schema in {
+        "Budgets.replace": BudgetRequestSchema,
         "Dashboards.replace": DashboardRequestSchema,
         "Data settings.replace": DataSettingsSchema,
         "Data connections.replace": ConnectionRequestSchema,
@@ -214,6 +219,8 @@ FORMS: dict[str, dict[str, object]] = {
     "log_forwards.edit": FORWARD | {"sources": "job", "minimum_level": "info"},
     "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "maintenance_windows.edit": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
+    "budgets.index": {"for_whom": "tenant:", "amount": "10", "action": "notify"},
+    "budgets.edit": {"for_whom": "tenant:", "amount": "10", "action": "notify"},
     "reservations.index": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "reservations.edit": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "gpu_partition_policies.index": POLICY,

@@ -83,6 +83,7 @@ UNSORTED = {
     "/api/v1/alerts/{alert_id}/actions": "a history, the newest first",
     "/api/v1/alerts/{alert_id}/transitions": "a history, the newest first",
     "/api/v1/job-schedules/{schedule_id}/runs": "a history, the newest first",
+    "/api/v1/billing/costs": "sums, the largest first; days and months in their order",
     "/api/v1/gpu-partition-policies/modes": "a few, the weakest isolation first",
     "/api/v1/job-templates": "the tenant's by name, then those that ship",
     "/api/v1/jobs/gpu-offers": "a few, the one with the most free first",

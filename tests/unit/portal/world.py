@@ -45,6 +45,9 @@ from jobqueue.simulation.scenarios import Changes, Scenario, replay
 from jobqueue.simulation.service import Comparison
 from logs.forwarding.service import ForwardRequest, create_forward
 from logs.models import ForwardKind
+from marketplace.budgets.models import BudgetTarget
+from marketplace.budgets.requests import BudgetRequest
+from marketplace.budgets.service import create_budget
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
@@ -282,6 +285,9 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         ),
         now=now,
     )
+    budget = create_budget(
+        session, scope, BudgetRequest(target=BudgetTarget.TENANT, amount="1000"), now=now
+    )
     shared = PolicyRequest(
         name="Shared", mode=PartitionMode.MPS, shares=4, labels={"pool": "shared"}
     )
@@ -344,6 +350,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "silence_id": silence.id,
             "window_id": window.id,
             "reservation_id": reservation.id,
+            "budget_id": budget.id,
             "policy_id": policy.id,
             "simulation_id": simulation.id,
             "forward_id": forward.id,
