@@ -318,10 +318,20 @@ _CSV_FIGURES = (
 
 
 def usage_csv(
-    sessions: SessionFactory, scope: Scope, period: Period, *, by: UsageBy, live: Live
+    sessions: SessionFactory,
+    scope: Scope,
+    period: Period,
+    *,
+    by: UsageBy,
+    live: Live,
+    costs: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a CSV file with all groups; pages are read in short transactions."""
-    yield csv_text([[by.value, "name", *_CSV_FIGURES]])
+    """Yield the lines of a CSV file with all groups; pages are read in short transactions.
+
+    `costs` are those of groups by their key; None leaves the column out.
+    """
+    cost_column = [] if costs is None else ["cost"]
+    yield csv_text([[by.value, "name", *_CSV_FIGURES, *cost_column]])
     number, is_last = 1, False
     while not is_last:
         with transaction(sessions) as session:
@@ -340,6 +350,7 @@ def usage_csv(
                 guarded(total.key),
                 guarded(total.name),
                 *(f"{getattr(total, name):.6f}" for name in _CSV_FIGURES),
+                *([] if costs is None else [costs.get(total.key, "0.00")]),
             ]
             for total in page.items
         )
