@@ -30,6 +30,8 @@ import jobqueue.usage.models
 import logs.models
 import marketplace.charges.models
 import marketplace.models
+import marketplace.service_levels.models
+import marketplace.sign_ups.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
@@ -75,6 +77,8 @@ TABLE_MODULES = (
     logs.models,
     marketplace.charges.models,
     marketplace.models,
+    marketplace.service_levels.models,
+    marketplace.sign_ups.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"
