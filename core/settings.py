@@ -130,6 +130,8 @@ class ServerSettings:
     auth_failures_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
     marketplace: bool = False
     marketplace_sign_up: bool = False
+    marketplace_admits_customers: bool = False
+    public_requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
     marketplace_fee_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     marketplace_terms_url: str = ""
     billing_currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "EUR"
