@@ -54,6 +54,8 @@ HARMLESS = {
     "name": "x.html",
     "token": "x",
     "number": "0",
+    "side": "customer",
+    "decision": "admit",
 }
 RULE = {"name": "x", "measurement": "custom", "field": "x_watts", "warning_threshold": 1}
 PLATFORM_RULE: dict[str, object] = {"name": "x", "expression": "max(custom.x_watts) over 5m > 1"}
@@ -191,6 +193,13 @@ FORMS: dict[str, dict[str, object]] = {
     "dashboards.import_file": {"text": "dashboards: [{name: x}]"},
     "dashboards.add_panel": {"title": "x", "metric": "gpu.x", "chart": "line", "aggregate": "avg"},
     "dashboards.edit_panel": {"title": "x", "metric": "gpu.x", "chart": "line", "aggregate": "avg"},
+    "market_account.index": {"public_name": "x"},
+    "market_console.account": {},
+    "provider.add": {"name": "x", "price": "2"},
+    "provider.edit": {"name": "x", "price": "2"},
+    "provider.change_state": {"state": "paused"},
+    "rent.propose": {"price": "2"},
+    "contracts.propose": {"price": "2"},
     "users.change_role": {"role": "viewer"},
     "receivers.index": {"name": "x", "kind": "email", "target": "new@acme.example"},
     "receivers.edit": {"name": "x"},

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -45,6 +46,13 @@ from jobqueue.simulation.scenarios import Changes, Scenario, replay
 from jobqueue.simulation.service import Comparison
 from logs.forwarding.service import ForwardRequest, create_forward
 from logs.models import ForwardKind
+from marketplace.accounts import admit
+from marketplace.contracts.versions import add_version
+from marketplace.models import Contract, Offer
+from marketplace.offers.requests import OfferRequest
+from marketplace.offers.service import create_offer
+from marketplace.states import AccountState, ContractState, Side
+from marketplace.terms import Terms
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
@@ -328,6 +336,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     version.head = {"file_count": 0, "total_bytes": 0, "pages": []}
     session.add_all([message, removal, platform_rule, access_point, simulation])
     session.flush()
+    offer, contract = _add_market(session, cast, now=now)
     prefetch = create_prefetch(session, scope, dataset.id, PrefetchRequest(), now=now)
     session.flush()
     browser = session.scalars(
@@ -370,5 +379,32 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "prefetch_id": prefetch.id,
             "version_id": version.id,
             "connection_id": connection.id,
+            "offer_id": offer.id,
+            "contract_id": contract.id,
         }
     )
+
+
+def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, Contract]:
+    """Add an offer that acme drafts, and a contract of acme with a provider."""
+    olivia = scope_of(cast.olivia)
+    for tenant in (cast.acme, cast.globex):
+        for side in Side:
+            admit(session, olivia, tenant.id, side, AccountState.ACTIVE, now=now)
+    terms = Terms(currency="EUR", price=Decimal(2))
+    request = OfferRequest(name="H100s in Oslo", terms=terms, appliance_ids=["dgx-01"])
+    offer = create_offer(session, scope_of(cast.alice), request, now=now)
+    contract = Contract(
+        offer_id=new_id(),
+        offer_name="A100s in Bergen",
+        provider_id=new_id(),
+        provider_name="Initech",
+        customer_id=cast.acme.id,
+        customer_name="Acme",
+        state=ContractState.PROPOSED,
+        created_at=now,
+    )
+    add_version(contract, terms, Side.PROVIDER, email="dave@initech.example", now=now)
+    session.add(contract)
+    session.flush()
+    return offer, contract
