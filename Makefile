@@ -6,6 +6,7 @@ VENV ?= .venv
 WEB_APPS := .venv-web-apps
 ENGINES := .venv-engines
 RAY := .venv-ray
+FOCUS := .venv-focus
 PORT ?= 8000
 DATA ?= var/demo
 # More than the cores: tests of real servers mostly wait.
@@ -19,9 +20,9 @@ BIN := $(VENV)/bin
 # A stamp a kind of install: made anew when what it installs from has changed.
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
-PACKAGES := core timeseries protocol tenants datasets alerting backup jobqueue logs plugins collector dash_app portal access relay scheduler serving vedette cli
+PACKAGES := core timeseries protocol tenants datasets alerting backup jobqueue logs plugins collector dash_app portal access relay scheduler serving vedette cli marketplace
 
-.PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines ray wheelhouse
+.PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines ray focus wheelhouse
 
 help:
 	@echo "make demo    start everything with a simulated fleet on http://127.0.0.1:$(PORT)"
@@ -60,7 +61,7 @@ collected: $(DEV_STAMP)
 
 # Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
 # tests in PYTEST_ARGS does not need the web apps and engines.
-test-nightly: $(DEV_STAMP) nightly-servers ray $(if $(PYTEST_ARGS),,web-apps engines)
+test-nightly: $(DEV_STAMP) nightly-servers ray $(if $(PYTEST_ARGS),,web-apps engines focus)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,@$(MAKE) --no-print-directory test-many-hosts)
 
@@ -151,6 +152,7 @@ lock: $(DEV_STAMP)
 	$(COMPILE) --output-file requirements/web-apps.txt requirements/web-apps.in
 	$(COMPILE) --output-file requirements/engines.txt requirements/engines.in
 	$(COMPILE) --output-file requirements/ray.txt requirements/ray.in
+	$(COMPILE) --output-file requirements/focus.txt requirements/focus.in
 
 # JupyterLab and TensorBoard, which tests run as jobs.
 web-apps: $(WEB_APPS)/.installed
@@ -177,5 +179,13 @@ $(RAY)/.installed: requirements/ray.txt | $(DEV_STAMP)
 	$(RAY)/bin/pip install --quiet --disable-pip-version-check --requirement $<
 	@touch $@
 
+# The validator of FOCUS, which needs another pandas.
+focus: $(FOCUS)/.installed
+
+$(FOCUS)/.installed: requirements/focus.txt | $(DEV_STAMP)
+	$(BIN)/python -m venv --clear $(FOCUS)
+	$(FOCUS)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
 clean:
-	rm -rf $(VENV) $(WEB_APPS) $(ENGINES) $(RAY) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(WEB_APPS) $(ENGINES) $(RAY) $(FOCUS) mutants .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

@@ -28,6 +28,7 @@ from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.restored import awaits_report
 from jobqueue.logs.logs import append_logs
+from jobqueue.rentals import without_names, without_words, words_of_customers
 from jobqueue.services.tunnels import holder_of
 from jobqueue.storage.service import record_storage
 from logs.forwarding.queue import queue_output
@@ -216,7 +217,7 @@ class AgentEndpoints:
                 max_bytes=self._max_log_bytes,
                 box=self._box,
             )
-            queue_output(session, agent.tenant_id, upload.chunks, acks, now=now)
+            queue_output(session, upload.chunks, acks, now=now)
             return acks
 
         return _json(LogReply(acks=await self._database.run(append)))
@@ -228,15 +229,18 @@ class AgentEndpoints:
         upload = decode_struct(body, LineUpload)
         self._line_rates.check(agent.tenant_id, agent.appliance_id, len(body))
         now = self._clock()
-        await self._database.run(
-            lambda session: store_batches(
+
+        def store(session: Session) -> None:
+            words = words_of_customers(session, agent.appliance_id, now=now)
+            store_batches(
                 session,
                 tenant_id=agent.tenant_id,
                 appliance_id=agent.appliance_id,
-                batches=upload.batches,
+                batches=without_words(upload.batches, words),
                 now=now,
             )
-        )
+
+        await self._database.run(store)
         return Response(status_code=204)
 
     async def _struct(
@@ -275,6 +279,7 @@ def _record(
     session: Session, appliance_id: str, beat: Heartbeat, *, now: datetime
 ) -> UpdateOrder | None:
     version = beat.agent_version[:_MAX_VERSION_LENGTH]
+    processes = without_names(session, appliance_id, beat.gpu_processes)
     update_id = record_heartbeat(
         session,
         appliance_id,
@@ -282,7 +287,7 @@ def _record(
         agent_version=version,
         sent_at=from_ns(beat.sent_at_ns),
         health=beat.health,
-        gpu_processes=beat.gpu_processes,
+        gpu_processes=processes,
         instance_id=beat.instance_id[:ID_LENGTH],
         can_update=beat.can_update,
         access_point=beat.access_point,

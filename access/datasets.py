@@ -4,7 +4,8 @@
     PUT  /agent/v1/datasets/VERSION/pages/SHA256             a page of a source that the agent reads
     POST /agent/v1/datasets                                  what its cache has
     POST /agent/v1/datasets/VERSION/head                     its head: the version is ready
-    GET, PUT /agent/v1/parts/SHA256                          a part of the agent's tenant
+    GET, PUT /agent/v1/parts/SHA256                          a part of the agent's tenant; of a
+                                                             customer's job with ?attempt=ID
 
 Users upload and download below `/api/v1/dataset-versions/VERSION` in the same way. Contents are
 held in memory while they pass, up to 64 MiB each: only a few do at a time.
@@ -49,6 +50,8 @@ from datasets.copies import record_report
 from datasets.manifests import announce, check_manifest, publish, read_head
 from datasets.models import DatasetVersion, VersionPart, VersionState
 from datasets.parts import PartStore, record_part, reserve_part
+from jobqueue.rentals import rented_data
+from jobqueue.results.rented import ATTEMPT_PARAMETER, tenant_of_part, tenant_of_results
 from protocol.datasets import (
     MAX_PAGE_BYTES,
     PART_BYTES,
@@ -257,23 +260,34 @@ class AgentDatasets:
         agent = await self._authenticator.agent(request)
         sha256 = digest_of(request)
 
-        def check(session: Session) -> None:
+        def tenant_of(session: Session) -> str:
             version = _version(session, request, agent)
             if session.get(VersionPart, (version.id, sha256)) is None:
                 raise NotFoundError.of("page", sha256)
+            return version.tenant_id
 
-        await self._database.run(check)
-        return await self._transfers.send(request, agent.tenant_id)
+        return await self._transfers.send(request, await self._database.run(tenant_of))
 
     async def part(self, request: Request) -> Response:
-        """Return a part of the agent's tenant."""
+        """Return a part of the agent's tenant, or of what a customer's job reads there."""
         agent = await self._authenticator.agent(request)
-        return await self._transfers.send(request, agent.tenant_id)
+        sha256 = digest_of(request)
+        tenant_id = await self._database.run(
+            lambda session: tenant_of_part(
+                session, agent.appliance_id, agent.tenant_id, sha256, _attempt_of(request)
+            )
+        )
+        return await self._transfers.send(request, tenant_id)
 
     async def put_part(self, request: Request) -> Response:
         """Store a part, as of a result."""
         agent = await self._authenticator.agent(request)
-        return await self._transfers.receive(request, agent.tenant_id, max_bytes=PART_BYTES)
+        tenant_id = await self._database.run(
+            lambda session: tenant_of_results(
+                session, agent.appliance_id, agent.tenant_id, _attempt_of(request)
+            )
+        )
+        return await self._transfers.receive(request, tenant_id, max_bytes=PART_BYTES)
 
     async def put_page(self, request: Request) -> Response:
         """Store a page of a version that the agent indexes."""
@@ -451,9 +465,17 @@ def _announced_bytes(request: Request, max_bytes: int) -> int:
 def _version(session: Session, request: Request, agent: Agent) -> DatasetVersion:
     version_id: str = request.path_params["version_id"]
     version = session.get(DatasetVersion, version_id)
-    if version is None or version.tenant_id != agent.tenant_id:
+    if version is None or (
+        version.tenant_id != agent.tenant_id
+        and version_id not in rented_data(session, agent.appliance_id)
+    ):
         raise NotFoundError.of("dataset version", version_id)
     return version
+
+
+def _attempt_of(request: Request) -> str:
+    """Return the attempt that a part belongs to, as the portal's own addresses name it."""
+    return request.query_params.get(ATTEMPT_PARAMETER, "")
 
 
 def _indexed_version(

@@ -12,12 +12,14 @@ from core.clock import Clock
 from core.errors import UnavailableError
 from core.secretbox import SecretBox
 from datasets.buckets import BUCKET_GONE, Bucket, bucket_of
+from datasets.models import DataPart
 from jobqueue.results.announcements import (
     Announced,
     record_results,
     result_part,
     stored_results,
 )
+from jobqueue.results.rented import ATTEMPT_PARAMETER
 from protocol.results import PartSource, PartTarget, ResultReply, ResultUpload
 
 # 20,000 parts, each with its hash and size, and 1,000 paths.
@@ -45,17 +47,20 @@ class ResultEndpoints:
         upload = decode_struct(body, ResultUpload)
         now = self._clock()
 
-        def record(session: Session) -> tuple[Announced, Bucket | None]:
+        def record(session: Session) -> tuple[Announced, Bucket | None, bool]:
             announced = record_results(session, agent.appliance_id, upload, now=now)
             if not announced.missing:
-                return announced, None
-            return announced, bucket_of(session, announced.connection_id, self._box)
+                return announced, None, False
+            bucket = bucket_of(session, announced.connection_id, self._box)
+            return announced, bucket, announced.tenant_id != agent.tenant_id
 
-        announced, bucket = await self._database.run(record)
+        announced, bucket, has_rented = await self._database.run(record)
         targets = [
             PartTarget(
                 sha256=sha256,
-                url=f"{_PARTS_PATH}/{sha256}" if bucket is None else bucket.put_url(sha256),
+                url=_part_url(sha256, upload.attempt_id if has_rented else "")
+                if bucket is None
+                else bucket.put_url(sha256),
             )
             for sha256 in announced.missing[:MAX_TARGETS]
         ]
@@ -83,16 +88,23 @@ class ResultEndpoints:
         agent = await self._authenticator.agent(request)
         attempt_id, sha256 = request.path_params["attempt_id"], request.path_params["sha256"]
 
-        def find(session: Session) -> tuple[bool, Bucket | None]:
+        def find(session: Session) -> tuple[DataPart, Bucket | None]:
             part = result_part(session, agent.appliance_id, attempt_id, sha256)
-            return part.is_in_bucket, bucket_of(session, part.connection_id, self._box)
+            return part, bucket_of(session, part.connection_id, self._box)
 
-        is_in_bucket, bucket = await self._database.run(find)
-        if not is_in_bucket:
-            return _json(PartSource(url=f"{_PARTS_PATH}/{sha256}"))
+        part, bucket = await self._database.run(find)
+        if not part.is_in_bucket:
+            has_rented = part.tenant_id != agent.tenant_id
+            return _json(PartSource(url=_part_url(sha256, attempt_id if has_rented else "")))
         if bucket is None:
             raise UnavailableError(BUCKET_GONE)
         return _json(PartSource(url=bucket.get_url(sha256)))
+
+
+def _part_url(sha256: str, attempt_id: str) -> str:
+    """Return where a part is; it names the attempt where that is of another tenant."""
+    query = f"?{ATTEMPT_PARAMETER}={attempt_id}" if attempt_id else ""
+    return f"{_PARTS_PATH}/{sha256}{query}"
 
 
 def _json(body: msgspec.Struct) -> Response:

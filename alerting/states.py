@@ -146,6 +146,7 @@ class EventTopic(StrEnum):
     APPLIANCE = "appliance"
     ALERT = "alert"
     IMAGE = "image"
+    BILLING = "billing"
 
 
 class Region(StrEnum):

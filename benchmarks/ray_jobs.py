@@ -9,14 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.shared.document import (
-    Figures,
-    Outcome,
-    Promise,
-    median,
-    percentile,
-    rounded,
-)
+from benchmarks.shared.document import Outcome
+from benchmarks.shared.starts import compared_starts
 from core.ids import new_id
 from jobqueue.executors.ray.executor import RayExecutor
 from jobqueue.executors.recorded import ExecutorSite
@@ -25,7 +19,6 @@ from protocol.attempts import AttemptSpec
 from tests.fixtures.polling import eventually
 from tests.fixtures.ray_head import RayCluster, ray_cluster
 
-MOST_SECONDS = 1.0
 CPUS, MEMORY_BYTES = 0.5, 2**26
 SETTLE_SECONDS = 3.0
 
@@ -57,15 +50,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
                 attempts.append(attempt)
                 jobs.append(job)
         executor.close()
-    results = {"executor": _figures(attempts), "ray job submit": _figures(jobs)}
-    difference = rounded((median(attempts) or 0.0) - (median(jobs) or 0.0))
-    name = "submit to start on Ray, above ray job submit, median"
-    promises = [Promise(name, difference, MOST_SECONDS, "s")]
-    return Outcome({**results, "difference": difference}, promises)
-
-
-def _figures(seconds: list[float]) -> Figures:
-    return {"seconds": median(seconds), "seconds_p95": percentile(seconds, 95)}
+    return compared_starts(("executor", attempts), ("ray job submit", jobs), what="start on Ray")
 
 
 def _start(executor: RayExecutor, shown: Path) -> float:

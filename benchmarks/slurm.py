@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.shared.document import Figures, Outcome, Promise, median, percentile, rounded
+from benchmarks.shared.document import Figures, Outcome, Promise, rounded
 from benchmarks.shared.meter import cpu_seconds
+from benchmarks.shared.starts import compared_starts
 from core.clock import NS_PER_SECOND
 from core.ids import new_id
 from jobqueue.executors.recorded import ExecutorSite
@@ -22,7 +23,6 @@ from protocol.attempts import AttemptSpec, ObservedState
 from tests.fixtures.polling import eventually
 from tests.fixtures.slurm import SlurmCluster, running_cluster
 
-MOST_SECONDS = 1.0
 END_SECONDS = 1800.0
 
 
@@ -54,23 +54,12 @@ def measure(plan: Plan, folder: Path) -> Outcome:
         many = _many(cluster, executor, plan.jobs)
         plain = _plain(cluster, plan.jobs)
         executor.close()
-    difference = rounded((median(attempts) or 0.0) - (median(scripts) or 0.0))
-    promises = [
-        Promise("submit to start, above sbatch, median", difference, MOST_SECONDS, "s"),
-        Promise("jobs that were lost", float(plan.jobs) - (many["succeeded"] or 0), 0, "jobs"),
-    ]
-    results = {
-        "executor": _figures(attempts),
-        "sbatch": _figures(scripts),
-        "difference": difference,
-        "jobs": many,
-        "jobs by sbatch": plain,
-    }
-    return Outcome(results, promises)
-
-
-def _figures(seconds: list[float]) -> Figures:
-    return {"seconds": median(seconds), "seconds_p95": percentile(seconds, 95)}
+    starts = compared_starts(("executor", attempts), ("sbatch", scripts), what="start")
+    lost = float(plan.jobs) - (many["succeeded"] or 0)
+    return Outcome(
+        {**starts.results, "jobs": many, "jobs by sbatch": plain},
+        [*starts.promises, Promise("jobs that were lost", lost, 0, "jobs")],
+    )
 
 
 def _seconds_to(path: Path, submit: Callable[[], object]) -> float:

@@ -18,16 +18,9 @@ from typing import Any
 
 import docker
 
-from benchmarks.shared.document import (
-    BenchmarkError,
-    Figures,
-    Outcome,
-    Promise,
-    median,
-    percentile,
-    rounded,
-)
+from benchmarks.shared.document import BenchmarkError, Outcome
 from benchmarks.shared.servers import enroll_agent
+from benchmarks.shared.starts import compared_starts
 from core.clock import NS_PER_SECOND, to_ns
 from jobqueue.executors.docker.mapping import container_name, engine_time_ns
 from tests.deployment import ALICE, agent_of, api_token, make_deployment, serving
@@ -36,7 +29,6 @@ from tests.fixtures.polling import eventually
 from tests.servers import require_program
 from vedette.client import Client
 
-MOST_SECONDS = 1.0
 SETTLE_SECONDS = 2.0
 
 
@@ -62,15 +54,7 @@ def measure(plan: Plan, folder: Path) -> Outcome:
             runs.append(_run(engine, api))
             time.sleep(SETTLE_SECONDS)
         api.close()
-    results = {"job": _figures(jobs), "docker run": _figures(runs)}
-    difference = rounded((median(jobs) or 0.0) - (median(runs) or 0.0))
-    name = "submit to container start, above docker run, median"
-    promises = [Promise(name, difference, MOST_SECONDS, "s")]
-    return Outcome({**results, "difference": difference}, promises)
-
-
-def _figures(seconds: list[float]) -> Figures:
-    return {"seconds": median(seconds), "seconds_p95": percentile(seconds, 95)}
+    return compared_starts(("job", jobs), ("docker run", runs), what="container start")
 
 
 def _submit(client: Client, engine: DockerEngine, api: docker.APIClient) -> float:

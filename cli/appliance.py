@@ -6,7 +6,7 @@ from collections.abc import Callable
 import click
 
 from cli.agent_rollouts import rollout
-from cli.client import appliance_id, output_option, print_items, print_object
+from cli.client import all_items, appliance_id, output_option, print_items, print_object
 from cli.local_time import local_seconds
 from core.quantities import format_size, parse_duration
 from vedette.client import Client
@@ -93,6 +93,26 @@ def nodes(name: str, output: str) -> None:
         click.echo(f"... and {page['total'] - len(items)} more")
     if output == "table" and cluster["problem"]:
         click.echo(f"The cluster takes no jobs: {cluster['problem']}")
+
+
+@appliance.command("rented-jobs")
+@click.argument("name")
+@output_option
+def rented_jobs(name: str, output: str) -> None:
+    """List the jobs of tenants that rent appliance NAME (or ID) and run there now."""
+    with Client() as client:
+        items = list(all_items(client, f"/appliances/{appliance_id(client, name)}/rented-jobs"))
+    if output == "name":  # they have none
+        items = [{"name": item["id"]} for item in items]
+        print_items(items, output, columns={})
+        return
+    columns = {
+        "CONTRACT": [item["contract_id"] for item in items],
+        "STATE": [item["state"] for item in items],
+        "GPUS": [str(len(item["gpu_uuids"])) for item in items],
+        "SINCE": [local_seconds(item["since"]) for item in items],
+    }
+    print_items(items, output, columns=columns)
 
 
 @appliance.command()

@@ -5,6 +5,7 @@ Demo: the tenants acme and globex with fixed users and one public password, on l
 """
 
 import secrets
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,6 +13,8 @@ from sqlalchemy.orm import Session
 
 from cli.demo_slices import add_policies
 from core.db import SessionFactory, transaction
+from marketplace.accounts import admit
+from marketplace.states import AccountState, Side
 from tenants.enrollment import create_enrollment_token
 from tenants.models import Role
 from tenants.scope import Scope
@@ -49,17 +52,35 @@ DEMO_USERS = (
     NewUser("charlie@globex.example", "Charlie Lindqvist", Role.ADMIN, "globex"),
     NewUser("olivia@vedette.example", "Olivia Brandt", Role.OPERATOR, None),
 )
+CUSTOMER_TENANTS = {"initech": "Initech", "hooli": "Hooli Labs"}
+CUSTOMER_USERS = (
+    NewUser("dora@initech.example", "Dora Petrova", Role.ADMIN, "initech"),
+    NewUser("erin@hooli.example", "Erin Walsh", Role.ADMIN, "hooli"),
+    NewUser("frank@hooli.example", "Frank Sato", Role.BILLING, "hooli"),
+)
 DEFAULT_USERS = (
     NewUser("admin@vedette.example", "Admin", Role.ADMIN, DEFAULT_TENANT),
     NewUser("operator@vedette.example", "Operator", Role.OPERATOR, None),
 )
 
 
-def prepare_demo(sessions: SessionFactory, *, now: datetime) -> list[Login]:
-    """Create the tenants and users of the demo if they are missing; return their logins."""
+def prepare_demo(
+    sessions: SessionFactory, *, now: datetime, has_marketplace: bool = False
+) -> list[Login]:
+    """Create the tenants and users of the demo if they are missing; return their logins.
+
+    With a marketplace, tenants without appliances rent from those with some.
+    """
+    parts: list[tuple[dict[str, str], tuple[NewUser, ...]]] = [(DEMO_TENANTS, DEMO_USERS)]
+    if has_marketplace:
+        parts.append((CUSTOMER_TENANTS, CUSTOMER_USERS))
     with transaction(sessions) as session:
-        _create(session, DEMO_TENANTS, [(user, DEMO_PASSWORD) for user in DEMO_USERS], now=now)
-    return [Login(user.email, DEMO_PASSWORD, _role(user)) for user in DEMO_USERS]
+        for tenants, users in parts:
+            _create(session, tenants, [(user, DEMO_PASSWORD) for user in users], now=now)
+        if has_marketplace:
+            _admit(session, DEMO_TENANTS, Side.PROVIDER, now=now)
+            _admit(session, CUSTOMER_TENANTS, Side.CUSTOMER, now=now)
+    return [Login(user.email, DEMO_PASSWORD, _role(user)) for _, users in parts for user in users]
 
 
 def prepare_default(sessions: SessionFactory, *, now: datetime) -> list[Login]:
@@ -105,6 +126,14 @@ def _create(
             now=now,
         )
     return True
+
+
+def _admit(session: Session, slugs: Iterable[str], side: Side, *, now: datetime) -> None:
+    operator = Scope(user_id="", role=Role.OPERATOR, tenant_id=None)
+    for slug in slugs:
+        tenant = find_tenant(session, slug)
+        if tenant is not None:
+            admit(session, operator, tenant.id, side, AccountState.ACTIVE, now=now)
 
 
 def _role(user: NewUser) -> str:

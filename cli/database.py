@@ -18,6 +18,7 @@ import dash_app.reports.models
 import datasets.models
 import jobqueue.fairshare.models
 import jobqueue.gangs.models
+import jobqueue.holds.models
 import jobqueue.images.models
 import jobqueue.models
 import jobqueue.partitions.models
@@ -28,6 +29,13 @@ import jobqueue.simulation.models
 import jobqueue.storage.models
 import jobqueue.usage.models
 import logs.models
+import marketplace.budgets.models
+import marketplace.charges.models
+import marketplace.invoices.models
+import marketplace.models
+import marketplace.prices.models
+import marketplace.service_levels.models
+import marketplace.sign_ups.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
@@ -59,6 +67,7 @@ TABLE_MODULES = (
     datasets.models,
     jobqueue.models,
     jobqueue.gangs.models,
+    jobqueue.holds.models,
     jobqueue.results.models,
     jobqueue.partitions.models,
     jobqueue.projects.models,
@@ -71,6 +80,13 @@ TABLE_MODULES = (
     dash_app.reports.models,
     dash_app.custom.models,
     logs.models,
+    marketplace.budgets.models,
+    marketplace.charges.models,
+    marketplace.invoices.models,
+    marketplace.models,
+    marketplace.prices.models,
+    marketplace.service_levels.models,
+    marketplace.sign_ups.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"

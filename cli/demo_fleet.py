@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 from cli.bootstrap import DEMO_PASSWORD
+from cli.demo_market import CUSTOMERS, RENTED_LABELS, Customer, DemoMarket
 from cli.demo_past import add_past
 from cli.demo_slices import SHARING_LABEL, SLICE_JOBS
 from cli.demo_users import DemoUser
@@ -29,6 +30,7 @@ from collector.inventory import simulated_inventory
 from collector.tls import TLSContexts, TLSFiles
 from core.clock import utc_now
 from core.logs import configure_logging
+from core.settings import load_server_settings
 from core.structs import describe_structs
 from plugins.simulation.appliance import SimulatedAppliance
 from plugins.simulation.config import GIB, SimulationConfig
@@ -70,7 +72,8 @@ A100 = replace(
 class Member:
     """One simulated appliance: its tenant, name, site, and what is simulated.
 
-    With `sharing`, the demo's partition policies cover its GPUs, and it has no past.
+    With `sharing`, the demo's partition policies cover its GPUs; with `is_rented`, its tenant
+    offers it to others. Neither has a past of its tenant.
     """
 
     tenant: str
@@ -78,13 +81,33 @@ class Member:
     site: str
     simulation: SimulationConfig
     sharing: str = ""
+    is_rented: bool = False
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Its labels."""
+        return ({SHARING_LABEL: self.sharing} if self.sharing else {}) | (
+            RENTED_LABELS if self.is_rented else {}
+        )
+
+    @property
+    def has_past(self) -> bool:
+        """Whether jobs of its tenant ran on it before the demo started."""
+        return not self.sharing and not self.is_rented
 
 
 def _member(
-    tenant: str, name: str, site: str, model: SimulationConfig, *, sharing: str = "", **faults: int
+    tenant: str,
+    name: str,
+    site: str,
+    model: SimulationConfig,
+    *,
+    sharing: str = "",
+    is_rented: bool = False,
+    **faults: int,
 ) -> Member:
     simulation = replace(model, seed=f"{tenant}/{name}", hostname=name, **faults)  # type: ignore[arg-type]
-    return Member(tenant, name, site, simulation, sharing)
+    return Member(tenant, name, site, simulation, sharing, is_rented)
 
 
 FLEET = (
@@ -104,6 +127,17 @@ FLEET = (
     _member("globex", "hgx-b3", "Osaka", H100, external_gpu=0),
     _member("globex", "lab-a1", "Austin", H200, sharing="mig", gpu_count=2),
 )
+
+# Those that are on offer where the marketplace is on.
+RENTED_FLEET = (
+    _member("acme", "rent-01", "Lyon", H100, is_rented=True, gpu_count=4),
+    _member("globex", "rent-a1", "Austin", H200, is_rented=True, gpu_count=4),
+)
+
+
+def fleet_of(*, has_marketplace: bool) -> tuple[Member, ...]:
+    """Return the simulated appliances."""
+    return FLEET + RENTED_FLEET if has_marketplace else FLEET
 
 
 @click.command(hidden=True)
@@ -145,7 +179,13 @@ def _runners(
     portal_url: str, data_dir: Path, interval: float, *, history: timedelta
 ) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
     history_lock = threading.Lock()
-    for member in FLEET:
+    has_marketplace = load_server_settings().marketplace
+    if has_marketplace:
+        yield "marketplace", DemoMarket().run
+        for number, (_, email) in enumerate(CUSTOMERS):
+            customer = Customer(portal_url, email=email, password=DEMO_PASSWORD, seed=10 + number)
+            yield email, customer.run
+    for member in fleet_of(has_marketplace=has_marketplace):
         appliance = _Appliance(
             member,
             portal_url,
@@ -207,11 +247,11 @@ class _Appliance:
             is_restart=is_restart,
             mig_state_path=self._home / "simulated-mig.json",
         )
-        if not is_restart and not self._member.sharing:
+        if not is_restart and self._member.has_past:
             continue_history(simulation, start_at=now - self._history, end_at=now)
         marker.touch()
         agent = Agent(self._config, identity, simulation=simulation)
-        if not self._member.sharing:
+        if self._member.has_past:
             threading.Thread(
                 target=self._send_history, args=(agent, identity, now), daemon=True
             ).start()
@@ -251,6 +291,6 @@ class _Appliance:
             inventory=simulated_inventory(self._member.simulation, executors=["simulated"]),
             data_dir=self._home,
             site=self._member.site,
-            labels={SHARING_LABEL: self._member.sharing} if self._member.sharing else {},
+            labels=self._member.labels,
             tls=TLSContexts(TLSFiles(also_trusted=portal_authority_files(self._home))),
         )

@@ -75,7 +75,7 @@ class DemoUser:
         """Submit jobs until `stop` is set; retry while the portal is unavailable."""
         while not stop.wait(PAUSE_SECONDS):
             try:
-                self._submit(self._signed_in_client())
+                self.submit(self._signed_in_client())
             except VedetteError as error:
                 log.warning("%s: %s", self._login[0], error.message)
         if self._client is not None:
@@ -91,7 +91,8 @@ class DemoUser:
             self._client = Client(self._url, token["secret"])
         return self._client
 
-    def _submit(self, client: Client) -> None:
+    def submit(self, client: Client) -> None:
+        """Submit what keeps the appliances busy."""
         running, starting, queued = (
             client.get("/jobs", state=state, page_size=100)["items"]
             for state in ("running", "starting", "queued")

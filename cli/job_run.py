@@ -36,6 +36,8 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "labels": ("--label",),
     "required_labels": ("--require",),
     "cluster_options": ("--cluster-option",),
+    "max_gpu_hour_price": ("--max-price",),
+    "rental": ("--rental",),
     "max_retries": ("--retries",),
     "container_policy": ("--policy",),
 }
@@ -66,6 +68,7 @@ _ENTRIES: Mapping[str, tuple[Any, str]] = {
     "labels": (PAIR, "KEY=VALUE"),
     "required_labels": (PAIR, "KEY=VALUE"),
     "cluster_options": (PAIR, "NAME=VALUE"),
+    "rental": (PAIR, "NAME=VALUE"),
     "secrets": (str, "NAME[=VALUE]"),
     "mounts": (MOUNT, "SOURCE:TARGET[:rw]"),
     "datasets": (DATASET, "NAME[@VERSION]:TARGET"),
@@ -131,7 +134,7 @@ _FIXED = {"name", "priority", "time_limit_seconds", "project", "nodes", "on_memb
 _FIXED |= {"framework", "network", "uses_rdma", "array", "after_ok", "after_any", "notify"}
 _FIXED |= {"cluster_options"}
 # Options with a name and a value.
-_PAIRS = ("env", "labels", "required_labels", "cluster_options")
+_PAIRS = ("env", "labels", "required_labels", "cluster_options", "rental")
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)

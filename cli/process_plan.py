@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cli.agent_enroll import enroll_host, write_config
 from cli.bootstrap import DEFAULT_TENANT, create_token
-from cli.demo_fleet import FLEET, TOKENS_NAME, home_of
+from cli.demo_fleet import TOKENS_NAME, Member, fleet_of, home_of
 from cli.listen_address import check_port, local_address
 from cli.supervision import Child
 from collector.certificates import PORTAL_AUTHORITY_NAME, store_portal_authority
@@ -89,7 +89,7 @@ class ProcessPlan:
         """Start the simulated fleet."""
         for home in (
             self._fleet_home,
-            *(home_of(self._fleet_home, appliance) for appliance in FLEET),
+            *(home_of(self._fleet_home, appliance) for appliance in self._fleet),
         ):
             self._trust_ca(home)
         authority = self._fleet_home / PORTAL_AUTHORITY_NAME
@@ -97,6 +97,15 @@ class ProcessPlan:
         variables = {"REQUESTS_CA_BUNDLE": str(authority)} if authority.exists() else {}
         arguments = ("demo-fleet", "--portal-url", self._url, "--data-dir", str(self._fleet_home))
         return self._start("fleet", *arguments, **variables)
+
+    @property
+    def fleet_size(self) -> int:
+        """The number of simulated appliances."""
+        return len(self._fleet)
+
+    @property
+    def _fleet(self) -> tuple[Member, ...]:
+        return fleet_of(has_marketplace=self._settings.marketplace)
 
     @property
     def _url(self) -> str:
@@ -115,7 +124,7 @@ class ProcessPlan:
     def _write_fleet_tokens(self, sessions: SessionFactory) -> None:
         missing = Counter(
             member.tenant
-            for member in FLEET
+            for member in self._fleet
             if load_identity(home_of(self._fleet_home, member)) is None
         )
         tokens = {

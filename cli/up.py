@@ -91,7 +91,11 @@ def _run(settings: ServerSettings, plan: ProcessPlan, *, stop: threading.Event) 
             # Accounts exist once the store answers, and their passwords are shown at once: whatever
             # fails later loses none.
             with open_database(settings) as (_engine, sessions):
-                logins = (prepare_demo if is_demo else prepare_default)(sessions, now=utc_now())
+                logins = (
+                    prepare_demo(sessions, now=utc_now(), has_marketplace=settings.marketplace)
+                    if is_demo
+                    else prepare_default(sessions, now=utc_now())
+                )
                 _print_logins(logins, is_demo=is_demo)
                 if is_demo:
                     add_datasets(sessions, settings, logins[0].email, now=utc_now())
@@ -125,7 +129,8 @@ def _start_agents(plan: ProcessPlan, children: list[Child]) -> None:
             children.append(plan.agent())
     if plan.is_demo:
         with _step(
-            "simulated fleet of fifteen appliances; a day of history follows in the background"
+            f"simulated fleet of {plan.fleet_size} appliances; a day of history follows in the "
+            "background"
         ):
             children.append(plan.fleet())
 

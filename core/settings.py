@@ -128,6 +128,15 @@ class ServerSettings:
     requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
     requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
     auth_failures_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
+    marketplace: bool = False
+    marketplace_sign_up: bool = False
+    marketplace_admits_customers: bool = False
+    public_requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
+    marketplace_fee_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
+    marketplace_terms_url: str = ""
+    billing_currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "EUR"
+    billing_issuer: Annotated[str, Meta(max_length=500)] = ""
+    tax_percent: Annotated[float, Meta(ge=0, le=100)] = 0.0
 
     @property
     def resolved_database_url(self) -> str:

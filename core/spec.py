@@ -80,7 +80,7 @@ class SpecField:
         minimum, maximum = self.about.minimum, self.about.maximum
         if maximum is None:
             return ""
-        if isinstance(value, list | dict):
+        if isinstance(value, list | tuple | dict):
             problem = f"{self.name} has {len(value)} entries; use at most {maximum:.0f}."
             return problem if len(value) > maximum else ""
         if minimum <= value <= maximum:

@@ -7,13 +7,14 @@ from dash import dcc, html
 
 from core.quantities import format_size
 from dash_app.components import ABSENT, labeled, percent_text, plain, table, value_text
+from dash_app.job_links import job_link
 from dash_app.queries.gpu_rows import GPURow
 from dash_app.queries.slices import SliceUse
 from dash_app.routes import job_path
-from jobqueue.models import Job
 from jobqueue.partitions.measures import NOT_MEASURABLE
 from jobqueue.partitions.occupancy import Occupancy, Segment, SegmentKind
 from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
+from jobqueue.rentals import ListedJob, RentedJob, owner_text
 from protocol.gpu_slices import PartitionMode
 
 
@@ -52,13 +53,12 @@ def slice_list(gpu: GPURow, slices: Sequence[SliceUse], search: str) -> list[Any
     return [slot_bar(gpu, search, is_large=True), table(headings, rows, empty=empty)]
 
 
-def _holder(segment: Segment, jobs: Mapping[str, Job], search: str) -> tuple[Any, str]:
+def _holder(segment: Segment, jobs: Mapping[str, ListedJob], search: str) -> tuple[Any, str]:
     """Return the job on a segment, and its user."""
     job = jobs.get(segment.job_id)
     if job is None:
         return html.Span("idle", className="vdd-muted"), ABSENT
-    user = job.user.name if job.user else "deleted user"
-    return dcc.Link(job.name, href=f"{job_path(job.id)}{search}"), user
+    return job_link(job, search), owner_text(job)
 
 
 def _memory(use: SliceUse) -> str:
@@ -66,10 +66,12 @@ def _memory(use: SliceUse) -> str:
     return f"{used} of {format_size(limit)}" if limit else used
 
 
-def _segment(segment: Segment, occupancy: Occupancy, jobs: Mapping[str, Job], search: str) -> Any:  # noqa: ANN401 - a Dash component
+def _segment(
+    segment: Segment, occupancy: Occupancy, jobs: Mapping[str, ListedJob], search: str
+) -> Any:  # noqa: ANN401 - a Dash component
     text = content_text(segment, jobs)
     job = jobs.get(segment.job_id)
-    owner = f"of {job.user.name}" if job and job.user else ""
+    owner = f"of {owner_text(job)}" if job else ""
     content = f"job {text} {owner}".strip() if job else text
     if segment.kind is SegmentKind.UNUSABLE:
         content = "no MIG profile fits here beside what is there"
@@ -80,5 +82,7 @@ def _segment(segment: Segment, occupancy: Occupancy, jobs: Mapping[str, Job], se
         "title": f"{place}: {content}",
     }
     if job is None:
+        return plain(html.Span, text, **properties)
+    if isinstance(job, RentedJob):
         return plain(html.Span, text, **properties)
     return plain(dcc.Link, text, href=f"{job_path(job.id)}{search}", **properties)

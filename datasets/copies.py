@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -19,7 +19,7 @@ from datasets.models import ApplianceCache, DatasetCopyRecord, DatasetVersion
 from datasets.peers import neighbors, offers_peers
 from protocol.datasets import CopyState, DatasetCopy, DatasetReport
 from tenants.fleet.appliances import bump_generation, bump_generations
-from tenants.models import Appliance
+from tenants.models import Appliance, Grant
 
 # A cache that reports nothing new is written this often.
 SEEN_EVERY = timedelta(minutes=5)
@@ -138,13 +138,17 @@ def _record_copies(
     rows = session.execute(select(*columns).where(own))
     stored = {version_id: _Stored(*values) for version_id, *values in rows}
     reported = {copy.version_id: _values(copy, now=now) for copy in copies}
-    added = _versions_of(session, owner.tenant_id, reported.keys() - stored.keys())
+    tenants = _tenants_of(session, owner, reported.keys() - stored.keys())
+    added = [ident for ident in tenants if tenants[ident] == owner.tenant_id]
     gone = stored.keys() - reported.keys()
     for chunk in chunked(sorted(gone)):
         deleted = delete(DatasetCopyRecord).where(own, DatasetCopyRecord.version_id.in_(chunk))
         session.execute(deleted, execution_options={"synchronize_session": False})
-    owned = {"appliance_id": owner.id, "tenant_id": owner.tenant_id, "reported_at": now}
-    made = [{"version_id": ident, **reported[ident]._asdict(), **owned} for ident in sorted(added)]
+    owned = {"appliance_id": owner.id, "reported_at": now}
+    made = [
+        {"version_id": ident, "tenant_id": tenants[ident], **reported[ident]._asdict(), **owned}
+        for ident in sorted(tenants)
+    ]
     if made:
         session.execute(insert(DatasetCopyRecord), made)
     changed = [
@@ -185,15 +189,24 @@ def _values(copy: DatasetCopy, *, now: datetime) -> _Stored:
     )
 
 
-def _versions_of(session: Session, tenant_id: str, idents: Collection[str]) -> set[str]:
-    """Return which of some ids are versions of a tenant; these stay until the transaction ends."""
-    versions: set[str] = set()
+def _tenants_of(session: Session, owner: _Owner, idents: Collection[str]) -> dict[str, str]:
+    """Return the tenants of the versions among some ids; these stay until the transaction ends.
+
+    They are of the appliance's own tenant, or of one that may rent from it.
+    """
+    customers = select(Grant.tenant_id).where(Grant.provider_id == owner.tenant_id)
+    tenants: dict[str, str] = {}
     for chunk in chunked(sorted(idents)):
-        statement = select(DatasetVersion.id).where(
-            DatasetVersion.tenant_id == tenant_id, DatasetVersion.id.in_(chunk)
+        statement = select(DatasetVersion.id, DatasetVersion.tenant_id).where(
+            DatasetVersion.id.in_(chunk),
+            or_(
+                DatasetVersion.tenant_id == owner.tenant_id,
+                DatasetVersion.tenant_id.in_(customers),
+            ),
         )
-        versions.update(session.scalars(statement.with_for_update(read=True)))
-    return versions
+        rows = session.execute(statement.with_for_update(read=True))
+        tenants.update({row[0]: row[1] for row in rows})
+    return tenants
 
 
 def _fetching(session: Session, owner: _Owner, version_ids: Collection[str]) -> list[str]:
@@ -215,10 +228,12 @@ def _fetching(session: Session, owner: _Owner, version_ids: Collection[str]) -> 
 
 
 def cached_on(session: Session, version_ids: Collection[str]) -> Mapping[str, int]:
-    """Return on how many appliances each of some versions is complete."""
+    """Return on how many appliances of its tenant each of some versions is complete."""
     statement = (
         select(DatasetCopyRecord.version_id, func.count())
+        .join(Appliance, Appliance.id == DatasetCopyRecord.appliance_id)
         .where(
+            Appliance.tenant_id == DatasetCopyRecord.tenant_id,
             DatasetCopyRecord.version_id.in_(version_ids),
             DatasetCopyRecord.state == CopyState.COMPLETE,
         )

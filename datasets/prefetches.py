@@ -180,14 +180,18 @@ def list_copies(
     page: int = 1,
     page_size: int = DEFAULT_PAGE_SIZE,
 ) -> Page[CopyView]:
-    """Return where the versions of a dataset are cached."""
+    """Return on which appliances of its tenant the versions of a dataset are cached."""
     dataset = get_dataset(session, scope, dataset_id)
     columns = (DatasetVersion.number, DatasetVersion.total_bytes, Appliance.name)
     statement = (
         select(DatasetCopyRecord, *columns)
         .join(DatasetVersion, DatasetVersion.id == DatasetCopyRecord.version_id)
         .join(Appliance, Appliance.id == DatasetCopyRecord.appliance_id)
-        .where(DatasetVersion.dataset_id == dataset.id, in_service())
+        .where(
+            DatasetVersion.dataset_id == dataset.id,
+            Appliance.tenant_id == dataset.tenant_id,
+            in_service(),
+        )
     )
     last = DatasetCopyRecord.version_id
     ordered = sorted_by(statement, sort, COPY_SORTS, last=last)

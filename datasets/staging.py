@@ -21,7 +21,7 @@ from datasets.models import (
     VersionState,
 )
 from datasets.peers import neighbors, offers_peers, peers_of
-from datasets.sources import source_of
+from datasets.sources import ON_AN_APPLIANCE, source_of
 from datasets.targets import is_for
 from protocol.datasets import (
     SHA256_LENGTH,
@@ -38,12 +38,13 @@ NO_DIGEST = "0" * SHA256_LENGTH
 
 
 class _Place(NamedTuple):
-    """An appliance."""
+    """An appliance; `tenant_id` is whose datasets it gets."""
 
     id: str
     tenant_id: str
     site: str
     labels: dict[str, str]
+    is_rented: bool = False
 
 
 def staged_datasets(
@@ -51,6 +52,8 @@ def staged_datasets(
     appliance_id: str,
     mounts: Mapping[str, Sequence[Mapping[str, Any]]],
     box: SecretBox,
+    *,
+    customer_id: str | None = None,
 ) -> dict[str, list[StagedDataset]]:
     """Return what is staged for attempts of an appliance, by the attempt's id.
 
@@ -61,6 +64,8 @@ def staged_datasets(
         appliance_id: the appliance.
         mounts: what each attempt's job reads, as it stores it.
         box: decrypts the credentials of sources.
+        customer_id: the tenant of the attempts that rent the appliance: no other appliance passes
+            its data on, and it does not read from the appliance's own disks.
 
     Raises:
         UnavailableError: the key of a source's credentials is missing.
@@ -69,6 +74,8 @@ def staged_datasets(
     place = _place(session, appliance_id) if idents else None
     if place is None:
         return {}
+    if customer_id is not None:
+        place = place._replace(tenant_id=customer_id, is_rented=True)
     staged = {
         version.version_id: version
         for chunk in chunked(sorted(idents))
@@ -114,7 +121,7 @@ def dataset_orders(session: Session, appliance_id: str, box: SecretBox) -> Datas
 
 
 def _place(session: Session, appliance_id: str) -> _Place | None:
-    columns = (getattr(Appliance, name) for name in _Place._fields)
+    columns = (Appliance.id, Appliance.tenant_id, Appliance.site, Appliance.labels)
     row = session.execute(select(*columns).where(Appliance.id == appliance_id)).one_or_none()
     return None if row is None else _Place(*row)
 
@@ -134,15 +141,18 @@ def _ready(
         )
         .options(lazyload(Dataset.versions), lazyload(Dataset.user))
     )
-    rows = session.execute(statement).all()
+    rows: Sequence[Any] = session.execute(statement).all()
     peers: Mapping[str, Sequence[PeerAddress]] = {}
-    if rows and offers_peers(session, place.tenant_id, place.site):
+    if place.is_rented:
+        rows = [row for row in rows if row.Dataset.kind not in ON_AN_APPLIANCE]
+    elif rows and offers_peers(session, place.tenant_id, place.site):
         idents = [row.id for row in rows]
         peers = peers_of(session, place.tenant_id, place.site, but=place.id, version_ids=idents)
     return [
         StagedDataset(
             version_id=row.id,
-            name=row.Dataset.name,
+            # Agents name it in their logs, which are the provider's.
+            name=row.id[:8] if place.is_rented else row.Dataset.name,
             number=row.number,
             digest=row.digest or NO_DIGEST,
             file_count=row.file_count,

@@ -46,7 +46,7 @@ from jobqueue.states import (
 from protocol.attempts import Health
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
-from tenants.models import Appliance, User, enum_column
+from tenants.models import Appliance, Grant, User, enum_column, rented_name
 from tenants.models.audit import Audited
 
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
@@ -177,6 +177,8 @@ class Job(Base):
         datasets: list[dict[str, Any]]
         outputs: list[str]
         cluster_options: dict[str, str]
+        max_gpu_hour_price: float
+        rental: dict[str, str]
 
     @property
     def title(self) -> str:
@@ -417,6 +419,7 @@ class Attempt(Base):
         UniqueConstraint("job_id", "number"),
         Index("ix_attempts_appliance_id_state", "appliance_id", "state"),
         Index("ix_attempts_is_charged_finished_at", "is_charged", "finished_at"),
+        Index("ix_attempts_provider_id_state", "provider_id", "state"),
     )
 
     id: Mapped[str] = id_column()
@@ -461,11 +464,39 @@ class Attempt(Base):
     """The node of a cluster where it runs; `appliance_id` is the cluster's connector then."""
     is_on_cluster: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether its appliance is the connector of a cluster, in whose queue it may wait."""
+    contract_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    """The contract under which its appliance, of another tenant, is rented; None on an own one."""
+    provider_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    """The tenant of its appliance if that is rented; None on an own one."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
     appliance: Mapped[Appliance] = relationship(lazy="joined")
     node: Mapped[Appliance | None] = relationship(
         primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, lazy="selectin", viewonly=True
     )
+    grant: Mapped[Grant | None] = relationship(
+        primaryjoin=lambda: foreign(Attempt.contract_id) == Grant.contract_id,
+        lazy="selectin",
+        viewonly=True,
+    )
+    """Of its contract, as long as that lasts."""
+
+    @property
+    def own_appliance(self) -> Appliance | None:
+        """The appliance where it runs, as users of its tenant may see it: not a rented one."""
+        return self.appliance if self.contract_id is None else None
+
+    @property
+    def place_id(self) -> str:
+        """What its samples have as their appliance for its tenant: of a rented one the contract."""
+        return self.contract_id or self.appliance_id
+
+    @property
+    def place_name(self) -> str:
+        """The name of where it runs, for users of its tenant: of a rented appliance the offer's."""
+        if self.contract_id is None:
+            return self.appliance.name
+        offer_name = self.grant.offer_name if self.grant else self.placement.get("offer", "")
+        return rented_name(offer_name)
 
     @property
     def charged_from(self) -> datetime | None:
@@ -475,6 +506,8 @@ class Attempt(Base):
 
 CHARGED_FROM = case((Attempt.is_on_cluster, Attempt.started_at), else_=Attempt.assigned_at)
 """`Attempt.charged_from` in the database; never before `assigned_at`."""
+OWN_APPLIANCE_ID = case((Attempt.contract_id.is_(None), Attempt.appliance_id))
+"""The id of `Attempt.own_appliance` in the database: NULL on a rented one."""
 
 
 class JobEvent(Base):

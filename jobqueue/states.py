@@ -131,6 +131,8 @@ class Reason(StrEnum):
     FIRST_MEMBER_ENDED = "first_member_ended"
     PREEMPTED_BY_CLUSTER = "preempted_by_cluster"
     NODE_FAILED = "node_failed"
+    CONTRACT_ENDED = "contract_ended"
+    BUDGET_SPENT = "budget_spent"
 
 
 _J = JobState

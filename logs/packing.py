@@ -185,11 +185,8 @@ def _row(
 
 def _blocks_of(files: LogFiles, attempt: Attempt) -> Iterator[pa.Table]:
     """Yield the lines of a log in a file, a block at a time."""
-    constants = {
-        "job": attempt.job_id,
-        "attempt": attempt.number,
-        "appliance": attempt.appliance_id,
-    }
+    appliance_id = "" if attempt.contract_id else attempt.appliance_id
+    constants = {"job": attempt.job_id, "attempt": attempt.number, "appliance": appliance_id}
     default_ns = to_ns(attempt.started_at or attempt.bound_at)
     offset = 0
     while offset < attempt.log_bytes:

@@ -13,7 +13,7 @@ from core.db import SessionFactory, transaction
 from jobqueue.jobs.gangs import with_gang
 from jobqueue.logs.log_files import LogFiles
 from jobqueue.logs.logs import LogPage, file_name, read_chunks
-from jobqueue.models import Attempt, Job
+from jobqueue.models import OWN_APPLIANCE_ID, Attempt, Job
 from jobqueue.states import LogState
 from logs.blocks import Block, PlainLog, block_of_file, block_of_log
 from logs.events import EVENT_TABLES, event_block
@@ -33,7 +33,7 @@ _COLUMNS_OF_ATTEMPTS: list[Any] = [
     Attempt.id,
     Attempt.tenant_id,
     Attempt.job_id,
-    Attempt.appliance_id,
+    OWN_APPLIANCE_ID.label("appliance_id"),
     Attempt.number,
     Attempt.log_bytes,
     Attempt.log_state,
@@ -125,7 +125,7 @@ class LogSources:
     def _plain_log(self, row: Row[Any]) -> PlainLog:
         read = self._read_database if row.log_state is LogState.LIVE else self._read_file
         finished_at = row.finished_at or self._now
-        constants = {"job": row.job_id, "attempt": row.number, "appliance": row.appliance_id}
+        constants = {"job": row.job_id, "attempt": row.number, "appliance": row.appliance_id or ""}
         return PlainLog(
             read=partial(read, row),
             size_bytes=row.log_bytes,

@@ -13,6 +13,7 @@ from core.settings import ServerSettings, secret_key
 from core.shared_limits import SharedLimits
 from core.strict_json import decode_json
 from dash_app.lazy import LazyDashboards
+from portal.api.public import public_address
 from portal.api.registry import install_api
 from portal.auth.guard import install_authentication, install_support_sessions
 from portal.auth.oidc import install_oidc
@@ -63,6 +64,7 @@ def create_portal(
     install(app, parts)
     limits = limits or SharedLimits()
     install_rate_limit(app, "address", lambda: request.remote_addr, limits)
+    install_rate_limit(app, "address", public_address, limits, of="public")
     install_downloads(app)
     install_authentication(app)
     install_rate_limit(app, "user", _user_id, limits)

@@ -5,9 +5,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
+from http import HTTPStatus
 from typing import TypeVar
 
-from flask import Flask, current_app, g, has_request_context, request
+from flask import Flask, abort, current_app, g, has_request_context, request
 from sqlalchemy.orm import Session
 
 from alerting.notification.senders.webhooks import AddressPolicy
@@ -143,6 +144,12 @@ def in_parts(change: Callable[[Session], tuple[T, bool]]) -> T:
             return result
 
 
+def require_marketplace() -> None:
+    """Answer 404, as for an unknown address, unless the marketplace is on."""
+    if not portal().settings.marketplace:
+        abort(HTTPStatus.NOT_FOUND)
+
+
 def now() -> datetime:
     """Return the current time of the portal's clock."""
     return portal().clock()
@@ -151,6 +158,11 @@ def now() -> datetime:
 def public_url() -> str:
     """Return the base URL of the portal, for links in messages."""
     return portal().settings.resolved_public_url
+
+
+def mail_url() -> str:
+    """Return the base URL for links in emails; "" if no mail server is configured."""
+    return public_url() if portal().settings.smtp_url else ""
 
 
 def set_principal(sender: Principal | None) -> None:

@@ -23,7 +23,7 @@ def page_number(name: str = "page") -> int:
     text = request.args.get(name, "1")
     if text.isdecimal() and len(text) <= _MOST_DIGITS:
         return max(1, int(text))
-    _ignore(name, text, "Use a number from 1.")
+    ignore_value(name, text, "Use a number from 1.")
     return 1
 
 
@@ -33,7 +33,8 @@ def value_errors() -> list[str]:
     return errors
 
 
-def _ignore(name: str, text: str, advice: str) -> None:
+def ignore_value(name: str, text: str, advice: str) -> None:
+    """Note that a value in the address is ignored, so that the page says so."""
     if text:
         error = f"Invalid {name} {text[:100]!r}. {advice}"
         g.value_errors = [*dict.fromkeys([*value_errors(), error])]
@@ -88,5 +89,5 @@ def chosen(kind: type[E], name: str = "state") -> E | None:
     try:
         return kind(text)
     except ValueError:
-        _ignore(name, text, f"Use {', '.join(kind)}.")
+        ignore_value(name, text, f"Use {', '.join(kind)}.")
         return None

@@ -44,6 +44,16 @@ class Health(StrEnum):
     RESTARTING = "restarting"
 
 
+class RegistryToken(msgspec.Struct, frozen=True, kw_only=True):
+    """A short-lived token to pull the attempts' images from the portal's registry, by its host.
+
+    Agents keep it in memory only.
+    """
+
+    host: str
+    token: str
+
+
 class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     """The container of a job with what one attempt adds, as its executor gets it.
 
@@ -62,6 +72,9 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
         uses_rdma: whether it gets the appliance's RDMA devices.
         datasets: what is staged before it starts.
         outputs: the folders whose files are its results.
+        always_pulls: whether its image is pulled even if it is stored, without credentials of the
+            appliance: it may be there for a tenant who may pull it, and this one may not.
+        registry: the token to pull its image, where that of the appliance is not for it.
     """
 
     attempt_id: str
@@ -79,6 +92,8 @@ class AttemptSpec(ContainerSpec, frozen=True, kw_only=True):
     uses_rdma: bool = False
     datasets: list[StagedDataset] = []
     outputs: OutputFolders | None = None
+    always_pulls: bool = False
+    registry: RegistryToken | None = None
 
 
 class StagingProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,16 +155,6 @@ class StopReason(StrEnum):
 
     USER = "stopped_by_user"
     TIME_LIMIT = "time_limit"
-
-
-class RegistryToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A short-lived token to pull the attempts' images from the portal's registry, by its host.
-
-    Agents keep it in memory only.
-    """
-
-    host: str
-    token: str
 
 
 class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ import msgspec
 MAX_NODES = 5000
 MAX_QUEUES = 500
 MAX_NODE_GPUS = 64
+MAX_DATA_ROOTS = 100
 MAX_CLUSTER_TEXT = 300
 Text = Annotated[str, msgspec.Meta(max_length=MAX_CLUSTER_TEXT)]
 Name = Annotated[str, msgspec.Meta(max_length=100)]
@@ -96,6 +97,9 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
         problem: why it takes no jobs now, with its own words; "" if it does.
         runs_images: whether jobs run in containers; else only those without an image do.
         needs_image: whether jobs without an image can't run.
+        refuses_secrets: whether jobs with secrets can't run.
+        data_roots: those that jobs can mount from; None if they can mount any path of their node,
+            or the agent is of a version that does not tell.
         waiting_jobs: how many jobs of all users wait in its queue.
         max_waiting: how many attempts Vedette may have waiting there.
         nodes: all of them.
@@ -108,6 +112,8 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
     problem: Text = ""
     runs_images: bool = False
     needs_image: bool = False
+    refuses_secrets: bool = False
+    data_roots: Annotated[list[Text], msgspec.Meta(max_length=MAX_DATA_ROOTS)] | None = None
     waiting_jobs: Amount = 0
     max_waiting: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 1000
     nodes: Annotated[list[ClusterNode], msgspec.Meta(max_length=MAX_NODES)] = []
@@ -153,6 +159,12 @@ def options_of(kind: ClusterKind, options: dict[str, str]) -> dict[str, str]:
         for name, value in options.items()
         if name.startswith(prefix)
     }
+
+
+def root_of(path: str, roots: Iterable[str]) -> str | None:
+    """Return the data root that a path is in, the longest of several; None if it is in none."""
+    containing = [root for root in roots if path == root or path.startswith(f"{root.rstrip('/')}/")]
+    return max(containing, key=len, default=None)
 
 
 def requested_gpus(count: int) -> list[str]:

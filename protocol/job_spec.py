@@ -22,6 +22,7 @@ MAX_NODES = 256
 MAX_PRIORITY = 100
 MAX_PORT = 65535
 MAX_CHECK_SECONDS = 3600
+MAX_PRICE = 10**6
 DAY_SECONDS = 86400
 MAX_STOP_GRACE_SECONDS = 900
 # Samples come every few seconds; loading data between epochs is no idleness.
@@ -303,6 +304,26 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
             maximum=MAX_ENTRIES,
         ),
     ] = []
+    max_gpu_hour_price: Annotated[
+        float,
+        About(
+            "Highest price of a GPU for an hour, for which it also runs on rented appliances; 0 is "
+            "own appliances only.",
+            "Highest price of a GPU-hour",
+            maximum=MAX_PRICE,
+            is_listed=True,
+        ),
+    ] = 0.0
+    rental: Annotated[
+        dict[str, str],
+        About(
+            "What a rented appliance must meet: `region`, `compliance`, `availability` in percent, "
+            "`reputation` from 0 to 1.",
+            "Rental requirements",
+            maximum=MAX_ENTRIES,
+            is_listed=True,
+        ),
+    ] = {}
 
 
 class JobRequest(JobSpec, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Events of jobs, appliances, alerts and images for the webhooks that asked for them.
+"""Events of jobs, appliances, alerts, images and invoices for the webhooks that asked for them.
 
 What happened is in the tables of the domains already. This reads them from where each receiver is,
 and adds a message to the outbox for each event, once: transactions commit out of order, so what
@@ -18,8 +18,10 @@ from alerting.notification.models import Notification
 from alerting.notification.senders.events import cloud_event
 from alerting.states import NOTICE, EventTopic, NotificationPurpose, NotificationState, ReceiverKind
 from core.db import chunked
+from core.money import cents
 from jobqueue.images.models import Image
 from jobqueue.models import Job, JobEvent
+from marketplace.invoices.models import BillingDocument
 from tenants.models import Appliance, ApplianceEvent
 
 # A transaction that is older has surely ended.
@@ -217,9 +219,30 @@ def _images(session: Session, tenant_id: str, since: datetime, limit: int) -> It
         yield Happened("image.pushed", ident, image.pushed_at, image.id, "/images", data)
 
 
+def _documents(session: Session, tenant_id: str, since: datetime, limit: int) -> Iterator[Happened]:
+    statement = (
+        select(BillingDocument)
+        .where(BillingDocument.tenant_id == tenant_id, BillingDocument.issued_at >= since)
+        .order_by(BillingDocument.issued_at, BillingDocument.id)
+    )
+    for document in session.scalars(statement.limit(limit)):
+        data = {
+            "name": document.number,
+            "month": f"{document.month_at:%Y-%m}",
+            "currency": document.currency,
+            # As text: no amount becomes a float on its way.
+            "total": f"{cents(document.total)}",
+            "due": f"{cents(document.due)}",
+        }
+        kind = f"{document.kind.value}.issued"
+        ident = document.id
+        yield Happened(kind, ident, document.issued_at, ident, "/billing", data)
+
+
 _READERS: Mapping[EventTopic, Callable[[Session, str, datetime, int], Iterator[Happened]]] = {
     EventTopic.JOB: _jobs,
     EventTopic.APPLIANCE: _appliances,
     EventTopic.ALERT: _alerts,
     EventTopic.IMAGE: _images,
+    EventTopic.BILLING: _documents,
 }

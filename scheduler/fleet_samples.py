@@ -97,7 +97,7 @@ def _services(session: Session) -> Iterable[tuple[Identity, dict[str, str], dict
     statement = (
         select(
             Job.tenant_id,
-            Attempt.appliance_id,
+            func.coalesce(Attempt.contract_id, Attempt.appliance_id).label("place_id"),
             Job.id,
             Job.name,
             Job.array_index,
@@ -117,7 +117,7 @@ def _services(session: Session) -> Iterable[tuple[Identity, dict[str, str], dict
         fields = {"restarts": float(row.restarts)}
         if row.health is not Health.STARTING:
             fields["healthy"] = float(row.health in {Health.HEALTHY, Health.UNKNOWN})
-        yield (row.tenant_id, row.appliance_id), {"job": row.id, "service": service}, fields
+        yield (row.tenant_id, row.place_id), {"job": row.id, "service": service}, fields
 
 
 def _messages(

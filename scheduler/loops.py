@@ -25,6 +25,7 @@ from dash_app.periodic_tasks import ReportTasks
 from datasets.periodic_tasks import DatasetTasks
 from jobqueue.periodic_tasks import JobTasks
 from logs.periodic_tasks import LogTasks
+from marketplace.periodic_tasks import market_tasks
 from scheduler.alert_actions import HANDLERS
 from scheduler.lease import SchedulerLease
 from scheduler.placement import PlacementThread
@@ -98,6 +99,7 @@ class Scheduler:
                 TenantTasks(settings, context).table(),
                 BackupTasks(settings, context, store).table(),
                 data.table(),
+                market_tasks(settings, context, store),
             )
             for task in table
         }

@@ -19,6 +19,7 @@ from core.settings import ServerSettings
 from datasets.parts import PartStore
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.drains import move_overdue
+from jobqueue.dispatch.rentals import lose_attempts_at, stop_unrented
 from jobqueue.jobs.end_notices import take_end_notices, take_preemption_notices
 from jobqueue.jobs.quarantine import order_probes
 from jobqueue.logs.log_files import LogFiles
@@ -141,6 +142,7 @@ class PortalTasks:
             )
             sweep_attempts(session, now=self._context.clock())
             move_overdue(session, now=self._context.clock())
+            stop_unrented(session, now=self._context.clock())
             order_probes(session, now=self._context.clock())
 
     def notify_ends(self) -> None:
@@ -193,13 +195,19 @@ class PortalTasks:
                 logs=LogFiles(self._settings.resolved_log_url),
                 folder=self._settings.exports_dir,
                 delete_images=self._delete_images,
-                delete_data=self._delete_data,
+                delete_data=self._delete_data_of,
                 publish=self._publish_export,
                 forget=forget_tenant,
                 clock=self._context.clock,
                 is_stopping=self._context.is_stopping,
             )
         )
+
+    def _delete_data_of(self, tenant_id: str) -> None:
+        """Delete a tenant's data, and end what others run on its appliances, whose rows go next."""
+        with transaction(self._context.sessions) as session:
+            lose_attempts_at(session, tenant_id, now=self._context.clock())
+        self._delete_data(tenant_id)
 
     def _publish_export(self, path: Path) -> None:
         """Move an export to the store of data, if that is not a folder of this host alone."""

@@ -27,6 +27,10 @@ class Permission(StrEnum):
     MANAGE_PROJECTS = "change projects and quotas"
     MANAGE_USERS = "manage users"
     VIEW_AUDIT = "read the audit log"
+    RENT = "rent appliances of providers"
+    MANAGE_OFFERS = "offer appliances to other tenants"
+    VIEW_BILLING = "see costs and invoices of the tenant"
+    MANAGE_BILLING = "change prices, budgets and billing data"
     MANAGE_TENANTS = "manage tenants"
     OPERATE = "operate the platform"
 
@@ -40,6 +44,7 @@ _MEMBER = _VIEWER | {
 _ADMIN = _MEMBER | {
     *(_P.STOP_ANY_JOB, _P.EDIT_ANY_DASHBOARD, _P.MANAGE_APPLIANCES),
     *(_P.MANAGE_PROJECTS, _P.MANAGE_USERS, _P.VIEW_AUDIT, _P.MANAGE_DATA),
+    *(_P.RENT, _P.MANAGE_OFFERS, _P.VIEW_BILLING, _P.MANAGE_BILLING),
 }
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
@@ -49,9 +54,10 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.OPERATOR: frozenset(
         {
             *(_P.VIEW, _P.PUSH_IMAGES, _P.EDIT_DASHBOARDS, _P.MANAGE_USERS, _P.VIEW_AUDIT),
-            *(_P.MANAGE_TENANTS, _P.OPERATE),
+            *(_P.MANAGE_TENANTS, _P.OPERATE, _P.VIEW_BILLING, _P.MANAGE_BILLING),
         }
     ),
+    Role.BILLING: _VIEWER | {_P.VIEW_BILLING, _P.MANAGE_BILLING},
 }
 
 TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
@@ -66,6 +72,8 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
     "projects": frozenset({_P.VIEW, _P.MANAGE_PROJECTS}),
     "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),
+    "market": frozenset({_P.VIEW, _P.RENT, _P.MANAGE_OFFERS}),
+    "billing": frozenset({_P.VIEW, _P.VIEW_BILLING, _P.MANAGE_BILLING}),
     "audit": frozenset({_P.VIEW_AUDIT}),
     "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE}),
 }

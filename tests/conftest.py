@@ -26,6 +26,7 @@ import dash_app.reports.models as _reports  # noqa: F401
 import datasets.models as _datasets  # noqa: F401
 import jobqueue.fairshare.models as _fairshare  # noqa: F401
 import jobqueue.gangs.models as _gangs  # noqa: F401
+import jobqueue.holds.models as _holds  # noqa: F401
 import jobqueue.images.models as _images  # noqa: F401
 import jobqueue.models as _jobqueue  # noqa: F401
 import jobqueue.projects.models as _projects  # noqa: F401
@@ -35,6 +36,13 @@ import jobqueue.simulation.models as _simulations  # noqa: F401
 import jobqueue.storage.models as _storage  # noqa: F401
 import jobqueue.usage.models as _usage  # noqa: F401
 import logs.models as _logs  # noqa: F401
+import marketplace.budgets.models as _budgets  # noqa: F401
+import marketplace.charges.models as _charges  # noqa: F401
+import marketplace.invoices.models as _invoices  # noqa: F401
+import marketplace.models as _marketplace  # noqa: F401
+import marketplace.prices.models as _prices  # noqa: F401
+import marketplace.service_levels.models as _service_levels  # noqa: F401
+import marketplace.sign_ups.models as _sign_ups  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords

@@ -99,9 +99,16 @@ def make_deployment(data_dir: Path, *, database_url: str = "") -> Deployment:
 
 @contextmanager
 def serving(
-    deployment: Deployment, *, environ: Mapping[str, str] | None = None, part: str = "server"
+    deployment: Deployment,
+    *,
+    environ: Mapping[str, str] | None = None,
+    part: str = "server",
+    is_awaited: bool = True,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run the server, or a part of it, for the length of the block; it answers when that begins."""
+    """Run the server, or a part of it, for the length of the block.
+
+    It answers when that begins, unless it is not awaited.
+    """
     if IS_MANY and part == "server":
         with many_hosts_of(
             deployment.data_dir, port=deployment.port, environ=deployment.environ(environ)
@@ -119,23 +126,29 @@ def serving(
             assert process.poll() is None, f"the server has ended:\n{deployment.log(part)}"
             return _is_ready(deployment)
 
-        eventually(is_ready, within_seconds=READY_SECONDS, what="the server to answer")
+        if is_awaited:
+            eventually(is_ready, within_seconds=READY_SECONDS, what="the server to answer")
         yield process
 
 
 @contextmanager
 def agent_of(
-    deployment: Deployment, *, home: Path, toml: str, code: Path | None = None
+    deployment: Deployment,
+    *,
+    home: Path,
+    toml: str,
+    code: Path | None = None,
+    module: str = "cli.main",
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run an enrolled agent with this configuration for the length of the block.
 
-    `code` has the packages of another version.
+    `code` has the packages of another version, `module` is run in place of the command.
     """
     (home / "agent.toml").write_text(
         f'portal_urls = ["{deployment.url}"]\ndata_dir = "{home}"\n{toml}', encoding="utf-8"
     )
     with running(
-        [sys.executable, "-P", "-m", "cli.main", "agent", "run", "--data-dir", str(home)],
+        [sys.executable, "-P", "-m", module, "agent", "run", "--data-dir", str(home)],
         log_path=deployment.data_dir / "agent.log",
         environ=deployment.environ({"PYTHONPATH": str(code)} if code else None),
     ) as process:

@@ -476,6 +476,15 @@ class Client:
         url = f"{self._base}{path}"
         return self._connection.send("GET", url, timeout=COPY_SECONDS).content
 
+    def download_in_parts(self, path: str, **query: str | None) -> Iterator[bytes]:
+        """Yield a large file below /api/v1 in parts.
+
+        Raises:
+            UnavailableError: the download broke off, also after its beginning.
+        """
+        params = {name: value for name, value in query.items() if value is not None}
+        return self._streamed(f"{self._base}{path}", params, {})
+
     def send_bytes(self, path: str, data: bytes) -> Any:  # noqa: ANN401 - JSON
         """PUT bytes to a path below /api/v1 and return the JSON of the response, if any."""
         url, headers = f"{self._base}{path}", {"Content-Type": "application/octet-stream"}

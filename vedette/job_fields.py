@@ -42,6 +42,8 @@ class JobFields(TypedDict, total=False):
     uses_rdma: bool
     datasets: Sequence[Mapping[str, object]]
     outputs: Sequence[str]
+    max_gpu_hour_price: float
+    rental: Mapping[str, str]
     kind: str
     secrets: Mapping[str, str]
     secrets_from: str | None

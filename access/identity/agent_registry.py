@@ -56,6 +56,11 @@ class Agent:
     name: str
 
     @property
+    def place(self) -> tuple[str, str]:
+        """Its tenant and its appliance."""
+        return self.tenant_id, self.appliance_id
+
+    @property
     def tags(self) -> dict[str, str]:
         """The identity tags of every sample it sends."""
         return {TENANT_TAG: self.tenant_id, APPLIANCE_TAG: self.appliance_id}

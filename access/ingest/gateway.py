@@ -7,14 +7,14 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 
 from access.identity.agent_registry import Agent
 from access.ingest.body import THREAD_ABOVE_BYTES, fair_worker
 from access.ingest.job_tags import JobTags
-from access.ingest.late_samples import LateNotes, Span
+from access.ingest.late_samples import LateCopy, LateNotes, Span
 from access.ingest.metrics import (
     INGESTED_BYTES,
     LEFT_OUT_POINTS,
@@ -24,6 +24,7 @@ from access.ingest.metrics import (
 from access.ingest.name_limit import NameLimit
 from access.ingest.quotas import QuotaCache
 from access.ingest.rejection_notes import RejectionNotes
+from access.ingest.rented_samples import Owner, Routed
 from access.ingest.request_batcher import Post, RequestBatcher, join, kind_of
 from access.ingest.series_limit import SeriesLimit
 from access.ingest.series_writes import SeriesWrites, Stored, senders_of
@@ -36,10 +37,12 @@ from timeseries.identity import Identity, stamp
 from timeseries.lineprotocol.parser import ParseResult, parse
 from timeseries.points import Batch
 from timeseries.series_batch import SeriesBatch
-from timeseries.store import Store
+from timeseries.store import IDENTITY_TAGS, Store
 
 MAX_AHEAD = timedelta(hours=1)
 MAX_RETRY_AFTER_SECONDS = 300
+# Of the copies for a customer: a job with eight GPUs has about a hundred.
+MAX_SERIES_PER_CONTRACT = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,14 @@ class WriteResult:
     """The errors of a body by line, and how many lines had a sample or an error.
 
     `left_out` counts points that this kind of store can't store; they are no errors. `late` are
-    samples that must be noted for the rules.
+    samples that must be noted for the rules, `late_copies` those of customers.
     """
 
     errors: list[LineError]
     total: int
     left_out: int = 0
     late: Span | None = None
+    late_copies: Sequence[LateCopy] = ()
 
 
 class Gateway:
@@ -92,6 +96,8 @@ class Gateway:
             settings.max_series_per_tenant,
             quota=None if quotas is None else lambda tenant_id: quotas.limit(tenant_id, "series"),
         )
+        # By contract: a provider's samples must not use up what its customer may have.
+        self._of_contracts = SeriesLimit(MAX_SERIES_PER_CONTRACT)
         self._names = NameLimit(
             settings.max_measurements_per_tenant,
             settings.max_fields_per_tenant,
@@ -167,7 +173,9 @@ class Gateway:
         line_errors = [LineError(at + 1, reasons[at]) for at in sorted(reasons)]
         result = WriteResult(line_errors, len(batch) + len(errors), stored.left_out)
         for index, span in stored.late.items():
-            await self._note_late(agents[index], span)
+            await self._note_late(agents[index].place, span)
+        for owner, span in stored.late_copies:
+            await self._note_late(owner, span)
         return self._counted(result, agents, sender_of)
 
     async def write_series(
@@ -200,18 +208,20 @@ class Gateway:
             errors = {**errors, **reasons}
         line_errors = [LineError(at + 1, errors[at]) for at in sorted(errors)]
         for at, span in stored.late.items():
-            await self._note_late(agents[at], span)
+            await self._note_late(agents[at].place, span)
         return self._counted(WriteResult(line_errors, total, stored.left_out), agents, sender_of)
 
     async def _noted(self, agent: Agent, result: WriteResult) -> WriteResult:
         """Return a result once its late samples are noted: other senders don't wait for that."""
         if result.late is not None:
-            await self._note_late(agent, result.late)
+            await self._note_late(agent.place, result.late)
+        for owner, span in result.late_copies:
+            await self._note_late(owner, span)
         return self._counted(result, [agent], ())
 
-    async def _note_late(self, agent: Agent, span: Span) -> None:
+    async def _note_late(self, place: Owner, span: Span) -> None:
         if self._late_notes is not None:
-            await self._late_notes.note(agent, span)
+            await self._late_notes.note(place, span)
 
     def _counted(
         self,
@@ -278,8 +288,10 @@ class Gateway:
         for index, sender_post in enumerate(posts):
             if not sender_post.result.done():
                 late = stored.late.get(index)
+                # One sender waits for the notes of all copies, which are few.
+                copies = stored.late_copies if index == 0 else ()
                 sender_post.result.set_result(
-                    WriteResult(errors_of_posts[index], totals[index], late=late)
+                    WriteResult(errors_of_posts[index], totals[index], 0, late, copies)
                 )
 
     def _has_rate(self, post: Post[WriteResult]) -> bool:
@@ -312,6 +324,55 @@ class Gateway:
         reasons |= refused
         if not valid.blocks:
             return Stored(reasons)
+        routed = None if self._job_tags is None else self._job_tags.routed(valid, agents)
+        if routed is not None:
+            return await self._store_routed(routed, agents, sender_of, reasons, now=now)
+        return await self._submit(valid, agents, sender_of, reasons)
+
+    async def _store_routed(
+        self,
+        routed: Routed,
+        agents: Sequence[Agent],
+        sender_of: Sequence[int],
+        reasons: dict[int, str],
+        *,
+        now: datetime,
+    ) -> Stored:
+        """Store a batch with samples of rented jobs: first the copies, within their limits."""
+        copies = {
+            owner: copy.without(self._above_limits(copy, owner, now))
+            for owner, whole in routed.copies.items()
+            for copy in [
+                whole.without(
+                    self._of_contracts.rejected(whole, identity=(owner[1], owner[1]), now=now)
+                )
+            ]
+        }
+        written = [
+            self._store.submit(copy, identity=dict(zip(IDENTITY_TAGS, owner, strict=True)))
+            for owner, copy in copies.items()
+            if copy.blocks
+        ]
+        for write in written:
+            await asyncio.shield(asyncio.wrap_future(write))
+        notes = self._late_notes
+        late_copies = [
+            (owner, span)
+            for owner, copy in copies.items()
+            for span in (() if notes is None else notes.spans(copy, ()).values())
+        ]
+        if not routed.own.blocks:
+            return Stored(reasons, late_copies=late_copies)
+        stored = await self._submit(routed.own, agents, sender_of, reasons)
+        return replace(stored, late_copies=late_copies)
+
+    async def _submit(
+        self,
+        valid: Batch,
+        agents: Sequence[Agent],
+        sender_of: Sequence[int],
+        reasons: dict[int, str],
+    ) -> Stored:
         stored = self._store.submit(valid, identity={} if valid.is_stamped else agents[0].tags)
         if self._points.per_second:
             for index, points in _points_by_sender(valid, sender_of).items():
@@ -326,11 +387,17 @@ class Gateway:
         self, batch: Batch, agents: Sequence[Agent], now: datetime, identity: Identity | None = None
     ) -> dict[int, str]:
         """Return the positions of points above a limit, or with another's job, and why."""
+        reasons = self._above_limits(batch, identity, now)
+        if self._job_tags is not None:
+            reasons |= await self._job_tags.rejected(batch.without(reasons), agents)
+        return reasons
+
+    def _above_limits(
+        self, batch: Batch, identity: Identity | None, now: datetime
+    ) -> dict[int, str]:
         reasons: dict[int, str] = {}
         for limit in (self._names, self._series):
             reasons |= limit.rejected(batch.without(reasons), identity=identity, now=now)
-        if self._job_tags is not None:
-            reasons |= await self._job_tags.rejected(batch.without(reasons), agents)
         return reasons
 
     def _time_errors(self, batch: SeriesBatch, *, now: datetime, precision: str) -> dict[int, str]:

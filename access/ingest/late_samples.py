@@ -14,7 +14,6 @@ from sqlalchemy import insert
 from sqlalchemy.orm import Session
 
 from access.database import Database
-from access.identity.agent_registry import Agent
 from core.clock import Clock, from_ns, to_ns
 from core.ids import new_id
 from tenants.models import LateSamples
@@ -26,6 +25,10 @@ LATE_AFTER = timedelta(seconds=30)
 GATHER_SECONDS = 0.05
 SenderOf = Sequence[int] | Mapping[int, int]
 """The index of the agent of each position."""
+
+
+LateCopy = tuple[tuple[str, str], "Span"]
+"""Late samples of a customer: its tenant and contract, and when they are of."""
 
 
 @dataclass(slots=True)
@@ -69,14 +72,13 @@ class LateNotes:
             spans.setdefault(sender, span).include(span)
         return spans
 
-    async def note(self, agent: Agent, span: Span) -> None:
-        """Note late samples that were stored; returns when that is durable.
+    async def note(self, place: tuple[str, str], span: Span) -> None:
+        """Note late samples of a tenant and appliance that were stored; returns when durable.
 
         Raises:
             DatabaseUnavailableError: the sender must send the samples again.
         """
-        key = agent.tenant_id, agent.appliance_id
-        self._waiting.setdefault(key, span).include(span)
+        self._waiting.setdefault(place, span).include(span)
         if self._storing is None:
             self._storing = asyncio.create_task(self._store())
         await asyncio.shield(self._storing)

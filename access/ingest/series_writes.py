@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from access.identity.agent_registry import Agent
-from access.ingest.late_samples import LateNotes, Span
+from access.ingest.late_samples import LateCopy, LateNotes, Span
 from timeseries.points import Batch
 from timeseries.series_batch import SeriesBatch, SeriesTable
 from timeseries.store import RejectedPoint, SeriesStore, Store
@@ -34,11 +34,13 @@ class Stored:
         rejected: the reasons, by position.
         left_out: how many points the store can't store.
         late: late samples, by the index of their agent.
+        late_copies: those of copies for customers.
     """
 
     rejected: dict[int, str]
     left_out: int = 0
     late: Mapping[int, Span] = field(default_factory=dict)
+    late_copies: Sequence[LateCopy] = ()
 
 
 class SeriesWrites:

@@ -16,6 +16,7 @@ from alerting.notification.models import Notification, NotificationFile
 from alerting.rule_request import rule_thresholds
 from alerting.states import NOTICE, AlertState, Severity
 from core.zones import SECONDS, instant_text
+from tenants.models import is_rented_name
 from timeseries.store import APPLIANCE_TAG
 
 PAYLOAD_VERSION = 1
@@ -96,6 +97,8 @@ def alert_payload(
     named = dict(tags)
     if appliance_id:
         named[APPLIANCE_TAG] = appliances.get(appliance_id, appliance_id)
+    # A rented appliance has no dashboard.
+    linked = {} if is_rented_name(named.get(APPLIANCE_TAG, "")) else tags
     payload = {
         "version": PAYLOAD_VERSION,
         "alert_id": alert_id,
@@ -118,7 +121,7 @@ def alert_payload(
         "resolved_at": _timestamp(alert.resolved_at) if state is AlertState.RESOLVED else None,
         "late_at": _timestamp(alert.late_at),
         "at": _timestamp(now),
-        "links": _links(rule, tags, public_url.rstrip("/")) if public_url else {},
+        "links": _links(rule, linked, public_url.rstrip("/")) if public_url else {},
     }
     values = {**payload, "labels": named} | ({"value": 0.0} if alert.value is None else {})
     return payload | {"annotation": render_annotation(rule.annotation, values)}

@@ -1,6 +1,6 @@
 """Emails to a tenant's admins about a quota that is nearly reached."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import datetime
 
 from sqlalchemy import select
@@ -25,20 +25,23 @@ def email_admins(
     for crossing in crossings:
         tenant = session.get_one(Tenant, crossing.tenant_id)
         payload = _payload(crossing, tenant, public_url=public_url)
-        for address in _admins(session, tenant.id):
+        for address in admin_addresses(session, tenant.id):
             count += 1
             add_notice(session, tenant.id, payload, address=address, now=now)
     session.flush()
     return count
 
 
-def _admins(session: Session, tenant_id: str) -> list[str]:
+def admin_addresses(
+    session: Session, tenant_id: str, *, roles: Collection[Role] = (Role.ADMIN,)
+) -> list[str]:
+    """Return the addresses of a tenant's active admins, or of users with other roles."""
     statement = (
         select(User.email)
         .join(Membership, Membership.user_id == User.id)
         .where(
             Membership.tenant_id == tenant_id,
-            Membership.role == Role.ADMIN,
+            Membership.role.in_(roles),
             Membership.is_active.is_(True),
             User.is_active.is_(True),
         )

@@ -12,8 +12,8 @@ def without_credentials(desired: DesiredState) -> DesiredState:
     return msgspec.structs.replace(
         desired,
         attempts=[
-            msgspec.structs.replace(spec, datasets=_stripped(spec.datasets))
-            if spec.datasets
+            msgspec.structs.replace(spec, datasets=_stripped(spec.datasets), registry=None)
+            if spec.datasets or spec.registry
             else spec
             for spec in desired.attempts
         ],

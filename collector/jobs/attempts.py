@@ -173,7 +173,7 @@ class AttemptRunner:
 
     def set_desired(self, desired: DesiredState) -> None:
         """Set the desired state for the next step."""
-        self._registry_token.set(desired.registry)
+        self._registry_token.set(desired.registry, desired.attempts)
         try:
             self._on_desired(desired)
         except Exception:  # attempts must start and stop, whatever becomes of datasets

@@ -17,6 +17,7 @@ from jobqueue.models import Attempt
 from jobqueue.partitions.allocations import GPUAllocations, GPUSite, read_gpu_allocations
 from jobqueue.partitions.occupancy import SegmentKind
 from jobqueue.queue.service import job_counts
+from jobqueue.rentals import on_appliances_of
 from jobqueue.states import ALLOCATED_STATES, JobState
 from protocol.health import HealthState
 from tenants.fleet.states import EffectiveStatus, effective_status_of, has_no_connector, in_service
@@ -149,10 +150,10 @@ def fleet(session: Session, store: Store, scope: Scope, *, span: Span) -> Fleet:
 def _running_jobs(session: Session, scope: Scope) -> dict[str, int]:
     statement: Any = (
         select(Attempt.appliance_id, func.count())
-        .where(Attempt.state.in_(ALLOCATED_STATES))
+        .where(Attempt.state.in_(ALLOCATED_STATES), on_appliances_of(scope))
         .group_by(Attempt.appliance_id)
     )
-    rows = session.execute(scope.select(statement, Attempt))
+    rows = session.execute(statement)
     return {appliance_id: count for appliance_id, count in rows}  # noqa: C416 - rows, not pairs
 
 

@@ -23,6 +23,7 @@ from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
 from jobqueue.models import Attempt
 from jobqueue.partitions.allocations import read_gpu_allocations
+from jobqueue.rentals import ListedJob, listed_job, on_appliances_of
 from jobqueue.usage.measuring import POWER, WINDOW_NS, GPUWindows, gpu_use
 from protocol.gpu_slices import PartitionMode
 from tenants.fleet.appliances import get_appliance
@@ -93,9 +94,13 @@ _REASON_COLORS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """An attempt on the GPU; `end_ns` is the span's end while it is running."""
+    """An attempt on the GPU, and its job as the scope sees it.
+
+    `end_ns` is the span's end while it is running.
+    """
 
     attempt: Attempt
+    job: ListedJob
     start_ns: int
     end_ns: int
 
@@ -150,7 +155,7 @@ def gpu_detail(
     xids = xid_events(telemetry)
     thresholds = thresholds_of(session, scope, appliance, gpu=index)
     charts = _charts(result, extremes, runs, xids, thresholds=thresholds, step_ns=span.step_ns)
-    names = {run.attempt.job_id: run.attempt.job.name for run in runs}
+    names = {run.job.id: run.job.name for run in runs}
     return GPUDetail(
         appliance=appliance,
         gpu=gpu,
@@ -186,13 +191,15 @@ def _runs(
             Attempt.appliance_id == appliance_id,
             Attempt.started_at < from_ns(span.end_ns),
             or_(Attempt.finished_at.is_(None), Attempt.finished_at > from_ns(span.start_ns)),
+            on_appliances_of(scope),
         )
         .order_by(Attempt.started_at.desc())
     )
-    attempts = session.scalars(scope.select(statement, Attempt)).unique()
+    attempts = session.scalars(statement).unique()
     return tuple(
         Run(
             attempt=attempt,
+            job=listed_job(attempt, scope),
             start_ns=max(to_ns(attempt.started_at), span.start_ns),
             end_ns=min(to_ns(attempt.finished_at), span.end_ns)
             if attempt.finished_at
@@ -232,7 +239,7 @@ def _charts(
 ) -> dict[str, Chart]:
     bands = {
         "utilization": tuple(
-            Band(run.start_ns, run.end_ns, run.attempt.job.name)
+            Band(run.start_ns, run.end_ns, run.job.name)
             for run in runs
             if not run.attempt.gpu_slice
         ),

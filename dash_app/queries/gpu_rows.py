@@ -7,9 +7,9 @@ from typing import NamedTuple
 import msgspec
 
 from dash_app.queries.telemetry import Values, by_index, number
-from jobqueue.models import Job
 from jobqueue.partitions.allocations import GPUAllocations, GPUSite
 from jobqueue.partitions.occupancy import Occupancy, SegmentKind
+from jobqueue.rentals import ListedJob
 from protocol.clusters import ClusterReport, NodeState
 from protocol.gpu_slices import PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthState
@@ -39,10 +39,10 @@ class GPURow:
     uuid: str
     model: str
     values: Values
-    job: Job | None
+    job: ListedJob | None
     health: GPUHealth | None = None
     occupancy: Occupancy | None = None
-    sharing: Mapping[str, Job] = field(default_factory=dict)
+    sharing: Mapping[str, ListedJob] = field(default_factory=dict)
 
     @property
     def state(self) -> HealthState | None:
@@ -50,7 +50,7 @@ class GPURow:
         return self.health.state if self.health else None
 
     @property
-    def jobs(self) -> list[Job]:
+    def jobs(self) -> list[ListedJob]:
         """The jobs that have it, or parts of it."""
         return [self.job] if self.job else list(self.sharing.values())
 

@@ -42,6 +42,9 @@ class JobDetail:
     """The data of one refresh.
 
     Attributes:
+        appliance: where its latest attempt runs; None on a rented one.
+        place: the name of where it runs.
+        rented: the contracts under which it ran, which its samples have as their appliance.
         span: from its start to its end or now, at least a minute; None before it starts.
         run_seconds: time since the start of its first attempt.
         gpus: (appliance id, index) of its GPUs that have samples.
@@ -51,6 +54,8 @@ class JobDetail:
 
     job: Job
     appliance: Appliance | None
+    place: str
+    rented: frozenset[str]
     span: Span | None
     run_seconds: float
     gpus: tuple[tuple[str, str], ...]
@@ -64,11 +69,21 @@ def job_detail(
 ) -> JobDetail:
     """Return one job with its charts."""
     job = scope.get(session, Job, job_id, kind="job")
-    appliance = job.attempt.appliance if job.attempt else None
+    appliance = job.attempt.own_appliance if job.attempt else None
+    place = job.attempt.place_name if job.attempt else ""
+    rented = frozenset(attempt.contract_id for attempt in job.attempts if attempt.contract_id)
     starts = [attempt.started_at for attempt in job.attempts if attempt.started_at is not None]
     if not starts:
         return JobDetail(
-            job=job, appliance=appliance, span=None, run_seconds=0.0, gpus=(), charts={}, problem=""
+            job=job,
+            appliance=appliance,
+            place=place,
+            rented=rented,
+            span=None,
+            run_seconds=0.0,
+            gpus=(),
+            charts={},
+            problem="",
         )
     start_at, end_at = min(starts), job.finished_at or now
     span = span_between(start_at, end_at)
@@ -79,6 +94,8 @@ def job_detail(
     return JobDetail(
         job=job,
         appliance=appliance,
+        place=place,
+        rented=rented,
         span=span,
         run_seconds=(end_at - start_at).total_seconds(),
         gpus=gpus.keys(),

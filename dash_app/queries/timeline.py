@@ -17,6 +17,7 @@ from dash_app.routes import job_path
 from dash_app.timerange import Span
 from jobqueue.partitions.measures import slice_of
 from jobqueue.queue.service import attempts_between
+from jobqueue.rentals import RentedJob, listed_job, owner_text
 from protocol.clusters import are_requested
 from protocol.gpu_slices import GPUSlice, PartitionMode
 from tenants.models import Appliance
@@ -69,14 +70,14 @@ def _jobs(
     start, end = from_ns(span.start_ns), from_ns(span.end_ns)
     lanes = _Lanes()
     for attempt in attempts_between(
-        session, scope, appliance.id, start=start, end=end, limit=MAX_BARS
+        session, scope, appliance.id, start=start, end=end, limit=MAX_BARS, has_rented=True
     ):
         if attempt.started_at is None:
             continue
         start_ns = to_ns(attempt.started_at)
         end_ns = to_ns(attempt.finished_at) if attempt.finished_at else span.end_ns
-        user = attempt.job.user.name if attempt.job.user else "deleted user"
-        text = f"{attempt.job.name}, {user}, {_duration(start_ns, end_ns)}"
+        job = listed_job(attempt, scope)
+        text = f"{job.name}, {owner_text(job)}, {_duration(start_ns, end_ns)}"
         rows = [f"GPU {gpus[uuid]}" for uuid in attempt.gpu_uuids if uuid in gpus]
         if rows and (own := slice_of(attempt.gpu_slice)):
             rows = [f"{rows[0]} {lanes.name(rows[0], own, start_ns, end_ns)}"]
@@ -91,9 +92,9 @@ def _jobs(
                 row=row,
                 start_ns=max(start_ns, span.start_ns),
                 end_ns=min(end_ns, span.end_ns),
-                label=attempt.job.name,
+                label=job.name,
                 text=text,
-                href=f"{job_path(attempt.job_id)}{search}",
+                href="" if isinstance(job, RentedJob) else f"{job_path(job.id)}{search}",
             )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import String, func, select
+from sqlalchemy import ColumnElement, String, and_, func, or_, select, true
 from sqlalchemy import cast as cast_to
 
 from core.clock import from_ns
@@ -16,6 +16,7 @@ from jobqueue.usage.ledger import recorded_until
 from jobqueue.usage.models import UsageEntry
 from tenants.fleet.states import counted_gpus, in_service
 from tenants.models import Appliance
+from tenants.scope import Scope
 
 HOURS_PER_DAY = 24
 DAY = timedelta(days=1)
@@ -148,18 +149,29 @@ def _daily_milliseconds(
             func.sum(UsageEntry.used_milliseconds),
         )
         .where(UsageEntry.hour_at >= days[0], UsageEntry.hour_at < days[-1] + DAY)
+        .where(_on_appliances_of(source.scope))
         .group_by(UsageEntry.appliance_id, of_day)
     )
     selected = source.selected
     by_text = {f"{day:%Y-%m-%d}": day for day in days}
-    for ident, text, allocated, used in source.session.execute(
-        source.scope.select(statement, UsageEntry)
-    ):
+    for ident, text, allocated, used in source.session.execute(statement):
         if selected is None or ident in source.appliances:
             key = source.group_of(ident), by_text[text]
             before = sums[key]
             sums[key] = before[0] + int(allocated), before[1] + int(used)
     return sums
+
+
+def _on_appliances_of(scope: Scope) -> ColumnElement[bool]:
+    """Return the condition of GPU time on a scope's own appliances, that of customers included."""
+    if scope.tenant_id is None:
+        return true()
+    own = select(Appliance.id).where(Appliance.tenant_id == scope.tenant_id)
+    is_rented = UsageEntry.contract_id.is_not(None)
+    return or_(
+        and_(UsageEntry.tenant_id == scope.tenant_id, ~is_rented),
+        and_(is_rented, UsageEntry.appliance_id.in_(own)),
+    )
 
 
 def _gpus(source: Source) -> Counter[str]:

@@ -2,29 +2,23 @@
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 import xlsxwriter
-from fpdf import FPDF
 from fpdf.enums import TextEmphasis, XPos, YPos
 from fpdf.fonts import FontFace
 
 from core.csv_cells import csv_text, guarded
+from core.pdf_pages import GRAY, LINE, STRIPE, PDFPages
 from core.zones import instant_text
 from dash_app.reports.report import ABSENT, Cell, Column, Report, Unit, shown
 
-# Fonts of Debian's fonts-dejavu-core. Without them, letters outside Latin-1 are question marks.
-_FONTS: Final = Path("/usr/share/fonts/truetype/dejavu")
 # Longer tables belong into a spreadsheet.
 MAX_PDF_ROWS: Final = 1000
 _CHART_ROWS: Final = 10
 _NAME_LENGTH: Final = 48
 _NOTHING: Final = "There is no data of this kind in this period."
 BLUE: Final = (43, 95, 208)
-_GRAY: Final = (90, 98, 112)
-_LINE: Final = (208, 213, 222)
-_STRIPE: Final = (244, 246, 250)
 _FORMATS: Final[Mapping[Unit, str]] = {
     Unit.COUNT: "#,##0",
     Unit.HOURS: "#,##0.00",
@@ -94,7 +88,7 @@ def pdf_file(report: Report) -> bytes:
         pdf.cell(0, 6, _NOTHING, new_x=XPos.LMARGIN, new_y=YPos.NEXT)
     pdf.ln(2)
     pdf.set_font(pdf.family, size=8)
-    pdf.set_text_color(*_GRAY)
+    pdf.set_text_color(*GRAY)
     notes = list(report.notes)
     if len(report.rows) > MAX_PDF_ROWS:
         notes.append(
@@ -105,29 +99,17 @@ def pdf_file(report: Report) -> bytes:
     return bytes(pdf.output())
 
 
-class _Document(FPDF):
+class _Document(PDFPages):
     """Pages with a heading and page numbers."""
 
     def __init__(self, report: Report) -> None:
-        super().__init__(orientation="landscape", format="A4")
+        super().__init__(
+            title=_headline(report),
+            made_at=report.made_at,
+            foot=f"Vedette, {instant_text(report.made_at, report.request.zone)}",
+            orientation="landscape",
+        )
         self._report = report
-        self.family = "helvetica"
-        if (_FONTS / "DejaVuSans.ttf").exists() and (_FONTS / "DejaVuSans-Bold.ttf").exists():
-            self.family = "dejavu"
-            self.add_font("dejavu", fname=_FONTS / "DejaVuSans.ttf")
-            self.add_font("dejavu", style="B", fname=_FONTS / "DejaVuSans-Bold.ttf")
-        self.set_title(_headline(report))
-        self.set_creator("Vedette")
-        self.set_lang("en-US")
-        self.set_creation_date(report.made_at)
-        self.set_auto_page_break(auto=True, margin=16)
-        self.set_margin(14)
-
-    def printable(self, text: str) -> str:
-        """Return a text with the letters that the font has."""
-        if self.family == "dejavu":
-            return text
-        return text.encode("latin-1", "replace").decode("latin-1")
 
     def header(self) -> None:
         """Write the title, the tenant and the period."""
@@ -136,18 +118,9 @@ class _Document(FPDF):
         self.set_font(self.family, style="B", size=15)
         self.cell(0, 8, self.printable(report.title), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.set_font(self.family, size=9)
-        self.set_text_color(*_GRAY)
+        self.set_text_color(*GRAY)
         self.cell(0, 6, self.printable(report.subtitle), new_x=XPos.LMARGIN, new_y=YPos.NEXT)
         self.ln(2)
-
-    def footer(self) -> None:
-        """Write the page number and when the report was made."""
-        self.set_y(-12)
-        self.set_font(self.family, size=8)
-        self.set_text_color(*_GRAY)
-        self.cell(0, 5, f"Vedette, {instant_text(self._report.made_at, self._report.request.zone)}")
-        self.set_x(self.l_margin)
-        self.cell(0, 5, f"{self.page_no()} / {{nb}}", align="R")
 
 
 def _write_totals(pdf: _Document, report: Report) -> None:
@@ -158,7 +131,7 @@ def _write_totals(pdf: _Document, report: Report) -> None:
     for at, (column, value) in enumerate(pairs):
         pdf.set_xy(pdf.l_margin + at * width, top)
         pdf.set_font(pdf.family, size=7)
-        pdf.set_text_color(*_GRAY)
+        pdf.set_text_color(*GRAY)
         heading = pdf.printable(column.heading)
         # A long heading gets smaller instead of running into the next one.
         pdf.set_font_size(7 * min(1.0, (width - 2) / pdf.get_string_width(heading)))
@@ -196,15 +169,15 @@ def _write_table(pdf: _Document, report: Report) -> None:
     pdf.set_text_color(0)
     # Rows without a stripe would have the color of the bars.
     pdf.set_fill_color(255)
-    pdf.set_draw_color(*_LINE)
+    pdf.set_draw_color(*LINE)
     others = len(report.columns) - 1
     aligns = ["LEFT" if column.unit is Unit.TEXT else "RIGHT" for column in report.columns]
-    head = FontFace(emphasis=TextEmphasis.B, color=_GRAY, fill_color=None)
+    head = FontFace(emphasis=TextEmphasis.B, color=GRAY, fill_color=None)
     with pdf.table(
         col_widths=(3 if others < 8 else 2.4, *[1] * others),  # noqa: PLR2004 - of a page's width
         text_align=tuple(aligns),
         borders_layout="HORIZONTAL_LINES",
-        cell_fill_color=_STRIPE,
+        cell_fill_color=STRIPE,
         cell_fill_mode="ROWS",
         headings_style=head,
         line_height=5,

@@ -1,9 +1,12 @@
 """Report on GPU time and energy, from the usage ledger."""
 
+from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
+from decimal import Decimal
 from math import fsum
 
+from core.money import ZERO
 from dash_app.reports.report import Cell, Column, ReportBy, Unit
 from dash_app.reports.source import (
     HOUR_SECONDS,
@@ -15,10 +18,13 @@ from dash_app.reports.source import (
     raise_too_large,
 )
 from jobqueue.usage.totals import UsageBy, UsageTotal, usage_groups
+from marketplace.costs.groups import MAX_PERIOD, CostBy, cost_sums
+from tenants.permissions import Permission
 
 
 def gpu_time(source: Source) -> Table:
-    """Return GPU-hours, energy, and its cost if there is a price."""
+    """Return GPU-hours, energy, and the costs of both if there are prices."""
+    costs = _costs(source)
     price = source.request.price_per_kilowatt_hour
     columns = [
         Column("allocated_gpu_hours", "Allocated", Unit.HOURS),
@@ -30,8 +36,10 @@ def gpu_time(source: Source) -> Table:
     ]
     if price:
         columns.append(Column("energy_cost", "Energy cost", Unit.MONEY))
+    if costs:
+        columns.append(Column("gpu_cost", "GPU cost", Unit.MONEY))
 
-    def figures(total: UsageTotal) -> list[Cell]:
+    def figures(total: UsageTotal, cost: Decimal) -> list[Cell]:
         ratio = total.used_ratio
         seconds = (
             total.allocated_gpu_seconds,
@@ -41,21 +49,41 @@ def gpu_time(source: Source) -> Table:
         )
         cells: list[Cell] = [duration / HOUR_SECONDS for duration in seconds]
         cells += [None if ratio is None else 100 * ratio, total.energy_kilowatt_hours]
-        return [*cells, total.energy_kilowatt_hours * price] if price else cells
+        cells += [total.energy_kilowatt_hours * price] if price else []
+        return [*cells, float(cost)] if costs else cells
 
     live = source.live
-    groups = _groups(source)
+    groups = [(name, total, costs.get(total.key, ZERO)) for name, total in _groups(source)]
     return Table(
         columns,
-        [(name, *figures(total)) for name, total in groups],
-        figures(_sum(total for _, total in groups)),
+        [(name, *figures(total, cost)) for name, total, cost in groups],
+        figures(_sum(total for _, total, _ in groups), sum((row[2] for row in groups), ZERO)),
         (
             "Allocated is from the assignment of GPUs to the end of the attempt.",
             "Used is the time in which a kernel ran, idle the measured time in which none did.",
+            *(("GPU cost is by the price list and by contracts, before taxes.",) * bool(costs)),
             *(("Figures are so far: they include the hour that is under way.",) * live.is_so_far),
             *((f"{live.problem} The current hour counts as not measured.",) * bool(live.problem)),
         ),
     )
+
+
+def _costs(source: Source) -> dict[str, Decimal]:
+    """Return what the groups cost, by the keys of their figures; empty without costs to see."""
+    request, scope = source.request, source.scope
+    period = request.period
+    if not scope.allows(Permission.VIEW_BILLING) or period.until - period.since > MAX_PERIOD:
+        return {}
+    is_site = request.by is ReportBy.SITE
+    by = CostBy.APPLIANCE if is_site else CostBy(request.by.value)
+    selected = source.selected
+    sums = cost_sums(source.session, scope, period, by=by, now=source.now, appliances=selected)
+    if not is_site:
+        return sums
+    sites: dict[str, Decimal] = defaultdict(Decimal)
+    for key, cost in sums.items():
+        sites[source.group_of(key)] += cost
+    return sites
 
 
 def _groups(source: Source) -> list[tuple[str, UsageTotal]]:
@@ -78,7 +106,7 @@ def _groups(source: Source) -> list[tuple[str, UsageTotal]]:
     sites: dict[str, list[UsageTotal]] = {}
     for group in groups:
         sites.setdefault(source.group_of(group.key), []).append(group)
-    totals = [(site, _sum(members)) for site, members in sites.items()]
+    totals = [(site, replace(_sum(members), key=site)) for site, members in sites.items()]
     return sorted(totals, key=lambda item: -item[1].allocated_gpu_seconds)
 
 

@@ -31,7 +31,7 @@ def jobs(source: Source) -> Table:
     measured = _measured(source)
     groups: dict[str, list[Job]] = defaultdict(list)
     for job in source.session.scalars(scoped.order_by(Job.submitted_at)).unique():
-        place = job.attempt.appliance_id if job.attempt else None
+        place = job.attempt.place_id if job.attempt else None
         if selected is None or place in source.appliances:
             groups[_group(source, job, place)].append(job)
     everything = [job for group in groups.values() for job in group]

@@ -13,7 +13,7 @@ from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
 from dash_app.reports.report import Cell, Column, ReportBy, Request
 from jobqueue.usage.live import Live, live_use
-from tenants.models import Appliance, Tenant
+from tenants.models import Appliance, Grant, Tenant, rented_name
 from tenants.scope import Scope
 from timeseries.store import APPLIANCE_TAG, Aggregate, RangeQuery, Series, Store
 
@@ -82,13 +82,20 @@ class Source:
             statement = statement.where(Tenant.id == self.scope.tenant_id)
         return {row[0]: row[1] for row in self.session.execute(statement)}
 
+    @cached_property
+    def _rented(self) -> Mapping[str, str]:
+        """The names of what the scope rents, by contract, for groups by appliance."""
+        statement: Any = select(Grant.contract_id, Grant.offer_name)
+        rows = self.session.execute(self.scope.select(statement, Grant))
+        return {contract_id: rented_name(offer_name) for contract_id, offer_name in rows}
+
     def group_of(self, appliance_id: str) -> str:
         """Return the group of what belongs to an appliance, by the request's grouping."""
         if not appliance_id:
             return NONE
         appliance = self.appliances.get(appliance_id)
         if appliance is None:
-            return REMOVED
+            return self._rented.get(appliance_id, REMOVED)
         return {
             ReportBy.SITE: appliance.site or NONE,
             ReportBy.GPU_MODEL: appliance.gpu_model or NONE,

@@ -17,6 +17,7 @@ from dash_app.components import (
 )
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figures, timeline_figure
+from dash_app.job_links import job_link
 from dash_app.markup import area
 from dash_app.queries.annotations import finding_names, own_findings
 from dash_app.queries.appliance import ApplianceDetail, appliance_detail
@@ -24,7 +25,7 @@ from dash_app.queries.clusters import OF_NODES, node_facts
 from dash_app.queries.gpu_rows import ClusterFigures, GPURow
 from dash_app.queries.telemetry import Values, fullest_disk, mean, number
 from dash_app.queries.timeline import timeline
-from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
+from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.slots import slot_bar
 from dash_app.tiers.hardware import names_on, process_table, topology
 from dash_app.timerange import Controls, Span
@@ -351,7 +352,7 @@ def _jobs_cell(gpu: GPURow, search: str) -> Any:  # noqa: ANN401 - a Dash compon
     if gpu.occupancy is not None:
         return [slot_bar(gpu, search), html.Span(slots_text(gpu.occupancy), className="vdd-muted")]
     if gpu.job is not None:
-        return dcc.Link(gpu.job.name, href=f"{job_path(gpu.job.id)}{search}")
+        return job_link(gpu.job, search)
     return html.Span(unallocated_text(gpu), className="vdd-muted")
 
 

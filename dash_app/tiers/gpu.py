@@ -24,11 +24,12 @@ from dash_app.components import (
 )
 from dash_app.context import Dashboard, Page, View
 from dash_app.figures import time_figures, timeline_figure
+from dash_app.job_links import job_link
 from dash_app.markup import area
 from dash_app.queries.gpu import GPUDetail, Run, gpu_detail
 from dash_app.queries.slices import SLICE_PANELS
 from dash_app.queries.timeline import timeline
-from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
+from dash_app.routes import PREFIX, appliance_path, gpu_path
 from dash_app.slots import slice_list
 from dash_app.tiers.appliance import unallocated_text
 from dash_app.tiers.hardware import names_on, process_table, processes_on
@@ -200,15 +201,14 @@ def _allocation(detail: GPUDetail, view: View) -> list[Any]:
     job, verb, free = detail.gpu.job, "Allocated", unallocated_text(detail.gpu).capitalize()
     if view.controls.window is not None:
         end_ns = view.span.end_ns
-        job = next((run.attempt.job for run in detail.runs if run.end_ns == end_ns), None)
+        job = next((run.job for run in detail.runs if run.end_ns == end_ns), None)
         at = f"At {view.controls.time_text(from_ns(end_ns))}"
         verb, free = f"{at} allocated", f"{at} not allocated"
     elif detail.gpu.occupancy is not None:
         return [f"Shared: {slots_text(detail.gpu.occupancy)}"]
     if job is None:
         return [free]
-    link = dcc.Link(job.name, href=f"{job_path(job.id)}{view.controls.search}")
-    return [f"{verb} to ", link]
+    return [f"{verb} to ", job_link(job, view.controls.search)]
 
 
 def _stats(detail: GPUDetail) -> list[Any]:
@@ -323,7 +323,7 @@ def energy_text(joules: float | None) -> str:
 def _jobs(runs: Sequence[Run], controls: Controls) -> Any:  # noqa: ANN401 - a Dash component
     rows = [
         [
-            dcc.Link(run.attempt.job.name, href=f"{job_path(run.attempt.job_id)}{controls.search}"),
+            job_link(run.job, controls.search),
             slice_label(own) if (own := slice_of(run.attempt.gpu_slice)) else "whole GPU",
             run.attempt.state.value,
             _time(run.attempt.started_at, controls),

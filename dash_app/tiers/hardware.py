@@ -11,6 +11,7 @@ from dash_app.components import badge
 from dash_app.pcie import pcie_link
 from dash_app.queries.gpu_rows import GPURow
 from dash_app.routes import gpu_path, job_path
+from jobqueue.rentals import RENTED_JOB
 from protocol.gpu_processes import GPUProcess
 from protocol.inventory import Inventory
 from tenants.fleet.appliances import read_gpu_processes
@@ -88,6 +89,8 @@ def processes_on(
 
 
 def _owner(process: GPUProcess, names: Mapping[str, str], search: str) -> Any:  # noqa: ANN401 - Dash's
+    if names.get(process.job) == RENTED_JOB:
+        return RENTED_JOB
     if process.job:
         return dcc.Link(
             names.get(process.job, process.job[:8]), href=f"{job_path(process.job)}{search}"

@@ -23,6 +23,7 @@ from dash_app.timerange import Controls
 from jobqueue.models import Job
 from jobqueue.partitions.measures import slice_label, slice_of
 from jobqueue.states import JobState
+from protocol.clusters import are_requested
 
 ATTEMPT_PANELS = {
     "attempt-cpu_percent": "CPU (100 % = 1 core)",
@@ -55,16 +56,19 @@ def layout(view: View) -> Page:
         "Results": f"/jobs/{job.id}/results",
         "Logs": view.controls.logs_path(job_id=job.id, since=job.submitted_at),
     }
+    # Without knowing which GPUs a cluster has chosen, there is nothing to chart of them.
+    are_unknown = job.attempt is not None and are_requested(job.attempt.gpu_uuids)
+    has_gpus = job.wants_gpus and not are_unknown
     body = [
         components.tabs("Pages of this job", tabs, chosen="Dashboard"),
         area("job-header", "vdd-header"),
         area("job-stats", "vdd-stats is-seven"),
-        html.Div(gpu_panels, className="vdd-panels", hidden=not job.wants_gpus),
+        html.Div(gpu_panels, className="vdd-panels", hidden=not has_gpus),
         _training(view, job),
         html.Div(attempt_panels, className="vdd-panels"),
         html.Section(
             [html.H2("GPU processes", className="vdd-group"), area("job-processes", "vdd-box")],
-            hidden=not job.wants_gpus,
+            hidden=not has_gpus,
         ),
     ]
     crumbs = (("Fleet", f"{PREFIX}{view.controls.search}"), ("Jobs", "/jobs"))
@@ -80,7 +84,9 @@ def refresh(view: View) -> dict[str, Any]:
     """Return the data of a job."""
     detail = job_detail(view.session, view.store, view.scope, view.route.ident, now=view.now)
     if detail.span is None:
-        figures = dict.fromkeys(PANELS, message_figure("The job has not started yet"))
+        has_ended = detail.job.state.is_final
+        text = "The job never started" if has_ended else "The job has not started yet"
+        figures = dict.fromkeys(PANELS, message_figure(text))
     else:
         charts, training = _compared(view, detail)
         figures = time_figures(charts, detail.span, revision=detail.job.id)
@@ -162,9 +168,12 @@ def _header(detail: JobDetail, search: str) -> list[Any]:
     if detail.appliance is not None:
         link = f"{appliance_path(detail.appliance.id)}{search}"
         location = [dcc.Link(detail.appliance.name, href=link)]
+    elif detail.place:
+        location = [detail.place]
     for appliance_id, gpu in detail.gpus:
         href = f"{gpu_path(appliance_id, gpu)}{search}"
-        location += [" · ", dcc.Link(f"GPU {gpu}", href=href)]
+        is_rented = appliance_id in detail.rented
+        location += [" · ", f"GPU {gpu}" if is_rented else dcc.Link(f"GPU {gpu}", href=href)]
     return [
         badge(job.state.value, tone=_TONES.get(job.state, "secondary")),
         html.Span(reason, className="vdd-muted") if reason else None,
@@ -199,7 +208,9 @@ def _processes(detail: JobDetail, search: str) -> Any:  # noqa: ANN401 - a Dash 
     """Return the processes on the GPUs of a job that runs."""
     job = detail.job
     if detail.appliance is None or job.state is not JobState.RUNNING:
-        return html.P("The processes of the job are here while it runs.", className="vdd-muted")
+        where = " on an own appliance" if detail.rented else ""
+        text = f"The processes of the job are here while it runs{where}."
+        return html.P(text, className="vdd-muted")
     processes = processes_on(detail.appliance, job_id=job.id)
     own = slice_of(job.attempt.gpu_slice) if job.attempt else None
     names = {job.id: job.name} | ({own.uuid: own.profile} if own and own.uuid else {})

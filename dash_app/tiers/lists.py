@@ -7,6 +7,7 @@ from dash import dcc, html
 
 from dash_app import components
 from dash_app.components import percent_text, value_text
+from dash_app.job_links import job_link
 from dash_app.queries.rankings import GPUAt, ModelCapacity, Rankings
 from dash_app.routes import appliance_path, gpu_path, job_path
 
@@ -134,4 +135,4 @@ def _gpu_link(gpu_at: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash compo
 
 def _job_link(gpu_at: GPUAt, search: str) -> Any:  # noqa: ANN401 - a Dash component
     job = gpu_at[1].job
-    return dcc.Link(job.name, href=f"{job_path(job.id)}{search}") if job else ""
+    return job_link(job, search) if job else ""

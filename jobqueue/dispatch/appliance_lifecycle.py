@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from sqlalchemy import and_, not_, or_, select
+from sqlalchemy import and_, case, not_, or_, select
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, InvalidInputError, VedetteError
@@ -22,6 +22,7 @@ from jobqueue.dispatch.drains import drain
 from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event
 from jobqueue.models import Attempt, Job
+from jobqueue.rentals import RENTED_JOB
 from jobqueue.states import ALLOCATED_STATES, AttemptState, JobState, Reason
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance, label_appliances
 from tenants.fleet.appliance_service import (
@@ -31,7 +32,7 @@ from tenants.fleet.appliance_service import (
 )
 from tenants.fleet.appliances import bump_generation, get_appliance, managed_appliances
 from tenants.fleet.states import effective_status_of, in_service
-from tenants.models import Appliance, ApplianceState
+from tenants.models import Appliance, ApplianceState, Tenant, TenantState
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -39,19 +40,26 @@ from tenants.scope import Scope
 def sweep_attempts(session: Session, *, now: datetime) -> None:
     """Mark attempts on lost, retired and revoked appliances as lost, and flag unreachable ones.
 
-    The flag is cleared once the appliance reports again.
+    The flag is cleared once the appliance reports again. A rental ends when either side's tenant is
+    suspended or closed.
     """
+    inactive = select(Tenant.id).where(Tenant.state != TenantState.ACTIVE)
+    is_rented = Attempt.contract_id.is_not(None)
+    has_ended = or_(Attempt.tenant_id.in_(inactive), Appliance.tenant_id.in_(inactive))
+    for attempt in allocated_attempts(session, and_(is_rented, has_ended)):
+        message = f"{attempt.place_name} can no longer be used: a side of its contract is blocked."
+        _end_lost(session, attempt, message, now=now)
     is_lost = or_(Appliance.state == ApplianceState.LOST, not_(in_service()))
     for attempt in allocated_attempts(session, is_lost):
         _lose(session, attempt, now=now)
     is_flagged = Attempt.reason == Reason.APPLIANCE_UNREACHABLE
     is_silent = Appliance.state == ApplianceState.UNREACHABLE
     for attempt in allocated_attempts(session, and_(is_silent, not_(is_flagged))):
-        message = f"{attempt.appliance.name} is unreachable; the job's current state is unknown."
+        message = f"{attempt.place_name} is unreachable; the job's current state is unknown."
         _flag(session, attempt, Reason.APPLIANCE_UNREACHABLE, message, event=message, now=now)
     reporting = Appliance.state.in_((ApplianceState.ONLINE, ApplianceState.STALE))
     for attempt in allocated_attempts(session, and_(reporting, is_flagged)):
-        event = f"{attempt.appliance.name} is reporting again."
+        event = f"{attempt.place_name} is reporting again."
         _flag(session, attempt, Reason.NONE, "", event=event, now=now)
 
 
@@ -66,14 +74,19 @@ def retire_idle_appliance(
     scope.require(Permission.MANAGE_APPLIANCES)
     appliance = get_appliance(session, scope, appliance_id)
     lock_tenant(session, appliance.tenant_id)
+    # Other tenants place jobs on it, too, if it is rented out: they lock it.
+    session.execute(select(Appliance.id).where(Appliance.id == appliance.id).with_for_update())
     jobs = running_job_names(session, appliance.id)
     return retire_appliance(session, scope, appliance_id, running_jobs=jobs, now=now)
 
 
 def running_job_names(session: Session, appliance_id: str) -> list[str]:
-    """Return the names of the jobs with resources on an appliance, the oldest first."""
+    """Return the names of the jobs with resources on an appliance, the oldest first.
+
+    Jobs of customers who rent it have none.
+    """
     statement = (
-        select(Job.name)
+        select(case((Attempt.contract_id.is_(None), Job.name), else_=RENTED_JOB))
         .join(Attempt, Attempt.job_id == Job.id)
         .where(Attempt.appliance_id == appliance_id, Attempt.state.in_(ALLOCATED_STATES))
         .order_by(Job.id)
@@ -82,10 +95,14 @@ def running_job_names(session: Session, appliance_id: str) -> list[str]:
 
 
 def _lose(session: Session, attempt: Attempt, *, now: datetime) -> None:
-    message = f"{attempt.appliance.name} is lost; the job's state is unknown. Submit the job again."
+    message = f"{attempt.place_name} is lost; the job's state is unknown. Submit the job again."
     status = effective_status_of(attempt.appliance)
     if not status.is_in_service:
-        message = f"{attempt.appliance.name} was {status.value} during this job. Submit it again."
+        message = f"{attempt.place_name} was {status.value} during this job. Submit it again."
+    _end_lost(session, attempt, message, now=now)
+
+
+def _end_lost(session: Session, attempt: Attempt, message: str, *, now: datetime) -> None:
     values: dict[str, Any] = {"reason": Reason.APPLIANCE_LOST, "message": message}
     values["finished_at"] = now
     if move_attempt(session, attempt.id, AttemptState.LOST, expected={attempt.state}, **values):

@@ -6,7 +6,7 @@ appliance's report is read and parsed again only when it has changed.
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from functools import lru_cache
 from typing import Annotated, Any, NamedTuple
 
@@ -14,20 +14,19 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from core.db import chunked
+from jobqueue.dispatch.running_jobs import Running, running_jobs
 from jobqueue.executors.abilities import Need
 from jobqueue.jobs.queue_settings import settings_of
-from jobqueue.models import Attempt, Job
+from jobqueue.models import Attempt
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, placed_layout, policies_of, policy_for
 from jobqueue.placement.clusters import ClusterView
 from jobqueue.placement.networks import Reach, missing_networks, reach_of
 from jobqueue.placement.slices import GPUKind
 from jobqueue.placement.views import ApplianceView, GPUView, RunningJob
-from jobqueue.states import ALLOCATED_STATES
 from protocol.clusters import ClusterReport
 from protocol.gangs import NetworkAbilities
-from protocol.gpu_slices import WHOLE_GPU, GPUSlice, MIGProfile, PartitionMode
+from protocol.gpu_slices import MIGProfile, PartitionMode
 from protocol.health import ApplianceHealth, GPUHealth, HealthReason, HealthState, advice_for
 from tenants.fleet.reports import MAX_REPORTS, ReportCache
 from tenants.fleet.states import in_service
@@ -49,38 +48,86 @@ def tenant_views(
     Fenced ones are left out: they get no updates; so are the nodes of clusters: their connector
     stands for them. Without `now`, no trial is due on quarantined ones.
     """
-    wanted = [
-        Appliance.tenant_id == tenant_id,
-        in_service(),
-        Appliance.fenced_at.is_(None),
-        Appliance.connector_id.is_(None),
-    ]
+    on_them: list[ColumnElement[bool]] = []
+    if only is not None:
+        is_named = or_(Appliance.id.in_(only), Appliance.name.in_(only))
+        ids = select(Appliance.id).where(*hosts_of(tenant_id), is_named)
+        on_them = [Attempt.appliance_id.in_(ids)]
+    running = running_jobs(session, tenant_id, on_them, now=now)
+    return own_views(session, tenant_id, running, only=only, now=now)
+
+
+def hosts_of(tenant_id: str) -> list[ColumnElement[bool]]:
+    """Return the conditions of a tenant's own appliances that get jobs, connectors included."""
+    return [Appliance.tenant_id == tenant_id, *is_host()]
+
+
+def is_host() -> list[ColumnElement[bool]]:
+    """Return the conditions of appliances that get jobs, whoever owns them."""
+    return [in_service(), Appliance.fenced_at.is_(None), Appliance.connector_id.is_(None)]
+
+
+def own_views(
+    session: Session,
+    tenant_id: str,
+    running: Running,
+    *,
+    only: Collection[str] | None = None,
+    now: datetime | None = None,
+) -> list[ApplianceView]:
+    """Return what `tenant_views` does, with what runs on the appliances."""
+    wanted = hosts_of(tenant_id)
     if only is not None:
         wanted.append(or_(Appliance.id.in_(only), Appliance.name.in_(only)))
-    on_them = Attempt.appliance_id.in_(select(Appliance.id).where(*wanted))
-    running = _running_jobs(session, tenant_id, () if only is None else (on_them,), now=now)
-    statement = select(
-        Appliance.id,
-        Appliance.name,
-        Appliance.state,
-        Appliance.drained_at,
-        Appliance.last_placed_at,
-        Appliance.quarantined_at,
-        Appliance.quarantine_reason,
-        Appliance.probe_at,
-        Appliance.report_id,
-        Appliance.site,
-        type_coerce(Appliance.labels, Text).label("labels"),
-    ).where(*wanted)
-    rows = session.execute(statement).all()
-    reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
-    policies = policies_of(session, tenant_id)
+    rows = session.execute(select(*APPLIANCE_COLUMNS).where(*wanted)).all()
+    policies = {tenant_id: policies_of(session, tenant_id)}
     encrypts = settings_of(session, tenant_id).encrypts_gang_networks
+    return views_of(session, rows, running, policies, encrypts=encrypts, now=now)
+
+
+# Of the rows that views are made from.
+APPLIANCE_COLUMNS = (
+    Appliance.id,
+    Appliance.tenant_id,
+    Appliance.name,
+    Appliance.state,
+    Appliance.drained_at,
+    Appliance.last_placed_at,
+    Appliance.quarantined_at,
+    Appliance.quarantine_reason,
+    Appliance.probe_at,
+    Appliance.report_id,
+    Appliance.site,
+    type_coerce(Appliance.labels, Text).label("labels"),
+)
+
+
+def views_of(
+    session: Session,
+    rows: Sequence[Row[*tuple[Any, ...]]],
+    running: Running,
+    policies: Mapping[str, Sequence[Policy]],
+    *,
+    encrypts: bool = False,
+    now: datetime | None,
+) -> list[ApplianceView]:
+    """Return the appliances of rows with `APPLIANCE_COLUMNS`.
+
+    Args:
+        session: the session.
+        rows: the appliances.
+        running: what runs on them.
+        policies: how their tenants share GPUs, by tenant.
+        encrypts: whether the networks of gangs are encrypted within a site.
+        now: the time; without it no trial is due on quarantined ones.
+    """
+    reports = _REPORTS.read(session, {row.id: row.report_id for row in rows})
     views = []
     for row in rows:
         report = reports.get(row.id)
         if report is None:
             continue  # deleted a moment ago
+        labels, jobs = label_pairs(row.labels), running.get(row.id, ())
         views.append(
             ApplianceView(
                 id=row.id,
@@ -90,15 +137,15 @@ def tenant_views(
                 executors=report.executors,
                 cpus=report.cpus,
                 memory_bytes=report.memory_bytes,
-                gpus=_partitioned(report, policies, label_pairs(row.labels)),
+                gpus=_partitioned(report, policies[row.tenant_id], labels),
                 failure=report.failure,
                 quarantine=row.quarantine_reason if row.quarantined_at else "",
-                is_trial_due=_is_trial_due(row, report, running.get(row.id, ()), now=now),
-                labels=label_pairs(row.labels),
-                running=running.get(row.id, ()),
+                is_trial_due=_is_trial_due(row, report, jobs, now=now),
+                labels=labels,
+                running=jobs,
                 last_used_at=row.last_placed_at,
                 site=row.site,
-                nvlink_domain=dict(label_pairs(row.labels)).get(NVLINK_DOMAIN_LABEL, ""),
+                nvlink_domain=dict(labels).get(NVLINK_DOMAIN_LABEL, ""),
                 missing=report.missing,
                 reach=report.reach_encrypted if encrypts else report.reach,
                 cluster=report.cluster,
@@ -347,110 +394,3 @@ def _cause(health: ApplianceHealth | GPUHealth | None) -> str:
         ),
         "",
     )
-
-
-def _running_jobs(
-    session: Session,
-    tenant_id: str,
-    conditions: Iterable[ColumnElement[bool]],
-    *,
-    now: datetime | None,
-) -> dict[str, list[RunningJob]]:
-    statement = (
-        select(
-            Attempt.appliance_id,
-            Attempt.gpu_uuids,
-            Attempt.gpu_slice,
-            Job.id,
-            Job.name,
-            Job.user_id,
-            Job.project_id,
-            Job.cpus,
-            Job.memory_bytes,
-            Job.stop_requested_at,
-            Job.priority,
-            Job.is_preemptible,
-            Job.time_limit_seconds,
-            Job.array_id,
-            Attempt.stop_reason,
-            Attempt.assigned_at,
-            Attempt.started_at,
-            Attempt.staging,
-            Attempt.is_on_cluster,
-            Attempt.node_id,
-        )
-        .join(Job, Job.id == Attempt.job_id)
-        .where(Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES), *conditions)
-        .order_by(Attempt.assigned_at, Attempt.id)
-    )
-    jobs: dict[str, list[RunningJob]] = {}
-    rows = session.execute(statement).all()
-    nodes = _node_names(session, {row.node_id for row in rows if row.node_id})
-    partitions = _partitions(session, {row.id for row in rows if row.is_on_cluster})
-    for row in rows:
-        jobs.setdefault(row.appliance_id, []).append(
-            RunningJob(
-                job_id=row.id,
-                name=row.name,
-                user_id=row.user_id,
-                project_id=row.project_id,
-                gpu_uuids=row.gpu_uuids,
-                gpu_milli=row.gpu_slice["share_milli"] if row.gpu_slice else WHOLE_GPU,
-                gpu_slice=msgspec.convert(row.gpu_slice, GPUSlice | None),
-                cpus=row.cpus,
-                memory_bytes=row.memory_bytes,
-                priority=row.priority,
-                is_preemptible=row.is_preemptible,
-                is_stopping=row.stop_requested_at is not None or row.stop_reason is not None,
-                array_id=row.array_id,
-                assigned_at=row.assigned_at,
-                started_at=row.started_at,
-                ends_at=_end(_limit_from(row, now), row.time_limit_seconds),
-                node=nodes.get(row.node_id, ""),
-                partitions=partitions.get(row.id, frozenset()),
-            )
-        )
-    return jobs
-
-
-def _limit_from(row: Row[*tuple[Any, ...]], now: datetime | None) -> datetime | None:
-    """Return when the time limit of a job begins.
-
-    It is later for one that still waits for its data, or in the queue of a cluster.
-    """
-    waits = row.staging or row.is_on_cluster
-    begin: datetime | None = row.started_at or (now if waits else None) or row.assigned_at
-    return begin
-
-
-def _node_names(session: Session, node_ids: Collection[str]) -> dict[str, str]:
-    """Return the names that clusters give to their nodes, by id."""
-    names: dict[str, str] = {}
-    for ids in chunked(sorted(node_ids)):
-        hostname = Appliance.inventory["hostname"].as_string()
-        rows = session.execute(select(Appliance.id, hostname).where(Appliance.id.in_(ids)))
-        names.update((ident, name or "") for ident, name in rows)
-    return names
-
-
-def _partitions(session: Session, job_ids: Collection[str]) -> dict[str, frozenset[str]]:
-    """Return the partitions of Slurm that jobs name, by job, where they name any."""
-    named = {}
-    for ids in chunked(sorted(job_ids)):
-        options = Job.options["cluster_options"]
-        for ident, stored in session.execute(select(Job.id, options).where(Job.id.in_(ids))):
-            if partitions := partitions_of(stored or {}):
-                named[ident] = partitions
-    return named
-
-
-def partitions_of(cluster_options: Mapping[str, str]) -> frozenset[str]:
-    """Return the partitions of Slurm that a job may go to; empty for the default."""
-    names = cluster_options.get("slurm.partition", "").split(",")
-    return frozenset(filter(None, map(str.strip, names)))
-
-
-def _end(start_at: datetime | None, limit_seconds: int) -> datetime | None:
-    if start_at is None or not limit_seconds:
-        return None
-    return start_at + timedelta(seconds=limit_seconds)

@@ -3,6 +3,7 @@
 Reports may arrive twice, late or out of order: only a transition in `ATTEMPT_TRANSITIONS` counts.
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -31,6 +32,7 @@ from jobqueue.jobs.retries import end_job
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event, shorten
 from jobqueue.models import Attempt, JobEvent
 from jobqueue.partitions.orders import ordered_partitions
+from jobqueue.rentals import RENTED_JOB
 from jobqueue.results.folders import output_folders
 from jobqueue.states import ALLOCATED_STATES, ATTEMPT_TRANSITIONS, AttemptState, JobState, Reason
 from jobqueue.storage.service import storage_generation
@@ -44,13 +46,14 @@ from protocol.attempts import (
     RegistryToken,
     StagingProgress,
 )
-from protocol.clusters import node_gpu_uuid, requested_gpus
-from protocol.gangs import Gang
+from protocol.clusters import are_requested, node_gpu_uuid, requested_gpus
+from protocol.datasets import StagedDataset
+from protocol.gangs import Gang, JobNetwork
 from protocol.gpu_slices import GPUSlice
-from protocol.job_spec import ContainerSpec, JobKind
+from protocol.job_spec import ContainerPolicy, ContainerSpec, JobKind
 from tenants.fleet.appliances import bump_generation, bump_generations
 from tenants.fleet.nodes import node_id_of
-from tenants.models import Appliance
+from tenants.models import Appliance, Tenant
 
 _MAX_EXIT_CODE = 2**31 - 1
 _MAX_EVENTS = 200
@@ -82,6 +85,8 @@ _STOP_MESSAGES = {
     Reason.MEMBER_ENDED: "Stopped: another member of the gang ended.",
     Reason.GANG_RESTARTED: "Stopped: the gang starts anew.",
     Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
+    Reason.CONTRACT_ENDED: "Stopped: the contract of its rented appliance has ended.",
+    Reason.BUDGET_SPENT: "Stopped: a budget or the prepaid credit that it counts towards is spent.",
 }
 
 
@@ -124,13 +129,17 @@ def desired_state(
     attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
     running = [a for a in attempts if not _is_stopping(a)]
     probe = probe_order(session, appliance_id)
-    images = [attempt.job.image for attempt in running]
+    pulls = _Pulls(session, registry, now)
+    images = [attempt.job.image for attempt in running if attempt.contract_id is None]
     images += [probe.image] if probe and probe.image else []
+    specs = _specs(session, appliance_id, running, box)
     return DesiredState(
         generation=generation,
-        attempts=_specs(session, appliance_id, running, box),
+        attempts=[
+            pulls.checked(attempt, spec) for attempt, spec in zip(running, specs, strict=True)
+        ],
         stopping=[a.id for a in attempts if _is_stopping(a)],
-        registry=_registry_token(session, appliance_id, images, registry, now),
+        registry=pulls.token_of(session.get_one(Appliance, appliance_id).tenant, images),
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
@@ -268,8 +277,14 @@ def _specs(
     session: Session, appliance_id: str, attempts: Sequence[Attempt], box: SecretBox
 ) -> list[AttemptSpec]:
     gangs = gangs_of(session, attempts)
-    mounts = {attempt.id: attempt.job.datasets for attempt in attempts if attempt.job.datasets}
-    staged = staged_datasets(session, appliance_id, mounts, box)
+    mounts: dict[str | None, dict[str, list[dict[str, Any]]]] = defaultdict(dict)
+    for attempt in attempts:
+        if attempt.job.datasets:
+            customer_id = attempt.tenant_id if attempt.contract_id else None
+            mounts[customer_id][attempt.id] = attempt.job.datasets
+    staged: dict[str, list[StagedDataset]] = {}
+    for customer_id, of_attempts in mounts.items():
+        staged |= staged_datasets(session, appliance_id, of_attempts, box, customer_id=customer_id)
     outputs = output_folders(attempts)
     models = ordered_models(session, appliance_id, attempts)
     return [
@@ -310,18 +325,47 @@ def _ordered_gpus(attempt: Attempt) -> list[str]:
     return requested_gpus(len(attempt.gpu_uuids))
 
 
-def _registry_token(
-    session: Session,
-    appliance_id: str,
-    images: Sequence[str],
-    registry: RegistryTokens | None,
-    now: datetime | None,
-) -> RegistryToken | None:
-    if registry is None or now is None or not images or not registry.host:
-        return None
-    tenant = session.get_one(Appliance, appliance_id).tenant
-    token = registry.pull_token(tenant.slug, images, now=now)
-    return None if token is None else RegistryToken(host=registry.host, token=token)
+class _Pulls:
+    """How the images of attempts are pulled from the portal's registry, and from others.
+
+    An appliance that several tenants use has images of all of them: one that is stored there must
+    not start for a tenant who may not pull it.
+    """
+
+    def __init__(
+        self, session: Session, registry: RegistryTokens | None, now: datetime | None
+    ) -> None:
+        self._session = session
+        self._registry = registry
+        self._now = now
+
+    def token_of(self, tenant: Tenant, images: Sequence[str]) -> RegistryToken | None:
+        """Return the token of a tenant to pull images; None where it needs or may have none."""
+        registry = self._registry
+        if registry is None or self._now is None or not images or not registry.host:
+            return None
+        token = registry.pull_token(tenant.slug, images, now=self._now)
+        return None if token is None else RegistryToken(host=registry.host, token=token)
+
+    def checked(self, attempt: Attempt, spec: AttemptSpec) -> AttemptSpec:
+        """Return how an attempt runs, with what isolates a rented one from the appliance."""
+        if attempt.contract_id is not None:
+            tenant = self._session.get_one(Tenant, attempt.tenant_id)
+            return structs.replace(
+                spec,
+                name=RENTED_JOB,
+                container_policy=ContainerPolicy.RESTRICTED.value,
+                mounts=[],
+                network=JobNetwork.BRIDGE.value,
+                uses_rdma=False,
+                always_pulls=True,
+                registry=self.token_of(tenant, [spec.image]),
+            )
+        tenant = attempt.appliance.tenant
+        registry = self._registry
+        if registry is None or registry.may_pull(tenant.slug, spec.image):
+            return spec
+        return structs.replace(spec, always_pulls=True)
 
 
 def _is_stopping(attempt: Attempt) -> bool:
@@ -374,7 +418,7 @@ def _update_progress(
     message = shorten(observation.message)
     running = AttemptState.RUNNING
     if attempt.state is running and (columns := _node_values(session, attempt, observation)):
-        # Its node was not reported yet when it started.
+        # Its node or its GPUs were not reported yet when it started.
         move_attempt(session, attempt.id, running, expected={running}, **columns)
     if attempt.stop_reason is not None:
         return  # its message says why
@@ -406,17 +450,18 @@ def _node_values(
     session: Session, attempt: Attempt, observation: AttemptObservation
 ) -> dict[str, Any]:
     """Return the columns of the node and the GPUs that a cluster chose for an attempt."""
-    name = observation.node
-    if not (attempt.is_on_cluster and attempt.node_id is None and name):
+    name, indices = observation.node, set(observation.gpu_indices)
+    is_placed = attempt.node_id is not None
+    is_complete = is_placed and not (indices and are_requested(attempt.gpu_uuids))
+    if not (attempt.is_on_cluster and name) or is_complete:
         return {}
     node_id = node_id_of(session, attempt.appliance_id, name)
-    if node_id is None:
+    if node_id is None or (is_placed and node_id != attempt.node_id):
         return {}
-    indices = set(observation.gpu_indices)
     is_whole = len(indices) == len(attempt.gpu_uuids) == len(observation.gpu_indices)
     gpus = select(Appliance.gpu_count).where(Appliance.id == node_id)
     if not (indices and is_whole and indices <= set(range(session.scalar(gpus) or 0))):
-        return {"node_id": node_id}
+        return {} if is_placed else {"node_id": node_id}
     uuids = [node_gpu_uuid(node_id, index) for index in sorted(indices)]
     return {"node_id": node_id, "gpu_uuids": uuids}
 

@@ -4,12 +4,15 @@ A *pass* goes over one tenant's queue from its front to its end, on one snapshot
 reads and decides for a bounded time without any lock, and writes a bounded number of decisions in
 one transaction. Tenants take turns, so a long queue delays nobody else. Users and appliances change
 jobs concurrently: a decision that comes too late is dropped, and the next pass makes a new one. If
-another process placed jobs meanwhile, the whole turn is dropped, so no GPU is allocated twice.
+another process placed jobs of the tenant meanwhile, the whole turn is dropped. Jobs of several
+tenants run on a rented appliance: if another tenant's job came there since the snapshot, or the
+appliance is no longer rented as it was, the decisions for it are dropped. So no GPU is allocated
+twice, and no tenant's queue holds up those of others.
 """
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from datetime import datetime
@@ -22,6 +25,7 @@ from sqlalchemy.orm import Session
 from core.guarded_update import changed_one
 from jobqueue.dispatch.appliance_views import models_of
 from jobqueue.dispatch.cached_copies import cached_copies
+from jobqueue.dispatch.occupants import newly_occupied, no_longer_rented, occupants_of
 from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queue_order
 from jobqueue.dispatch.snapshot import read_snapshot
 from jobqueue.dispatch.waiting_jobs import WaitingJob, read_waiting
@@ -34,6 +38,7 @@ from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.placement.decisions import Action, Decision, Rule
 from jobqueue.placement.gangs import decide_all
 from jobqueue.placement.plan import Planner
+from jobqueue.placement.rentals import RentalView
 from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
 from protocol.job_spec import OnMemberLoss
 from tenants.fleet.appliances import bump_generations, mark_placed, open_appliances
@@ -68,6 +73,7 @@ class Dispatcher:
         self._transactions = transactions
         self._timer = timer
         self._passes: dict[str, _Pass | None] = {}
+        self._cycles = 0
 
     @property
     def is_behind(self) -> bool:
@@ -77,7 +83,8 @@ class Dispatcher:
     def cycle(self, *, now: datetime) -> Counter[Action]:
         """Give the tenants with waiting jobs a turn; return the number of decisions by action.
 
-        Those in the middle of a long queue come last.
+        Those in the middle of a long queue come last. Of the others, another one is the first each
+        time: it gets what is free of appliances that several of them use.
         """
         began = self._timer()
         with self._transactions() as session:
@@ -88,7 +95,10 @@ class Dispatcher:
         }
         done: Counter[Action] = Counter()
         going_on = list(self._passes)
-        for tenant_id in [ident for ident in waiting if ident not in self._passes]:
+        others = deque(ident for ident in waiting if ident not in self._passes)
+        others.rotate(-self._cycles)
+        self._cycles += 1
+        for tenant_id in others:
             done += self._turn(tenant_id, now=now)
         for tenant_id in going_on:
             if self._timer() - began > CYCLE_SECONDS:
@@ -159,6 +169,7 @@ class _Pass:
         self.ends_at: float | None = None
         self._planner = planner
         self._models = models_of(planner.snapshot.appliances)
+        self._occupants = occupants_of(planner.snapshot.appliances)
         self._generation = generation
         self._ids = deque(order.ids)
         self._points = order.points
@@ -199,7 +210,7 @@ class _Pass:
         if not changed_one(session, claim, synchronize_session=False):
             return None
         now = self._planner.snapshot.now
-        writer = _Writer(session, self.tenant_id, decisions, now=now)
+        writer = _Writer(session, self.tenant_id, decisions, self._occupants, now=now)
         done = Counter(writer.add(job, decision) for job, decision in decisions)
         writer.write()
         return done
@@ -220,7 +231,9 @@ class _Pass:
         if decision.action in {Action.ASSIGN, Action.BIND} or decision.victims:
             return True
         self._followed += 1
-        is_new = decision.action is not Action.STAY and job.reason is not _REASONS[decision.action]
+        is_new = decision.action is not Action.STAY and (
+            job.reason is not _REASONS[decision.action] or job.attempt_id is not None
+        )
         return is_new or self._followed <= MAX_FOLLOWED
 
 
@@ -239,6 +252,7 @@ class _Writer:
         session: Session,
         tenant_id: str,
         decisions: Sequence[tuple[WaitingJob, Decision]],
+        occupants: Mapping[str, frozenset[str]],
         *,
         now: datetime,
     ) -> None:
@@ -248,12 +262,15 @@ class _Writer:
         ids = [job.id for job, _ in decisions]
         self._waiting = lock_jobs(session, ids, expected=WAITING)
         assigned = {
-            decision.appliance_id or ""
+            decision.appliance_id or "": decision.rental
             for _, decision in decisions
             if decision.action is Action.ASSIGN
         }
         trials = {decision.appliance_id or "" for _, decision in decisions if decision.is_trial}
         self._open = open_appliances(session, assigned, trials=trials)
+        # They are locked: nobody else places a job there before this transaction ends.
+        self._open -= newly_occupied(session, tenant_id, self._open, occupants)
+        self._open -= no_longer_rented(session, tenant_id, assigned)
         placed = {Action.ASSIGN, Action.BIND}
         new = [
             job.id
@@ -356,9 +373,12 @@ class _Writer:
                 "rejections": msgspec.to_builtins(decision.rejections),
                 **({"is_trial": True} if decision.is_trial else {}),
                 **_data_facts(decision),
+                **_rental_facts(decision.rental),
             },
             "assigned_at": assigned_at,
             "is_on_cluster": decision.is_on_cluster,
+            "contract_id": decision.rental and decision.rental.contract_id,
+            "provider_id": decision.rental and decision.rental.provider_id,
         }
         self._placed.add(decision.appliance_id or "")
         if state is AttemptState.STARTING and job.view.nodes > 1:
@@ -437,6 +457,11 @@ def _data_facts(decision: Decision) -> Row:
     if not decision.dataset_bytes:
         return {}
     return {"cached_bytes": decision.cached_bytes, "dataset_bytes": decision.dataset_bytes}
+
+
+def _rental_facts(rental: RentalView | None) -> Row:
+    """Return what an attempt stores of its rental: the contract may end, and prices change."""
+    return {} if rental is None else {"offer": rental.offer_name, "price": str(rental.price)}
 
 
 def _waiting_message(decision: Decision) -> str:

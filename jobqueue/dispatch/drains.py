@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from jobqueue.dispatch.desired_state import allocated_attempts
 from jobqueue.jobs.transitions import move_attempt, record_event
 from jobqueue.models import Attempt, Job
+from jobqueue.rentals import ListedJob, rented_job
 from jobqueue.states import ALLOCATED_STATES, Reason
 from tenants.fleet.appliance_service import drain_appliance
 from tenants.fleet.appliances import bump_generations
@@ -37,7 +38,7 @@ class DrainProgress:
     drained_at: datetime
     deadline_at: datetime | None
     job_count: int
-    jobs: Sequence[Job]
+    jobs: Sequence[ListedJob]
 
     @property
     def is_done(self) -> bool:
@@ -81,8 +82,14 @@ def drain_progress(session: Session, appliance: Appliance) -> DrainProgress | No
             or_(Attempt.finished_at.is_(None), Attempt.finished_at >= drained_at),
         )
     )
-    running = select(Job).join(Attempt, on_it).where(Attempt.state.in_(ALLOCATED_STATES))
-    jobs = session.scalars(running.order_by(Job.id)).unique().all()
+    allocated = select(Attempt).where(
+        Attempt.appliance_id == appliance.id, Attempt.state.in_(ALLOCATED_STATES)
+    )
+    # An operator who has the appliance's page sees what its provider does.
+    jobs = [
+        rented_job(attempt) if attempt.contract_id else attempt.job
+        for attempt in session.scalars(allocated.order_by(Attempt.job_id)).unique()
+    ]
     return DrainProgress(
         drained_at=drained_at,
         deadline_at=appliance.drain_deadline_at,
@@ -107,7 +114,7 @@ def move_overdue(session: Session, *, now: datetime) -> int:
         )
     ]
     for attempt in stopping:
-        message = f"Stopping to move: {attempt.appliance.name} is drained."
+        message = f"Stopping to move: {attempt.place_name} is drained."
         record_event(session, attempt.job, message=message, now=now)
     bump_generations(session, {attempt.appliance_id for attempt in stopping})
     return len(stopping)

@@ -157,6 +157,8 @@ def _running(projects: Projects, appliances: Iterable[ApplianceView]) -> dict[Ac
     running: defaultdict[Account, Resources] = defaultdict(Resources)
     for view in appliances:
         for job in view.running:
+            if job.is_foreign:
+                continue
             account = projects.account(job.project_id, job.user_id)
             gpus = len(job.gpu_uuids) * job.gpu_milli / WHOLE_GPU
             request = Resources(gpus, job.cpus, job.memory_bytes)

@@ -1,4 +1,4 @@
-"""The input of placement: one tenant's appliances with what runs there, its projects and rules.
+"""The input of placement: the appliances that a tenant has or rents, its projects and rules.
 
 Waiting jobs are added page by page; see `jobqueue.dispatch.waiting_jobs`.
 """
@@ -10,8 +10,10 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.appliance_views import matching_models, models_of, tenant_views
+from jobqueue.dispatch.appliance_views import matching_models, models_of
+from jobqueue.dispatch.rented_views import provider_reservations, usable_views
 from jobqueue.dispatch.waiting_jobs import SLICE_COLUMNS, slice_need
+from jobqueue.holds.service import hold_views
 from jobqueue.jobs.queue_settings import settings_of
 from jobqueue.models import Job
 from jobqueue.placement.policies import LEAST_FRAGMENTATION
@@ -28,8 +30,9 @@ WORKLOAD_JOBS = 1000
 
 def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapshot:
     """Return the tenant's snapshot without its waiting jobs."""
-    views = tenant_views(session, tenant_id, now=now)
+    views = usable_views(session, tenant_id, now=now)
     settings = settings_of(session, tenant_id)
+    reservations = reservation_views(session, tenant_id, now=now)
     has_workload = settings.placement_policy == LEAST_FRAGMENTATION
     return Snapshot(
         now=now,
@@ -39,9 +42,10 @@ def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapsho
         caps=Caps(gpus_per_user=settings.max_gpus_per_user, gpus=settings.max_gpus),
         allows_preemption=settings.allows_preemption,
         workload=_workload(session, tenant_id, models_of(views)) if has_workload else (),
-        reservations=reservation_views(session, tenant_id, now=now),
+        reservations=[*reservations, *provider_reservations(session, views, now=now)],
         projects=_projects(session, tenant_id),
         isolation=settings.isolation,
+        holds=hold_views(session, tenant_id),
     )
 
 

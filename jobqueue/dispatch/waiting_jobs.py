@@ -13,10 +13,12 @@ import msgspec
 from sqlalchemy import ColumnElement, Row, Text, and_, or_, select, type_coerce
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.appliance_views import label_pairs, matching_models, partitions_of
+from jobqueue.dispatch.appliance_views import label_pairs, matching_models
+from jobqueue.dispatch.running_jobs import partitions_of
 from jobqueue.executors.abilities import needs_of
 from jobqueue.jobs.dependencies import is_blocked
 from jobqueue.models import Attempt, Job
+from jobqueue.placement.rentals import rental_need
 from jobqueue.placement.slices import SliceNeed
 from jobqueue.placement.views import JobView
 from jobqueue.states import WAITING, AttemptState, JobState, Reason
@@ -202,6 +204,7 @@ def job_view(
     `models` are those of the tenant's GPUs.
     """
     need = slice_need(job)
+    time_limit = timedelta(seconds=job.time_limit_seconds) if job.time_limit_seconds else None
     return JobView(
         id=job.id,
         name=job.name,
@@ -224,13 +227,14 @@ def job_view(
         queue_at=job.queue_at,
         points=points,
         is_preemptible=job.is_preemptible,
-        time_limit=timedelta(seconds=job.time_limit_seconds) if job.time_limit_seconds else None,
+        time_limit=time_limit,
         array_id=job.array_id,
         array_limit=job.array_limit or 0,
         project_id=job.project_id,
         nodes=job.nodes or 1,
         datasets=versions_of(job.datasets or ()),
         partitions=partitions_of(job.cluster_options or {}),
+        rental=rental_need(job.max_gpu_hour_price, job.rental or {}, time_limit),
     )
 
 
@@ -280,6 +284,8 @@ _JOB_COLUMNS = (
     (Job.image != "").label("image"),
     Job.options["datasets"].label("datasets"),
     Job.options["cluster_options"].label("cluster_options"),
+    Job.options["max_gpu_hour_price"].as_string().label("max_gpu_hour_price"),
+    Job.options["rental"].label("rental"),
     Job.options["stop_grace_seconds"].as_integer().label("stop_grace_seconds"),
     Job.options["framework"].as_string().label("framework"),
     Job.options["network"].as_string().label("network"),

@@ -3,11 +3,13 @@
 import logging
 from abc import abstractmethod
 from threading import Event, Lock, Thread
+from typing import Generic, TypeVar
 
 import msgspec
 
 from jobqueue.executors.base import ExecutorError
 from jobqueue.executors.recorded import ExecutorSite, RecordedExecutor
+from jobqueue.executors.settings import ClusterSettings
 from protocol.clusters import MAX_CLUSTER_TEXT, ClusterKind, ClusterReport
 
 log = logging.getLogger(__name__)
@@ -23,13 +25,20 @@ MAX_BYTES = 1_600_000
 _CUTS = ((40, MAX_CLUSTER_TEXT), (4, 60), (0, 0))
 
 
-class ClusterExecutor(RecordedExecutor[ExecutorSite]):
+C = TypeVar("C", bound=ClusterSettings)
+
+
+class ClusterExecutor(RecordedExecutor[ExecutorSite], Generic[C]):
     """An executor over the scheduler of a cluster; its nodes are read in the background."""
 
     kind: ClusterKind
+    is_submit_idempotent = True
 
-    def __init__(self, site: ExecutorSite) -> None:
+    def __init__(self, settings: C, site: ExecutorSite) -> None:
+        self.name = self.kind.value
+        self.names = (self.name,)
         super().__init__(site)
+        self._settings = settings
         self._report = ClusterReport(kind=self.kind, problem="The cluster has not been read yet.")
         self._start_lock = Lock()
         self._has_read = Event()
@@ -58,16 +67,17 @@ class ClusterExecutor(RecordedExecutor[ExecutorSite]):
     def _read_once(self) -> None:
         before = self._report
         try:
-            self._report = fitting(self.read_cluster())
+            report = fitting(self.read_cluster())
         except ExecutorError as error:
             # The nodes of the last report stay: they may be fine.
-            problem = str(error)[:MAX_CLUSTER_TEXT]
-            self._report = _with_problem(before, problem)
+            report = msgspec.structs.replace(before, problem=str(error)[:MAX_CLUSTER_TEXT])
         except Exception:  # an answer of an unknown version must not end the thread
             log.exception("%s can't be read", self.name)
-            self._report = _with_problem(before, f"{self.name} gave an answer that is not known.")
-        if self._report.problem != before.problem and self._report.problem:
-            log.warning("%s takes no jobs: %s", self.name, self._report.problem)
+            problem = f"{self.name} gave an answer that is not known."
+            report = msgspec.structs.replace(before, problem=problem)
+        self._report = report
+        if report.problem not in {"", before.problem}:
+            log.warning("%s takes no jobs: %s", self.name, report.problem)
 
     def close(self) -> None:
         """End the reading; jobs of the cluster continue."""
@@ -92,7 +102,3 @@ def fitting(report: ClusterReport) -> ClusterReport:
         nodes, listed = report.nodes[: counts[0]], report.queues[: counts[1]]
         report = msgspec.structs.replace(report, nodes=nodes, queues=listed)
     return report
-
-
-def _with_problem(report: ClusterReport, problem: str) -> ClusterReport:
-    return msgspec.structs.replace(report, problem=problem)

@@ -92,16 +92,20 @@ class RegistryTokens:
     def pull_token(self, tenant_slug: str, images: Iterable[str], *, now: datetime) -> str | None:
         """Return a token to pull these images for a tenant; None if none is in the registry."""
         names = {name for image in images if (name := self.repository_of(image))}
-        allowed = sorted(
-            name
-            for name in names
-            if namespace_of(name) in {tenant_slug, self.shared_namespace}
-            and is_repository_name(name)
-        )
+        allowed = sorted(name for name in names if self._is_of(tenant_slug, name))
         if not allowed:
             return None
         access = [Access(name, (PULL,)) for name in allowed]
         return self.sign(f"appliances of {tenant_slug}", access, lifetime=PULL_LIFETIME, now=now)
+
+    def may_pull(self, tenant_slug: str, image: str) -> bool:
+        """Return whether a tenant may pull an image of this registry; True for those of others."""
+        name = self.repository_of(image)
+        return name is None or self._is_of(tenant_slug, name)
+
+    def _is_of(self, tenant_slug: str, repository: str) -> bool:
+        own = {tenant_slug, self.shared_namespace}
+        return namespace_of(repository) in own and is_repository_name(repository)
 
     def repository_of(self, image: str) -> str | None:
         """Return the repository of an image of this registry; None for images of others."""

@@ -119,7 +119,7 @@ def stop_led(session: Session, job: Job, *, now: datetime) -> None:
 
 def end_of_member(attempt: Attempt) -> str:
     """Return how a member has ended, with its rank and appliance."""
-    who = f"Member {attempt.job.array_index} ({attempt.appliance.name})"
+    who = f"Member {attempt.job.array_index} ({attempt.place_name})"
     cause = attempt.message.rstrip(".")
     if attempt.reason is Reason.EXIT_CODE and attempt.exit_code is not None:
         cause = f"exit code {attempt.exit_code}"

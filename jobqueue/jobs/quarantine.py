@@ -62,13 +62,21 @@ def note_outcome(session: Session, attempt: Attempt, *, now: datetime) -> None:
     """
     if attempt.is_on_cluster:
         return
-    if is_start_fault(attempt) and attempt.reason in START_FAULTS:
+    is_fault = is_start_fault(attempt) and attempt.reason in START_FAULTS
+    if is_fault and not _is_pull_of_customer(attempt):
         _note_failure(session, attempt, now=now)
     elif attempt.started_at is not None and attempt.appliance.quarantined_at is not None:
         appliance = lock_appliance(session, attempt.appliance_id)
         began_at = appliance.quarantined_at
         if began_at and attempt.assigned_at and attempt.assigned_at > began_at:
-            _release(session, appliance, f"The job {attempt.job.name!r} has started.", now=now)
+            job = "A rented job" if attempt.contract_id else f"The job {attempt.job.name!r}"
+            _release(session, appliance, f"{job} has started.", now=now)
+
+
+def _is_pull_of_customer(attempt: Attempt) -> bool:
+    """Return whether a failure is that of a customer's pull: its registry is not the provider's."""
+    is_pull = attempt.reason is Reason.IMAGE_PULL_FAILED
+    return is_pull and attempt.contract_id is not None
 
 
 def apply_probe(session: Session, appliance_id: str, result: ProbeResult, *, now: datetime) -> None:
@@ -113,7 +121,9 @@ def probe_order(session: Session, appliance_id: str) -> ProbeOrder | None:
     uuids = {gpu.uuid for gpu in read_inventory(appliance).gpus}
     usable = (uuids.intersection(attempt.gpu_uuids) for attempt in failures)
     pulls = [
-        attempt.job.image for attempt in failures if attempt.reason is Reason.IMAGE_PULL_FAILED
+        attempt.job.image
+        for attempt in failures
+        if attempt.reason is Reason.IMAGE_PULL_FAILED and attempt.contract_id is None
     ]
     return ProbeOrder(
         number=appliance.probe_number,
@@ -150,12 +160,15 @@ def _note_failure(session: Session, attempt: Attempt, *, now: datetime) -> None:
         failures = [
             failure for failure in failures if failure.reason is not Reason.IMAGE_PULL_FAILED
         ]
+    failures = [failure for failure in failures if not _is_pull_of_customer(failure)]
     jobs = {failure.job.array_id or failure.job_id for failure in failures}
     if len(jobs) < JOBS_TO_QUARANTINE:
         return
     appliance.quarantined_at = now
-    appliance.quarantine_reason = _shorten(attempt.message or "no container starts")
-    message = f"Quarantined: {len(jobs)} jobs failed to start. {attempt.message}"
+    # The message names the image, which is not for the provider.
+    problem = "A rented job did not start." if attempt.contract_id else attempt.message
+    appliance.quarantine_reason = _shorten(problem or "no container starts")
+    message = f"Quarantined: {len(jobs)} jobs failed to start. {problem}"
     add_change_event(session, appliance, EventKind.QUARANTINED, message, now=now)
     appliance.probe_at = now
     if read_inventory(appliance).can_probe:

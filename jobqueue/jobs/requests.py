@@ -19,6 +19,7 @@ from jobqueue.jobs.cluster_requests import option_errors
 from jobqueue.jobs.framework_requests import framework_errors
 from jobqueue.jobs.health_checks import health_check_errors
 from jobqueue.jobs.network_requests import network_errors
+from jobqueue.jobs.rental_requests import rental_errors
 from jobqueue.jobs.slice_requests import is_slice_request, slice_errors, slice_problem
 from jobqueue.placement.filters import TOTALS, apply_filters
 from jobqueue.placement.gangs import capacity
@@ -186,6 +187,7 @@ def _errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     yield from network_errors(request)
     yield from framework_errors(request)
     yield from option_errors(request)
+    yield from rental_errors(request)
 
 
 def _text_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

@@ -3,7 +3,8 @@
 It is queued again after a failure of a class that it lists in `retry_on`, up to `max_retries`
 times, each time after a longer pause, and whenever it was preempted or moved. A preempted job goes
 to the end of the queue, behind the job that it made room for; one that moves because its appliance
-is drained returns to its place, as does one that its cluster preempted, after a pause. An attempt
+is drained, or no longer rented, returns to its place, as does one that its cluster preempted, after
+a pause. An attempt
 that failed to start through no fault of its job is followed by up to `FREE_STARTS` others that
 don't count as retries. A service is queued again when an update stops it, when its appliance is
 lost, when its container disappears, and whenever it fails to start as above. A gang is queued again
@@ -73,6 +74,7 @@ _CLASSES: Mapping[Reason, FailureClass] = {
 _QUEUED_AGAIN: Mapping[Reason, str] = {
     Reason.PREEMPTED: "stopped for another job",
     Reason.APPLIANCE_DRAINED: "moves from a drained appliance",
+    Reason.CONTRACT_ENDED: "stopped with the contract of its rented appliance",
     Reason.UPDATED: "stopped for an update",
     Reason.GANG_RESTARTED: "stopped with the other members",
     Reason.PREEMPTED_BY_CLUSTER: "made room for another job of the cluster",
@@ -199,7 +201,7 @@ def _next_try(
     if is_start_fault(attempt) and (
         job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(attempts) <= FREE_STARTS
     ):
-        where = f"could not start on {attempt.appliance.name}"
+        where = f"could not start on {attempt.place_name}"
         return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
     number = tries(attempts)
     failure = _CLASSES.get(reason)

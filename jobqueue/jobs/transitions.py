@@ -152,7 +152,8 @@ _MOVED = {
     Job: _moved_rows(Job, "state", "reason", "message"),
     Attempt: _moved_rows(
         Attempt,
-        *("appliance_id", "state", "gpu_uuids", "placement", "assigned_at", "is_on_cluster"),
+        *("appliance_id", "state", "gpu_uuids", "gpu_slice", "placement", "assigned_at"),
+        *("is_on_cluster", "contract_id", "provider_id"),
     ),
 }
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
-from jobqueue.models import Attempt, Job
+from jobqueue.models import Attempt
 from jobqueue.partitions.measures import slice_of
 from jobqueue.partitions.models import GPUPartitionPolicy
 from jobqueue.partitions.occupancy import Allocation, Occupancy, occupancy_of
 from jobqueue.partitions.orders import WHOLE, Policy, policy_for, policy_from
+from jobqueue.rentals import ListedJob, listed_job, on_appliances_of
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import PartitionMode
 from protocol.inventory import GPUInfo
@@ -33,17 +34,17 @@ class GPUAllocations:
     """The allocations of a scope by GPU, their jobs, and the partition policies by tenant."""
 
     by_gpu: Mapping[str, Sequence[Allocation]] = field(default_factory=dict)
-    jobs: Mapping[str, Job] = field(default_factory=dict)
+    jobs: Mapping[str, ListedJob] = field(default_factory=dict)
     policies: Mapping[str, Sequence[Policy]] = field(default_factory=dict)
 
-    def job_of(self, uuid: str) -> Job | None:
+    def job_of(self, uuid: str) -> ListedJob | None:
         """Return the job that has a GPU for itself."""
         for allocation in self.by_gpu.get(uuid, ()):
             if allocation.gpu_slice is None:
                 return self.jobs[allocation.job_id]
         return None
 
-    def jobs_on(self, occupancy: Occupancy | None) -> dict[str, Job]:
+    def jobs_on(self, occupancy: Occupancy | None) -> dict[str, ListedJob]:
         """Return the jobs that share a GPU, by id."""
         segments = occupancy.segments if occupancy else ()
         ids = (segment.job_id for segment in segments)
@@ -67,16 +68,16 @@ class GPUAllocations:
 def read_gpu_allocations(
     session: Session, scope: Scope, *, appliance_id: str | None = None
 ) -> GPUAllocations:
-    """Return who has which GPUs, of one appliance or of all."""
+    """Return who has which GPUs, of one appliance of a scope or of all of them."""
     scope.require(Permission.VIEW)
-    statement = select(Attempt).where(Attempt.state.in_(ALLOCATED_STATES))
+    statement = select(Attempt).where(Attempt.state.in_(ALLOCATED_STATES), on_appliances_of(scope))
     if appliance_id is not None:
         # On a cluster, the GPUs are those of the node.
         is_there = or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id)
         statement = statement.where(is_there)
     by_gpu: dict[str, list[Allocation]] = defaultdict(list)
-    jobs: dict[str, Job] = {}
-    for attempt in session.scalars(scope.select(statement.order_by(Attempt.id), Attempt)).unique():
+    jobs: dict[str, ListedJob] = {}
+    for attempt in session.scalars(statement.order_by(Attempt.id)).unique():
         allocation = Allocation(
             job_id=attempt.job_id,
             gpu_uuids=attempt.gpu_uuids,
@@ -84,7 +85,7 @@ def read_gpu_allocations(
         )
         for uuid in attempt.gpu_uuids:
             by_gpu[uuid].append(allocation)
-            jobs[attempt.job_id] = attempt.job
+            jobs[attempt.job_id] = listed_job(attempt, scope)
     policies: dict[str, list[Policy]] = defaultdict(list)
     ordered = select(GPUPartitionPolicy).order_by(GPUPartitionPolicy.position)
     for row in session.scalars(scope.select(ordered, GPUPartitionPolicy)):

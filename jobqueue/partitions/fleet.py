@@ -14,6 +14,7 @@ from jobqueue.models import Attempt
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.partitions.mig import valid_profiles
 from jobqueue.partitions.orders import Policy, covers
+from jobqueue.rentals import on_appliances_of_tenant
 from jobqueue.states import ALLOCATED_STATES
 from protocol.gpu_slices import MIGProfile, PartitionMode
 from tenants.fleet.reports import ReportCache
@@ -96,9 +97,9 @@ def read_fleet(session: Session, tenant_id: str) -> list[SharingAppliance]:
 
 
 def gpus_in_use(session: Session, tenant_id: str) -> set[str]:
-    """Return the UUIDs of the GPUs that jobs of a tenant have, wholly or in part."""
+    """Return the UUIDs of a tenant's GPUs that jobs of any tenant have, wholly or in part."""
     statement = select(Attempt.gpu_uuids).where(
-        Attempt.tenant_id == tenant_id, Attempt.state.in_(ALLOCATED_STATES)
+        Attempt.state.in_(ALLOCATED_STATES), on_appliances_of_tenant(tenant_id)
     )
     return {uuid for uuids in session.scalars(statement) for uuid in uuids}
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 
-from jobqueue.models import Job
 from jobqueue.partitions.isolation import MODE_NAMES
 from jobqueue.partitions.occupancy import Occupancy, Segment, SegmentKind
+from jobqueue.rentals import ListedJob
 from protocol.gpu_slices import PartitionMode
 
 _KIND_TEXTS = {
@@ -30,7 +30,7 @@ def place_text(segment: Segment, occupancy: Occupancy) -> str:
     return f"slots {segment.start} to {segment.end - 1}"
 
 
-def content_text(segment: Segment, jobs: Mapping[str, Job]) -> str:
+def content_text(segment: Segment, jobs: Mapping[str, ListedJob]) -> str:
     """Return what is on a segment: the name of its job, or that nothing is."""
     if segment.kind is SegmentKind.JOB:
         return jobs[segment.job_id].name

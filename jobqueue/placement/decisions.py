@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jobqueue.placement.filters import Rejection
+from jobqueue.placement.rentals import RentalView
 from jobqueue.placement.views import JobView, RunningJob
 from protocol.gpu_slices import GPUSlice
 
@@ -17,13 +18,14 @@ class Rule(StrEnum):
     TRIAL = "trial"
     GANG = "gang"
     RECLAIM = "reclaim"
+    RENTED = "rented"
 
 
 class Action(StrEnum):
     """The action for a waiting job.
 
-    A held one would exceed a cap or a quota; WAIT is for gangs, which wait without a place of
-    their own.
+    A held one would exceed a cap or a quota; WAIT is for gangs, and for jobs that only rented
+    appliances can run: they wait without a place of their own.
     """
 
     ASSIGN = "assign"
@@ -51,6 +53,7 @@ class Decision:
         dataset_bytes: the size of its datasets.
         is_queued: whether it is to wait in the queue of a cluster (ASSIGN).
         is_on_cluster: whether the appliance is the connector of a cluster.
+        rental: how the appliance is rented (ASSIGN); None for an own one.
     """
 
     job_id: str
@@ -68,6 +71,7 @@ class Decision:
     dataset_bytes: int = 0
     is_queued: bool = False
     is_on_cluster: bool = False
+    rental: RentalView | None = None
 
 
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:

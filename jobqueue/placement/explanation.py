@@ -95,7 +95,8 @@ def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Expl
         if job.id in remaining:
             remaining.remove(job.id)
             # What a gang waits for is on several appliances; its reason names them.
-            may_start = decision.action not in {Action.ASSIGN, Action.HELD, Action.WAIT}
+            is_gang = decision.action is Action.WAIT and len(job.members) > 1
+            may_start = not is_gang and decision.action not in {Action.ASSIGN, Action.HELD}
             explanations[job.id] = Explanation(
                 position=place + 1,
                 queue_length=len(jobs),

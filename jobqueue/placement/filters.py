@@ -29,6 +29,14 @@ from jobqueue.placement.cluster_filters import (
 )
 from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.ledger import Ints, Ledger, Mask
+from jobqueue.placement.rental_filters import (
+    GRANT_FILTERS,
+    full_contracts,
+    full_fact,
+    not_rented,
+    refusing,
+    refusing_fact,
+)
 from jobqueue.placement.views import JobShape
 from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import ApplianceState
@@ -41,7 +49,10 @@ ABILITIES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An appliance that was refused, and the fact that speaks against it."""
+    """An appliance that was refused, and the fact that speaks against it.
+
+    Of a rented one it has no id, and the name of the offer.
+    """
 
     appliance_id: str
     appliance: str
@@ -66,7 +77,8 @@ class Filter(NamedTuple):
     """A reason: its code, the appliances that it rejects, and the fact about one of them.
 
     `rank` gives the order of the examples, the lowest first; None is by name. Only connectors fail
-    one that `is_of_clusters`: it takes no time in a fleet without any.
+    one that `is_of_clusters`, and only rented appliances one that `is_of_rentals`: it takes no time
+    in a fleet without any.
     """
 
     code: str
@@ -74,6 +86,13 @@ class Filter(NamedTuple):
     fact: Callable[[Ledger, JobShape, int], str]
     rank: Callable[[Ledger, JobShape], np.ndarray] | None = None
     is_of_clusters: bool = False
+    is_of_rentals: bool = False
+
+    def is_idle(self, ledger: Ledger) -> bool:
+        """Return whether it rejects nothing, as there is none of what it is about."""
+        return (self.is_of_clusters and not ledger.clusters) or (
+            self.is_of_rentals and not ledger.grants
+        )
 
 
 def apply_filters(
@@ -90,7 +109,7 @@ def apply_filters(
     """
     rejections = []
     for appliance_filter in filters:
-        if appliance_filter.is_of_clusters and not ledger.clusters:
+        if appliance_filter.is_idle(ledger):
             continue
         if not remaining.any():
             break
@@ -110,7 +129,7 @@ def apply_filters(
 def passing(filters: Sequence[Filter], ledger: Ledger, shape: JobShape, remaining: Mask) -> Mask:
     """Return the appliances that pass all filters, without the reasons of the others."""
     for appliance_filter in filters:
-        if appliance_filter.is_of_clusters and not ledger.clusters:
+        if appliance_filter.is_idle(ledger):
             continue
         remaining = remaining & ~appliance_filter.rejects(ledger, shape)
     return remaining
@@ -126,7 +145,11 @@ def rejection(
     """Return the rejection of some appliances for one reason."""
     shown = places if ranks is None else places[np.argsort(ranks, kind="stable")]
     examples = [
-        Example(ledger.views[at].id, ledger.views[at].name, reason.fact(ledger, shape, int(at)))
+        Example(
+            "" if ledger.is_rented[at] else ledger.views[at].id,
+            ledger.views[at].name,
+            reason.fact(ledger, shape, int(at)),
+        )
         for at in shown[:MAX_EXAMPLES]
     ]
     return Rejection(reason.code, int(places.size), examples)
@@ -327,6 +350,19 @@ CHOSEN: Sequence[Filter] = (
     Filter("not_requested", _not_requested, lambda *_: "the job requests another appliance"),
     Filter("label_missing", _missing_labels, _labels_fact),
 )
+RENTED: Sequence[Filter] = (
+    Filter(
+        "not_rented",
+        not_rented,
+        lambda *_: "the job has no highest price, so it stays on own appliances",
+        is_of_rentals=True,
+    ),
+    Filter("rental_refuses", refusing, refusing_fact, is_of_rentals=True),
+    *(
+        Filter(code, grant_filter.rejects, grant_filter.fact, is_of_rentals=True)
+        for code, grant_filter in GRANT_FILTERS.items()
+    ),
+)
 _HOST_TOTALS: Sequence[Filter] = (
     Filter(
         "too_few_gpus",
@@ -373,6 +409,7 @@ TOTALS: Sequence[Filter] = (
 )
 FEASIBLE: Sequence[Filter] = (
     CHOSEN[0],
+    *RENTED,
     Filter(
         "no_executor",
         lambda ledger, _: ~ledger.executes,
@@ -446,6 +483,7 @@ _HOST_FREE: Sequence[Filter] = (
 )
 FREE: Sequence[Filter] = (
     *map(_of_hosts, _HOST_FREE),
+    Filter("contract_full", full_contracts, full_fact, is_of_rentals=True),
     Filter("cluster_busy", full_nodes, busy_fact, is_of_clusters=True),
 )
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]

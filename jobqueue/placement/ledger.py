@@ -4,6 +4,7 @@ One placement looks at all appliances at once, so its time hardly grows with the
 only shrink within a plan; `release` is for forecasts, which play what comes later.
 """
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -37,7 +38,8 @@ class Allocation(NamedTuple):
 
     `part` is what it has of its only GPU; None for whole GPUs. On a cluster, `node` is the place of
     its node, `IN_QUEUE` while it has none, and None where it is unknown; from its start on it
-    `runs_for` so long. Its node is in the partitions of its `queue`.
+    `runs_for` so long. Its node is in the partitions of its `queue`. On a rented appliance it
+    counts towards a contract.
     """
 
     job_id: str
@@ -50,6 +52,7 @@ class Allocation(NamedTuple):
     node: int | None = None
     runs_for: timedelta = UNLIMITED
     queue: QueueNeed = ANY_QUEUE
+    contract_id: str = ""
 
     @property
     def of_node(self) -> NodeNeed:
@@ -98,6 +101,15 @@ class Ledger:
         }
         self.is_cluster: Mask = np.zeros(self.size, np.bool_)
         self.is_cluster[list(self.clusters)] = True
+        # Many appliances share a grant, each with its number in the list; -1 for own ones.
+        grants = {id(view.rental): view.rental for view in self.views if view.rental}
+        self.grants = list(grants.values())
+        numbers = {ident: number for number, ident in enumerate(grants)}
+        self.grant_of: Ints = np.array(
+            [numbers[id(view.rental)] if view.rental else -1 for view in self.views], np.int64
+        )
+        self.is_rented: Mask = self.grant_of >= 0
+        self.contract_milli: Counter[str] = Counter()
         self.version: Ints = np.zeros(self.size, np.int64)
         self.changes = 0
         self.allocations: list[list[Allocation]] = [[] for _ in self.views]
@@ -190,6 +202,19 @@ class Ledger:
         ranks = np.empty(self.size, np.int64)
         ranks[order] = np.arange(self.size)
         return ranks
+
+    def of_grants(self, are_meant: Sequence[bool]) -> Mask:
+        """Return the rented appliances of some grants, chosen in the order of `grants`."""
+        mask: Mask = np.array([*are_meant, False], np.bool_)[self.grant_of]
+        return mask
+
+    @cached_property
+    def offer_ranks(self) -> Ints:
+        """The place of each appliance in the order of offers, from 0; -1 for own ones."""
+        ranks = {rank: at for at, rank in enumerate(sorted({grant.rank for grant in self.grants}))}
+        of_grants = [*(ranks[grant.rank] for grant in self.grants), -1]
+        places: Ints = np.array(of_grants, np.int64)[self.grant_of]
+        return places
 
     @cached_property
     def sites(self) -> Ints:
@@ -359,7 +384,9 @@ class Ledger:
         if job.slice_need is not None and gpus and part is None:
             part = self._part(place, gpus[0], job.shape)
         milli = part.milli if part else job.gpu_milli
-        return Allocation(job.id, ends_at, gpus, milli, job.cpus, job.memory_bytes, part)
+        rental = self.views[place].rental
+        allocation = Allocation(job.id, ends_at, gpus, milli, job.cpus, job.memory_bytes, part)
+        return allocation._replace(contract_id=rental.contract_id) if rental else allocation
 
     def end(self, place: int, job_id: str, *, at: datetime) -> None:
         """Let a job end at another time than by its limit."""
@@ -381,6 +408,9 @@ class Ledger:
         if place in self.clusters:
             self._change_cluster(place, allocation, sign=sign)
             return
+        if allocation.contract_id:
+            milli = len(allocation.gpus) * allocation.gpu_milli
+            self.contract_milli[allocation.contract_id] -= sign * milli
         for slot in allocation.gpus:
             self.gpu_free[slot, place] += sign * allocation.gpu_milli
             if allocation.part is not None and self.slices is not None:
@@ -415,4 +445,7 @@ def _allocation(job: RunningJob, slots: dict[str, int], now: datetime) -> Alloca
     held, part = job.gpu_slice, None
     if held is not None:
         part = Part.of(held, job.user_id, job.project_id)
-    return Allocation(job.job_id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes, part)
+    allocation = Allocation(
+        job.job_id, ends_at, gpus, job.gpu_milli, job.cpus, job.memory_bytes, part
+    )
+    return allocation._replace(contract_id=job.contract_id) if job.contract_id else allocation

@@ -9,10 +9,11 @@ one and waits there. `jobqueue/README.md` draws the flow.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,12 +33,29 @@ from jobqueue.placement.ledger import IN_QUEUE, Allocation, Ledger, Mask
 from jobqueue.placement.policies import POLICIES
 from jobqueue.placement.preemption import Owner, Rules, find_victims, picked_gpus
 from jobqueue.placement.quotas import Quotas, Verdict
+from jobqueue.placement.rental_order import offer_groups, rental_reason
 from jobqueue.placement.reserved import ReservedTimes
 from jobqueue.placement.sizing import NO_SLICES, sized, slice_text
 from jobqueue.placement.slices import Part
 from jobqueue.placement.views import ApplianceView, JobShape, JobView, RunningJob, Snapshot
 from protocol.clusters import requested_gpus
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice
+
+NO_CONTRACT = "No contract lets its jobs run on rented appliances."
+
+
+class _Choice(NamedTuple):
+    """Where a job starts.
+
+    Attributes:
+        skips_degraded: whether free appliances with degraded GPUs were passed.
+        rental_reason: why it goes to a rented appliance; "" for an own one.
+    """
+
+    place: int
+    gpus: Sequence[int]
+    skips_degraded: bool
+    rental_reason: str
 
 
 class Planner:
@@ -63,6 +81,9 @@ class Planner:
         self._claims: dict[str, tuple[int, Allocation]] = {}
         for view in snapshot.appliances:
             for running in view.running:
+                if running.is_foreign:
+                    self._owners[running.job_id] = Owner(is_stopping=running.is_stopping)
+                    continue
                 self._count(
                     running.job_id,
                     Owner(
@@ -120,7 +141,7 @@ class Planner:
                 )
                 choice = self._choose(job, free) if free.any() else None
                 if choice is not None:
-                    return self._assign(job, *choice, [*rejections, *busy]), []
+                    return self._assign(job, choice, [*rejections, *busy]), []
             free, busy = apply_filters(self.free_filters(job), self.ledger, job.shape, feasible)
             busy += self._reserved_rejection(job, free)
             merged = most_relevant_first([*rejections, *busy])
@@ -219,12 +240,15 @@ class Planner:
             self._tasks_by_array[owner.array_id] += sign
 
     def cap_reason(self, job: JobView) -> str:
-        """Return which cap a job would exceed; "" if it may start."""
+        """Return which cap a job would exceed, or what holds it; "" if it may start."""
         if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
             return f"{job.array_limit} tasks of the array are running, which is its limit."
         caps, gpus = self.snapshot.caps, job.whole.gpu_count
         if not gpus:
             return ""
+        for hold in self.snapshot.holds:
+            if not hold.is_for_rentals and hold.covers(job):
+                return hold.reason
         if caps.gpus_per_user is not None:
             used = self._gpus_by_user[job.user_id]
             if used + gpus > caps.gpus_per_user:
@@ -241,25 +265,19 @@ class Planner:
                 )
         return ""
 
-    def _choose(self, job: JobView, free: Mask) -> tuple[int, Sequence[int], bool] | None:
-        """Return the appliance, its GPUs, and whether free ones with degraded GPUs were passed."""
-        tiers, is_healthy = [free], free
+    def _choose(self, job: JobView, free: Mask) -> "_Choice | None":
+        """Return the appliance and its GPUs; None where an earlier job would be delayed."""
+        is_healthy = free
         has_tiers = self.ledger.has_degraded and bool(job.gpus)
         if has_tiers:
             healthy = self.ledger.with_room(job.shape) & ~self.ledger.degraded
             is_healthy = (np.count_nonzero(healthy, axis=0) >= job.gpus) | self.ledger.is_cluster
-            tiers = [free & is_healthy, free & ~is_healthy]
-        # A job that has failed somewhere goes elsewhere first, a trial is the last resort.
-        for avoided in (self.failed_on(job), self.ledger.on_trial):
-            if avoided.any():
-                tiers = [*(tier & ~avoided for tier in tiers), *(tier & avoided for tier in tiers)]
-        tiers = self.data.split(tiers, job.datasets)
         bound = self.ledger.index.get(job.bound_to or "")
         # A place where a job would delay an earlier one is not tried again for that shape.
         barred = self._barred.setdefault(
             (job.shape, job.time_limit), np.zeros(self.ledger.size, np.bool_)
         )
-        for tier in tiers:
+        for tier in self._tiers(job, free, is_healthy if has_tiers else None):
             candidates = tier & ~barred
             while candidates.any():
                 if bound is not None and candidates[bound]:
@@ -268,19 +286,35 @@ class Planner:
                     place, gpus = self._policy.choose(job.shape, candidates)
                 if not self.reservations.would_delay(job, place, gpus, now=self.now):
                     skips = has_tiers and bool(is_healthy[place] and (free & ~is_healthy).any())
-                    return place, gpus, skips
+                    return _Choice(place, gpus, skips, self._rental_reason(job, place, free))
                 barred[place], candidates[place] = True, False
         return None
 
-    def _assign(
-        self,
-        job: JobView,
-        place: int,
-        gpus: Sequence[int],
-        skipped_degraded: bool,  # noqa: FBT001 - the third of a tuple
-        rejections: list[Rejection],
-    ) -> Decision:
-        """Assign the job; `skipped_degraded` says that degraded GPUs were free elsewhere."""
+    def _tiers(self, job: JobView, free: Mask, is_healthy: Mask | None) -> Iterator[Mask]:
+        """Yield the parts of the free appliances in the order in which a job prefers them.
+
+        Own ones come before rented ones; of these, the best offers come first.
+        """
+        parts = [free]
+        # A job that has failed somewhere goes elsewhere first, a trial is the last resort.
+        for avoided in (self.failed_on(job), self.ledger.on_trial):
+            if avoided.any():
+                parts = [*(part & ~avoided for part in parts), *(part & avoided for part in parts)]
+        is_rented = self.ledger.is_rented
+        groups = (part & ~is_rented for part in parts)
+        rented = (group for part in parts for group in offer_groups(self.ledger, part))
+        for group in chain(groups, rented if self.ledger.grants else ()):
+            tiers = [group] if is_healthy is None else [group & is_healthy, group & ~is_healthy]
+            yield from self.data.split(tiers, job.datasets)
+
+    def _rental_reason(self, job: JobView, place: int, free: Mask) -> str:
+        if not self.ledger.is_rented[place]:
+            return ""
+        has_own = bool((self.feasible(job.shape)[0] & ~self.ledger.is_rented).any())
+        return rental_reason(self.ledger, place, free, has_own=has_own)
+
+    def _assign(self, job: JobView, choice: "_Choice", rejections: list[Rejection]) -> Decision:
+        place, gpus = choice.place, choice.gpus
         view, is_trial = self.ledger.views[place], bool(self.ledger.on_trial[place])
         if is_trial:
             # No other job is placed there until this one has started.
@@ -290,9 +324,11 @@ class Planner:
         policy, reason = self.snapshot.policy, f"{view.name} was {self._policy.title}."
         if is_trial:
             policy, reason = Rule.TRIAL, f"{view.name} is quarantined, and this job tries it."
+        elif choice.rental_reason:
+            policy, reason = Rule.RENTED, choice.rental_reason
         elif job.requested:
             policy, reason = Rule.REQUESTED, f"{view.name} was requested and is free."
-        elif skipped_degraded:
+        elif choice.skips_degraded:
             reason = f"{view.name} was {self._policy.title} with enough healthy GPUs."
         elif job.bound_to == view.id:
             policy = Rule.LEAST_RECENTLY_USED
@@ -313,6 +349,7 @@ class Planner:
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
             is_on_cluster=view.cluster is not None,
+            rental=view.rental,
             **self.data_of(job, place),
         )
 
@@ -324,6 +361,8 @@ class Planner:
         return {"cached_bytes": cached, "dataset_bytes": total_bytes(job.datasets)}
 
     def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
+        rented = feasible & self.ledger.is_rented
+        feasible = feasible & ~self.ledger.is_rented
         rule = Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED
         place, victims = self._preempt(job, feasible)
         bound = self.ledger.index.get(job.bound_to or "")
@@ -343,8 +382,12 @@ class Planner:
                 rejections=rejections,
                 victims=[victim.job_id for victim in victims],
             )
+        if place is None and not feasible.any() and rented.any():
+            return self._wait_for_rented(job, rented, rejections)
         if place is None and not feasible.any():
             reason = "No appliance can run the job right now."
+            if job.rental is not None and not self.ledger.grants:
+                reason = f"{reason} {NO_CONTRACT}"
             return Decision(
                 job_id=job.id,
                 action=Action.UNPLACED,
@@ -369,6 +412,23 @@ class Planner:
             policy=rule,
             rejections=rejections,
             victims=[victim.job_id for victim in victims],
+        )
+
+    def _wait_for_rented(
+        self, job: JobView, rented: Mask, rejections: Sequence[Rejection]
+    ) -> Decision:
+        """Let a job wait for whichever rented appliance is free first; protect it on the best one.
+
+        It isn't bound to it: others may take what becomes free there.
+        """
+        best = next(offer_groups(self.ledger, rented))
+        self.reservations.add(self._least_recently_used(job, best), job)
+        return Decision(
+            job_id=job.id,
+            action=Action.WAIT,
+            reason="No rented appliance is free. The job starts on the first that has room.",
+            policy=Rule.RENTED,
+            rejections=rejections,
         )
 
     def _may_queue(self, place: int) -> bool:
@@ -416,7 +476,8 @@ class Planner:
         if not self.may_preempt(job):
             return None, ()
         reserved = self.reservations.jobs
-        open_to_it = feasible & ~self.ledger.on_trial
+        # Somebody else may take what would become free on a rented one.
+        open_to_it = feasible & ~(self.ledger.on_trial | self.ledger.is_rented)
         open_to_it &= ~self.kept_places(job)
         open_to_it[[place for place in reserved if reserved[place].id != job.id]] = False
         return find_victims(job, self.ledger, open_to_it, self.rules(), now=self.now)
@@ -425,7 +486,8 @@ class Planner:
         self, verdict: Verdict, job: JobView, rejections: Sequence[Rejection]
     ) -> Decision | None:
         """Let jobs of projects that borrow stop for one that a guarantee covers."""
-        feasible = self.feasible(job.shape)[0] & ~self.ledger.on_trial & ~self.kept_places(job)
+        feasible = self.feasible(job.shape)[0] & ~(self.ledger.on_trial | self.ledger.is_rented)
+        feasible &= ~self.kept_places(job)
         place, victims = find_victims(job, self.ledger, feasible, self.rules(verdict), now=self.now)
         if place is None:
             return None

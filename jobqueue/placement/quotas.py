@@ -86,8 +86,9 @@ class Quotas:
         self.has_guarantees = any(row.guaranteed for row in self._rows.values())
 
     def measure_idle(self, ledger: Ledger) -> None:
-        """Take what is idle on the appliances that accept jobs from the ledger."""
+        """Take what is idle on the own appliances that accept jobs from the ledger."""
         is_open = ledger.executes & ~(ledger.drained | ledger.quarantined | ledger.failed)
+        is_open &= ~ledger.is_rented
         is_open &= ledger.states == ApplianceState.ONLINE.value
         for key in self._keys:
             models = [model for model, keys in self._models.items() if key in keys]

@@ -5,7 +5,7 @@ import numpy as np
 
 from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import MODE_NAMES
-from jobqueue.placement.filters import CHOSEN, passing
+from jobqueue.placement.filters import CHOSEN, RENTED, passing
 from jobqueue.placement.ledger import Ledger
 from jobqueue.placement.views import JobView
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice, PartitionMode
@@ -23,7 +23,7 @@ def sized(ledger: Ledger, job: JobView) -> JobView:
     if need is None:
         return job
     if slices is not None:
-        places = passing(CHOSEN, ledger, shape, np.ones(ledger.size, np.bool_))
+        places = passing((*CHOSEN, *RENTED), ledger, shape, np.ones(ledger.size, np.bool_))
         if (ledger.eligible(shape) & places).any():
             return msgspec.structs.replace(job, gpu_milli=slices.milli(need))
     return job if need.profile else whole_gpu_for(job)

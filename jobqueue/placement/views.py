@@ -16,6 +16,7 @@ from jobqueue.executors.abilities import Need
 from jobqueue.partitions.isolation import IsolationRules
 from jobqueue.placement.clusters import ANY_QUEUE, ClusterView, NodeNeed, QueueNeed
 from jobqueue.placement.networks import Reach
+from jobqueue.placement.rentals import RentalNeed, RentalView
 from jobqueue.placement.slices import GPUKind, SliceNeed, SliceRequest
 from jobqueue.projects.guarantees import QuotaKey
 from protocol.gpu_slices import WHOLE_GPU, GPUSlice
@@ -66,6 +67,9 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
         ends_at: by its time limit; None without one.
         node: of a cluster, where it runs; "" elsewhere, and while that is unknown.
         partitions: of a cluster, those that it may go to; empty for the default.
+        contract_id: by which its appliance is rented; "" on an own one.
+        is_foreign: whether it is another tenant's, of which `job_id` is the attempt: it takes
+            resources, and counts towards nothing else.
     """
 
     job_id: str
@@ -86,6 +90,8 @@ class RunningJob(msgspec.Struct, frozen=True, kw_only=True):
     ends_at: datetime | None = None
     node: str = ""
     partitions: frozenset[str] = frozenset()
+    contract_id: str = ""
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +108,7 @@ class ApplianceView:
         reach: where its members of a gang with a private network may have others.
         cluster: the one whose connector it is; its cores and memory are those of the nodes then,
             and it has no GPUs of its own.
+        rental: how it is rented; None for an own one. Its name is that of the offer then.
     """
 
     id: str
@@ -123,6 +130,7 @@ class ApplianceView:
     missing: Mapping[Need, str] = field(default_factory=dict)
     reach: Reach = Reach.ANYWHERE
     cluster: ClusterView | None = None
+    rental: RentalView | None = None
 
     @property
     def gpu_models(self) -> list[str]:
@@ -155,6 +163,7 @@ class JobShape(NamedTuple):
     needs: frozenset[Need] = frozenset()
     slice: SliceRequest | None = None
     queue: QueueNeed = ANY_QUEUE
+    rental: RentalNeed | None = None
 
     @property
     def of_node(self) -> NodeNeed:
@@ -190,6 +199,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         members: of a gang, the jobs that start together, the first of which it is itself.
         datasets: the versions that it reads, id and bytes.
         partitions: of a cluster, those that it may go to; empty for the default.
+        rental: what it asks of rented appliances; None keeps it on own ones.
     """
 
     id: str
@@ -220,6 +230,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     members: Sequence[str] = ()
     datasets: Sequence[tuple[str, int]] = ()
     partitions: frozenset[str] = frozenset()
+    rental: RentalNeed | None = None
 
     @property
     def shape(self) -> JobShape:
@@ -236,6 +247,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             self.needs,
             self.slice_request,
             self.queue_need,
+            self.rental,
         )
 
     @property
@@ -322,6 +334,7 @@ class ReservationView:
     """Appliances that are kept for a project at certain times.
 
     Attributes:
+        name: its own; "" for that of a rented appliance's provider, which nobody else sees.
         project: its name; "" keeps all jobs off, for maintenance.
         project_ids: it, and the projects below.
         gpus: of each appliance; None is the whole appliance.
@@ -338,6 +351,22 @@ class ReservationView:
     def period(self, now: datetime) -> tuple[datetime, datetime] | None:
         """Return the period that goes on, or the next one; None if there is none."""
         return next((period for period in self.periods if period[1] > now), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HoldView:
+    """What keeps jobs with GPUs from starting; see `jobqueue.holds.models.JobHold`."""
+
+    reason: str
+    project_ids: frozenset[str] | None = None
+    user_id: str | None = None
+    is_for_rentals: bool = False
+
+    def covers(self, job: JobView) -> bool:
+        """Return whether it holds a job."""
+        return (self.project_ids is None or job.project_id in self.project_ids) and (
+            self.user_id is None or job.user_id == self.user_id
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -371,6 +400,7 @@ class Snapshot:
         projects: of the tenant, if any has quotas.
         isolation: which jobs may share a GPU.
         copies: the cached bytes of versions of datasets, by version and appliance.
+        holds: what keeps jobs with GPUs from starting, such as budgets that are spent.
     """
 
     now: datetime
@@ -384,3 +414,4 @@ class Snapshot:
     projects: Sequence[ProjectView] = ()
     isolation: IsolationRules = field(default_factory=IsolationRules)
     copies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    holds: Sequence[HoldView] = ()

@@ -7,7 +7,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from core.secretbox import SecretBox
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.rented_views import usable_views
 from jobqueue.models import Job
 from jobqueue.queue.service import submit_job
 from protocol.job_spec import JobRequest
@@ -26,7 +26,7 @@ def apply_jobs(
         InvalidInputError: with the errors of all jobs, by `jobs.NUMBER.FIELD`.
     """
     scope.require(Permission.SUBMIT_JOBS)
-    views = tenant_views(session, scope.require_tenant())
+    views = usable_views(session, scope.require_tenant(), now=now)
     jobs: list[Job] = []
     errors: dict[str, list[str]] = {}
     for number, request in enumerate(requests):

@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from core.quantities import format_duration
 from jobqueue.jobs.cluster_requests import kinds_of, limit_errors_of
-from protocol.clusters import ClusterKind, ClusterQueue, options_of
+from protocol.clusters import ClusterKind, ClusterQueue, options_of, root_of
 from protocol.job_spec import JobRequest
 from tenants.fleet.reports import ReportCache
 from tenants.fleet.states import in_service
@@ -27,6 +27,8 @@ class _Report(msgspec.Struct, frozen=True):
     problem: str = ""
     runs_images: bool = False
     needs_image: bool = False
+    refuses_secrets: bool = False
+    data_roots: list[str] | None = None
     queues: list[ClusterQueue] = []
 
 
@@ -81,15 +83,19 @@ def cluster_errors(
     session: Session, tenant_id: str, request: JobRequest
 ) -> Iterator[tuple[str, str]]:
     """Yield why no cluster of a tenant takes a job that only clusters can run, by field."""
-    kinds = kinds_of(request)
-    if len(kinds) > 1 or (request.image and not kinds):
+    kinds, wanted = kinds_of(request), request.appliance_id
+    if len(kinds) > 1 or (request.image and not kinds and not wanted):
         return  # two kinds are an error of the options
     clusters = tenant_clusters(session, tenant_id)
+    if request.image and not kinds:
+        chosen = [cluster for cluster in clusters if wanted in {cluster.id, cluster.name}]
+        yield from _data_errors(_suited(chosen, request), request)
+        return
     may = [cluster for cluster in clusters if not kinds or cluster.kind is kinds[0]]
     if not may:
         yield _no_cluster(kinds, clusters)
         return
-    if wanted := request.appliance_id:
+    if wanted:
         suited = _suited(may, request)
         may = [cluster for cluster in may if wanted in {cluster.id, cluster.name}]
         if not may:
@@ -104,6 +110,7 @@ def cluster_errors(
         # Those of the kind that its options name are known without the clusters.
         errors = [list(limit_errors_of(cluster.kind, request)) for cluster in suited]
         yield from min(errors, key=len)
+    yield from _data_errors(suited, request)
 
 
 def cluster_problems(
@@ -129,7 +136,28 @@ def _problems(cluster: Cluster, request: JobRequest) -> list[str]:
     told = cluster.report.problem.rstrip(".")
     problems = [f"{cluster.name} takes no jobs now: {told}."] if told else []
     problems += [problem] if (problem := _image_problem(cluster, request)) else []
+    problems += [text for _, text in _data_problems(cluster, request)]
     return [*problems, *_queue_problems(cluster, request)]
+
+
+def _data_errors(clusters: Iterable[Cluster], request: JobRequest) -> list[tuple[str, str]]:
+    """Return what the cluster that suits a job best has against its mounts and secrets."""
+    problems = (list(_data_problems(cluster, request)) for cluster in clusters)
+    return min(problems, key=len, default=[])
+
+
+def _data_problems(cluster: Cluster, request: JobRequest) -> Iterator[tuple[str, str]]:
+    """Yield, by field, what a connector would refuse; one of an earlier version tells nothing."""
+    roots = cluster.report.data_roots
+    for mount in request.mounts if roots is not None else ():
+        if root_of(mount.source, roots or ()) is None:
+            listed = f"It has volumes for {', '.join(roots)}." if roots else "It has no volumes."
+            yield "mounts", f"{cluster.name} can't mount {mount.source}. {listed}"
+    if cluster.report.refuses_secrets and (request.secrets or request.secrets_from):
+        text = (
+            "would show the secrets to all users of its cluster, so it takes no jobs with secrets"
+        )
+        yield "secrets", f"{cluster.name} {text}. Remove them, or ask an admin to allow them."
 
 
 def _queue_problems(cluster: Cluster, request: JobRequest) -> Iterator[str]:

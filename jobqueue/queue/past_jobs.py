@@ -49,16 +49,33 @@ class PastJob:
 
 
 def add_past_jobs(
-    session: Session, scope: Scope, appliance_id: str, jobs: Sequence[PastJob], *, now: datetime
+    session: Session,
+    scope: Scope,
+    appliance_id: str,
+    jobs: Sequence[PastJob],
+    *,
+    now: datetime,
+    contract_id: str | None = None,
 ) -> int:
     """Add jobs of the scope's user that ran on an appliance; return how many.
+
+    Args:
+        session: the session.
+        scope: of the user.
+        appliance_id: where they ran.
+        jobs: the jobs.
+        now: the current time.
+        contract_id: the contract under which the appliance was rented from another tenant.
 
     Raises:
         NotFoundError: the scope has no such appliance.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
-    appliance = scope.get(session, Appliance, appliance_id, kind="appliance")
+    if contract_id is None:
+        appliance = scope.get(session, Appliance, appliance_id, kind="appliance")
+    else:
+        appliance = session.get_one(Appliance, appliance_id)
     job_rows, attempt_rows, event_rows = [], [], []
     for job in jobs:
         attempt_state, reason, exit_code = _ENDS[job.state]
@@ -88,6 +105,7 @@ def add_past_jobs(
                 "job_id": job.id,
                 "tenant_id": tenant_id,
                 "appliance_id": appliance_id,
+                "contract_id": contract_id,
                 "number": 1,
                 "state": attempt_state,
                 "gpu_uuids": list(job.gpu_uuids),
@@ -121,9 +139,10 @@ def add_past_jobs(
     record(
         session,
         action="past_jobs.added",
-        target_kind="appliance",
-        target_id=appliance_id,
-        target_name=appliance.name,
+        # The customer does not see which appliance it was.
+        target_kind="contract" if contract_id else "appliance",
+        target_id=contract_id or appliance_id,
+        target_name=contract_id or appliance.name,
         tenant_id=tenant_id,
         after={"jobs": len(job_rows)},
         now=now,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.rented_views import usable_views
 from jobqueue.models import Job
 from jobqueue.placement.views import ApplianceView
 from jobqueue.projects.guarantees import ALL_GPUS, QuotaKey
@@ -78,8 +78,9 @@ def use_of_projects(
     for row in session.scalars(rows).unique():
         quotas[row.project_id][QuotaKey(row.resource, row.gpu_model)] = row
     keys = {ALL_GPUS, *(key for of_project in quotas.values() for key in of_project)}
-    views = tenant_views(session, tenant_id)
-    used, totals = _used(tree, views, keys), _totals(views, keys)
+    views = usable_views(session, tenant_id, now=None)
+    own = [view for view in views if view.rental is None]
+    used, totals = _used(tree, views, keys), _totals(own, keys)
     jobs = _job_counts(session, tenant_id)
     return [
         ProjectUse(
@@ -126,6 +127,8 @@ def _used(
     used: defaultdict[tuple[str, QuotaKey], float] = defaultdict(float)
     for view in views:
         for job in view.running:
+            if job.is_foreign:
+                continue
             models = view.models_of(job)
             for project in tree.path(job.project_id if job.project_id in tree.by_id else None):
                 for key in keys:

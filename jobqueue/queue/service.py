@@ -16,7 +16,9 @@ from core.keyset import KeysetPage, keyset_page
 from core.paging import DEFAULT_PAGE_SIZE, Columns
 from core.secretbox import SecretBox
 from jobqueue.dispatch.appliance_views import models_of, tenant_views
+from jobqueue.dispatch.rented_views import usable_views
 from jobqueue.dispatch.waiting_jobs import job_view
+from jobqueue.holds.service import require_no_hold
 from jobqueue.jobs.arrays import ArraySpec, add_other_tasks, check_array_size, parse_array
 from jobqueue.jobs.dependencies import (
     Dependencies,
@@ -38,6 +40,7 @@ from jobqueue.projects.models import Project
 from jobqueue.queue.clusters import cluster_errors
 from jobqueue.queue.container_policies import policy_for_job
 from jobqueue.queue.dataset_use import resolve_datasets
+from jobqueue.rentals import on_appliances_of
 from jobqueue.states import WAITING, JobState, Reason
 from protocol.job_spec import JobRequest
 from tenants.fleet.states import in_service
@@ -69,8 +72,13 @@ def attempts_between(
     start: datetime,
     end: datetime,
     limit: int,
+    has_rented: bool = False,
 ) -> Sequence[Attempt]:
-    """Return the attempts that ran on an appliance or a node in a time range, newest first."""
+    """Return the attempts that ran on an appliance or a node in a time range, newest first.
+
+    With `has_rented`, those of customers are among them: `jobqueue.rentals.listed_job` has what the
+    scope may see of them.
+    """
     scope.require(Permission.VIEW)
     statement = (
         select(Attempt)
@@ -82,7 +90,11 @@ def attempts_between(
         .order_by(Attempt.started_at.desc())
         .limit(limit)
     )
-    return session.scalars(scope.select(statement, Attempt)).unique().all()
+    if has_rented:
+        statement = statement.where(on_appliances_of(scope))
+    else:
+        statement = scope.select(statement, Attempt)
+    return session.scalars(statement).unique().all()
 
 
 def submit_job(
@@ -102,18 +114,20 @@ def submit_job(
         request: the job.
         box: encrypts its secrets.
         now: the time.
-        views: the tenant's appliances, if the caller has read them.
+        views: the appliances that the tenant has and rents, if the caller has read them.
 
     Raises:
         InvalidInputError: names every invalid field, or a container policy that the tenant does
             not allow, or an array that is too large; code `exceeds_every_appliance` if no
             appliance of the tenant is large enough.
         ForbiddenError: `secrets_from` is another user's job.
-        ConflictError: the tenant's job quota is reached.
+        ConflictError: the tenant's job quota is reached, or a budget that the job counts towards
+            is spent.
     """
     scope.require(Permission.SUBMIT_JOBS)
     tenant_id = scope.require_tenant()
     job, dependencies = checked_job(session, scope, request, now=now, views=views)
+    require_no_hold(session, job)
     secrets = secrets_of_request(session, scope, request, box=box)
     job.secret_env, job.secret_names = encrypt_secrets(box, secrets), sorted(secrets)
     members = max(request.instances, request.nodes)
@@ -167,8 +181,12 @@ def checked_job(
     except InvalidInputError as error:
         errors.append(("project", error.message))
     wanted = request.appliance_id
-    if views is None:
+    if views is None and wanted is None and request.max_gpu_hour_price:
+        views = usable_views(session, tenant_id, now=now)
+    elif views is None:
         views = tenant_views(session, tenant_id, only=None if wanted is None else [wanted])
+    if not request.max_gpu_hour_price:
+        views = [view for view in views if view.rental is None]
     if wanted is not None:
         views = [view for view in views if wanted in {view.id, view.name}]
         if not views:
@@ -286,7 +304,9 @@ def _conditions(scope: Scope, filters: JobFilters) -> Iterator[ColumnElement[boo
         yield or_(Job.user_id == wanted, Job.user_id.in_(of_email))
     if appliance_id := filters.get("appliance_id"):
         is_there = or_(Attempt.appliance_id == appliance_id, Attempt.node_id == appliance_id)
-        yield Job.id.in_(select(Attempt.job_id).where(is_there))
+        # Whether a rented appliance is a certain one is not for its customer.
+        is_own = Attempt.contract_id.is_(None)
+        yield Job.id.in_(select(Attempt.job_id).where(is_there, is_own))
     if label := filters.get("label"):
         key, equals, value = label.partition("=")
         # Other characters are not in labels, and quotes would end the path in the document.

@@ -126,7 +126,7 @@ class ReplayPlanner(Planner):
         free = self.protection.admitted(job, free, now=self.now)
         self._barred.clear()
         choice = self._choose(job, free) if free.any() else None
-        return [] if choice is None else [self._assign(job, *choice, [])]
+        return [] if choice is None else [self._assign(job, choice, [])]
 
     def occupy(
         self, job: JobView, place: int, gpus: Sequence[int], part: Part | None = None

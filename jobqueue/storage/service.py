@@ -10,7 +10,9 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError
 from core.quantities import format_size
 from jobqueue.models import Attempt, Job
+from jobqueue.rentals import images_of_customers
 from jobqueue.states import ALLOCATED_STATES, AttemptState
+from jobqueue.storage.hidden_images import shown_report
 from jobqueue.storage.models import ContainerStorage
 from jobqueue.storage.planning import Plan, plan_cleanup
 from jobqueue.storage.policies import CleanupPolicy, policy_for
@@ -97,11 +99,17 @@ def record_storage(
     if row is None:
         row = ContainerStorage(appliance_id=appliance_id, tenant_id=appliance.tenant_id)
         session.add(row)
-    row.report = msgspec.to_builtins(msgspec.structs.replace(report, cleanup=None))
+    shown = shown_report(
+        report,
+        msgspec.convert(row.report or {}, StorageReport),
+        appliance_id=appliance_id,
+        images=images_of_customers(session, appliance_id, now=now),
+    )
+    row.report = msgspec.to_builtins(msgspec.structs.replace(shown, cleanup=None))
     row.reported_at = now
-    if report.cleanup is not None:
-        row.cleanup = msgspec.to_builtins(report.cleanup)
-        add_event(session, appliance, EventKind.CLEANED_UP, _summary(report.cleanup), now=now)
+    if shown.cleanup is not None:
+        row.cleanup = msgspec.to_builtins(shown.cleanup)
+        add_event(session, appliance, EventKind.CLEANED_UP, _summary(shown.cleanup), now=now)
     policy, _ = policy_for(session, appliance.tenant_id, appliance.site)
     is_due = policy.is_automatic or row.requested_at is not None
     row.requested_at = None

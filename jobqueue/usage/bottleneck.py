@@ -124,7 +124,7 @@ def measure_windows(
     windows: dict[Measure, Mapping[int, float]] = {}
     for measurement in sorted({measure.measurement for measure in measures}):
         by_job = {"job": (job.id,)}
-        by_host = {APPLIANCE_TAG: (attempt.appliance_id,)}
+        by_host = {APPLIANCE_TAG: (attempt.place_id,)}
         query = RangeQuery(
             measurement=measurement,
             fields=tuple(sorted(m.field for m in measures if m.measurement == measurement)),

@@ -122,7 +122,9 @@ def hardware_of(job: Job) -> Hardware:
     is_any = are_requested(uuids)
     sizes = (gpu.memory_bytes for gpu in inventory.gpus if is_any or gpu.uuid in uuids)
     size = (own.memory_bytes if own else 0) or max(sizes, default=0)
-    return Hardware(size or None, inventory.cpu_count)
+    # What a rented appliance has besides is not for its customer.
+    cpu_count = 0 if job.attempt.contract_id else inventory.cpu_count
+    return Hardware(size or None, cpu_count)
 
 
 def job_efficiency(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Select, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -58,7 +58,7 @@ class LedgerAttempt(NamedTuple):
     """The columns of an attempt that the ledger needs.
 
     GPUs are allocated from `charged_from` on; None while it waits in the queue of a cluster.
-    `site_id` is the node of a cluster, or the appliance.
+    `site_id` is the node of a cluster, or the appliance; `contract_id` that by which it is rented.
     """
 
     id: str
@@ -73,6 +73,7 @@ class LedgerAttempt(NamedTuple):
     project_id: str | None
     gpu_slice: dict[str, Any] | None
     site_id: str
+    contract_id: str | None = None
 
     @property
     def has_mig(self) -> bool:
@@ -207,7 +208,7 @@ class _Ledger:
             with transaction(self._sessions) as session:
                 for chunk in chunked(rows, _CHUNK):
                     session.execute(insert(UsageEntry), [row | common for row in chunk])
-                _mark(session, hour_at, now=now)
+                _mark(session, hour_at, has_rows=bool(rows), now=now)
         except IntegrityError as error:
             raise ConflictError(
                 f"Another process records {hour_at:%Y-%m-%d %H:%M} UTC. Try again in a minute."
@@ -318,12 +319,16 @@ def _models_of(inventory: Inventory) -> dict[str, str]:
 
 
 def read_attempts(
-    session: Session, period: Period, *, scope: Scope | None = None
+    session: Session,
+    period: Period,
+    *conditions: ColumnElement[bool],
+    scope: Scope | None = None,
 ) -> list[LedgerAttempt]:
     """Return the attempts that GPUs were allocated to in a period; all without a scope."""
     statement: Any = _ATTEMPTS.where(
         Attempt.assigned_at < period.until,
         or_(Attempt.finished_at > period.since, Attempt.finished_at.is_(None)),
+        *conditions,
     )
     return _read(session, statement if scope is None else scope.select(statement, Attempt))
 
@@ -344,6 +349,7 @@ _ATTEMPTS = (
         Job.project_id,
         Attempt.gpu_slice,
         func.coalesce(Attempt.node_id, Attempt.appliance_id).label("site_id"),
+        Attempt.contract_id,
     )
     .join(Job, Job.id == Attempt.job_id)
     .where(WANTS_GPUS, Attempt.assigned_at.is_not(None))
@@ -394,17 +400,22 @@ def _row(
         "job_name": attempt.job_name,
         "attempt_id": attempt.id,
         "appliance_id": attempt.appliance_id,
+        "contract_id": attempt.contract_id,
         "gpu_model": model,
         "revision": 0 if before is None else before.revision + 1,
         **dict(zip(Use.__dataclass_fields__, missing.figures, strict=True)),
     }
 
 
-def _mark(session: Session, hour_at: datetime, *, now: datetime) -> None:
-    """Store that an hour is up to date, and when it is checked next."""
+def _mark(session: Session, hour_at: datetime, *, has_rows: bool, now: datetime) -> None:
+    """Store that an hour is up to date, whether rows were added, and when it is checked next."""
     hour = session.get(UsageHour, hour_at)
     if hour is None:
-        hour = UsageHour(hour_at=hour_at, recorded_at=now)
+        hour = UsageHour(hour_at=hour_at, recorded_at=now, appends=0)
         session.add(hour)
     checks = [hour_at + HOUR + after for after in CHECKS_AFTER]
     hour.next_check_at = next((at for at in checks if at > now), None)
+    if has_rows:
+        # By the database: another process may append to the same hour.
+        session.flush()
+        hour.appends = UsageHour.appends + 1

@@ -38,6 +38,8 @@ class UsageEntry(Base):
     job_name: Mapped[str] = mapped_column(String(100))
     attempt_id: Mapped[str] = mapped_column(String(ID_LENGTH))
     appliance_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    contract_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
+    """The contract under which the appliance was rented; None for an own one."""
     gpu_model: Mapped[str] = mapped_column(String(MAX_MODEL_LENGTH))
     revision: Mapped[int]
     allocated_milliseconds: Mapped[int] = mapped_column(BigInteger)
@@ -48,10 +50,15 @@ class UsageEntry(Base):
 
 
 class UsageHour(Base):
-    """An hour that is in the ledger, and when it is next compared with the samples."""
+    """An hour that is in the ledger, and when it is next compared with the samples.
+
+    `appends` counts how often rows were appended to it: who follows the ledger compares it with
+    what they have read, and misses no row, however late its transaction commits.
+    """
 
     __tablename__ = "usage_hours"
 
     hour_at: Mapped[datetime] = mapped_column(primary_key=True)
     recorded_at: Mapped[datetime]
     next_check_at: Mapped[datetime | None] = mapped_column(index=True)
+    appends: Mapped[int] = mapped_column(default=0, server_default="0")

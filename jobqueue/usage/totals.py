@@ -37,7 +37,8 @@ from jobqueue.usage.ledger import WANTS_GPUS, floor_hour
 from jobqueue.usage.live import Live
 from jobqueue.usage.measuring import Period, Use
 from jobqueue.usage.models import UsageEntry
-from tenants.models import Appliance, Tenant, User
+from tenants.fleet.appliances import appliance_names
+from tenants.models import Tenant, User
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -115,7 +116,8 @@ _KEYS: dict[UsageBy, Column] = {
     UsageBy.PROJECT: func.coalesce(UsageEntry.project_id, ""),
     UsageBy.BUDGET_LABEL: func.coalesce(Project.budget_label, ""),
     UsageBy.JOB: UsageEntry.job_id,
-    UsageBy.APPLIANCE: UsageEntry.appliance_id,
+    # Of a rented appliance its customer knows the contract.
+    UsageBy.APPLIANCE: func.coalesce(UsageEntry.contract_id, UsageEntry.appliance_id),
     UsageBy.GPU_MODEL: UsageEntry.gpu_model,
     UsageBy.DAY: cast_to(func.date(UsageEntry.hour_at), String(10)),
 }
@@ -123,7 +125,6 @@ _NAMES: dict[UsageBy, Any] = {
     UsageBy.TENANT: (Tenant.id, Tenant.name),
     UsageBy.USER: (User.id, User.email),
     UsageBy.PROJECT: (Project.id, Project.name),
-    UsageBy.APPLIANCE: (Appliance.id, Appliance.name),
 }
 
 
@@ -238,7 +239,7 @@ def _live_by_key(
             UsageBy.PROJECT: row.attempt.project_id or "",
             UsageBy.BUDGET_LABEL: labels.get(row.attempt.project_id, ""),
             UsageBy.JOB: row.attempt.job_id,
-            UsageBy.APPLIANCE: row.attempt.appliance_id,
+            UsageBy.APPLIANCE: row.attempt.contract_id or row.attempt.appliance_id,
             UsageBy.GPU_MODEL: row.gpu_model,
             UsageBy.DAY: row.day,
         }[by]
@@ -318,10 +319,20 @@ _CSV_FIGURES = (
 
 
 def usage_csv(
-    sessions: SessionFactory, scope: Scope, period: Period, *, by: UsageBy, live: Live
+    sessions: SessionFactory,
+    scope: Scope,
+    period: Period,
+    *,
+    by: UsageBy,
+    live: Live,
+    costs: Mapping[str, str] | None = None,
 ) -> Iterator[str]:
-    """Yield the lines of a CSV file with all groups; pages are read in short transactions."""
-    yield csv_text([[by.value, "name", *_CSV_FIGURES]])
+    """Yield the lines of a CSV file with all groups; pages are read in short transactions.
+
+    `costs` are those of groups by their key; None leaves the column out.
+    """
+    cost_column = [] if costs is None else ["cost"]
+    yield csv_text([[by.value, "name", *_CSV_FIGURES, *cost_column]])
     number, is_last = 1, False
     while not is_last:
         with transaction(sessions) as session:
@@ -340,6 +351,7 @@ def usage_csv(
                 guarded(total.key),
                 guarded(total.name),
                 *(f"{getattr(total, name):.6f}" for name in _CSV_FIGURES),
+                *([] if costs is None else [costs.get(total.key, "0.00")]),
             ]
             for total in page.items
         )
@@ -367,6 +379,8 @@ def _names(session: Session, by: UsageBy, keys: Sequence[str]) -> dict[str, str]
         return {key: key or "No budget label" for key in keys}
     if by is UsageBy.JOB:
         return {}
+    if by is UsageBy.APPLIANCE:
+        return appliance_names(session, None, ids=keys)
     ident, name = _NAMES[by]
     none = {"": "No project"} if by is UsageBy.PROJECT else {}
     return none | {

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select, update
+from sqlalchemy import delete, exists, func, insert, select, update
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
 from jobqueue.logs.logs import read_chunks
-from jobqueue.models import Attempt
+from jobqueue.models import OWN_APPLIANCE_ID, Attempt
 from logs.models import ForwardBatch, LogForward
 from protocol.attempts import LogAck, LogChunk
 
@@ -32,7 +32,6 @@ def queue_lines(session: Session, batches: Sequence[Mapping[str, Any]]) -> None:
 
 def queue_output(
     session: Session,
-    tenant_id: str,
     chunks: Sequence[LogChunk],
     acks: Sequence[LogAck],
     *,
@@ -45,11 +44,14 @@ def queue_output(
         # A chunk at another offset was not stored.
         if chunk.offset < ack.next_offset <= chunk.offset + len(chunk.data)
     }
-    if not stored or not has_forwards(session, tenant_id):
+    if not stored:
         return
+    # Those of a rented appliance are of other tenants than it.
+    has_forward = exists().where(LogForward.tenant_id == Attempt.tenant_id, LogForward.is_enabled)
+    columns = (Attempt.id, Attempt.tenant_id, Attempt.job_id, Attempt.number)
     attempts = session.execute(
-        select(Attempt.id, Attempt.job_id, Attempt.number, Attempt.appliance_id).where(
-            Attempt.id.in_(stored), Attempt.tenant_id == tenant_id
+        select(*columns, OWN_APPLIANCE_ID.label("appliance_id")).where(
+            Attempt.id.in_(stored), has_forward
         )
     )
     for attempt in attempts.all():
@@ -57,8 +59,8 @@ def queue_output(
         data = read_chunks(session, attempt.id, offset=offset, limit=end - offset)
         session.add(
             ForwardBatch(
-                tenant_id=tenant_id,
-                appliance_id=attempt.appliance_id,
+                tenant_id=attempt.tenant_id,
+                appliance_id=attempt.appliance_id or "",
                 job_id=attempt.job_id,
                 attempt_number=attempt.number,
                 offset=offset,

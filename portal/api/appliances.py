@@ -14,12 +14,20 @@ from jobqueue.dispatch.appliance_lifecycle import (
     retire_idle_appliance,
 )
 from jobqueue.jobs.quarantine import release_appliance
-from jobqueue.states import JobState
+from jobqueue.rentals import RENTED_JOB_SORTS, RentedJob, list_rented_jobs
+from jobqueue.states import AttemptState, JobState
 from portal.api.appliance_schemas import ApplianceSchema, BriefApplianceSchema
 from portal.api.blueprint import APIBlueprint
 from portal.api.cluster_schemas import ListedNodeSchema
 from portal.api.objects import Objects
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, sort_field
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+)
 from portal.context import current_scope, database, now
 from protocol.health import HealthState
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
@@ -200,11 +208,32 @@ class DrainRequestSchema(StrictSchema):
 
 
 class DrainingJobSchema(Schema):
-    """A job that still runs on a drained appliance."""
+    """A job that still runs on a drained appliance; those of customers have no name."""
 
     id = fields.String()
     name = fields.String()
     state = fields.Enum(JobState, by_value=True)
+    contract_id = fields.String(
+        allow_none=True,
+        dump_default=None,
+        metadata={"description": "Of a job of another tenant that rents the appliance."},
+    )
+
+
+class RentedJobSchema(Schema):
+    """A job of another tenant that rents the appliance: all that its provider sees of it."""
+
+    id = fields.String()
+    contract_id = fields.String()
+    state = fields.Enum(AttemptState, by_value=True)
+    gpu_uuids = fields.List(fields.String())
+    since = instant()
+
+
+class RentedJobQuery(PageQuery):
+    """The order of the list of rented jobs."""
+
+    sort = sort_field(RENTED_JOB_SORTS, default="since")
 
 
 class DrainProgressSchema(Schema):
@@ -306,9 +335,27 @@ def show_drain(appliance_id: str) -> dict[str, Any]:
         progress = drains.drain_progress(session, appliance)
         if progress is None:
             return {"is_drained": False, "job_count": 0, "jobs_left": 0, "jobs": []}
-        jobs = [{"id": job.id, "name": job.name, "state": job.state} for job in progress.jobs]
+        jobs = [
+            {
+                "id": job.id,
+                "name": job.name,
+                "state": JobState(job.state.value),
+                "contract_id": job.contract_id if isinstance(job, RentedJob) else None,
+            }
+            for job in progress.jobs
+        ]
     names = ("drained_at", "deadline_at", "is_done", "job_count", "jobs_left")
     return {"is_drained": True, "jobs": jobs, **{name: getattr(progress, name) for name in names}}
+
+
+objects.lists(
+    "List the jobs of tenants that rent the appliance and have resources of it now.",
+    list_rented_jobs,
+    query=RentedJobQuery,
+    path="/<appliance_id>/rented-jobs",
+    answer=RentedJobSchema,
+    name="rented_jobs",
+)
 
 
 actions = Objects(appliances, "/<appliance_id>", read=get_appliance, answer=BriefApplianceSchema)

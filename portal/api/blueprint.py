@@ -34,6 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 View = Callable[..., Any]
 PREFIX = "/api/v1"
 MAX_VALUES = 20_000
+OPERATORS_ALONE = frozenset({Permission.MANAGE_TENANTS, Permission.OPERATE})
 
 _TEXT = {"type": "string"}
 _IDEMPOTENCY_KEY: dict[str, Any] = {
@@ -175,6 +176,11 @@ class APIBlueprint(Blueprint):  # type: ignore[misc] # flask-smorest ships no ty
             return function
 
         return decorate
+
+    @property
+    def is_for_operators(self) -> bool:
+        """Whether all its operations need a permission that operators alone have."""
+        return all(need in OPERATORS_ALONE for need in self.needs.values())
 
     def check_if_match(
         self,

@@ -28,13 +28,72 @@ _DASHBOARD = {
     ],
 }
 
+_TERMS = {
+    "currency": "EUR",
+    "price": "2.45",
+    "hourly_prices": [
+        {"days": [0, 1, 2, 3, 4], "from_hour": 0, "until_hour": 6, "price": "1.9"},
+        {"days": [5, 6], "from_hour": 0, "until_hour": 24, "price": "1.9"},
+    ],
+    "time_zone": "Europe/Oslo",
+    "allows_slices": True,
+    "min_seconds": 60,
+    "max_seconds": "72h",
+    "max_gpus": 64,
+    "region": "eu-north",
+    "term_days": 365,
+    "notice_days": 30,
+    "service_level": {
+        "availability_percent": 99.5,
+        "start_within_seconds": 300,
+        "credits": [{"below_percent": 99.5, "credit_percent": "10"}],
+    },
+    "facts": [{"name": "iso27001", "valid_until": "2027-06-30"}],
+}
+
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "OfferRequestSchema": {
+        "name": "H100s in Oslo",
+        "description": "Eight to a host, with NVLink",
+        "labels": {"pool": "rent"},
+        "calendar": [{"days": [5, 6]}, {"from_hour": 18}],
+        "terms": _TERMS,
+    },
+    "MarketAccountChangeSchema": {"public_name": "Acme Compute", "country": "NO"},
+    "AdmissionRequestSchema": {"side": "provider"},
+    "AdmissionSchema": {"side": "provider", "state": "active"},
+    "ChargesSchema": {"tax_percent": "25", "fee_percent": None, "is_prepaid": True},
+    "TakeSchema": {"offer_id": _ID, "terms_hash": _DIGEST},
+    "HashSchema": {"terms_hash": _DIGEST},
+    "ContractProposalSchema": {
+        "offer_id": _ID,
+        "terms": {**_TERMS, "price": "2.2"},
+        "note": "For 64 GPUs over a year",
+    },
+    "ProposalSchema": {"terms": {**_TERMS, "price": "2.3"}},
+    "TerminationSchema": {"reason": "The provider has closed its site"},
     "ApplicationSchema": {
         "jobs": [
             {"name": "train", "image": "acme/train:1", "gpus": 2, "memory_bytes": "16GiB"},
             {"name": "watch", "image": "tensorflow/tensorflow", "kind": "service"},
         ],
         "is_dry_run": True,
+    },
+    "PriceListRequestSchema": {
+        "prices": [{"gpu_model": "H100", "price": "2.45"}, {"price": "0.40"}],
+        "valid_from": "2026-04-01T00:00:00Z",
+        "note": "New price of power",
+    },
+    "CorrectionRequestSchema": {
+        "amount": "-12.50",
+        "note": "Slow network on March 3",
+        "reference": "T-1042",
+        "contract_id": _ID,
+    },
+    "CreditRequestSchema": {
+        "tenant_id": _ID,
+        "amount": "100.00",
+        "reference": "Bank transfer 4711",
     },
     "ProjectRequestSchema": {
         "name": "vision",
@@ -200,6 +259,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ReceiverChangeSchema": {"name": "On call, nights"},
     "ReceiverRequestSchema": {"name": "On call", "kind": "email", "target": "oncall@example.com"},
     "RemovalRequestSchema": {"tenant_id": _ID, "name": "Acme"},
+    "BudgetRequestSchema": {
+        "target": "project",
+        "target_id": "vision",
+        "amount": "1000.00",
+        "action": "stop_new_jobs",
+    },
     "ReservationRequestSchema": {
         "name": "Nightly training",
         "project_id": "vision",

@@ -37,8 +37,8 @@ job_placement = APIBlueprint(
 class ExampleSchema(Schema):
     """An appliance that is not eligible, and why."""
 
-    appliance_id = fields.String()
-    appliance = fields.String()
+    appliance_id = fields.String(metadata={"description": "Empty for a rented one."})
+    appliance = fields.String(metadata={"description": "Its name, or the offer of a rented one."})
     fact = fields.String()
 
 
@@ -75,7 +75,8 @@ class ExplanationSchema(Schema):
     )
     reason = fields.String()
     appliance_id = fields.String(
-        allow_none=True, metadata={"description": "Where it starts, or for which it waits."}
+        allow_none=True,
+        metadata={"description": "Where it starts, or for which it waits; null for a rented one."},
     )
     position = fields.Integer(allow_none=True)
     queue_length = fields.Integer(allow_none=True)
@@ -278,7 +279,7 @@ def _explained(
     return {
         "is_pending": decision.action is not Action.ASSIGN,
         "reason": decision.reason,
-        "appliance_id": decision.appliance_id,
+        "appliance_id": None if decision.rental else decision.appliance_id,
         "position": explanation.position,
         "queue_length": explanation.queue_length,
         "needs": explanation.needs,

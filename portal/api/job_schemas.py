@@ -56,8 +56,23 @@ class AttemptSchema(Schema):
 
     id = fields.String()
     number = fields.Integer()
-    appliance_id = fields.String()
-    appliance_name = fields.String(attribute="appliance.name")
+    appliance_id = fields.String(
+        attribute="own_appliance.id",
+        allow_none=True,
+        dump_default=None,
+        metadata={"description": "Null on a rented appliance."},
+    )
+    appliance_name = fields.String(
+        attribute="place_name", metadata={"description": "Of a rented appliance that of its offer."}
+    )
+    contract_id = fields.String(
+        allow_none=True, metadata={"description": "Of a rented appliance; null on an own one."}
+    )
+    region = fields.String(
+        attribute="grant.region",
+        dump_default="",
+        metadata={"description": "Of a rented appliance, as long as its contract lasts."},
+    )
     node = fields.Nested(
         ApplianceNameSchema,
         allow_none=True,
@@ -140,9 +155,18 @@ class JobSchema(response_schema(JobSpec, SCHEMAS)):  # type: ignore[misc] # a cl
     started_at = instant()
     finished_at = instant()
     stop_requested_at = instant()
-    appliance_id = fields.Function(lambda job: job.attempt.appliance_id if job.attempt else None)
-    appliance_name = fields.Function(
-        lambda job: job.attempt.appliance.name if job.attempt else None
+    appliance_id = fields.String(
+        attribute="attempt.own_appliance.id",
+        allow_none=True,
+        dump_default=None,
+        metadata={"description": "Of its latest attempt; null on a rented appliance."},
+    )
+    appliance_name = fields.Function(lambda job: job.attempt.place_name if job.attempt else None)
+    contract_id = fields.String(
+        attribute="attempt.contract_id",
+        allow_none=True,
+        dump_default=None,
+        metadata={"description": "Of its latest attempt; see there."},
     )
     node = fields.Nested(
         ApplianceNameSchema,

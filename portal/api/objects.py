@@ -1,9 +1,9 @@
 """Objects of a resource, whose operations each call one service in a transaction.
 
 Services are called alike: with the session, the scope, the id in the path and what the body
-requests; filters of a list are keywords. Of the clock's time, the secret box and the portal's
-address, each gets those that it has a parameter for. An operation that does more is a view of its
-own, see `portal.api.blueprint`.
+requests; filters of a list are keywords. Of the clock's time, the secret box, the currency and the
+portal's address, each gets those that it has a parameter for. An operation that does more is a view
+of its own, see `portal.api.blueprint`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,13 +19,15 @@ from sqlalchemy.orm import Session
 from core.paging import Page
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import envelope, page_of, whole_list
-from portal.context import current_scope, database, now, portal, public_url
+from portal.context import current_scope, database, mail_url, now, portal, public_url
 
 Service = Callable[..., Any]
 _SUPPLIED: Mapping[str, Callable[[], object]] = {
     "now": now,
     "box": lambda: portal().secrets,
     "public_url": public_url,
+    "mail_url": mail_url,
+    "currency": lambda: portal().settings.billing_currency,
 }
 
 

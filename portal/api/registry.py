@@ -10,9 +10,12 @@ import portal.api
 from portal.api.blueprint import PREFIX, APIBlueprint
 from portal.api.dashboards import dashboard_file_schema
 from portal.api.job_requests import job_file_schema
+from portal.api.public import install_public_api
 from portal.api.schemas import ErrorSchema
 from portal.api.streams import add_streams
 from portal.blueprints import blueprints_of
+from portal.context import current_scope
+from tenants.permissions import Permission
 
 JOB_SCHEMA_PATH = "/api/v1/job.schema.json"
 DASHBOARD_SCHEMA_PATH = "/api/v1/dashboard.schema.json"
@@ -23,7 +26,11 @@ def install_api(app: Flask) -> None:
     """Register every resource with the app."""
     for blueprint in RESOURCES:
         app.register_blueprint(blueprint)
+    install_public_api(app)
     app.add_url_rule(f"{PREFIX}/openapi.json", "openapi_document", _openapi_document)
+    app.add_url_rule(
+        f"{PREFIX}/operator-openapi.json", "operator_openapi_document", _operator_document
+    )
     for endpoint, path, schema in (
         ("job_schema", JOB_SCHEMA_PATH, job_file_schema()),
         ("dashboard_schema", DASHBOARD_SCHEMA_PATH, dashboard_file_schema()),
@@ -35,9 +42,16 @@ def _openapi_document() -> Response:
     return Response(_document(), mimetype="application/json")
 
 
+def _operator_document() -> Response:
+    """Return the document of the operations that only operators may use, for them alone."""
+    current_scope().require_unlimited()
+    current_scope().require(Permission.OPERATE)
+    return Response(_document(is_for_operators=True), mimetype="application/json")
+
+
 @cache
-def _document() -> bytes:
-    """Return the OpenAPI document.
+def _document(*, is_for_operators: bool = False) -> bytes:
+    """Return the OpenAPI document: of all operations, or of those of operators.
 
     It is made when it is first asked for, which takes longer than all else that a server does
     before it answers; in an app of its own, as no blueprint can be added to one that answers.
@@ -51,9 +65,11 @@ def _document() -> bytes:
     components.parameter("IF_MATCH", "header", {**_IF_MATCH, **text}, lazy=True)
     components.parameter("IF_NONE_MATCH", "header", {**_IF_NONE_MATCH, **text}, lazy=True)
     components.header("ETAG", {"description": "Version of the object.", **text}, lazy=True)
-    add_streams(api.spec)
+    if not is_for_operators:
+        add_streams(api.spec)
     for blueprint in RESOURCES:
-        api.register_blueprint(blueprint)
+        if blueprint.is_for_operators or not is_for_operators:
+            api.register_blueprint(blueprint)
     return json.dumps(api.spec.to_dict(), indent=2).encode()
 
 

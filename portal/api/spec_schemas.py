@@ -6,6 +6,7 @@ all of its errors at once. Sizes and durations are numbers of bytes and seconds,
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from enum import EnumType
 from functools import partial
 from typing import Any, get_args, get_origin
@@ -13,6 +14,7 @@ from typing import Any, get_args, get_origin
 import msgspec
 from marshmallow import Schema, ValidationError, fields
 
+from core.money import plain
 from core.quantities import parse_duration, parse_size
 from core.spec import SpecField, spec_fields
 from portal.api.schemas import StrictSchema
@@ -24,13 +26,7 @@ _NOTATIONS: Mapping[str, tuple[Callable[[str], float], str]] = {
     "_seconds": (parse_duration, "2h"),
 }
 
-_PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
-    str: fields.String,
-    int: partial(fields.Integer, strict=True),
-    float: fields.Float,
-    bool: fields.Boolean,
-}
-_LISTS, _MAPPINGS = (list, Sequence), (dict, Mapping)
+_LISTS, _MAPPINGS = (list, tuple, Sequence), (dict, Mapping)
 Schemas = Mapping[Any, type[Schema]]
 _NO_SCHEMAS: Schemas = {}
 
@@ -64,11 +60,35 @@ class QuantityField(fields.Field[int]):
             raise ValidationError(f"{error}.".replace("..", ".")) from None
 
 
+class DecimalField(fields.Decimal):
+    """An exact number, such as an amount of money: text in responses, which no client rounds."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401 - marshmallow's
+        text = {"type": "string", "format": "decimal", "example": "2.45"}
+        limits = {"minimum", "maximum"}
+        described = {k: v for k, v in options.pop("metadata", {}).items() if k not in limits}
+        super().__init__(as_string=True, metadata={**described, **text}, **options)
+
+    def _serialize(self, value: Any, attr: str | None, obj: Any, **_options: Any) -> Any:  # noqa: ANN401, ARG002 - marshmallow's
+        if value is None:
+            return None
+        return plain(Decimal(value)) if self.places is None else f"{self._validated(value):f}"
+
+
 class _EnumField(fields.Enum[Any]):
     """A member of an enum, which is stored as its value in parts of a job."""
 
     def _serialize(self, value: Any, attr: str | None, obj: Any, **options: Any) -> Any:  # noqa: ANN401 - marshmallow's
         return super()._serialize(self.enum(value), attr, obj, **options)
+
+
+_PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
+    str: fields.String,
+    int: partial(fields.Integer, strict=True),
+    float: fields.Float,
+    bool: fields.Boolean,
+    Decimal: DecimalField,
+}
 
 
 def request_schema(spec: type, schemas: Schemas = _NO_SCHEMAS) -> type[Schema]:
@@ -95,6 +115,8 @@ def _request_field(field: SpecField, schemas: Schemas) -> fields.Field[Any]:
     if field.default is not msgspec.NODEFAULT:
         is_shared = isinstance(field.default, list | dict)
         default = field.default.copy if is_shared else field.default
+        if isinstance(default, msgspec.Struct):
+            default = partial(msgspec.to_builtins, default)
         options = {"load_default": default, "allow_none": field.is_nullable}
     options["metadata"] = _described(field) | _limits(field)
     for suffix, notation in _NOTATIONS.items():
@@ -129,7 +151,7 @@ def _item_field(kind: Any, schemas: Schemas) -> fields.Field[Any]:  # noqa: ANN4
         return fields.Nested(schemas[kind])
     if get_origin(kind) in _LISTS:
         return fields.List(_item_field(get_args(kind)[0], schemas))
-    return fields.String() if kind is str else fields.Dict()
+    return _PLAIN[kind]() if kind in _PLAIN else fields.Dict()
 
 
 def _described(field: SpecField) -> dict[str, Any]:

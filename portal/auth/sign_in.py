@@ -216,6 +216,16 @@ def count_reset_request(email: str) -> None:
         _count(db, f"password of {email}", find_user(db, email))
 
 
+def count_sign_up(email: str) -> None:
+    """Count a request for a link to sign up, successful or not: each one sends an email.
+
+    Raises:
+        TooManyAttemptsError: there were too many requests.
+    """
+    with database() as db:
+        _count(db, f"sign-up of {email}", None)
+
+
 def own_account() -> User:
     """Return the current user, if they are signed in by browser themselves.
 

@@ -25,6 +25,7 @@ PASSWORD_HELP = f"At least {MIN_PASSWORD_LENGTH} characters."
 ROLE_CHOICES = [
     SelectChoice(Role.MEMBER.value, "Member: jobs and alert rules"),
     SelectChoice(Role.VIEWER.value, "Viewer: read-only"),
+    SelectChoice(Role.BILLING.value, "Billing: read-only, and costs, prices and budgets"),
     SelectChoice(Role.ADMIN.value, "Admin: manages the tenant"),
 ]
 OPERATOR_CHOICES = [SelectChoice(Role.OPERATOR.value, "Operator: manages the platform")]

@@ -97,6 +97,7 @@ TOPIC_CHOICES = [
     SelectChoice(EventTopic.APPLIANCE.value, "Appliances"),
     SelectChoice(EventTopic.ALERT.value, "Alerts"),
     SelectChoice(EventTopic.IMAGE.value, "Images"),
+    SelectChoice(EventTopic.BILLING.value, "Invoices and statements"),
 ]
 REGION_CHOICES = [SelectChoice(Region.US.value, "US"), SelectChoice(Region.EU.value, "EU")]
 

@@ -27,6 +27,7 @@ from jobqueue.jobs.end_notices import EMAIL
 from jobqueue.jobs.retries import DESCRIPTIONS
 from jobqueue.jobs.slice_requests import is_slice_request
 from jobqueue.models import Job, JobSchedule
+from jobqueue.placement.rentals import RentalView
 from jobqueue.placement.views import ApplianceView
 from jobqueue.projects.models import Project
 from jobqueue.queue.container_policies import PolicyChoice
@@ -48,7 +49,7 @@ from portal.forms.form import (
 from portal.forms.job_clusters import CLUSTER_FIELDS, ClusterFields, values_of_clusters
 from portal.time_zone import current_zone_name
 from protocol.gangs import Framework, JobNetwork
-from protocol.job_spec import FailureClass, JobKind, JobRequest, OnMemberLoss
+from protocol.job_spec import MAX_PRICE, FailureClass, JobKind, JobRequest, OnMemberLoss
 from protocol.notation import (
     format_dataset,
     format_health_check,
@@ -131,6 +132,7 @@ OPTIONS = {
         *("network", "uses_rdma"),
     ),
     "placement": ("gpu_models", "required_labels", "labels", "priority", "is_preemptible"),
+    "rental": ("max_gpu_hour_price", "rental"),
     "service": ("instances", "health_check"),
     "limits": (
         "time_limit",
@@ -148,7 +150,9 @@ OPTIONS = {
 
 
 class JobForm(ClusterFields):
-    """A new job: its container and resources."""
+    """A new job: its container and resources; `grants` are what the tenant may rent."""
+
+    grants: Sequence[RentalView] = ()
 
     name = StringField("Name", [DataRequired("Enter a name.")])
     command = CommandField("Command", default=list)
@@ -176,6 +180,10 @@ class JobForm(ClusterFields):
     ports = LinesField("Ports", parse=parse_port, format=format_port)
     labels = PairsField("Labels", default=dict)
     required_labels = PairsField("Required appliance labels", default=dict)
+    max_gpu_hour_price = DecimalField(
+        "Highest price of a GPU-hour", [Optional(), NumberRange(0, MAX_PRICE)], places=None
+    )
+    rental = PairsField("Requirements", default=dict)
     priority = IntegerField("Priority", [Optional()], default=0)
     is_preemptible = BooleanField("Preemptible", default=False)
     max_retries = IntegerField("Retries", [Optional()], default=0)
@@ -244,6 +252,15 @@ class JobForm(ClusterFields):
         self._chosen = appliance
         if appliance and not self.is_submitted():
             self.appliance.data = appliance.name
+
+    def offer_rentals(self, grants: Iterable[RentalView]) -> None:
+        """Set the offers that the tenant has contracts for; without any there are no such fields.
+
+        What a copied job asks of rented appliances stays, to be seen.
+        """
+        self.grants = sorted(grants, key=lambda grant: (grant.price, grant.offer_name))
+        if not (self.grants or self.max_gpu_hour_price.data or self.rental.data):
+            del self.max_gpu_hour_price, self.rental
 
     def offer_projects(self, projects: Sequence[Project], default: Project | None) -> None:
         """Set the projects to choose from; a user without any has no such field."""
@@ -375,7 +392,7 @@ def values_of_request(job: JobRequest) -> dict[str, Any]:
     values = {renamed[name]: getattr(job, name) for name in renamed}
     choice = PROFILE if job.gpu_slice else PART if is_slice_request(job) else WHOLE
     values |= {"kind": job.kind.value, "appliance": job.appliance_id or "", "gpu_choice": choice}
-    values["gpu_compute"] = job.gpu_compute or None
+    values |= {name: getattr(job, name) or None for name in ("gpu_compute", "max_gpu_hour_price")}
     values |= values_of_clusters(job)
     if check := job.health_check:
         values |= {

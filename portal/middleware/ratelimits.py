@@ -25,7 +25,7 @@ class TooManyRequestsError(OverloadedError):
 
 
 def install_rate_limit(
-    app: Flask, kind: str, key: Callable[[], str | None], limits: SharedLimits
+    app: Flask, kind: str, key: Callable[[], str | None], limits: SharedLimits, *, of: str = ""
 ) -> None:
     """Limit the requests of each address or user.
 
@@ -34,10 +34,12 @@ def install_rate_limit(
         kind: `address` or `user`; its setting gives the limit.
         key: returns whose request it is; None is not limited.
         limits: those of all processes.
+        of: the kind of requests that have a limit of their own, such as `public`.
     """
+    prefix = f"{of}_" if of else ""
     with app.app_context():
-        per_second = getattr(portal().settings, f"requests_per_second_per_{kind}")
-    limit = limits.rate(f"requests by {kind}", per_second)
+        per_second = getattr(portal().settings, f"{prefix}requests_per_second_per_{kind}")
+    limit = limits.rate(f"{of} requests by {kind}".strip(), per_second)
 
     def check() -> None:
         is_free = request.endpoint in FREE_ENDPOINTS or request.path.startswith(DASH_FILES)

@@ -17,6 +17,7 @@ DASHBOARDS = "/dashboards/"
 DASH_ASSETS = f"{DASHBOARDS}assets/"
 DASH_FILES = (f"{DASHBOARDS}_dash-component-suites/", DASH_ASSETS)
 DOCS_PATH = "/api/v1/docs"
+PUBLIC_DOCS_PATH = "/market/api"
 CSRF_COOKIE = "_csrf_token"  # the name that Dash reads
 _COMMON = (
     "default-src 'self'; img-src 'self' data: blob:; font-src 'self' data:; connect-src 'self'; "
@@ -88,7 +89,7 @@ def _policy(path: str) -> str:
         # Nothing of Dash is loaded while only visitors who aren't signed in ask for it.
         policy: str = current_app.extensions.get(_DASH_POLICY, STRICT_POLICY)
         return policy
-    return DOCS_POLICY if path == DOCS_PATH else STRICT_POLICY
+    return DOCS_POLICY if path in {DOCS_PATH, PUBLIC_DOCS_PATH} else STRICT_POLICY
 
 
 def _set_csrf_cookie(response: Response) -> None:

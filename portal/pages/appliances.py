@@ -23,6 +23,7 @@ from jobqueue.partitions.allocations import GPUSite, read_gpu_allocations
 from jobqueue.partitions.occupancy import Occupancy
 from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
 from jobqueue.queue.service import list_jobs
+from jobqueue.rentals import ListedJob, list_rented_jobs
 from jobqueue.states import JobState
 from portal.context import current_scope, database, now
 from portal.forms.appliances import WAIT_CHOICES, ApplianceForm, BulkForm, DrainForm
@@ -300,6 +301,9 @@ def _details(session: Session, scope: Scope, appliance: Appliance) -> dict[str, 
     return {
         "gpus": list(_gpu_holders(session, scope, appliance)),
         "jobs": _jobs_on(session, scope, appliance.id),
+        "rented_jobs": list_rented_jobs(
+            session, scope, appliance.id, page_size=MAX_PAGE_SIZE
+        ).items,
         "events": list_events(session, scope, appliance.id, page_size=EVENTS_SHOWN),
         "drain": drains.drain_progress(session, appliance),
         "cluster": cluster_view(session, scope, appliance, sort_order()),
@@ -324,7 +328,7 @@ def _show_node(session: Session, scope: Scope, appliance: Appliance) -> str:
 
 def _gpu_holders(
     session: Session, scope: Scope, appliance: Appliance
-) -> Iterator[tuple[GPUInfo, Job | None, Occupancy | None, dict[str, Job]]]:
+) -> Iterator[tuple[GPUInfo, ListedJob | None, Occupancy | None, dict[str, ListedJob]]]:
     """Yield each GPU with the job that has it, or who has what of it and these jobs by id."""
     allocations = read_gpu_allocations(session, scope, appliance_id=appliance.id)
     inventory = read_inventory(appliance)

@@ -5,6 +5,7 @@ from datetime import timedelta
 from flask import Blueprint, render_template, request
 from flask.typing import ResponseReturnValue
 
+from core.money import ZERO
 from jobqueue.usage.ledger import recorded_until
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.totals import (
@@ -16,7 +17,7 @@ from jobqueue.usage.totals import (
     usage_totals,
 )
 from portal.context import current_scope, database
-from portal.presenters.gpu_usage import checked_period, live_part, usage_file
+from portal.presenters.gpu_usage import checked_period, costs_of, live_part, usage_file
 from portal.query_string import PAGE_SIZE, chosen, day, page_number
 from portal.time_zone import local_time
 
@@ -53,6 +54,7 @@ def index() -> ResponseReturnValue:
             page_size=PAGE_SIZE,
         )
         total = usage_sum(session, scope, period, live=live)
+        costs = costs_of(session, period, by)
         gpus, attempts = allocated_now(session, scope)
         recorded_at = recorded_until(session)
     titles = {
@@ -62,6 +64,8 @@ def index() -> ResponseReturnValue:
         "jobs/gpu_usage.html",
         page=page,
         total=total,
+        costs=costs,
+        cost=None if costs is None else sum(costs.values(), ZERO),
         gpus=gpus,
         attempts=attempts,
         recorded_at=recorded_at,

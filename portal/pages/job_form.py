@@ -1,6 +1,8 @@
 """`/jobs/new`: the form for new jobs, templates and schedules."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
+from decimal import Decimal
 from typing import Any
 
 from flask import Blueprint, flash, jsonify, redirect, render_template, request, url_for
@@ -9,6 +11,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import tenant_views
+from jobqueue.dispatch.rented_views import read_grants
+from jobqueue.dispatch.waiting_jobs import slice_need
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.projects.members import default_project, usable_projects
@@ -19,7 +23,7 @@ from jobqueue.queue.pending import appliance_problems, try_job
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.schedules import create_schedule, get_schedule, replace_schedule
 from jobqueue.queue.service import get_job, submit_job
-from jobqueue.queue.slice_offers import slices_that_fit
+from jobqueue.queue.slice_offers import SliceOffer, slices_that_fit
 from jobqueue.queue.templates import (
     Template,
     TemplateRequest,
@@ -30,6 +34,7 @@ from jobqueue.queue.templates import (
 )
 from jobqueue.services.rolling_updates import update_service
 from jobqueue.services.scaling import changeable_service, service_instances
+from marketplace.costs.estimates import estimate, estimate_text
 from portal.context import current_scope, database, now, portal
 from portal.forms.jobs import (
     RENAMED,
@@ -41,6 +46,8 @@ from portal.forms.jobs import (
     values_of_request,
     values_of_schedule,
 )
+from protocol.gpu_slices import WHOLE_GPU
+from protocol.job_spec import JobRequest
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -109,7 +116,7 @@ def fit() -> ResponseReturnValue:
     form = JobForm()
     form.validate()
     if any(getattr(form, name).errors for name in SHAPE):
-        return jsonify(never=[], busy=[], offers=[], clusters=[])
+        return jsonify(never=[], busy=[], offers=[], clusters=[], cost="")
     never: list[str] = []
     busy: list[str] = []
     with database() as session:
@@ -124,6 +131,7 @@ def fit() -> ResponseReturnValue:
             offers = slices_that_fit(session, scope, shape, appliance=wanted, now=now())
         except InvalidInputError:  # not a project of the user's
             offers = []
+        cost = _cost(session, form, shape, offers)
     shown = [
         {
             "mode": offer.kind.mode,
@@ -133,7 +141,33 @@ def fit() -> ResponseReturnValue:
         }
         for offer in offers
     ]
-    return jsonify(never=never, busy=busy, offers=shown, clusters=problems)
+    return jsonify(never=never, busy=busy, offers=shown, clusters=problems, cost=cost)
+
+
+def _cost(session: Session, form: JobForm, shape: JobRequest, offers: Sequence[SliceOffer]) -> str:
+    """Return what the job costs an hour as a sentence; "" without GPUs or a price."""
+    gpus = Decimal(shape.gpus)
+    if slice_need(shape) is not None:
+        # It gets the smallest part that suffices.
+        shares = [offer.kind.share_milli for offer in offers]
+        gpus = Decimal(min(shares, default=0)) / WHOLE_GPU
+    if not gpus:
+        return ""
+    counts = [field.data for field in (form.nodes, form.instances) if field]
+    is_array = form.array and form.array.data.strip()
+    # A job that names no highest price runs on own appliances alone.
+    highest = Decimal(str(getattr(shape, "max_gpu_hour_price", 0) or 0))
+    cost = estimate(
+        session,
+        current_scope().require_tenant(),
+        gpus=gpus * max(1, *(count or 1 for count in counts), 1),
+        gpu_models=shape.gpu_models,
+        appliance=(form.appliance.data or "").strip(),
+        max_price=highest,
+        now=now(),
+    )
+    unit = "an hour for each task" if is_array else "an hour"
+    return estimate_text(cost, portal().settings.billing_currency, unit=unit)
 
 
 @pages.get("/jobs/<job_id>/update")
@@ -198,14 +232,16 @@ def _offer(session: Session, form: JobForm, tenant_id: str) -> None:
     )
     if form.cluster:  # a service's update has none
         form.offer_clusters(tenant_clusters(session, tenant_id))
+    form.offer_rentals(read_grants(session, tenant_id, now=now()).values())
     scope = current_scope()
     form.offer_projects(usable_projects(session, scope), default_project(session, scope))
 
 
 def _offered(session: Session, scope: Scope) -> dict[str, Any]:
-    """Return the images and datasets that the form offers."""
+    """Return the images and datasets that the form offers, and the currency of prices."""
     return {
         "images": offered_images(session, scope, portal().registry_tokens.host),
+        "currency": portal().settings.billing_currency,
         "offered_datasets": offered_datasets(session, scope) if scope.tenant_id else [],
     }
 

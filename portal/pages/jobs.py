@@ -28,6 +28,7 @@ from jobqueue.services.rolling_updates import latest_update, roll_back
 from jobqueue.services.scaling import changeable_service, scale_service, service_instances
 from jobqueue.services.web_ui import Proof, origin_of, port_of
 from jobqueue.states import WAITING, JobState
+from marketplace.costs.groups import job_cost
 from portal.context import current_principal, current_scope, database, now, portal
 from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
@@ -146,6 +147,7 @@ def show(job_id: str) -> ResponseReturnValue:
         framework = framework_description(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
         datasets = datasets_of(session, job)
+        cost, hourly_cost = job_cost(session, job, now=now())
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
@@ -164,6 +166,8 @@ def show(job_id: str) -> ResponseReturnValue:
         framework=framework,
         update=update,
         datasets=datasets,
+        cost=cost,
+        hourly_cost=hourly_cost,
         facts=listed_facts(request_like(job)),
         health_check=check_text(job),
         idle_limit_problem=idle_limit_problem(job),

@@ -14,10 +14,12 @@ from alerting.rule_request import RuleRequest
 from alerting.states import ActionState, AlertState, NotificationState, Severity
 from core.quantities import format_duration, format_share, format_size, format_value
 from core.zones import SECONDS
-from datasets.models import VersionState
+from datasets.models import VersionState as DatasetState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
+from marketplace.states import AccountState, ContractState, OfferState, VersionState
 from portal.context import now, portal, principal
+from portal.presenters.service_status import ComponentState
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
 from protocol.attempts import Health
 from protocol.clusters import NodeState
@@ -102,13 +104,24 @@ TONES: dict[StrEnum, str] = {
     CopyState.COMPLETE: "good",
     UpdateState.ROLLING: "busy",
     UpdateState.DONE: "good",
-    VersionState.INDEXING: "busy",
-    VersionState.UPLOADING: "busy",
-    VersionState.READY: "good",
-    VersionState.FAILED: "bad",
+    DatasetState.INDEXING: "busy",
+    DatasetState.UPLOADING: "busy",
+    DatasetState.READY: "good",
+    DatasetState.FAILED: "bad",
     TenantState.ACTIVE: "good",
     TenantState.SUSPENDED: "bad",
     TenantState.CLOSED: "off",
+    AccountState.NONE: "off",
+    AccountState.REQUESTED: "idle",
+    OfferState.DRAFT: "idle",
+    OfferState.PUBLISHED: "good",
+    OfferState.WITHDRAWN: "off",
+    ContractState.PROPOSED: "idle",
+    ContractState.NOTICED: "warn",
+    ContractState.ENDED: "off",
+    ContractState.DECLINED: "bad",
+    VersionState.ACCEPTED: "good",
+    ComponentState.OPERATIONAL: "good",
 }
 # Members of different enums may be equal strings (`lost`), which then have the same tone.
 NOTHING = "\N{EN DASH}"

@@ -57,9 +57,7 @@ def sparklines(jobs: Sequence[Job]) -> dict[str, Sparkline]:
         tenants=scope.tenants,
         filters={
             "job": tuple(job.id for job in recent),
-            APPLIANCE_TAG: tuple(
-                {attempt.appliance_id for job in recent for attempt in job.attempts}
-            ),
+            APPLIANCE_TAG: tuple({attempt.place_id for job in recent for attempt in job.attempts}),
         },
         group_by=("job",),
     )

@@ -9,7 +9,7 @@
   const names = [
     "appliance", "gpu_choice", "gpus", "gpu_slice", "gpu_memory", "gpu_compute", "cpus", "memory", "gpu_models",
     "required_labels", "project", "image", "without_image", "time_limit", "cluster", "cluster_options",
-    "slurm_partition", "kubernetes_queue",
+    "slurm_partition", "kubernetes_queue", "nodes", "instances", "array", "max_gpu_hour_price",
   ];
   let timer;
   let latest = 0;
@@ -65,6 +65,12 @@
     return [form.elements.gpu_memory, form.elements.gpu_compute].some((input) => parseFloat(input.value) > 0);
   }
 
+  function showCost(text) {
+    const element = form.querySelector("[data-cost]");
+    element.textContent = text;
+    element.hidden = !text;
+  }
+
   async function check() {
     const own = ++latest;
     const body = new FormData(form);
@@ -75,6 +81,7 @@
       show(answer);
       showOffers(answer.offers);
       showProblems(answer.clusters);
+      showCost(answer.cost);
     }
   }
 

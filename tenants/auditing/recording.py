@@ -9,6 +9,7 @@ are rolled back with it.
 
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from decimal import Decimal
 from enum import Enum
 from typing import Any
 
@@ -57,19 +58,24 @@ def record(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any] | None = None,
     reason: str = "",
+    is_foreign: bool = False,
     now: datetime,
 ) -> None:
     """Record an action; the entry is written when the session commits.
 
     `action` is `<kind>.<verb>`, such as `membership.role_changed`. Without a `tenant_id`, the
-    platform's log gets the entry. `before` and `after` are values by name, never secrets.
+    platform's log gets the entry. `before` and `after` are values by name, never secrets. If the
+    actor `is_foreign` to the tenant, the entry has their name alone, not where they sent it from.
     """
     install()
+    actor = actor_of(session) or NOBODY
+    if is_foreign:
+        actor = Actor(name=actor.name, via="marketplace")
     drafts_of(session).append(
         Draft(
             chain=tenant_id or PLATFORM_CHAIN,
             at=now,
-            actor=actor_of(session) or NOBODY,
+            actor=actor,
             action=action,
             target_kind=target_kind,
             target_id=target_id,
@@ -97,6 +103,8 @@ def json_value(value: object) -> object:
     """Return a column's value as JSON."""
     if isinstance(value, Enum):
         return value.value
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     return value.isoformat() if isinstance(value, datetime) else value
 
 

@@ -29,7 +29,7 @@ from tenants.fleet.states import (
     has_no_connector,
     in_service,
 )
-from tenants.models import Appliance, ApplianceState, decode_inventory
+from tenants.models import Appliance, ApplianceState, Grant, decode_inventory, rented_name
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -196,12 +196,23 @@ def get_appliance(session: Session, scope: Scope, appliance_id: str) -> Applianc
     return scope.get(session, Appliance, appliance_id, kind="appliance", options=options)
 
 
-def appliance_names(session: Session, tenants: tuple[str, ...] | None) -> dict[str, str]:
-    """Return names by id of these tenants' appliances (None: all), retired ones included."""
-    statement = select(Appliance.id, Appliance.name)
+def appliance_names(
+    session: Session, tenants: tuple[str, ...] | None, *, ids: Collection[str] | None = None
+) -> dict[str, str]:
+    """Return names by id of these tenants' appliances (None: all), retired ones included.
+
+    Those that a tenant rents have the name of the offer, and the contract's id. `ids` selects.
+    """
+    own: Any = select(Appliance.id, Appliance.name)
+    rented: Any = select(Grant.contract_id, Grant.offer_name)
     if tenants is not None:
-        statement = statement.where(Appliance.tenant_id.in_(tenants))
-    return {row[0]: row[1] for row in session.execute(statement)}
+        own = own.where(Appliance.tenant_id.in_(tenants))
+        rented = rented.where(Grant.tenant_id.in_(tenants))
+    if ids is not None:
+        own = own.where(Appliance.id.in_(ids))
+        rented = rented.where(Grant.contract_id.in_(ids))
+    offers = {ident: rented_name(offer_name) for ident, offer_name in session.execute(rented)}
+    return {row[0]: row[1] for row in session.execute(own)} | offers
 
 
 def bump_generation(session: Session, appliance_id: str) -> None:

@@ -338,7 +338,7 @@ def _add_rows(
                     session.execute(insert(Appliance), values)
         except IntegrityError:  # an appliance took a name concurrently
             continue
-        cluster = printable(report.name or report.kind.value)
+        cluster = printable(report.name) or f"a {report.kind.capitalize()} cluster"
         for ident, node in added.items():
             changes.note_added(node, ident, cluster=cluster)
         return

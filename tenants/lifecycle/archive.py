@@ -8,21 +8,24 @@ import json
 import zipfile
 from collections.abc import Callable, Iterator
 from datetime import date, datetime
+from decimal import Decimal
 from enum import Enum
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-from sqlalchemy import Select, Table, select
+from sqlalchemy import ColumnElement, Select, Table, case, select
 from sqlalchemy.orm import Session
 
 from core.atomic_files import replacing
 from core.db import Base, SessionFactory, transaction
-from tenants.models import AuditEntry, Membership, Tenant, TenantRemoval, User
+from tenants.models import Appliance, AuditEntry, Membership, Tenant, TenantRemoval, User
 from timeseries.migration.export import ExportFormat, export
 from timeseries.store import ScanQuery, Store
 
 ROWS_AT_ONCE = 1000
+# What a tenant has on its own appliances, and on those that it rents.
+_ON_ANY_APPLIANCE = frozenset({"dataset_copies"})
 _SECRETS = frozenset(
     {
         "secret",
@@ -176,8 +179,12 @@ def _statements(tenant_id: str) -> Iterator[tuple[str, Select[Any]]]:
         .where(AuditEntry.chain == tenant_id)
         .order_by(AuditEntry.number),
     )
+    appliances = select(Appliance.id).where(Appliance.tenant_id == tenant_id)
     for table in tenant_tables():
-        yield table.name, _columns(table).where(table.c.tenant_id == tenant_id)
+        statement = _columns(table).where(table.c.tenant_id == tenant_id)
+        if table.name in _ON_ANY_APPLIANCE:
+            statement = statement.where(table.c.appliance_id.in_(appliances))
+        yield table.name, statement
     own = {table.name for table in tenant_tables()}
     for table in Base.metadata.sorted_tables:
         for key in table.foreign_keys:
@@ -196,7 +203,14 @@ def tenant_tables() -> list[Table]:
 
 
 def _columns(table: Table) -> Select[Any]:
-    statement = select(*(column for column in table.columns if column.name not in _SECRETS))
+    columns: dict[str, ColumnElement[Any]] = {
+        column.name: column for column in table.columns if column.name not in _SECRETS
+    }
+    if {"contract_id", "appliance_id"} <= columns.keys():
+        # A rented appliance is another tenant's.
+        own = case((table.c.contract_id.is_(None), table.c.appliance_id))
+        columns["appliance_id"] = own.label("appliance_id")
+    statement = select(*columns.values())
     return statement.order_by(*table.primary_key.columns)
 
 
@@ -213,4 +227,6 @@ def _json_value(value: object) -> object:
         return value.value
     if isinstance(value, bytes):
         return value.decode(errors="replace")
+    if isinstance(value, Decimal):
+        return f"{value:f}"
     raise TypeError(f"can't encode {type(value).__name__} as JSON")

@@ -34,6 +34,7 @@ from tenants.models.platform import (
     TenantRemoval,
     TenantUsage,
 )
+from tenants.models.rentals import Grant, OfferedAppliance, is_rented_name, rented_name
 from tenants.models.rollouts import (
     AgentRollout,
     ApplianceUpdate,

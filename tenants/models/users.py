@@ -31,6 +31,7 @@ class Role(StrEnum):
     ADMIN = "admin"
     MEMBER = "member"
     VIEWER = "viewer"
+    BILLING = "billing"
 
 
 class Tenant(Base):

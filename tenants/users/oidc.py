@@ -33,7 +33,7 @@ from tenants.models.users import NAME_LENGTH
 from tenants.users.members import require_another_admin, require_another_operator
 
 OPERATOR = Role.OPERATOR.value
-TENANT_ROLES = (Role.VIEWER, Role.MEMBER, Role.ADMIN)  # in ascending order
+TENANT_ROLES = (Role.VIEWER, Role.BILLING, Role.MEMBER, Role.ADMIN)  # in ascending order
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class GroupRoles:
             else:
                 errors.append(
                     f"oidc_roles: {entry!r} is invalid. Write group=tenant:role with the "
-                    "role viewer, member or admin, or group=operator."
+                    "role viewer, billing, member or admin, or group=operator."
                 )
         return cls(entries), errors
 

@@ -97,9 +97,14 @@ class Purpose(StrEnum):
 
     PASSWORD = "password"  # noqa: S105 - a purpose
     INVITATION = "invitation"
+    SIGN_UP = "sign-up"
 
 
-_PATHS = {Purpose.PASSWORD: "password/reset", Purpose.INVITATION: "invitation"}
+_PATHS = {
+    Purpose.PASSWORD: "password/reset",
+    Purpose.INVITATION: "invitation",
+    Purpose.SIGN_UP: "market/sign-up",
+}
 
 
 def make_link(purpose: Purpose, secret: str, *, key: str, public_url: str) -> str:

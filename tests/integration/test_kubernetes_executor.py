@@ -166,6 +166,15 @@ def test_a_job_that_was_interrupted_and_is_not_wanted_any_more_leaves_nothing(
     eventually(lambda: not world.cluster.items("jobs") and not world.cluster.items("secrets"))
 
 
+def test_a_staged_job_that_has_changed_is_not_deleted(world: World) -> None:
+    spec = world.start("sleep 60", secrets={"KEY": "s3cr3t"})
+    job = world.job(spec)
+    assert job is not None
+    old = {**job, "metadata": {**job["metadata"], "resourceVersion": "1"}}  # type: ignore[dict-item]
+    world.executor._delete_staged(old)  # noqa: SLF001 - with what it had read before
+    assert world.until(spec, RUNNING)
+
+
 def test_a_submission_whose_answer_was_lost_is_adopted(world: World, tmp_path: Path) -> None:
     marks = tmp_path / "runs"
     spec = world.spec(f"echo run >> {marks}")
@@ -184,6 +193,9 @@ def test_an_attempt_that_no_node_takes_waits_with_the_schedulers_words(world: Wo
     assert seen.message == (
         "Waits in Kubernetes: 0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
     )
+    world.executor.stop(spec.attempt_id, grace_seconds=0)
+    assert world.ended(spec).state is ObservedState.STOPPED
+    eventually(lambda: world.job(spec) is None and not world.cluster.items("pods"))
 
 
 def test_an_image_that_does_not_exist_ends_the_attempt_and_its_job(world: World) -> None:
@@ -237,6 +249,13 @@ def test_an_attempt_waits_while_the_quota_of_the_namespace_is_used(
                              "message": "preempting to accommodate a higher priority pod"}]},
             "preempted_by_cluster",
             "a higher priority pod",
+        ),
+        (
+            {"conditions": [{"type": "DisruptionTarget", "status": "True",
+                             "reason": "EvictionByEvictionAPI",
+                             "message": "Eviction API: evicting"}]},
+            "preempted_by_cluster",
+            "Eviction API",
         ),
         (
             {"conditions": [{"type": "DisruptionTarget", "status": "True",
@@ -350,6 +369,9 @@ def test_a_command_runs_in_the_pod_with_its_streams_and_exit_code(world: World) 
     sized = Session("sh", "-c", "head -n 1", size=TerminalSize(columns=120, rows=40))
     assert asyncio.run(world.executor.execute(spec.attempt_id, sized)) == 0
     assert sized.written == [(False, b"120x40\n")]
+    missing = Session("no-such-program")
+    with pytest.raises(ExecutorError, match=r"can't be started.*no-such-program"):
+        asyncio.run(world.executor.execute(spec.attempt_id, missing))
 
 
 def test_a_command_without_the_right_or_a_pod_is_refused_in_words(world: World) -> None:
@@ -432,6 +454,14 @@ def test_queues_of_kueue_hold_jobs_back_and_an_unknown_one_is_refused(world: Wor
     world.cluster.patch("jobs", job_name(spec.attempt_id), {"spec": {"suspend": True}})
     ended = world.ended(spec)
     assert ended.reason == "preempted_by_cluster"
+    eventually(lambda: world.seen(spec) and world.job(spec) is None)
+
+
+def test_a_suspended_job_ends_as_preempted_and_is_deleted(world: World) -> None:
+    spec = world.start("sleep 60")
+    world.until(spec, RUNNING)
+    world.cluster.patch("jobs", job_name(spec.attempt_id), {"spec": {"suspend": True}})
+    assert world.ended(spec).reason == "preempted_by_cluster"
     eventually(lambda: world.seen(spec) and world.job(spec) is None)
 
 

@@ -17,7 +17,7 @@ from core.ids import new_id
 from jobqueue.executors.base import ExecutorUnavailableError, NoExecError, UncertainError
 from jobqueue.executors.recorded import ExecutorSite
 from jobqueue.executors.settings import SlurmSettings
-from jobqueue.executors.slurm.api import JobOptions
+from jobqueue.executors.slurm.api import JobOptions, SlurmJob
 from jobqueue.executors.slurm.executor import SlurmExecutor
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.clusters import ClusterNode, NodeState, requested_gpus
@@ -480,6 +480,33 @@ def test_a_lost_job_is_not_taken_for_another_one_with_its_id(
     slurm.start(lost)
     assert until_ended(slurm, lost).state is ObservedState.SUCCEEDED
     assert output_of(slurm, lost) == "ran\n"
+
+
+@pytest.mark.parametrize("state", ["NODE_FAIL", "CANCELLED"])
+def test_a_command_that_ended_before_slurm_lost_its_job_counts(
+    slurm: SlurmExecutor, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    jobs = slurm._api.jobs  # noqa: SLF001
+
+    def lost() -> list[SlurmJob]:
+        """Say of ended jobs what Slurm does when slurmd died before it could report their end."""
+        return [
+            dataclasses.replace(job, state=state, ended_at_ns=job.ended_at_ns + 10**10)
+            if job.has_ended and job.ended_at_ns
+            else job
+            for job in jobs()
+        ]
+
+    monkeypatch.setattr(slurm._api, "jobs", lost)  # noqa: SLF001
+    monkeypatch.setattr(slurm._api, "ended_jobs", lambda *_: [])  # noqa: SLF001
+    succeeding, failing = spec_of("true"), spec_of("exit 3")
+    for spec in (succeeding, failing):
+        slurm.start(spec)
+    assert until_ended(slurm, succeeding).state is ObservedState.SUCCEEDED
+    assert (until_ended(slurm, failing).reason, until_ended(slurm, failing).exit_code) == (
+        "exit_code",
+        3,
+    )
 
 
 def test_a_hundred_jobs_run_with_one_request_for_all(

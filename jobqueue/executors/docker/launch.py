@@ -126,11 +126,15 @@ class Launches:
                 launch.outcome = msgspec.structs.replace(launch.outcome, message=text)
             return not launch.is_cancelled
 
-        try:
-            stored_image = client.images.get(image)
-        except ImageNotFound:
-            log.info("pulling %s", image)
-            credentials = self._registry_token.credentials_for(image)
+        stored_image = None
+        if not launch.spec.always_pulls:
+            with contextlib.suppress(ImageNotFound):
+                stored_image = client.images.get(image)
+        if stored_image is None:
+            # The appliance's log is not the place for the images of other tenants.
+            shown = f"the image of {launch.spec.attempt_id}" if launch.spec.always_pulls else image
+            log.info("pulling %s", shown)
+            credentials = self._registry_token.credentials_for(image, launch.spec)
             pull(client.api, image, credentials=credentials, on_progress=on_progress)
             stored_image = client.images.get(image)
         self._storage.note_use(stored_image.id)

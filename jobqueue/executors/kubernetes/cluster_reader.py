@@ -20,6 +20,7 @@ from jobqueue.executors.kubernetes.rights import missing_rights
 from jobqueue.executors.settings import KubernetesSettings
 from protocol.clusters import (
     MAX_CLUSTER_TEXT,
+    MAX_DATA_ROOTS,
     MAX_NODES,
     MAX_QUEUES,
     ClusterKind,
@@ -61,6 +62,7 @@ class ClusterReader:
             version=version,
             runs_images=True,
             needs_image=True,
+            data_roots=_data_roots(self._settings),
             max_waiting=self._settings.max_waiting,
         )
         problem = version_problem(version) or self._rights_problem()
@@ -171,6 +173,13 @@ class ClusterReader:
         self._problem = f"The connector lacks rights: {names}." if missing else ""
         self._problem_at = time.monotonic()
         return self._problem
+
+
+def _data_roots(settings: KubernetesSettings) -> list[str] | None:
+    """Return the data roots with claims; None if they are too many or too long for a report."""
+    roots = sorted(settings.volumes)
+    is_short = all(len(root) <= MAX_CLUSTER_TEXT for root in roots)
+    return roots if is_short and len(roots) <= MAX_DATA_ROOTS else None
 
 
 def version_problem(version: str) -> str:

@@ -68,17 +68,13 @@ MAX_SESSIONS = 32
 FINISH_SECONDS = 30.0
 
 
-class KubernetesExecutor(ClusterExecutor):
+class KubernetesExecutor(ClusterExecutor[KubernetesSettings]):
     """Runs attempts through Kubernetes."""
 
     kind = ClusterKind.KUBERNETES
-    name = kind.value
-    names: Sequence[str] = (name,)
-    is_submit_idempotent = True
 
     def __init__(self, settings: KubernetesSettings, site: ExecutorSite) -> None:
-        super().__init__(site)
-        self._settings = settings
+        super().__init__(settings, site)
         self._api = KubernetesAPI(settings)
         self._cluster = ClusterReader(self._api, settings)
         self._views: dict[str, states.View] = {}

@@ -21,7 +21,7 @@ from jobqueue.executors.kubernetes.nodes import MODEL_LABEL
 from jobqueue.executors.recorded import ExecutorSite, environment_of
 from jobqueue.executors.settings import KubernetesSettings
 from protocol.attempts import AttemptSpec
-from protocol.clusters import ClusterKind, options_of
+from protocol.clusters import ClusterKind, options_of, root_of
 from protocol.job_spec import Mount
 
 CONTAINER = "job"
@@ -268,10 +268,9 @@ def _volumes(spec: AttemptSpec, settings: KubernetesSettings) -> tuple[list[Answ
 
 def _claim_of(mount: Mount, settings: KubernetesSettings) -> tuple[str, str]:
     """Return the claim with the source of a mount, and the path in it."""
-    for root in sorted(settings.volumes, key=len, reverse=True):
-        folder = root.rstrip("/")
-        if mount.source == root or mount.source.startswith(f"{folder}/"):
-            return settings.volumes[root], mount.source.removeprefix(folder).strip("/")
+    root = root_of(mount.source, settings.volumes)
+    if root is not None:
+        return settings.volumes[root], mount.source.removeprefix(root.rstrip("/")).strip("/")
     roots = ", ".join(sorted(settings.volumes)) or "none"
     raise InvalidError(
         f"{mount.source} can't be mounted: pods get no paths of their nodes. The connector has "

@@ -4,6 +4,7 @@ Source: Kubernetes documentation, "Pod lifecycle", "Disruptions" (pod disruption
 "Jobs"; Kueue's API reference, `WorkloadStatus`.
 """
 
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -28,6 +29,7 @@ PREEMPTIONS = frozenset({"PreemptionByScheduler", "EvictionByEvictionAPI"})
 QUOTA = "exceeded quota"
 SIGNAL_BASE = 128
 NO_OBJECT: Object = {}
+_NO_PREEMPTION = re.compile(r" (?:no new claims to deallocate, )?preemption: ")
 
 
 class View(NamedTuple):
@@ -171,7 +173,7 @@ def _waiting_words(view: View, job: Object) -> str:
     if (job.get("spec") or {}).get("suspend"):
         queue = (job["metadata"].get("labels") or {}).get(QUEUE_LABEL)
         return f"Waits in the queue {queue} of Kueue." if queue else "Its Job is suspended."
-    return f"Waits in Kubernetes: {_sentence(view.warning)}" if view.warning else ""
+    return _waits(view.warning) if view.warning else ""
 
 
 def _observe_pod(attempt_id: str, view: View, pod: Object) -> AttemptObservation:
@@ -236,13 +238,13 @@ def _progress(view: View, pod: Object, waiting: Object) -> str:
     """Return what an attempt waits for that has a pod."""
     scheduled = _any_condition(pod, "PodScheduled")
     if scheduled.get("status") == "False" and scheduled.get("message"):
-        return f"Waits in Kubernetes: {_sentence(scheduled['message'])}"
+        return _waits(scheduled["message"])
     if waiting.get("reason") in PULLING:
         return f"The image can't be pulled yet: {_sentence(_pull_words(view, waiting))}"
     if waiting.get("message"):
-        return f"Waits in Kubernetes: {_sentence(waiting['message'])}"
+        return _waits(waiting["message"])
     if view.warning:
-        return f"Waits in Kubernetes: {_sentence(view.warning)}"
+        return _waits(view.warning)
     return "Its container is being made." if waiting else ""
 
 
@@ -333,6 +335,12 @@ def _any_condition(item: Object, kind: str) -> Object:
 def _condition(item: Object, kind: str) -> Object | None:
     condition = _any_condition(item, kind)
     return condition if condition.get("status") == "True" else None
+
+
+def _waits(words: object) -> str:
+    """Return why an attempt waits, without why preemption would not help it either."""
+    text = _NO_PREEMPTION.split(str(words), maxsplit=1)[0]
+    return f"Waits in Kubernetes: {_sentence(text)}"
 
 
 def _sentence(words: object) -> str:

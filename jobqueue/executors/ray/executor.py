@@ -8,7 +8,7 @@ never submitted again. It ends as `node_failed` once nothing of it can run.
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -50,17 +50,13 @@ DELETED = "The job was deleted in Ray before its end was seen."
 NO_OUTPUT = "[The rest of the output is gone: Ray no longer has the job.]\n"
 
 
-class RayExecutor(ClusterExecutor):
+class RayExecutor(ClusterExecutor[RaySettings]):
     """Runs attempts through Ray."""
 
     kind = ClusterKind.RAY
-    name = kind.value
-    names: Sequence[str] = (name,)
-    is_submit_idempotent = True
 
     def __init__(self, settings: RaySettings, site: ExecutorSite) -> None:
-        super().__init__(site)
-        self._settings = settings
+        super().__init__(settings, site)
         self._api = RayAPI(settings)
         self._followers = Followers(settings)
         self._prefix = f"vedette-{site.owner}-"
@@ -108,6 +104,7 @@ class RayExecutor(ClusterExecutor):
             name=self._settings.name,
             version=api.version_text,
             runs_images=self._settings.runs_images,
+            refuses_secrets=not self._settings.passes_secrets,
             waiting_jobs=sum(job["status"] == PENDING for job in jobs),
             max_waiting=self._settings.max_waiting,
             nodes=nodes_of(nodes, names, summaries, usage_of(status)),

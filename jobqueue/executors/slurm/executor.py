@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import msgspec
 
@@ -23,7 +23,7 @@ from jobqueue.executors.settings import SlurmSettings
 from jobqueue.executors.slurm.api import SlurmAPI, SlurmJob
 from jobqueue.executors.slurm.cluster_text import with_default
 from jobqueue.executors.slurm.commands import SlurmCommands
-from jobqueue.executors.slurm.observation import observe, requeued
+from jobqueue.executors.slurm.observation import SIGNAL_BASE, observe, requeued
 from jobqueue.executors.slurm.output import copied_records
 from jobqueue.executors.slurm.own_jobs import OwnJobs
 from jobqueue.executors.slurm.rest import SlurmREST
@@ -54,21 +54,18 @@ MISSING_SECONDS = 300.0
 _EXPLAINED = frozenset(
     {"COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "DEADLINE", "BOOT_FAIL"}
 )
+# Ends by which Slurm may have missed that the command had ended before, as when slurmd was killed.
+_UNSEEN = frozenset({"NODE_FAIL", "BOOT_FAIL", "CANCELLED"})
 _NS = 1_000_000_000
 
 
-class SlurmExecutor(ClusterExecutor):
+class SlurmExecutor(ClusterExecutor[SlurmSettings]):
     """Runs attempts through Slurm."""
 
     kind = ClusterKind.SLURM
-    name = kind.value
-    names: Sequence[str] = (name,)
-    # The claims see to it.
-    is_submit_idempotent = True
 
     def __init__(self, settings: SlurmSettings, site: ExecutorSite) -> None:
-        super().__init__(site)
-        self._settings = settings
+        super().__init__(settings, site)
         self._api: SlurmAPI = (
             SlurmREST(settings) if settings.api == "rest" else SlurmCommands(settings)
         )
@@ -263,8 +260,11 @@ class SlurmExecutor(ClusterExecutor):
         if job.restarts and not job.has_ended and self._record(attempt_id).outcome is None:
             self._api.cancel(job.job_id)
             return requeued(attempt_id, job)
+        exited = self._place.exit_code(attempt_id, number) if job.state in _UNSEEN else None
         if job.has_ended and job.exit_status == (REFUSED, 0):
             job = self._run_of(attempt_id, number, job)
+        elif exited is not None and exited[0] < SIGNAL_BASE and exited[1] < (job.ended_at_ns or 0):
+            job = _as_exited(job, exited)
         return observe(attempt_id, job, claim.gpu_indices if claim is not None else ())
 
     def _run_of(self, attempt_id: str, number: int, job: SlurmJob) -> SlurmJob:
@@ -274,8 +274,7 @@ class SlurmExecutor(ClusterExecutor):
         """
         exited = self._place.exit_code(attempt_id, number)
         if exited is not None:
-            state = "FAILED" if exited[0] else "COMPLETED"
-            return dataclasses.replace(job, state=state, exit_status=(exited[0], 0))
+            return _as_exited(job, exited)
         since_ns = to_ns(self._site.clock()) - (job.ended_at_ns or 0)
         is_patient = since_ns < MISSING_SECONDS * _NS
         return dataclasses.replace(job, state="COMPLETING" if is_patient else "NODE_FAIL")
@@ -345,25 +344,12 @@ class SlurmExecutor(ClusterExecutor):
                 self._place.save(attempt_id, submission)
             return None
         submission.missing_at_ns = submission.missing_at_ns or now_ns
+        running = SlurmJob(job_id=claim.job_id, name="", state="RUNNING", node=claim.node)
         exited = self._place.exit_code(attempt_id, number)
         if exited is not None:
-            code, ended_at_ns = exited
-            state = "FAILED" if code else "COMPLETED"
-            return observe(
-                attempt_id,
-                SlurmJob(
-                    job_id=claim.job_id,
-                    name="",
-                    state=state,
-                    node=claim.node,
-                    exit_status=(code, 0),
-                    ended_at_ns=ended_at_ns,
-                ),
-                claim.gpu_indices,
-            )
+            return observe(attempt_id, _as_exited(running, exited), claim.gpu_indices)
         since_ns = max(submission.missing_at_ns, self._jobs.answering_since_ns or now_ns)
         if now_ns - since_ns < MISSING_SECONDS * _NS:
-            running = SlurmJob(job_id=claim.job_id, name="", state="RUNNING", node=claim.node)
             return msgspec.structs.replace(
                 observe(attempt_id, running, claim.gpu_indices),
                 message=f"Slurm does not show job {claim.job_id} any more; waiting for it.",
@@ -439,6 +425,13 @@ class SlurmExecutor(ClusterExecutor):
         if record.image:
             raise NoExecError("Jobs with an image have no terminal on Slurm.")
         return await run_step(self._api, job.job_id, session)
+
+
+def _as_exited(job: SlurmJob, exited: tuple[int, int]) -> SlurmJob:
+    """Return a job that ended with its command, by its exit code and time."""
+    code, ended_at_ns = exited
+    state = "FAILED" if code else "COMPLETED"
+    return dataclasses.replace(job, state=state, exit_status=(code, 0), ended_at_ns=ended_at_ns)
 
 
 def _is_explained(job: SlurmJob) -> bool:

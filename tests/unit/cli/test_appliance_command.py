@@ -12,6 +12,7 @@ from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.clusters import cluster, make_connector, node
 from tests.fixtures.in_process import run_vedette
+from tests.fixtures.rentals import OFFER_NAME, rent
 from tests.unit.jobqueue.builders import add_appliance, report, start
 
 
@@ -76,3 +77,24 @@ def test_the_nodes_of_a_cluster_are_listed(
     assert (wrong.returncode, "is no connector" in wrong.stderr) == (1, True)
     named = run_vedette("appliance", "nodes", "login", "-o", "name", environ=environ).stdout
     assert named.split() == ["n1.login", "n2.login"]
+
+
+def test_rented_jobs_and_the_place_of_a_job_have_no_names(
+    *, url: str, cast: Cast, sessions: SessionFactory
+) -> None:
+    with sessions.begin() as session:
+        dgx = add_appliance(session, cast.acme, "dgx-01")
+        rental = rent(session, cast.charlie, dgx, now=NOON, name="secret-plan")
+        secrets = [
+            create_api_token(session, scope_of(user), name="test", now=NOON)[1]
+            for user in (cast.alice, cast.charlie)
+        ]
+    provider, customer = ({"VEDETTE_URL": url, "VEDETTE_TOKEN": text} for text in secrets)
+    listed = ("appliance", "rented-jobs", "dgx-01")
+    rows = run_vedette(*listed, environ=provider).stdout.splitlines()
+    assert rows[1].split()[:3] == [rental.grant.contract_id, "starting", "1"]
+    names = run_vedette(*listed, "-o", "name", environ=provider)
+    assert (names.returncode, names.stdout.strip()) == (0, rental.job.id)
+    shown = run_vedette("job", "list", environ=customer).stdout
+    assert OFFER_NAME in shown
+    assert "dgx-01" not in shown

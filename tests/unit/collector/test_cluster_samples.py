@@ -1,11 +1,12 @@
 """Samples of the cluster that a connector stands for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from collector.jobs.cluster_samples import ClusterSamples, cluster_points
 from jobqueue.executors.cluster import ClusterExecutor
 from jobqueue.executors.recorded import ExecutorSite, Record
+from jobqueue.executors.settings import ClusterSettings
 from protocol.attempts import AttemptObservation, AttemptSpec
 from protocol.clusters import ClusterKind, ClusterReport, NodeState
 from tests.cast import NOON
@@ -13,12 +14,10 @@ from tests.fixtures.clusters import GIB, cluster, node
 from timeseries.declared import DECLARED
 
 
-class ListedCluster(ClusterExecutor):
+class ListedCluster(ClusterExecutor[ClusterSettings]):
     """A cluster without jobs, of which a test sets what was read last."""
 
     kind = ClusterKind.SLURM
-    name = kind.value
-    names: Sequence[str] = (name,)
     read = ClusterReport(kind=kind)
 
     def cluster(self) -> ClusterReport:
@@ -55,7 +54,7 @@ REPORT = cluster(
 
 
 def test_a_reading_is_sampled_once_and_not_while_there_is_a_problem(tmp_path: Path) -> None:
-    executor = ListedCluster(ExecutorSite(owner="login", state_dir=tmp_path))
+    executor = ListedCluster(ClusterSettings(), ExecutorSite(owner="login", state_dir=tmp_path))
     samples = ClusterSamples(executor)
     executor.read = REPORT
     assert len(samples.points(NOON)) == 4

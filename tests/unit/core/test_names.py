@@ -20,6 +20,7 @@ FOLDERS = (
         "dash_app",
         "datasets",
         "jobqueue",
+        "marketplace",
         "plugins",
     ),
     *("portal", "protocol", "relay", "scheduler", "serving", "tenants", "timeseries", "vedette"),

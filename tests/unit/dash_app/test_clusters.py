@@ -11,11 +11,15 @@ from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
 from dash_app.queries.fleet import fleet, fleet_totals
 from dash_app.queries.rankings import capacity_by_model
-from dash_app.routes import appliance_path
+from dash_app.routes import appliance_path, job_path
 from dash_app.timerange import Span
+from jobqueue.models import Job
+from jobqueue.states import JobState
+from protocol.clusters import requested_gpus
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.clusters import GIB, cluster, make_connector, node, nodes_of, report_cluster
+from tests.unit.dash_app.conftest import Fleet
 from tests.unit.dash_app.test_callbacks import Browser, served
 from timeseries.points import Point
 from timeseries.store import Store, write
@@ -103,3 +107,34 @@ def test_a_node_has_charts_of_its_own_series(
     assert "3 / 4" in text
     assert appliance_path(connector.id) in text
     assert "appliance-cpu" not in response
+
+
+def test_a_job_whose_gpus_the_cluster_does_not_tell_has_no_charts_of_them(
+    client: FlaskClient, sessions: SessionFactory, fleet_of_three: Fleet
+) -> None:
+    path = job_path(fleet_of_three.job.id)
+
+    def hidden_parts() -> int:
+        page = Browser(client, "alice").fill("page.children", url_pathname=path)
+        return json.dumps(json.loads(page)).count('"hidden": true')
+
+    count = hidden_parts()
+    with sessions.begin() as session:
+        attempt = session.get_one(Job, fleet_of_three.job.id).attempt
+        assert attempt is not None
+        attempt.gpu_uuids = requested_gpus(1)
+    assert hidden_parts() == count + 2  # the charts, and the processes
+
+
+def test_a_job_that_ended_before_it_started_has_never_started(
+    client: FlaskClient, sessions: SessionFactory, fleet_of_three: Fleet
+) -> None:
+    with sessions.begin() as session:
+        job = session.get_one(Job, fleet_of_three.job.id)
+        job.state, job.started_at = JobState.FAILED, None
+        for attempt in job.attempts:
+            attempt.started_at = None
+    text = Browser(client, "alice").fill(
+        "job-attempt-memory_bytes.figure", job_path_data=job_path(fleet_of_three.job.id)
+    )
+    assert "The job never started" in text

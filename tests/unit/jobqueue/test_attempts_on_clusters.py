@@ -159,6 +159,20 @@ def test_a_node_that_is_reported_later_is_stored_then(session: Session, cast: Ca
     assert attempt.node_id == n1.id
 
 
+def test_gpus_that_are_reported_after_the_node_are_stored_then(
+    session: Session, cast: Cast
+) -> None:
+    connector = add_connector(session, cast.acme)
+    n1, _ = add_node(session, connector), add_node(session, connector, "n2")
+    attempt = assign(session, cast, gpus=1)
+    for name, indices in (("n1", []), ("n2", [0]), ("n1", [9])):
+        report(session, attempt, ObservedState.RUNNING, node=name, gpu_indices=indices)
+        assert (attempt.node_id, attempt.gpu_uuids) == (n1.id, requested_gpus(1))
+    for index in (2, 3):
+        report(session, attempt, ObservedState.RUNNING, node="n1", gpu_indices=[index])
+        assert attempt.gpu_uuids == [node_gpu_uuid(n1.id, 2)]
+
+
 def test_an_agent_that_is_no_connector_names_no_node(session: Session, cast: Cast) -> None:
     dgx = add_appliance(session, cast.acme, "dgx-01")
     row = add_node(session, dgx)

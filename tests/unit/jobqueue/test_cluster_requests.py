@@ -246,3 +246,43 @@ def test_a_cluster_that_takes_no_jobs_says_why(session: Session, cast: Cast) -> 
     assert cluster_problems(clusters, JobRequest(name=""), appliance="slurm-a") == [
         "slurm-a takes no jobs now: slurm_load_jobs error: Unable to contact."
     ]
+
+
+def test_a_mount_without_a_claim_is_refused_when_the_connector_lists_its_roots(
+    session: Session, cast: Cast
+) -> None:
+    options = {"kubernetes.priority_class": "low"}
+    mounts = [Mount(source="/data/a", target="/a"), Mount(source="/scratch/b", target="/b")]
+    fields: dict[str, Any] = {"mounts": mounts, "cluster_options": options}
+    add_cluster(session, cast, "k8s", kind="kubernetes", runs_images=True, data_roots=["/data"])
+    text = "k8s can't mount /scratch/b. It has volumes for /data."
+    assert text in errors_of(session, cast, **fields)["mounts"]
+    # By its name, too, where a job with an image could run elsewhere.
+    fields = {"mounts": mounts, "appliance_id": "k8s"}
+    assert text in errors_of(session, cast, **fields)["mounts"]
+    request = JobRequest(name="", image="hello:1", mounts=mounts)
+    clusters = tenant_clusters(session, cast.acme.id)
+    assert text in cluster_problems(clusters, request, appliance="k8s")
+
+
+@pytest.mark.parametrize("roots", [{}, {"data_roots": None}, {"data_roots": ["/"]}])
+def test_mounts_are_left_to_connectors_that_list_no_roots_or_have_them(
+    session: Session, cast: Cast, roots: dict[str, object]
+) -> None:
+    add_cluster(session, cast, "k8s", kind="kubernetes", runs_images=True, **roots)
+    mounts = [Mount(source="/data/a", target="/a")]
+    request = JobRequest(name="", image="hello:1", mounts=mounts)
+    problems = cluster_problems(tenant_clusters(session, cast.acme.id), request, appliance="k8s")
+    assert not any("mount" in problem for problem in problems)
+
+
+def test_secrets_are_refused_where_all_users_of_the_cluster_would_see_them(
+    session: Session, cast: Cast
+) -> None:
+    fields: dict[str, Any] = {"image": "", "secrets": {"KEY": "s3cr3t"}}
+    add_cluster(session, cast, "ray-a", kind="ray", refuses_secrets=True)
+    errors = errors_of(session, cast, **fields, cluster_options={"ray.resources": '{"a": 1}'})
+    assert "all users of its cluster" in errors["secrets"][0]
+    # Another cluster takes them.
+    add_cluster(session, cast, "slurm-a")
+    assert submit(session, cast.bob, command=["true"], **fields).secret_names == ["KEY"]

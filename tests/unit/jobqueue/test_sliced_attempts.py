@@ -118,3 +118,21 @@ def test_policies_of_another_tenant_count_for_nothing(session: Session, cast: Ca
     assert job.attempt is not None
     assert job.attempt.gpu_slice is None
     assert desired_state(session, job.attempt.appliance_id, box=BOX).gpu_partitions == []
+
+
+def test_a_job_that_waited_for_a_slice_has_it_when_it_starts(session: Session, cast: Cast) -> None:
+    add_policy(session, cast, PartitionMode.MIG)
+    cut_appliance(session, cast)
+    whole = [submit(session, cast.alice, f"all-{n}", gpu_slice="7g.80gb") for n in range(2)]
+    waiting = placed(session, submit(session, cast.alice, gpu_slice="1g.10gb"))
+    assert waiting.attempt is not None
+    assert waiting.attempt.state is AttemptState.BOUND
+    session.refresh(whole[0])
+    assert whole[0].attempt is not None
+    report(session, whole[0].attempt, ObservedState.SUCCEEDED, exit_code=0)
+    attempt = placed(session, waiting).attempt
+    assert attempt is not None
+    assert (attempt.state, (attempt.gpu_slice or {})["profile"]) == (
+        AttemptState.STARTING,
+        "1g.10gb",
+    )

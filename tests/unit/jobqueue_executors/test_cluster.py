@@ -12,6 +12,7 @@ from jobqueue.executors import cluster
 from jobqueue.executors.base import ExecutorUnavailableError
 from jobqueue.executors.cluster import MAX_BYTES, ClusterExecutor, fitting
 from jobqueue.executors.recorded import ExecutorSite, Record
+from jobqueue.executors.settings import ClusterSettings
 from protocol.attempts import AttemptObservation, AttemptSpec
 from protocol.clusters import MAX_NODES, ClusterKind, ClusterNode, ClusterQueue, ClusterReport
 from tests.fixtures.polling import eventually
@@ -19,15 +20,13 @@ from tests.fixtures.polling import eventually
 REPORT = ClusterReport(kind=ClusterKind.SLURM, version="22.05", nodes=[ClusterNode(name="n1")])
 
 
-class ScriptedCluster(ClusterExecutor):
+class ScriptedCluster(ClusterExecutor[ClusterSettings]):
     """Gives its readings in turn, the last one for ever."""
 
     kind = ClusterKind.SLURM
-    name = "slurm"
-    names: Sequence[str] = ("slurm",)
 
     def __init__(self, folder: Path, readings: Sequence[Callable[[], ClusterReport]]) -> None:
-        super().__init__(ExecutorSite(owner="head", state_dir=folder))
+        super().__init__(ClusterSettings(), ExecutorSite(owner="head", state_dir=folder))
         self._readings = list(readings)
 
     def read_cluster(self) -> ClusterReport:

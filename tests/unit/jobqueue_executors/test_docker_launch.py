@@ -3,6 +3,7 @@
 from pathlib import Path
 from threading import Event
 
+import msgspec
 from docker.errors import APIError
 
 from core.clock import utc_now
@@ -10,7 +11,7 @@ from jobqueue.executors.docker.launch import Launches
 from jobqueue.executors.docker.logs import LogSpool
 from jobqueue.executors.docker.storage import DockerStorage
 from jobqueue.executors.registry_token import CurrentRegistryToken
-from protocol.attempts import AttemptSpec, ObservedState, StopReason
+from protocol.attempts import AttemptSpec, ObservedState, RegistryToken, StopReason
 
 SPEC = AttemptSpec(attempt_id="a-1", job_id="j-1", name="train", image="busybox")
 
@@ -49,13 +50,18 @@ class SlowEngine:
             assert self.goes_on.wait(30)
 
 
-def launches_of(engine: SlowEngine, folder: Path, images: str = "images.json") -> Launches:
+def launches_of(
+    engine: SlowEngine,
+    folder: Path,
+    images: str = "images.json",
+    tokens: CurrentRegistryToken | None = None,
+) -> Launches:
     return Launches(
         lambda: engine,
         DockerStorage(lambda: engine, folder / images, utc_now),
         LogSpool(folder, limit_bytes=1000),
         owner="dgx-01",
-        registry_token=CurrentRegistryToken(),
+        registry_token=tokens or CurrentRegistryToken(),
         pids_limit=10,
         clock=utc_now,
     )
@@ -91,3 +97,43 @@ def test_it_goes_on_while_the_disk_of_the_agent_can_not_be_written(tmp_path: Pat
     launches.begin(SPEC)
     assert engine.reached.wait(30)
     engine.goes_on.set()
+
+
+class StoredEngine(SlowEngine):
+    """An engine that has the image already, and notes with which credentials it is pulled."""
+
+    def __init__(self) -> None:
+        super().__init__("start")
+        self.pulls: list[object] = []
+        self.api = self
+
+    def pull(self, _name: str, *, auth_config: object, **_options: object) -> list[object]:
+        self.pulls.append(auth_config)
+        return []
+
+
+def pulls_of(folder: Path, spec: AttemptSpec, *specs: AttemptSpec) -> list[object]:
+    """Return the credentials of the pulls of an attempt, on an appliance with a token."""
+    engine = StoredEngine()
+    tokens = CurrentRegistryToken()
+    tokens.set(RegistryToken(host="registry.example", token="provider"), [spec, *specs])
+    launches = launches_of(engine, folder, tokens=tokens)
+    launches.begin(spec)
+    assert engine.reached.wait(30)
+    engine.goes_on.set()
+    return engine.pulls
+
+
+def test_a_stored_image_is_not_pulled_again(tmp_path: Path) -> None:
+    assert pulls_of(tmp_path, SPEC) == []
+
+
+def test_a_rented_attempt_pulls_a_stored_image_by_its_own_token_alone(tmp_path: Path) -> None:
+    rented = msgspec.structs.replace(SPEC, always_pulls=True, image="registry.example/globex/a:1")
+    token = RegistryToken(host="registry.example", token="customer")
+    allowed = msgspec.structs.replace(rented, registry=token)
+    other = msgspec.structs.replace(allowed, attempt_id="a-2")
+    assert pulls_of(tmp_path, allowed) == [{"registrytoken": "customer"}]
+    assert pulls_of(tmp_path, rented, other) == [{}]  # neither the provider's nor another's
+    public = msgspec.structs.replace(allowed, image="python:3.13")
+    assert pulls_of(tmp_path, public) == [{}]

@@ -18,7 +18,7 @@ from jobqueue.executors.mesos.chronos import job_of as chronos_job
 from jobqueue.executors.mesos.executor import Site
 from jobqueue.executors.mesos.marathon import app_of, observe_app
 from jobqueue.executors.mesos.metronome import job_of as metronome_job
-from protocol.attempts import AttemptSpec
+from protocol.attempts import AttemptSpec, RegistryToken
 from protocol.clusters import OPTIONS, ClusterKind
 from protocol.datasets import DatasetSource, SourceKind, StagedDataset
 from protocol.gangs import Framework, Gang, GangMember
@@ -98,6 +98,8 @@ VALUES: dict[str, tuple[object, str]] = {
     ),
     "cluster_options": ({"slurm.partition": "part-77"}, "part-77"),
     "outputs": (OutputFolders(paths=["/results"]), ""),
+    "always_pulls": (True, ""),
+    "registry": (RegistryToken(host="registry.example", token="token-77"), ""),
     "health_check": (HealthCheck(kind=HealthCheckKind.COMMAND, command="check-77"), "check-77"),
 }
 MET_ELSEWHERE = ("always", "by the agent", "not applied", "-")

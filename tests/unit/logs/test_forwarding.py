@@ -98,7 +98,7 @@ def print_lines(sessions: SessionFactory, attempt: Attempt, data: bytes, offset:
     with sessions.begin() as session:
         ack = append_log(session, session.get_one(Attempt, attempt.id), data, offset=offset)
         chunk = LogChunk(attempt_id=attempt.id, offset=offset, data=data)
-        queue_output(session, attempt.tenant_id, [chunk], [ack], now=NOON)
+        queue_output(session, [chunk], [ack], now=NOON)
 
 
 def fill(sessions: SessionFactory, attempt: Attempt) -> None:

@@ -82,6 +82,9 @@ def usual_settings(data_dir: Path) -> ServerSettings:
         public_url="http://portal.example",
         requests_per_second_per_user=0.0,
         requests_per_second_per_address=0.0,
+        public_requests_per_second_per_address=0.0,
+        marketplace=True,
+        marketplace_sign_up=True,
     )
 
 

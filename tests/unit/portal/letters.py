@@ -13,7 +13,7 @@ _LINK = re.compile(r"http://portal\.example(/\S+)")
 def wait_for_letters() -> None:
     """Wait until everything is sent that the portal sends beside its requests."""
     for thread in threading.enumerate():
-        if thread.name == "reset-link":
+        if thread.name in {"reset-link", "sign-up-link"}:
             thread.join(LETTER_SECONDS)
 
 

@@ -3,6 +3,7 @@
 from flask import Flask
 from werkzeug.routing import Rule as Route
 
+from portal.api.billing_budgets import BudgetRequestSchema
 from portal.api.data_connections import ConnectionRequestSchema
 from portal.api.data_settings import DataSettingsSchema
 from portal.api.datasets import DatasetChangeSchema
@@ -10,6 +11,7 @@ from portal.api.gpu_partition_policies import PartitionPolicyRequestSchema
 from portal.api.job_schedules import ScheduleRequestSchema
 from portal.api.job_templates import TemplateRequestSchema
 from portal.api.maintenance_windows import WindowRequestSchema
+from portal.api.market_offers import OfferRequestSchema
 from portal.api.notification_policy import NotificationPolicySchema
 from portal.api.platform_rules import PlatformRuleRequestSchema
 from portal.api.projects import QuotaListSchema
@@ -54,6 +56,9 @@ HARMLESS = {
     "name": "x.html",
     "token": "x",
     "number": "0",
+    "published_offer_id": "x",
+    "side": "customer",
+    "decision": "admit",
 }
 RULE = {"name": "x", "measurement": "custom", "field": "x_watts", "warning_threshold": 1}
 PLATFORM_RULE: dict[str, object] = {"name": "x", "expression": "max(custom.x_watts) over 5m > 1"}
@@ -80,6 +85,13 @@ RESERVATION: dict[str, object] = {
     "schedule": "0 2 * * *",
     "duration_seconds": 3600,
 }
+BUDGET: dict[str, object] = {"target": "tenant", "amount": "10"}
+CORRECTION: dict[str, object] = {
+    "amount": "-1.00",
+    "note": "x",
+    "reference": "x",
+    "contract_id": "x",
+}
 POLICY: dict[str, object] = {"name": "x", "mode": "mps", "shares": 2}
 PROJECT: dict[str, object] = {"name": "x"}
 MEMBER: dict[str, object] = {"user": "bob@acme.example"}
@@ -88,7 +100,17 @@ ACCESS_POINT: dict[str, object] = {"name": "x", "url": "https://x.portal.example
 DASHBOARD: dict[str, object] = {"name": "x", "panels": []}
 VIEW: dict[str, object] = {"name": "x", "address": "/dashboards/"}
 # Bodies that pass validation, so that the answer is about the object or the role.
+_TERMS = {"currency": "EUR", "price": "2"}
 BODIES: dict[str, dict[str, object]] = {
+    "Contracts.accept": {"terms_hash": "x"},
+    "Contracts.propose": {"terms": _TERMS},
+    "Contracts.propose_new": {"offer_id": "x", "terms": _TERMS},
+    "Contracts.take": {"offer_id": "x", "terms_hash": "x"},
+    "Contracts.terminate": {"reason": "x"},
+    "Market account.request": {"side": "customer"},
+    "Market accounts.set_admission": {"side": "customer", "state": "active"},
+    "Offers.create": {"name": "x", "terms": _TERMS, "appliance_ids": ["x"]},
+    "Offers.replace": {"name": "mine now", "terms": _TERMS, "appliance_ids": ["x"]},
     "Me.change_settings": {"time_zone": "Europe/Oslo"},
     "Me.change_own_password": {"current": PASSWORD, "new": "another long password"},
     "Users.change_role": {"role": "viewer"},
@@ -150,6 +172,8 @@ BODIES: dict[str, dict[str, object]] = {
     "GPU partition policies.create": POLICY,
     "GPU partition policies.preview": POLICY,
     "GPU partition policies.replace": POLICY,
+    "Budgets.create": BUDGET,
+    "Budgets.replace": BUDGET,
     "Reservations.create": RESERVATION,
     "Reservations.replace": RESERVATION,
     "Datasets.create": {"name": "x"},
@@ -158,6 +182,9 @@ BODIES: dict[str, dict[str, object]] = {
     "Data connections.create": {"name": "x", "url": "s3://bucket"},
     "Data connections.replace": {"name": "x", "url": "s3://bucket"},
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
+    "Price lists.create": {"prices": [{"price": "2.45"}]},
+    "Billing.add_correction": CORRECTION,
+    "Billing.enter_credit": {"tenant_id": "x", "amount": "1.00", "reference": "x"},
     "Tenants.add": {"name": "New"},
     "Removals.add": {"tenant_id": "x", "name": "Acme"},
 }
@@ -165,6 +192,7 @@ BODIES: dict[str, dict[str, object]] = {
 BODIES |= {
     endpoint: schema().dump(schema().load(BODIES.get(endpoint, {})))
     for endpoint, schema in {
+        "Budgets.replace": BudgetRequestSchema,
         "Dashboards.replace": DashboardRequestSchema,
         "Data settings.replace": DataSettingsSchema,
         "Data connections.replace": ConnectionRequestSchema,
@@ -174,6 +202,7 @@ BODIES |= {
         "Job templates.replace": TemplateRequestSchema,
         "Maintenance windows.replace": WindowRequestSchema,
         "Notification policy.replace": NotificationPolicySchema,
+        "Offers.replace": OfferRequestSchema,
         "Platform rules.replace": PlatformRuleRequestSchema,
         "Projects.set_quotas": QuotaListSchema,
         "Queue settings.replace": QueueSettingsSchema,
@@ -191,6 +220,13 @@ FORMS: dict[str, dict[str, object]] = {
     "dashboards.import_file": {"text": "dashboards: [{name: x}]"},
     "dashboards.add_panel": {"title": "x", "metric": "gpu.x", "chart": "line", "aggregate": "avg"},
     "dashboards.edit_panel": {"title": "x", "metric": "gpu.x", "chart": "line", "aggregate": "avg"},
+    "market_account.index": {"public_name": "x"},
+    "market_console.account": {},
+    "provider.add": {"name": "x", "price": "2"},
+    "provider.edit": {"name": "x", "price": "2"},
+    "provider.change_state": {"state": "paused"},
+    "rent.propose": {"price": "2"},
+    "contracts.propose": {"price": "2"},
     "users.change_role": {"role": "viewer"},
     "receivers.index": {"name": "x", "kind": "email", "target": "new@acme.example"},
     "receivers.edit": {"name": "x"},
@@ -214,6 +250,8 @@ FORMS: dict[str, dict[str, object]] = {
     "log_forwards.edit": FORWARD | {"sources": "job", "minimum_level": "info"},
     "maintenance_windows.index": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "maintenance_windows.edit": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
+    "budgets.index": {"for_whom": "tenant:", "amount": "10", "action": "notify"},
+    "budgets.edit": {"for_whom": "tenant:", "amount": "10", "action": "notify"},
     "reservations.index": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "reservations.edit": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "gpu_partition_policies.index": POLICY,

@@ -7,6 +7,21 @@ from tests.unit.portal.routes import visits
 
 # A page's POST, and the operations by which a program does the same.
 SAME: dict[str, set[str]] = {
+    "contracts.accept": {"Contracts.accept"},
+    "contracts.decline": {"Contracts.decline"},
+    "contracts.end": {"Contracts.end", "Contracts.terminate"},
+    "contracts.notice": {"Contracts.notice"},
+    "contracts.propose": {"Contracts.propose"},
+    "contracts.withdraw": {"Contracts.withdraw"},
+    "market_account.ask": {"Market account.request"},
+    "market_account.index": {"Market account.change"},
+    "market_console.account": {"Market accounts.change_charges"},
+    "market_console.decide": {"Market accounts.set_admission"},
+    "provider.add": {"Offers.create"},
+    "provider.change_state": {"Offers.publish", "Offers.pause", "Offers.withdraw"},
+    "provider.edit": {"Offers.replace"},
+    "rent.propose": {"Contracts.propose_new"},
+    "rent.take": {"Contracts.take"},
     "access_points.add": {"Access points.create"},
     "access_points.edit": {"Access points.change"},
     "access_points.remove": {"Access points.delete"},
@@ -120,6 +135,9 @@ SAME: dict[str, set[str]] = {
     "gpu_partition_policies.remove": {"GPU partition policies.delete"},
     "simulations.index": {"Simulations.create"},
     "simulations.remove": {"Simulations.delete"},
+    "budgets.edit": {"Budgets.replace"},
+    "budgets.index": {"Budgets.create"},
+    "budgets.remove": {"Budgets.delete"},
     "reservations.edit": {"Reservations.replace"},
     "reservations.index": {"Reservations.create"},
     "reservations.remove": {"Reservations.delete"},
@@ -167,6 +185,8 @@ SAME: dict[str, set[str]] = {
 }
 # Pages about the browser itself or the user's sign-in, which have no operation.
 OF_BROWSERS = {
+    "sign_up.confirm",
+    "sign_up.index",
     "invitations.accept",
     "invitations.join",
     "session.forgot",
@@ -197,6 +217,18 @@ def test_the_named_operations_exist() -> None:
 
 # Pages and the operations that return the same data.
 SHOWN: dict[str, set[str]] = {
+    "contracts.show": {"Contracts.show", "Market records.show_contract"},
+    "market_account.index": {"Market account.show"},
+    "market_console.account": {"Market accounts.show"},
+    "market_console.index": {"Market accounts.list_all", "Contracts.list_all"},
+    "provider.contracts": {"Contracts.list_all"},
+    "provider.edit": {"Offers.show"},
+    "provider.show_earnings": {"Market records.show_earnings"},
+    "provider.show_record": {"Market records.show_record"},
+    "provider.index": {"Offers.list_all", "Offers.appliances", "Contracts.list_all"},
+    "rent.contracts": {"Contracts.list_all"},
+    "rent.index": {"Market catalogue.list_all", "Market capacity.list_capacity"},
+    "rent.show": {"Market catalogue.show"},
     "alerts.chart": {"Query.query_samples"},
     "alerts.history": {"Alerts.list_all_transitions"},
     "alerts.index": {"Alerts.list_all"},
@@ -314,6 +346,10 @@ SHOWN: dict[str, set[str]] = {
     "simulations.picture": {"Simulations.show_picture"},
     "simulations.results": {"Simulations.results"},
     "simulations.show": {"Simulations.show"},
+    "budgets.edit": {"Budgets.show"},
+    "budgets.index": {"Budgets.list_all"},
+    "costs.export": {"Costs.show"},
+    "costs.index": {"Costs.show"},
     "reservations.edit": {"Reservations.show"},
     "reservations.index": {"Reservations.list_all"},
     "maintenance_windows.edit": {"Maintenance windows.show"},
@@ -331,6 +367,17 @@ SHOWN: dict[str, set[str]] = {
 }
 # Empty forms, the way in and what a browser draws.
 OF_PEOPLE = {
+    # The public API has what the public site shows.
+    "market.api_reference",
+    "market.index",
+    "market.show",
+    "market.status",
+    "market.terms",
+    "sign_up.confirm",
+    "sign_up.index",
+    "contracts.propose",
+    "provider.add",
+    "rent.propose",
     "dashboards.add",
     "dashboards.add_panel",
     "dashboards.import_file",
@@ -371,7 +418,8 @@ def test_everything_that_a_page_shows_has_an_operation(app: Flask) -> None:
     shown = {
         str(route.endpoint)
         for route, method in visits(app)
-        if method == "GET" and not str(route).startswith(("/api/v1/", "/dashboards/"))
+        if method == "GET"
+        and not str(route).startswith(("/api/v1/", "/api/public/", "/dashboards/"))
     }
     assert shown - {"openapi_document"} == SHOWN.keys() | OF_PEOPLE
     operations = {name for resource in RESOURCES for name in resource.needs}

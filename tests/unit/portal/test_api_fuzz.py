@@ -35,7 +35,7 @@ from tests.unit.portal.world import World
 pytestmark = pytest.mark.timeout(900)
 
 MANY, FEW = 8, 1
-ROLES = ("admin", "operator", "member", "viewer", "scoped token")
+ROLES = ("admin", "operator", "member", "viewer", "billing", "scoped token")
 CHECKS = [
     schemathesis.checks.not_a_server_error,
     status_code_conformance,
@@ -51,9 +51,9 @@ def make_token(session: Session, cast: Cast, role: str, *, now: datetime) -> str
     user = {"admin": cast.alice, "scoped token": cast.alice, "operator": cast.olivia}.get(
         role, cast.bob
     )
-    if role == "viewer":
+    if role in {Role.VIEWER, Role.BILLING}:
         session.execute(
-            update(Membership).where(Membership.user_id == user.id).values(role=Role.VIEWER)
+            update(Membership).where(Membership.user_id == user.id).values(role=Role(role))
         )
     limits = TokenLimits(("jobs", "alerts")) if role == "scoped token" else TokenLimits()
     return create_api_token(session, scope_of(user), name="fuzz", limits=limits, now=now)[1]

@@ -18,7 +18,10 @@ from tests.unit.portal.world import World
 # Deletes all sessions, so there is no single object.
 OF_MANY = {("delete", "/api/v1/sessions")}
 # For operators only, but for what a tenant's admin decides.
-OF_OLIVIA = ("/api/v1/tenants", "/api/v1/platform", "/api/v1/access-points")
+OF_OLIVIA = (
+    *("/api/v1/tenants", "/api/v1/platform", "/api/v1/access-points"),
+    "/api/v1/market/accounts",
+)
 OF_ALICE = ("/container-policies", "/queue-settings", "/data-settings", "/cleanup-policies")
 
 Change = tuple[str, str, dict[str, Any]]

@@ -77,14 +77,17 @@ def test_every_list_can_be_sorted(alice: Browser, path: str) -> None:
 
 # Lists that have one order: they come whole, or are read along a chain.
 UNSORTED = {
+    "/api/v1/billing/price-lists": "versions, the newest first",
     "/api/v1/logs": "lines, the newest first",
     "/api/v1/agent-rollouts/versions": "a few, the most frequent first",
     "/api/v1/alerts/history": "a history, the newest first",
     "/api/v1/alerts/{alert_id}/actions": "a history, the newest first",
     "/api/v1/alerts/{alert_id}/transitions": "a history, the newest first",
     "/api/v1/job-schedules/{schedule_id}/runs": "a history, the newest first",
+    "/api/v1/billing/costs": "sums, the largest first; days and months in their order",
     "/api/v1/gpu-partition-policies/modes": "a few, the weakest isolation first",
     "/api/v1/job-templates": "the tenant's by name, then those that ship",
+    "/api/v1/market/capacity": "by GPU model and region",
     "/api/v1/jobs/gpu-offers": "a few, the one with the most free first",
     "/api/v1/jobs/appliances": "what a search finds, by name",
     "/api/v1/jobs/apply": "jobs, in the order of the file",

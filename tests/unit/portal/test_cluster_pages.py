@@ -8,7 +8,7 @@ import pytest
 from core.db import SessionFactory
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState, JobState
-from protocol.clusters import NodeState, requested_gpus
+from protocol.clusters import ClusterKind, ClusterQueue, NodeState, requested_gpus
 from tenants.models import Appliance, ApplianceState
 from tests.cast import Cast
 from tests.fixtures.clusters import GIB, cluster, make_connector, node, nodes_of, report_cluster
@@ -81,11 +81,28 @@ def test_the_list_has_connectors_with_their_nodes_as_figures(
         assert nodes["n1.login"] in alice.get(f"/appliances?{query}").text, query
     only = alice.get("/appliances?nodes=only").text
     assert "node of <a" in only
-    assert not re.search(r'name="appliance_id"', only)
+    assert not re.search(r'name="appliance_id"|data-bulk-all', only)
 
 
 def test_a_fleet_without_clusters_has_no_filter_for_nodes(alice: Browser) -> None:
     assert 'name="nodes"' not in alice.get("/appliances").text
+
+
+def test_a_cluster_whose_nodes_have_no_queues_has_no_column_for_them(
+    alice: Browser, sessions: SessionFactory, cast: Cast
+) -> None:
+    queues = [ClusterQueue(name="team-a")]
+    report = cluster(node("w1", queues=[]), kind=ClusterKind.KUBERNETES, name="", queues=queues)
+    with sessions.begin() as session:
+        connector = make_connector(session, cast.acme, report, name="k8s")
+        ident, worker = connector.id, nodes_of(session, connector)["w1.k8s"].id
+    text = alice.get(f"/appliances/{ident}").text
+    assert "team-a" in text
+    assert ">Queues<" not in text
+    assert "Time limit" not in text
+    assert (
+        "reports it as a node of a Kubernetes cluster." in alice.get(f"/appliances/{worker}").text
+    )
 
 
 def test_the_page_of_a_connector_shows_its_cluster_and_nodes(
@@ -95,9 +112,10 @@ def test_the_page_of_a_connector_shows_its_cluster_and_nodes(
     for part in (
         "Slurm cluster",
         "24.11.5",
-        "1,234 of all users",
+        "1,234, of all users",
         "3 with 8 GPUs",
         "without an image",
+        ">Partitions<",
         "bad fan",
         "Not responding",
         "32 of 64",

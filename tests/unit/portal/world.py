@@ -1,7 +1,8 @@
 """One of everything in acme, made by the services: what a stranger must not see."""
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -45,6 +46,21 @@ from jobqueue.simulation.scenarios import Changes, Scenario, replay
 from jobqueue.simulation.service import Comparison
 from logs.forwarding.service import ForwardRequest, create_forward
 from logs.models import ForwardKind
+from marketplace.accounts import admit
+from marketplace.budgets.models import BudgetTarget
+from marketplace.budgets.requests import BudgetRequest
+from marketplace.budgets.service import create_budget
+from marketplace.charges.models import LineKind
+from marketplace.contracts.versions import add_version
+from marketplace.invoices.items import Item, encoded
+from marketplace.invoices.models import BillingDocument, DocumentKind
+from marketplace.models import Contract, Offer
+from marketplace.offers.requests import OfferRequest
+from marketplace.offers.service import create_offer
+from marketplace.prices.models import PriceList
+from marketplace.prices.service import PriceListRequest, PriceRow, create_price_list
+from marketplace.states import AccountState, ContractState, Side
+from marketplace.terms import Terms
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
@@ -156,6 +172,38 @@ class World:
     ids: dict[str, str]
 
 
+def add_price_list(session: Session, cast: Cast, *, now: datetime) -> PriceList:
+    """Add prices of acme's."""
+    request = PriceListRequest(prices=[PriceRow("2.45", "H100")])
+    return create_price_list(session, scope_of(cast.alice), request, now=now)
+
+
+def add_document(session: Session, cast: Cast, *, now: datetime) -> BillingDocument:
+    """Add an invoice of acme's, with an item."""
+    amounts = dict.fromkeys(("net", "total"), Decimal("2.45"))
+    amounts |= dict.fromkeys(("tax_percent", "tax", "fee_percent", "fee", "prepaid"), Decimal(0))
+    item = Item(number=1, month="2026-02", kind=LineKind.USAGE, amount=Decimal("2.45"))
+    document = BillingDocument(
+        kind=DocumentKind.INVOICE,
+        tenant_id=cast.acme.id,
+        tenant_name=cast.acme.name,
+        month_at=datetime(2026, 2, 1, tzinfo=UTC),
+        number="INV-2026-00001",
+        currency="EUR",
+        issued_at=now,
+        issuer="",
+        party={},
+        items=encoded([item]),
+        **amounts,
+    )
+    session.add(document)
+    session.flush()
+    return document
+
+
+POWER = Panel(title="Power", measurement="gpu", fields=["power_watts"])
+
+
 def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     """Make one of everything in acme."""
     scope = scope_of(cast.alice)
@@ -191,11 +239,10 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         TemplateRequest(name="tune", job=JobRequest(name="tune", image="acme/tune:3")),
         now=now,
     )
-    panel = Panel(title="Power", measurement="gpu", fields=["power_watts"])
     dashboard = create_dashboard(
         session,
         scope_of(cast.bob),
-        DashboardRequest(name="Training", is_shared=True, panels=[panel]),
+        DashboardRequest(name="Training", is_shared=True, panels=[POWER]),
         now=now,
     )
     view = create_view(
@@ -282,6 +329,9 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
         ),
         now=now,
     )
+    budget = create_budget(
+        session, scope, BudgetRequest(target=BudgetTarget.TENANT, amount="1000"), now=now
+    )
     shared = PolicyRequest(
         name="Shared", mode=PartitionMode.MPS, shares=4, labels={"pool": "shared"}
     )
@@ -328,6 +378,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
     version.head = {"file_count": 0, "total_bytes": 0, "pages": []}
     session.add_all([message, removal, platform_rule, access_point, simulation])
     session.flush()
+    offer, contract = _add_market(session, cast, now=now)
     prefetch = create_prefetch(session, scope, dataset.id, PrefetchRequest(), now=now)
     session.flush()
     browser = session.scalars(
@@ -344,6 +395,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "silence_id": silence.id,
             "window_id": window.id,
             "reservation_id": reservation.id,
+            "budget_id": budget.id,
             "policy_id": policy.id,
             "simulation_id": simulation.id,
             "forward_id": forward.id,
@@ -370,5 +422,34 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "prefetch_id": prefetch.id,
             "version_id": version.id,
             "connection_id": connection.id,
+            "offer_id": offer.id,
+            "contract_id": contract.id,
+            "price_list_id": add_price_list(session, cast, now=now).id,
+            "document_id": add_document(session, cast, now=now).id,
         }
     )
+
+
+def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, Contract]:
+    """Add an offer that acme drafts, and a contract of acme with a provider."""
+    olivia = scope_of(cast.olivia)
+    for tenant in (cast.acme, cast.globex):
+        for side in Side:
+            admit(session, olivia, tenant.id, side, AccountState.ACTIVE, now=now)
+    terms = Terms(currency="EUR", price=Decimal(2))
+    request = OfferRequest(name="H100s in Oslo", terms=terms, appliance_ids=["dgx-01"])
+    offer = create_offer(session, scope_of(cast.alice), request, now=now)
+    contract = Contract(
+        offer_id=new_id(),
+        offer_name="A100s in Bergen",
+        provider_id=new_id(),
+        provider_name="Initech",
+        customer_id=cast.acme.id,
+        customer_name="Acme",
+        state=ContractState.PROPOSED,
+        created_at=now,
+    )
+    add_version(contract, terms, Side.PROVIDER, email="dave@initech.example", now=now)
+    session.add(contract)
+    session.flush()
+    return offer, contract

@@ -23,6 +23,7 @@ from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.alerting.helpers import drain_outbox
 from tests.unit.alerting.servers import LOOPBACK, Hook, hook_server
 from tests.unit.jobqueue.builders import report, start, submit
+from tests.unit.portal.world import add_document
 
 URL = "https://portal.example"
 
@@ -208,3 +209,18 @@ def test_the_log_of_deliveries_is_pruned(
     with sessions.begin() as session:
         assert prune_events(session, now=NOON + timedelta(days=1)) == 0
         assert prune_events(session, now=NOON + RETENTION + timedelta(days=1)) == queued
+
+
+def test_an_invoice_is_an_event_with_its_amounts_as_text(
+    sessions: SessionFactory, cast: Cast, receiver: Receiver, hook: Hook
+) -> None:
+    with sessions.begin() as session:
+        session.get_one(Receiver, receiver.id).topics = ["billing"]
+        invoice = add_document(session, cast, now=NOON)
+    assert queue(sessions) == 1
+    assert queue(sessions) == 0
+    drain(sessions)
+    [(_headers, body)] = hook.posts
+    event = json.loads(body)
+    assert (event["type"], event["subject"]) == ("vedette.invoice.issued", invoice.id)
+    assert (event["data"]["name"], event["data"]["total"]) == ("INV-2026-00001", "2.45")

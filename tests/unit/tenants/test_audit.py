@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import timedelta
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -45,6 +46,13 @@ from jobqueue.simulation.models import Simulation
 from jobqueue.states import JobState, Missed, Overlap
 from jobqueue.storage.models import CleanupPolicies
 from logs.models import ForwardKind, LogForward
+from marketplace import states
+from marketplace.budgets.models import Budget, BudgetAction, BudgetTarget
+from marketplace.charges.models import PrepaidEntry
+from marketplace.invoices.models import BillingDocument, DocumentKind
+from marketplace.models import Account, Contract, ContractVersion, Offer
+from marketplace.prices.models import PriceList
+from marketplace.states import ContractState, Side
 from protocol.datasets import SourceKind
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind
@@ -102,6 +110,17 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
     dataset = Dataset(**tenant, id=new_id(), name="images", kind=SourceKind.UPLOAD, created_at=NOON)
     authority = CertificateAuthority(
         id=new_id(), certificate="pem", private_key="pem", not_before=NOON, not_after=LATER
+    )
+    contract = Contract(
+        id=new_id(),
+        offer_id=new_id(),
+        offer_name="H100s",
+        provider_id=cast.acme.id,
+        provider_name="Acme",
+        customer_id=cast.globex.id,
+        customer_name="Globex",
+        state=ContractState.PROPOSED,
+        created_at=NOON,
     )
     return [
         Tenant(slug="initech", name="Initech", state=TenantState.ACTIVE, created_at=NOON),
@@ -242,7 +261,39 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             duration_seconds=3600,
             created_at=NOON,
         ),
+        Budget(
+            **tenant,
+            target=BudgetTarget.TENANT,
+            target_name="Acme",
+            amount=Decimal(1000),
+            action=BudgetAction.NOTIFY,
+            created_at=NOON,
+        ),
         GPUPartitionPolicy(**tenant, name="shared", mode=PartitionMode.MPS, created_at=NOON),
+        PriceList(
+            **tenant,
+            owner=cast.acme.id,
+            number=1,
+            valid_from=NOON,
+            prices=[],
+            created_by="alice@acme.example",
+            created_at=NOON,
+        ),
+        PrepaidEntry(**tenant, amount=Decimal("1.00"), source_id="x", created_at=NOON),
+        BillingDocument(
+            **tenant,
+            kind=DocumentKind.INVOICE,
+            month_at=NOON,
+            number="INV-2026-00001",
+            currency="EUR",
+            issued_at=NOON,
+            issuer="",
+            tenant_name="Acme",
+            party={},
+            items=[],
+            **dict.fromkeys(("net", "tax_percent", "tax", "fee_percent"), Decimal(0)),
+            **dict.fromkeys(("fee", "total", "prepaid"), Decimal(0)),
+        ),
         DataConnection(**tenant, name="minio", url="s3://acme", created_at=NOON),
         TenantDataSettings(**tenant),
         dataset,
@@ -296,6 +347,19 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             is_enabled=True,
             created_at=NOON,
         ),
+        Account(**tenant, public_name="Acme Compute", updated_at=NOON),
+        Offer(**tenant, name="H100s", terms={}, created_at=NOON, updated_at=NOON),
+        contract,
+        ContractVersion(
+            contract_id=contract.id,
+            number=1,
+            state=states.VersionState.PROPOSED,
+            terms={},
+            terms_hash="0" * 64,
+            proposed_side=Side.CUSTOMER,
+            proposed_by=cast.alice.email,
+            proposed_at=NOON,
+        ),
     ]
 
 
@@ -323,7 +387,7 @@ def test_each_row_made_changed_and_deleted_is_three_entries(
             session.add(row)
             changed = next(name for name in reversed(how.fields) if _is_changeable(row, name))
             _change(row, changed)
-        if isinstance(row, CertificateAuthority | Project | Dataset):
+        if isinstance(row, CertificateAuthority | Project | Dataset | Contract):
             continue  # a certificate, member or version below needs it
         with audited.begin() as session:
             session.delete(session.merge(row))
@@ -362,7 +426,8 @@ def _change(row: object, name: str) -> None:
     elif isinstance(old, dict | list):
         new = {"rack": "4"} if isinstance(old, dict) else ["x"]
     else:
-        new = f"{old}-2" if kind is str else (old or 0) + 1
+        nothing: int | Decimal = Decimal(0) if kind is Decimal else 0
+        new = f"{old}-2" if kind is str else (old or nothing) + 1
     setattr(row, name, new)
 
 

@@ -242,6 +242,7 @@ def test_the_last_sign_in_is_stored(session: Session, cast: Cast) -> None:
         (" a = acme:viewer , b=operator", "a", Role.VIEWER),
         ("cn=gpu,ou=groups=acme:member;b=operator", "cn=gpu,ou=groups", Role.MEMBER),
         ("a=acme:member;", "a", Role.MEMBER),
+        ("a=acme:billing,a=acme:viewer", "a", Role.BILLING),
     ],
 )
 def test_the_mapping_is_read(text: str, group: str, role: Role) -> None:

@@ -5,6 +5,7 @@ import zipfile
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -211,6 +212,7 @@ def filled(column: Column[Any], references: dict[str, object], tenant_id: str) -
         datetime: NOON,
         date: NOON.date(),
         bool: False,
+        Decimal: Decimal(1),
     }
     return values.get(kind.python_type, 1)
 

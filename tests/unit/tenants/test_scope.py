@@ -20,7 +20,7 @@ P = Permission
 MEMBER_ROLES = [role for role in Role if role is not Role.OPERATOR]
 
 EXPECTED = {
-    P.VIEW: {Role.VIEWER, Role.MEMBER, Role.ADMIN, Role.OPERATOR},
+    P.VIEW: {Role.VIEWER, Role.BILLING, Role.MEMBER, Role.ADMIN, Role.OPERATOR},
     P.SUBMIT_JOBS: {Role.MEMBER, Role.ADMIN},
     P.PUSH_IMAGES: {Role.MEMBER, Role.ADMIN, Role.OPERATOR},
     P.STOP_ANY_JOB: {Role.ADMIN},
@@ -35,6 +35,10 @@ EXPECTED = {
     P.MANAGE_PROJECTS: {Role.ADMIN},
     P.MANAGE_USERS: {Role.ADMIN, Role.OPERATOR},
     P.VIEW_AUDIT: {Role.ADMIN, Role.OPERATOR},
+    P.RENT: {Role.ADMIN},
+    P.MANAGE_OFFERS: {Role.ADMIN},
+    P.VIEW_BILLING: {Role.BILLING, Role.ADMIN, Role.OPERATOR},
+    P.MANAGE_BILLING: {Role.BILLING, Role.ADMIN, Role.OPERATOR},
     P.MANAGE_TENANTS: {Role.OPERATOR},
     P.OPERATE: {Role.OPERATOR},
 }

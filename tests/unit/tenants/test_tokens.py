@@ -104,10 +104,13 @@ def test_scopes_are_offered_by_role() -> None:
         "appliances",
         "projects",
         "users",
+        "market",
+        "billing",
         "audit",
     ]
+    assert scopes_for(Role.BILLING) == ["read", "billing"]
     assert scopes_for(Role.OPERATOR) == [
-        *("read", "images", "dashboards", "users", "audit", "operator")
+        *("read", "images", "dashboards", "users", "billing", "audit", "operator")
     ]
 
 

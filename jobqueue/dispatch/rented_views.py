@@ -1,0 +1,176 @@
+"""The appliances that a tenant rents, as placement sees them.
+
+Of a rented appliance the tenant sees the resources, what others have of them without whose it is,
+and the offer's name: never its own name, labels, site, or the words of its health.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from sqlalchemy import Row, select
+from sqlalchemy.orm import Session
+
+from core.db import chunked
+from jobqueue.dispatch.appliance_views import APPLIANCE_COLUMNS, is_host, own_views, views_of
+from jobqueue.dispatch.running_jobs import Running, jobs_of_others, running_jobs
+from jobqueue.executors.abilities import Need
+from jobqueue.holds.service import rental_hold
+from jobqueue.partitions.orders import policies_of
+from jobqueue.placement.rentals import RentalView
+from jobqueue.placement.views import ApplianceView, GPUView, ReservationView, RunningJob
+from jobqueue.reservations.service import reservation_views
+from protocol.gpu_slices import PartitionMode
+from tenants.fleet.states import in_service
+from tenants.models import Appliance, Tenant, TenantState
+from tenants.models.rentals import Grant, OfferedAppliance
+
+_MISSING: Mapping[Need, str] = {
+    Need.DATASETS: "fetches no datasets",
+    Need.OUTPUTS: "keeps no results",
+}
+
+
+def usable_views(session: Session, tenant_id: str, *, now: datetime | None) -> list[ApplianceView]:
+    """Return the tenant's own appliances, and those that it rents or has rented for running jobs.
+
+    A tenant without contracts pays one statement for it.
+    """
+    running = running_jobs(session, tenant_id, now=now)
+    own = own_views(session, tenant_id, running, now=now)
+    grants = read_grants(session, tenant_id, now=now)
+    in_use = {
+        ident: jobs[0].contract_id
+        for ident, jobs in running.items()
+        if any(job.contract_id for job in jobs)
+    }
+    if not grants and not in_use:
+        return own
+    return [*own, *_rented(session, tenant_id, grants, running, in_use)]
+
+
+def read_grants(session: Session, tenant_id: str, *, now: datetime | None) -> dict[str, RentalView]:
+    """Return what a tenant may use of others, the best grant of each offer, by offer."""
+    # The agents of a suspended provider are blocked.
+    granted = (
+        select(Grant)
+        .join(Tenant, Tenant.id == Grant.provider_id)
+        .where(Grant.tenant_id == tenant_id, Tenant.state == TenantState.ACTIVE)
+    )
+    rows = session.scalars(granted).all()
+    regions: set[str] = set()
+    is_held = bool(rows and rental_hold(session, tenant_id))
+    if rows:
+        own = select(Appliance.region).where(Appliance.tenant_id == tenant_id, in_service())
+        regions = {region.lower() for region in session.scalars(own.distinct())} - {""}
+    grants: dict[str, RentalView] = {}
+    for row in sorted(rows, key=lambda row: (not row.is_open, row.price, row.contract_id)):
+        ends_in = row.ends_at - now if row.ends_at and now else None
+        grants.setdefault(
+            row.offer_id,
+            RentalView(
+                contract_id=row.contract_id,
+                provider_id=row.provider_id,
+                offer_name=row.offer_name,
+                price=row.price,
+                is_open=row.is_open
+                and not is_held
+                and (ends_in is None or ends_in.total_seconds() > 0),
+                region=row.region,
+                is_local=row.region.lower() in regions,
+                facts=frozenset(fact.lower() for fact in row.facts),
+                availability_percent=row.availability_percent,
+                reputation=row.reputation,
+                allows_slices=row.allows_slices,
+                max_gpus=row.max_gpus,
+                max_seconds=row.max_seconds,
+                ends_at=row.ends_at,
+                ends_in=ends_in,
+            ),
+        )
+    return grants
+
+
+def provider_reservations(
+    session: Session, views: Iterable[ApplianceView], *, now: datetime
+) -> list[ReservationView]:
+    """Return what the providers of rented appliances keep for themselves, without its names."""
+    providers = {view.rental.provider_id for view in views if view.rental}
+    return [
+        replace(reservation, name="", project="")
+        for provider_id in sorted(providers)
+        for reservation in reservation_views(session, provider_id, now=now)
+    ]
+
+
+def _rented(
+    session: Session,
+    tenant_id: str,
+    grants: Mapping[str, RentalView],
+    running: Running,
+    in_use: Mapping[str, str],
+) -> list[ApplianceView]:
+    rentals: dict[str, RentalView] = {}
+    for offer_ids in chunked(sorted(grants)):
+        offered = select(OfferedAppliance.appliance_id, OfferedAppliance.offer_id).where(
+            OfferedAppliance.offer_id.in_(offer_ids)
+        )
+        rentals |= {ident: grants[offer_id] for ident, offer_id in session.execute(offered)}
+    rows: list[Row[*tuple[Any, ...]]] = []
+    for ids in chunked(sorted({*rentals, *in_use})):
+        wanted = select(*APPLIANCE_COLUMNS).where(Appliance.id.in_(ids), *is_host())
+        rows += session.execute(wanted.where(Appliance.tenant_id != tenant_id)).all()
+    policies = {ident: policies_of(session, ident) for ident in {row.tenant_id for row in rows}}
+    others = jobs_of_others(session, tenant_id, [row.id for row in rows])
+    jobs = {row.id: [*running.get(row.id, ()), *others.get(row.id, ())] for row in rows}
+    providers = {row.id: row.tenant_id for row in rows}
+    rented = []
+    for view in views_of(session, rows, jobs, policies, now=None):
+        rental = rentals.get(view.id)
+        if rental is None or rental.provider_id != providers[view.id]:
+            # Its contract has ended, or its provider has taken it out of the offer.
+            rental = RentalView(
+                contract_id=in_use.get(view.id, ""),
+                provider_id=providers[view.id],
+                offer_name="",
+                is_open=False,
+            )
+        if view.cluster is None:
+            rented.append(_seen_by_customer(view, rental))
+    return rented
+
+
+def _seen_by_customer(view: ApplianceView, rental: RentalView) -> ApplianceView:
+    gpus = [_as_rented(gpu) for gpu in view.gpus if rental.allows_slices or not _is_mig(gpu)]
+    cut = {gpu.uuid for gpu in gpus if gpu.kind}
+    return replace(
+        view,
+        name=rental.title,
+        gpus=gpus,
+        failure="failed" if view.failure else "",
+        quarantine="its provider checks it" if view.quarantine else "",
+        labels=frozenset(),
+        running=[_on_rented(job, cut) for job in view.running],
+        site="",
+        nvlink_domain="",
+        missing={need: _MISSING.get(need, "does not offer that") for need in view.missing},
+        rental=rental,
+    )
+
+
+def _is_mig(gpu: GPUView) -> bool:
+    return gpu.kind is not None and gpu.kind.mode is PartitionMode.MIG
+
+
+def _as_rented(gpu: GPUView) -> GPUView:
+    """Return a GPU as others may have it: only MIG separates tenants, else it is whole."""
+    return replace(gpu, kind=gpu.kind if _is_mig(gpu) else None, failure="")
+
+
+def _on_rented(job: RunningJob, cut: Collection[str]) -> RunningJob:
+    """Return a running job; of a GPU that others have whole, it just takes a share."""
+    if job.gpu_slice is None or job.gpu_slice.gpu_uuid in cut:
+        return job
+    return msgspec.structs.replace(job, gpu_slice=None)

@@ -1,0 +1,1 @@
+"""Appliances that tenants rent from each other, and what their use costs."""

@@ -1,0 +1,75 @@
+"""The periodic tasks of budgets."""
+
+import logging
+from collections.abc import Sequence
+from decimal import Decimal
+
+from core.db import transaction
+from core.periodic_tasks import PeriodicTask, SchedulerContext
+from core.settings import ServerSettings
+from jobqueue.holds.service import STOP_BATCH, stop_held
+from marketplace.budgets.credit import report_used_up, update_credit_holds
+from marketplace.budgets.evaluation import evaluate_budgets, tenants_with_budgets
+from marketplace.budgets.notices import warn
+
+log = logging.getLogger(__name__)
+
+
+class BudgetTasks:
+    """Compares budgets, and prepaid credit, with costs."""
+
+    def __init__(self, settings: ServerSettings, context: SchedulerContext) -> None:
+        self._settings = settings
+        self._context = context
+
+    def table(self) -> Sequence[PeriodicTask]:
+        """Return the tasks."""
+        return [PeriodicTask(self.watch_budgets, 60)]
+
+    def watch_budgets(self) -> None:
+        """Warn of budgets, hold jobs of those that are spent, and stop what runs after a grace."""
+        with transaction(self._context.sessions) as session:
+            tenant_ids = tenants_with_budgets(session)
+        if self._settings.marketplace:
+            for source_id in self._update_credit():
+                self._stop(source_id)
+        for tenant_id in tenant_ids:
+            if self._context.is_stopping():
+                return
+            for source_id in self._evaluate(tenant_id):
+                self._stop(source_id)
+
+    def _evaluate(self, tenant_id: str) -> Sequence[str]:
+        """Return the budgets whose running jobs stop now."""
+        settings, now = self._settings, self._context.clock()
+        with transaction(self._context.sessions) as session:
+            evaluated = evaluate_budgets(session, tenant_id, now=now)
+            for budget in evaluated.warnings:
+                warn(
+                    session,
+                    budget,
+                    currency=settings.billing_currency,
+                    public_url=settings.resolved_public_url,
+                    has_email=bool(settings.smtp_url),
+                    now=now,
+                )
+            return evaluated.stopping
+
+    def _update_credit(self) -> Sequence[str]:
+        """Return the tenants without prepaid credit whose rented jobs stop now."""
+        settings, now = self._settings, self._context.clock()
+        with transaction(self._context.sessions) as session:
+            tax = Decimal(str(settings.tax_percent))
+            holds = update_credit_holds(session, tax_percent=tax, now=now)
+            for hold in holds.new if settings.smtp_url else ():
+                url = settings.resolved_public_url
+                report_used_up(session, hold.tenant_id, public_url=url, now=now)
+            return holds.stopping
+
+    def _stop(self, source_id: str) -> None:
+        stopped = STOP_BATCH
+        while stopped >= STOP_BATCH and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                stopped = stop_held(session, source_id, now=self._context.clock())
+            if stopped:
+                log.info("stopped %d attempts that %s holds", stopped, source_id)

@@ -1,0 +1,1 @@
+"""Invoices of customers, statements of providers, and statements of a tenant's own costs."""

@@ -1,0 +1,222 @@
+"""Close months: put lines into closings, then issue documents.
+
+A month is closed some days after its end, when the ledger has all of its hours and all of them are
+charged. What the ledger corrects later is in the next month's documents, as items of the earlier
+month. Each step is a short transaction that finds what is left to do, so a run that was killed, or
+two at once, end with the same documents: a line is in one closing, a sealed closing never changes,
+and a tenant has one document of a kind for a month.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import ColumnElement, Select, and_, exists, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
+
+from core.db import SessionFactory, begin_writing, transaction
+from core.errors import ConflictError
+from core.guarded_update import changed_one
+from jobqueue.usage.ledger import recorded_until
+from marketplace.charges.models import BillingLine
+from marketplace.charges.service import due_hours
+from marketplace.invoices.commitments import add_commitment, contracts_of
+from marketplace.invoices.documents import Issuing, issue, left_to_issue
+from marketplace.invoices.items import encoded, items_of
+from marketplace.invoices.models import BillingMonth, ClosedLine, Closing
+from marketplace.months import month_of, next_month, previous_month
+
+log = logging.getLogger(__name__)
+
+# The ledger's second check of the last hour has then been made.
+CLOSE_AFTER = timedelta(days=2)
+BATCH = 5000
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """What a closing is of."""
+
+    tenant_id: str
+    provider_id: str | None
+    contract_id: str | None
+
+    @property
+    def scope_key(self) -> str:
+        return self.contract_id or self.tenant_id
+
+    @property
+    def lines(self) -> ColumnElement[bool]:
+        """The condition that lines are its own."""
+        if self.contract_id is None:
+            own = BillingLine.tenant_id == self.tenant_id
+            return and_(own, BillingLine.contract_id.is_(None))
+        return BillingLine.contract_id == self.contract_id
+
+
+def close_months(
+    sessions: SessionFactory,
+    issuing: Issuing,
+    *,
+    now: datetime,
+    is_stopping: Callable[[], bool] = lambda: False,
+) -> list[datetime]:
+    """Close the months that have ended and are complete; return those that were closed.
+
+    Raises:
+        ConflictError: another process closes the same month; the next call continues.
+    """
+    closed = []
+    try:
+        while not is_stopping():
+            with transaction(sessions) as session:
+                month_at = _next(session, now=now)
+            if month_at is None or not _close(sessions, issuing, month_at, now=now):
+                break
+            closed.append(month_at)
+    except IntegrityError as error:
+        raise ConflictError("Another process closes the same month. Try again.") from error
+    return closed
+
+
+def open_month(session: Session) -> datetime | None:
+    """Return the first month that is not closed; None before the first line."""
+    last = session.scalar(
+        select(func.max(BillingMonth.month_at)).where(BillingMonth.closed_at.is_not(None))
+    )
+    if last is not None:
+        return next_month(last)
+    first = session.scalar(select(func.min(BillingLine.at)))
+    return None if first is None else month_of(first)
+
+
+def _next(session: Session, *, now: datetime) -> datetime | None:
+    """Return the month to close now; None if it has not ended, or is not complete."""
+    month_at = open_month(session)
+    if month_at is None or now < next_month(month_at) + CLOSE_AFTER:
+        return None
+    until = next_month(month_at)
+    recorded = recorded_until(session)
+    if recorded is None or recorded < until or due_hours(session, until=until):
+        log.warning("%s is not closed: the usage ledger is not complete yet", f"{month_at:%Y-%m}")
+        return None
+    return month_at
+
+
+def _close(
+    sessions: SessionFactory, issuing: Issuing, month_at: datetime, *, now: datetime
+) -> bool:
+    """Take all steps of a month; return whether it is closed."""
+    with transaction(sessions) as session:
+        month = session.get(BillingMonth, month_at)
+        if month is None:
+            month = BillingMonth(month_at=month_at)
+            session.add(month)
+        is_sealed = month.sealed_at is not None
+    if not is_sealed:
+        for earlier_at in (previous_month(month_at), month_at):
+            _add_commitments(sessions, earlier_at, now=now)
+        with transaction(sessions) as session:
+            groups = list(_groups(session, until=next_month(month_at)))
+        for group in groups:
+            _seal(sessions, group, month_at, now=now)
+        with transaction(sessions) as session:
+            session.get_one(BillingMonth, month_at).sealed_at = now
+    with transaction(sessions) as session:
+        waiting = left_to_issue(session)
+    for kind, tenant_id in waiting:
+        with transaction(sessions) as session:
+            issue(session, issuing, kind, tenant_id, month_at, now=now)
+    with transaction(sessions) as session:
+        session.get_one(BillingMonth, month_at).closed_at = now
+    return True
+
+
+def _add_commitments(sessions: SessionFactory, month_at: datetime, *, now: datetime) -> None:
+    with transaction(sessions) as session:
+        contract_ids = contracts_of(session, month_at)
+    for contract_id in contract_ids:
+        with transaction(sessions) as session:
+            add_commitment(session, contract_id, month_at, now=now)
+
+
+def _groups(session: Session, *, until: datetime) -> Iterator[_Group]:
+    """Yield what has lines that are in no closing, and closings that are not sealed."""
+    keys = (BillingLine.tenant_id, BillingLine.provider_id, BillingLine.contract_id)
+    unclosed = select(*keys).where(BillingLine.at < until, ~_is_closed()).distinct()
+    unsealed = select(Closing.tenant_id, Closing.provider_id, Closing.contract_id).where(
+        Closing.sealed_at.is_(None)
+    )
+    groups = {
+        _Group(*row) for statement in (unclosed, unsealed) for row in session.execute(statement)
+    }
+    yield from sorted(groups, key=lambda group: (group.tenant_id, group.scope_key))
+
+
+def _is_closed() -> ColumnElement[bool]:
+    return exists().where(ClosedLine.line_id == BillingLine.id)
+
+
+def _seal(sessions: SessionFactory, group: _Group, month_at: datetime, *, now: datetime) -> None:
+    """Put the lines of a group into its closing, in batches, then compute its items."""
+    with transaction(sessions) as session:
+        statement = select(Closing).where(
+            Closing.month_at == month_at, Closing.scope_key == group.scope_key
+        )
+        closing = session.scalar(statement)
+        if closing is None:
+            closing = Closing(
+                month_at=month_at,
+                scope_key=group.scope_key,
+                tenant_id=group.tenant_id,
+                provider_id=group.provider_id,
+                contract_id=group.contract_id,
+            )
+            session.add(closing)
+            session.flush()
+        closing_id, is_sealed = closing.id, closing.sealed_at is not None
+    after: datetime | None = None
+    while not is_sealed:
+        with transaction(sessions) as session:
+            lines = session.execute(_lines(group, month_at, after)).all()
+            if not lines:
+                is_sealed = _complete(session, closing_id, now=now)
+                continue
+            _require_open(session, closing_id)
+            session.execute(
+                insert(ClosedLine),
+                [{"line_id": line_id, "closing_id": closing_id} for _, line_id in lines],
+            )
+            after = lines[-1][0]
+
+
+def _lines(group: _Group, month_at: datetime, after: datetime | None) -> Select[datetime, str]:
+    """Select the next lines that are in no closing."""
+    statement = (
+        select(BillingLine.at, BillingLine.id)
+        .where(group.lines, BillingLine.at < next_month(month_at), ~_is_closed())
+        .order_by(BillingLine.at, BillingLine.id)
+        .limit(BATCH)
+    )
+    if after is None:
+        return statement
+    return statement.where(BillingLine.at >= after)
+
+
+def _require_open(session: Session, closing_id: str) -> None:
+    """Lock a closing that is not sealed, so that nobody seals it meanwhile."""
+    statement = update(Closing).where(Closing.id == closing_id, Closing.sealed_at.is_(None))
+    if not changed_one(session, statement.values(id=Closing.id)):
+        raise ConflictError("Another process closes the same month. Try again.")
+
+
+def _complete(session: Session, closing_id: str, *, now: datetime) -> bool:
+    """Compute the items of a closing; a line that was added meanwhile waits for the next month."""
+    begin_writing(session)
+    _require_open(session, closing_id)
+    closing = session.get_one(Closing, closing_id)
+    closing.items = encoded(items_of(session, closing))
+    closing.sealed_at = now
+    return True

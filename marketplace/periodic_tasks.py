@@ -1,0 +1,116 @@
+"""The periodic tasks of the marketplace and of billing."""
+
+import logging
+from collections.abc import Sequence
+
+from sqlalchemy import update
+
+from core.db import transaction
+from core.periodic_tasks import PeriodicTask, SchedulerContext
+from core.settings import ServerSettings
+from marketplace.budgets.tasks import BudgetTasks
+from marketplace.charges.service import accrue
+from marketplace.contracts.grants import refresh_contract, usable_contracts
+from marketplace.invoices.closing import close_months
+from marketplace.invoices.documents import Issuing
+from marketplace.offers.coverage import providers, refresh_provider
+from marketplace.service_levels.tasks import ServiceLevelTasks
+from tenants.models.rentals import Grant
+from timeseries.store import Store
+
+log = logging.getLogger(__name__)
+
+# Of contracts in one transaction, which is short.
+BATCH = 50
+
+
+def market_tasks(
+    settings: ServerSettings, context: SchedulerContext, store: Store
+) -> Sequence[PeriodicTask]:
+    """Return the tasks of all parts of the marketplace; billing and budgets are always there."""
+    levels = ServiceLevelTasks(context, store).table() if settings.marketplace else ()
+    return [
+        *MarketTasks(settings, context).table(),
+        *levels,
+        *BillingTasks(settings, context).table(),
+        *BudgetTasks(settings, context).table(),
+    ]
+
+
+class MarketTasks:
+    """Refreshes what is on offer and what contracts grant, where the marketplace is on."""
+
+    def __init__(self, settings: ServerSettings, context: SchedulerContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._mail_url = settings.resolved_public_url if settings.smtp_url else ""
+
+    def table(self) -> Sequence[PeriodicTask]:
+        """Return the tasks."""
+        if not self._settings.marketplace:
+            return [PeriodicTask(self.close_grants, 3600, runs_at_start=True)]
+        return [
+            PeriodicTask(self.refresh_offers, 60, runs_at_start=True),
+            PeriodicTask(self.refresh_grants, 60, runs_at_start=True),
+        ]
+
+    def close_grants(self) -> None:
+        """Let no more jobs start on rented appliances, after the marketplace was turned off."""
+        is_open = Grant.is_open.is_(True)
+        with transaction(self._context.sessions) as session:
+            session.execute(update(Grant).where(is_open).values(is_open=False))
+
+    def refresh_offers(self) -> None:
+        """Write which appliances are on offer, and what is free there, provider by provider."""
+        context = self._context
+        with transaction(context.sessions) as session:
+            idents = providers(session)
+        for ident in idents:
+            if context.is_stopping():
+                return
+            with transaction(context.sessions) as session:
+                refresh_provider(session, ident, now=context.clock())
+
+    def refresh_grants(self) -> None:
+        """End contracts whose end has come, and write what the others grant now."""
+        context = self._context
+        with transaction(context.sessions) as session:
+            idents = usable_contracts(session)
+        for start in range(0, len(idents), BATCH):
+            if context.is_stopping():
+                return
+            with transaction(context.sessions) as session:
+                for ident in idents[start : start + BATCH]:
+                    refresh_contract(session, ident, now=context.clock(), mail_url=self._mail_url)
+
+
+class BillingTasks:
+    """Charges the usage ledger, and issues invoices and statements."""
+
+    def __init__(self, settings: ServerSettings, context: SchedulerContext) -> None:
+        self._context = context
+        self._issuing = Issuing.of(settings)
+
+    def table(self) -> Sequence[PeriodicTask]:
+        """Return the tasks."""
+        return [
+            PeriodicTask(self.charge_ledger, 60),
+            PeriodicTask(self.close_months, 3600),
+        ]
+
+    def charge_ledger(self) -> None:
+        """Add the billing lines of ledger rows that have none."""
+        context, added = self._context, 1
+        while added and not context.is_stopping():
+            added = accrue(context.sessions, now=context.clock(), is_stopping=context.is_stopping)
+            if added:
+                log.info("added %d billing lines", added)
+
+    def close_months(self) -> None:
+        """Issue the invoices and statements of months that have ended."""
+        context = self._context
+        closed = close_months(
+            context.sessions, self._issuing, now=context.clock(), is_stopping=context.is_stopping
+        )
+        for month_at in closed:
+            log.info("issued the invoices and statements of %s", f"{month_at:%Y-%m}")

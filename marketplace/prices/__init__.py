@@ -1,0 +1,1 @@
+"""Prices that tenants set for the use of their own appliances."""

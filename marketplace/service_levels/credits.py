@@ -1,0 +1,112 @@
+"""Credits for promises that were not kept: computed once, as billing lines.
+
+An availability breach is settled when its month is, a late start a day after its attempt ended:
+then the usage ledger, and so the cost that a credit is a share of, is final but for rare
+corrections, which credits do not follow.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from decimal import Decimal
+
+from sqlalchemy import ColumnElement, select
+from sqlalchemy.orm import Session
+
+from core.db import SessionFactory, transaction
+from core.money import ZERO, exact
+from core.quantities import format_duration
+from jobqueue.models import Attempt
+from marketplace.charges.models import BillingLine, LineKind
+from marketplace.charges.service import add_line
+from marketplace.models import ContractVersion
+from marketplace.months import month_of, next_month
+from marketplace.service_levels.detection import SETTLE_AFTER
+from marketplace.service_levels.models import BreachKind, ServiceBreach
+from marketplace.terms import Credit
+
+AFTER_ATTEMPT = timedelta(days=1)
+_COSTS = (LineKind.USAGE, LineKind.MINIMUM, LineKind.DISCOUNT)
+_HUNDRED = Decimal(100)
+
+
+def settle(sessions: SessionFactory, *, now: datetime) -> int:
+    """Settle the breaches that are due, each in a transaction of its own; return their number."""
+    with transaction(sessions) as session:
+        open_ids = session.scalars(
+            select(ServiceBreach.id)
+            .where(ServiceBreach.settled_at.is_(None))
+            .order_by(ServiceBreach.id)
+        ).all()
+    settled = 0
+    for breach_id in open_ids:
+        with transaction(sessions) as session:
+            breach = session.get(ServiceBreach, breach_id)
+            if breach is not None and breach.settled_at is None and _is_due(session, breach, now):
+                _settle(session, breach, now=now)
+                settled += 1
+    return settled
+
+
+def credit_percent(levels: Iterable[Credit], measured_percent: float) -> Decimal:
+    """Return the credit of a month by its availability: that of the lowest limit above it."""
+    above = [level for level in levels if measured_percent < level.below_percent]
+    return min(above, key=lambda level: level.below_percent).credit_percent if above else ZERO
+
+
+def _is_due(session: Session, breach: ServiceBreach, now: datetime) -> bool:
+    if breach.kind is BreachKind.AVAILABILITY:
+        return now >= next_month(month_of(breach.since)) + SETTLE_AFTER
+    attempt = session.get(Attempt, breach.subject)
+    # Old jobs are deleted; they ended long before.
+    return attempt is None or (
+        attempt.finished_at is not None and now >= attempt.finished_at + AFTER_ATTEMPT
+    )
+
+
+def _settle(session: Session, breach: ServiceBreach, *, now: datetime) -> None:
+    version = session.scalars(
+        select(ContractVersion).where(
+            ContractVersion.contract_id == breach.contract_id,
+            ContractVersion.number == breach.version_number,
+        )
+    ).one()
+    level = version.decoded_terms.service_level
+    month_at = month_of(breach.since)
+    until = next_month(month_at)
+    if breach.kind is BreachKind.AVAILABILITY:
+        percent = credit_percent(level.credits, breach.measured)
+        lines: tuple[ColumnElement[bool], ...] = (
+            BillingLine.contract_id == breach.contract_id,
+            BillingLine.at >= month_at,
+            BillingLine.at < until,
+        )
+    else:
+        percent = level.late_start_credit_percent
+        lines = (BillingLine.attempt_id == breach.subject,)
+    amounts = session.scalars(
+        select(BillingLine.amount).where(*lines, BillingLine.kind.in_(_COSTS))
+    )
+    breach.credit = max(exact(sum(amounts, start=ZERO) * percent / _HUNDRED), ZERO)
+    breach.settled_at = now
+    if breach.credit:
+        add_line(
+            session,
+            kind=LineKind.SERVICE_CREDIT,
+            tenant_id=breach.customer_id,
+            provider_id=breach.provider_id,
+            contract_id=breach.contract_id,
+            at=min(breach.until, until - timedelta(microseconds=1)),
+            amount=-breach.credit,
+            source_id=f"breach:{breach.id}",
+            note=f"{percent.normalize():f} % credit: {describe(breach)}",
+            now=now,
+        )
+
+
+def describe(breach: ServiceBreach) -> str:
+    """Return what was measured and promised: `available 98.2 % of 2026-11, promised 99.5 %`."""
+    if breach.kind is BreachKind.AVAILABILITY:
+        share = f"available {breach.measured:.7g} % of {breach.subject}"
+        return f"{share}, promised {breach.promised:g} %"
+    took, promised = format_duration(breach.measured), format_duration(breach.promised)
+    return f"a job started after {took}, promised within {promised}"

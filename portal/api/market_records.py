@@ -1,0 +1,116 @@
+"""`/market/records`: what providers earned, their record, and how contracts were kept."""
+
+from typing import Any
+
+from marshmallow import Schema, fields
+
+from marketplace.contracts.service import get_contract
+from marketplace.service_levels.models import BreachKind
+from marketplace.service_levels.record import Record, provider_record
+from marketplace.service_levels.service import breaches_of
+from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import instant
+from portal.api.spec_schemas import DecimalField
+from portal.context import current_scope, database, now, portal, require_marketplace
+from portal.presenters.contracts import monthly_lines
+from portal.presenters.market import currency_here
+from tenants.permissions import Permission
+
+_AMOUNT = {"type": "string", "format": "decimal", "example": "12.25"}
+
+market_records = APIBlueprint(
+    "Market records",
+    "/market/records",
+    "What providers earned, their record, and how contracts were kept.",
+)
+market_records.before_request(require_marketplace)
+
+
+class ProviderEvidenceSchema(Schema):
+    """What a figure of a record rests on."""
+
+    name = fields.String()
+    text = fields.String()
+    good = fields.Float(metadata={"description": "The cases that speak for the provider."})
+    total = fields.Float(metadata={"description": "All cases."})
+    score = fields.Float(metadata={"description": "0 to 1; 0.5 without any case."})
+
+
+class ProviderRecordSchema(Schema):
+    """The record of a provider in the last 90 days; its score is the lowest of the figures."""
+
+    score = fields.Float(metadata={"description": "0 to 1."})
+    evidence = fields.List(fields.Nested(ProviderEvidenceSchema))
+
+
+class MarketMonthSchema(Schema):
+    """What billing lines of a month in UTC come to, before tax and fee."""
+
+    start = instant()
+    gpu_hours = fields.Float()
+    amounts = fields.Function(
+        lambda month: {kind.value: f"{amount:f}" for kind, amount in month.amounts.items()},
+        metadata={
+            "type": "object",
+            "additionalProperties": {"type": "string"},
+            "description": "Decimals as text, by kind of lines.",
+        },
+    )
+    total = DecimalField(metadata=_AMOUNT)
+
+
+class EarningsSchema(Schema):
+    """The last months with billing lines, newest first."""
+
+    currency = fields.String()
+    months = fields.List(fields.Nested(MarketMonthSchema))
+
+
+class BreachSchema(Schema):
+    """A promise of a contract that was not kept."""
+
+    kind = fields.Enum(BreachKind, by_value=True)
+    subject = fields.String(
+        metadata={"description": "The month, such as `2026-11`, or the ID of the attempt."}
+    )
+    version_number = fields.Integer()
+    since = instant()
+    until = instant()
+    promised = fields.Float(metadata={"description": "Percent of the time, or seconds."})
+    measured = fields.Float(metadata={"description": "The same, as it was."})
+    credit = DecimalField(
+        allow_none=True,
+        metadata={**_AMOUNT, "description": "Null until it is settled."},
+    )
+    detected_at = instant()
+
+
+class ContractRecordSchema(Schema):
+    """How a contract was kept: breaches, the latest first."""
+
+    breaches = fields.List(fields.Nested(BreachSchema))
+
+
+@market_records.operation("GET", "/provider", answer=ProviderRecordSchema)
+def show_record() -> Record:
+    """Return the record of the tenant as a provider."""
+    tenant_id = current_scope().require_tenant()
+    with database() as session:
+        return provider_record(session, portal().store, tenant_id, now=now())
+
+
+@market_records.operation("GET", "/earnings", answer=EarningsSchema, needs=Permission.VIEW_BILLING)
+def show_earnings() -> dict[str, Any]:
+    """Return what the tenant earned as a provider in the last twelve months."""
+    tenant_id = current_scope().require_tenant()
+    with database() as session:
+        months = monthly_lines(session, provider_id=tenant_id, now=now())
+    return {"currency": currency_here(), "months": months}
+
+
+@market_records.operation("GET", "/contracts/<contract_id>", answer=ContractRecordSchema)
+def show_contract(contract_id: str) -> dict[str, Any]:
+    """Return how a contract was kept, as both its sides see it."""
+    with database() as session:
+        contract = get_contract(session, current_scope(), contract_id)
+        return {"breaches": breaches_of(session, contract)}

@@ -1,0 +1,190 @@
+"""`/provider`: the provider area: appliances on offer, offers, contracts, earnings, record."""
+
+from contextlib import suppress
+
+from flask import Blueprint, flash, redirect, render_template, request, url_for
+from flask.typing import ResponseReturnValue
+from sqlalchemy.orm import Session
+
+from core.errors import InvalidInputError
+from core.money import ZERO, cents
+from marketplace.accounts import account_of
+from marketplace.contracts.service import list_contracts
+from marketplace.models import Offer
+from marketplace.offers.service import (
+    change_offer,
+    create_offer,
+    get_offer,
+    list_offers,
+    set_offer_state,
+)
+from marketplace.service_levels.record import provider_record
+from marketplace.states import OFFER_TRANSITIONS, USABLE, ContractState, OfferState, Side
+from portal.context import current_scope, database, now, portal, require_marketplace
+from portal.forms.market import OfferForm, offer_data
+from portal.pages.common import changing
+from portal.presenters.contracts import monthly_lines
+from portal.presenters.market import currency_here, month_of, price_grid
+from portal.presenters.provider import (
+    MAX_SHOWN,
+    earnings,
+    offered_appliances,
+    provider_contracts,
+)
+from portal.query_string import PAGE_SIZE, page_number
+from tenants.fleet.appliances import appliance_names
+from tenants.permissions import Permission
+from timeseries.store import StoreUnavailableError
+
+pages = Blueprint("provider", __name__, url_prefix="/provider")
+pages.before_request(require_marketplace)
+
+CALENDAR_HELP = (
+    "When jobs may start, one line each; empty is always. Hours are in the time zone below. "
+    "A closed line wins."
+)
+STATE_VERBS = {
+    OfferState.PUBLISHED: "published",
+    OfferState.PAUSED: "paused: it takes no new contracts",
+    OfferState.WITHDRAWN: "withdrawn",
+}
+
+
+@pages.get("")
+def index() -> ResponseReturnValue:
+    """Show appliances on offer, offers, what waits for an answer, earnings and the record."""
+    scope = current_scope()
+    tenant_id = scope.require_tenant()
+    with database() as session:
+        account = account_of(session, tenant_id)
+        offers = list_offers(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        appliances = offered_appliances(session, tenant_id)
+        contracts = provider_contracts(session, tenant_id)
+        months = (
+            monthly_lines(session, provider_id=tenant_id, now=now())
+            if scope.allows(Permission.VIEW_BILLING)
+            else None
+        )
+        score = account.reputation
+    this_month = [row.total for row in months or () if row.start == month_of(now())[0]]
+    return render_template(
+        "market/provider.html",
+        earned=cents(sum(this_month, ZERO)),
+        account=account,
+        offers=offers,
+        appliances=appliances,
+        max_shown=MAX_SHOWN,
+        waiting=[row for row in contracts if row.state is ContractState.PROPOSED],
+        active=[row for row in contracts if row.state in USABLE],
+        months=months,
+        score=score,
+    )
+
+
+@pages.get("/offers/new")
+@pages.post("/offers/new")
+def add() -> ResponseReturnValue:
+    """Add an offer."""
+    return _save(None)
+
+
+@pages.get("/offers/<offer_id>")
+@pages.post("/offers/<offer_id>")
+def edit(offer_id: str) -> ResponseReturnValue:
+    """Show an offer; change it."""
+    with database() as session:
+        offer = get_offer(session, current_scope(), offer_id)
+    return _save(offer)
+
+
+@pages.post("/offers/<offer_id>/state")
+@changing(back="provider.edit")
+def change_state(session: Session, offer_id: str) -> str:
+    """Publish, pause or withdraw an offer."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_OFFERS)
+    offer = get_offer(session, scope, offer_id)
+    text = request.form.get("state", "")
+    if text not in list(OfferState):
+        raise InvalidInputError(f"Unknown state {text[:50]!r}. Use {', '.join(OfferState)}.")
+    state = OfferState(text)
+    set_offer_state(session, scope, offer_id, state, now=now())
+    return f"{offer.name} {STATE_VERBS.get(state, state.value)}"
+
+
+@pages.get("/contracts")
+def contracts() -> ResponseReturnValue:
+    """List the contracts with customers."""
+    scope = current_scope()
+    scope.require_tenant()
+    with database() as session:
+        page = list_contracts(
+            session, scope, side=Side.PROVIDER, page=page_number(), page_size=PAGE_SIZE
+        )
+    return render_template("market/contracts.html", page=page, side=Side.PROVIDER)
+
+
+@pages.get("/earnings")
+def show_earnings() -> ResponseReturnValue:
+    """Show what the tenant has earned, by month, contract and GPU model."""
+    scope = current_scope()
+    tenant_id = scope.require_tenant()
+    scope.require(Permission.VIEW_BILLING)
+    with database() as session:
+        account = account_of(session, tenant_id)
+        months = monthly_lines(session, provider_id=tenant_id, now=now())
+        rows = earnings(session, tenant_id, now=now())
+    fee = account.fee_percent
+    return render_template(
+        "market/earnings.html",
+        months=months,
+        rows=rows,
+        fee_percent=portal().settings.marketplace_fee_percent if fee is None else fee,
+    )
+
+
+@pages.get("/record")
+def show_record() -> ResponseReturnValue:
+    """Show the record of the tenant as a provider, with its evidence."""
+    scope = current_scope()
+    tenant_id = scope.require_tenant()
+    record = None
+    with suppress(StoreUnavailableError), database() as session:
+        record = provider_record(session, portal().store, tenant_id, now=now())
+    return render_template("market/record.html", record=record)
+
+
+def _save(offer: Offer | None) -> ResponseReturnValue:
+    scope = current_scope()
+    tenant_id = scope.require_tenant()
+    currency = currency_here()
+    form = OfferForm(data=offer_data(offer) if offer is not None else {})
+    if form.is_submitted():
+        scope.require(Permission.MANAGE_OFFERS)
+    with database() as session:
+        account = account_of(session, tenant_id)
+        form.list_appliances(appliance_names(session, scope.tenants))
+    if form.validate_on_submit():
+        with form.showing_errors():
+            wanted = form.request(currency)
+            with database() as session:
+                if offer is None:
+                    saved = create_offer(session, scope, wanted, now=now(), currency=currency)
+                else:
+                    saved = change_offer(
+                        session, scope, offer.id, wanted, now=now(), currency=currency
+                    )
+            flash("Draft saved" if offer is None else "Changes saved", "success")
+            return redirect(url_for(".edit", offer_id=saved.id))
+    text = render_template(
+        "market/offer_form.html",
+        offer=offer,
+        form=form,
+        account=account,
+        grid=None if offer is None else price_grid(offer.decoded_terms),
+        next_states=[] if offer is None else sorted(OFFER_TRANSITIONS[offer.state]),
+        OfferState=OfferState,
+        currency=currency,
+        calendar_help=CALENDAR_HELP,
+    )
+    return text, form.status

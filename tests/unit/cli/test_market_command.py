@@ -1,0 +1,156 @@
+"""`vedette market`: alice offers, charlie rents, olivia admits; by the REST API."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from core.db import SessionFactory
+from core.settings import ServerSettings
+from tenants.users.tokens import create_api_token
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.fixtures.in_process import run_vedette
+from tests.unit.jobqueue.builders import add_appliance
+
+OFFER = """
+name: H100s in Oslo
+description: Eight to a host
+appliance_ids: [dgx-01]
+terms:
+  currency: EUR
+  price: "2.45"
+  region: oslo
+  notice_days: 1
+  max_seconds: 72h
+  facts: [{name: iso27001, valid_until: 2099-06-30}]
+calendar: [{from_date: 2026-12-24, is_closed: true}]
+"""
+
+
+@pytest.fixture
+def settings(settings: ServerSettings) -> ServerSettings:
+    """A portal whose marketplace is on."""
+    return replace(settings, marketplace=True)
+
+
+class Run:
+    """Runs commands as a user of the cast."""
+
+    def __init__(self, url: str, secrets: dict[str, str], folder: Path) -> None:
+        self.folder = folder
+        self._url = url
+        self._secrets = secrets
+
+    def __call__(self, user: str, *words: str, code: int = 0) -> str:
+        environ = {"VEDETTE_URL": self._url, "VEDETTE_TOKEN": self._secrets[user]}
+        ended = run_vedette("market", *words, environ=environ)
+        assert ended.returncode == code, ended.stderr
+        return ended.stderr if code else ended.stdout + ended.stderr
+
+    def file(self, text: str) -> str:
+        path = self.folder / "file.yaml"
+        path.write_text(text)
+        return str(path)
+
+
+@pytest.fixture
+def run(sessions: SessionFactory, cast: Cast, url: str, clock: FrozenClock, tmp_path: Path) -> Run:
+    with sessions.begin() as session:
+        add_appliance(session, cast.acme, "dgx-01")
+        secrets = {
+            user.name.lower(): create_api_token(
+                session, scope_of(user), name="test", now=clock.now
+            )[1]
+            for user in (cast.alice, cast.charlie, cast.olivia)
+        }
+    return Run(url, secrets, tmp_path)
+
+
+@pytest.fixture
+def published(run: Run, cast: Cast) -> Run:
+    """The offer is in the catalogue, and globex may rent."""
+    run("alice", "account", "--request", "provider")
+    run("charlie", "account", "--request", "customer")
+    run("olivia", "admit", cast.acme.id, "provider")
+    run("olivia", "admit", cast.globex.id, "customer")
+    run("alice", "offer", "apply", "-f", run.file(OFFER), "--publish")
+    return run
+
+
+def test_tenants_ask_and_the_operator_admits(run: Run, cast: Cast) -> None:
+    assert "No tenant has asked" in run("olivia", "accounts")
+    shown = run("alice", "account", "--request", "provider", "--country", "no")
+    assert "provider state: requested" in shown
+    assert "country: NO" in shown
+    assert "Acme  requested  none" in run("olivia", "accounts")
+    admitted = run("olivia", "admit", cast.acme.id, "provider")
+    assert admitted == "Acme as a provider: active\n"
+    suspended = run("olivia", "admit", cast.acme.id, "provider", "--suspend")
+    assert suspended == "Acme as a provider: suspended\n"
+
+
+def test_an_offer_is_kept_in_a_file(published: Run) -> None:
+    run = published
+    assert "H100s in Oslo  published  2.45 EUR/h  oslo    1 named" in run("alice", "offer", "list")
+    cheaper = run.file(OFFER.replace("2.45", "2.2"))
+    assert run("alice", "offer", "apply", "-f", cheaper) == "H100s in Oslo is published\n"
+    assert "price: '2.2'" in run("alice", "offer", "show", "H100s in Oslo")
+    assert "dgx-01  NVIDIA H100 80GB HBM3  8 of 8  2.2    yes" in run(
+        "alice", "offer", "appliances", "H100s in Oslo"
+    )
+    assert run("alice", "offer", "pause", "H100s in Oslo") == "H100s in Oslo is paused\n"
+    assert "Nothing on offer matches" in run("charlie", "catalogue")
+    assert run("alice", "offer", "publish", "H100s in Oslo") == "H100s in Oslo is published\n"
+    assert run("alice", "offer", "withdraw", "H100s in Oslo") == "H100s in Oslo is withdrawn\n"
+
+
+def test_a_customer_finds_takes_and_leaves(published: Run) -> None:
+    run = published
+    filters = ("--gpu-model", "H100", "--max-price", "3", "--fact", "iso27001", "--open")
+    (line,) = run("charlie", "catalogue", *filters).splitlines()[1:]
+    assert "H100s in Oslo  Acme      NVIDIA H100 80GB HBM3  80 GiB  oslo    8 of 8  2.45" in line
+    assert "Nothing on offer matches" in run("charlie", "catalogue", "--region", "bergen")
+    assert "8 of 8  2.45" in run("charlie", "capacity")
+    shown = run("charlie", "show", "H100s in Oslo")
+    assert "max seconds: 3d" in shown
+    assert "facts: name iso27001, valid until 2099-06-30" in shown
+    taken = run("charlie", "take", "H100s in Oslo", "--yes")
+    (contract,) = json.loads(run("charlie", "contracts", "-o", "json"))
+    assert f"Contract {contract['id']} is active." in taken
+    assert "state: noticed" in run("charlie", "contract", "notice", contract["id"])
+    assert "The contract ends at" in run("alice", "contract", "end", contract["id"], code=1)
+    ended = run("olivia", "contract", "end", contract["id"], "--reason", "Fraud")
+    assert "state: ended" in ended
+
+
+def test_both_sides_negotiate(published: Run) -> None:
+    run = published
+    offer_id = json.loads(run("charlie", "catalogue", "-o", "json"))[0]["offer_id"]
+    wanted = run.file("{currency: EUR, price: '2'}")
+    run("charlie", "contract", "propose", offer_id, "-f", wanted, "--note", "For a year")
+    (contract,) = json.loads(run("alice", "contracts", "-o", "json", "--side", "provider"))
+    assert contract["versions"][0]["note"] == "For a year"
+    counter = run.file("{currency: EUR, price: '2.2'}")
+    shown = run("alice", "contract", "propose", contract["id"], "-f", counter)
+    assert "version 2: proposed, proposed by alice@acme.example" in shown
+    accepted = run("charlie", "contract", "accept", contract["id"], "2", "--yes")
+    assert "version 2: accepted, proposed by alice@acme.example, accepted by charlie" in accepted
+    run("alice", "contract", "propose", contract["id"], "-f", wanted)
+    declined = run("charlie", "contract", "decline", contract["id"], "3")
+    assert "version 3: declined" in declined
+    run("alice", "contract", "propose", contract["id"], "-f", wanted)
+    withdrawn = run("alice", "contract", "decline", contract["id"], "4", "--withdraw")
+    assert "version 4: withdrawn" in withdrawn
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("terms: {}", "The file has no name of an offer"),
+        ("{name: x, labels: {a: b}, terms: {currency: USD, price: '1'}}", "are in EUR, not USD"),
+        ("{name: x, labels: {a: b}, terms: {currency: EUR, price: cheap}}", "Not a valid"),
+    ],
+)
+def test_a_wrong_file_is_refused_with_the_reason(run: Run, text: str, message: str) -> None:
+    assert message in run("alice", "offer", "apply", "-f", run.file(text), code=1)

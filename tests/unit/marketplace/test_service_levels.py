@@ -1,0 +1,303 @@
+"""Service levels: what was promised, what was measured, and the credit for the difference."""
+
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import msgspec
+import pytest
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from core.clock import to_ns
+from core.db import SessionFactory, transaction
+from jobqueue.models import Attempt
+from jobqueue.states import AttemptState, Reason
+from jobqueue.usage.models import UsageEntry
+from marketplace.charges.models import BillingLine, LineKind
+from marketplace.models import Account, Contract, ContractVersion
+from marketplace.service_levels.credits import credit_percent, describe, settle
+from marketplace.service_levels.detection import detect
+from marketplace.service_levels.models import BreachKind, ServiceBreach
+from marketplace.service_levels.record import provider_record, refresh_reputations
+from marketplace.service_levels.service import breaches_of, month_so_far
+from marketplace.states import AccountState, ContractState, Side, VersionState
+from marketplace.terms import Credit, ServiceLevel, Terms, terms_hash
+from tenants.models import Appliance, Grant, OfferedAppliance, Tenant
+from tests.cast import NOON, Cast, make_appliance
+from tests.unit.jobqueue.builders import submit
+from timeseries.points import Batch, Point
+from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store
+
+MARCH = datetime(2026, 3, 1, tzinfo=UTC)
+APRIL = datetime(2026, 4, 1, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+LEVEL = ServiceLevel(
+    availability_percent=99.5,
+    start_within_seconds=300,
+    credits=(
+        Credit(below_percent=99.5, credit_percent=Decimal(10)),
+        Credit(below_percent=95.0, credit_percent=Decimal(25)),
+    ),
+    late_start_credit_percent=Decimal(50),
+)
+
+
+def rent(session: Session, cast: Cast) -> tuple[str, str]:
+    """Let globex rent acme's `gpu-01` from March on; return the contract and the appliance."""
+    appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
+    terms = Terms(currency="EUR", price=Decimal(2), service_level=LEVEL)
+    contract = Contract(
+        offer_id="offer",
+        offer_name="H100",
+        provider_id=cast.acme.id,
+        provider_name="Acme",
+        customer_id=cast.globex.id,
+        customer_name="Globex",
+        state=ContractState.ACTIVE,
+        created_at=MARCH,
+        starts_at=MARCH,
+    )
+    version = ContractVersion(
+        number=1,
+        state=VersionState.ACCEPTED,
+        terms=msgspec.to_builtins(terms),
+        terms_hash=terms_hash(terms),
+        proposed_side=Side.PROVIDER,
+        proposed_by="alice@acme.example",
+        proposed_at=MARCH,
+        accepted_by="charlie@globex.example",
+        accepted_at=MARCH,
+        applies_from=MARCH,
+    )
+    contract.versions.append(version)
+    session.add(contract)
+    session.flush()
+    account = Account(tenant_id=cast.acme.id, provider_state=AccountState.ACTIVE, updated_at=MARCH)
+    session.add(account)
+    session.add(
+        OfferedAppliance(
+            appliance_id=appliance.id,
+            provider_id=cast.acme.id,
+            offer_id="offer",
+            price=Decimal(2),
+            refreshed_at=MARCH,
+        )
+    )
+    session.add(
+        Grant(
+            contract_id=contract.id,
+            tenant_id=cast.globex.id,
+            provider_id=cast.acme.id,
+            offer_id="offer",
+            price=Decimal(2),
+            refreshed_at=MARCH,
+        )
+    )
+    return contract.id, appliance.id
+
+
+def use(session: Session, cast: Cast, contract_id: str, appliance_id: str, at: datetime) -> None:
+    """Let the contract's jobs use the appliance in an hour for 100."""
+    identity = {"tenant_id": cast.globex.id, "attempt_id": f"attempt-{at:%d-%H}"}
+    facts = {"job_id": "job", "appliance_id": appliance_id, "contract_id": contract_id}
+    figures = ("allocated_milliseconds", "used_milliseconds", "idle_milliseconds", "energy_joules")
+    session.add(
+        UsageEntry(
+            hour_at=at,
+            job_name="train",
+            gpu_model="H100",
+            revision=0,
+            recorded_at=at,
+            **identity,
+            **facts,
+            **dict.fromkeys(figures, 0),
+        )
+    )
+    session.add(
+        BillingLine(
+            provider_id=cast.acme.id,
+            kind=LineKind.USAGE,
+            at=at,
+            recorded_at=at,
+            amount=Decimal(100),
+            **identity,
+            **facts,
+        )
+    )
+
+
+def measured(store: Store, cast: Cast, appliance_id: str, hours: dict[datetime, float]) -> None:
+    """Write what the portal saw of the appliance in hours: 1 is reachable."""
+    points = [
+        Point("appliance_status", {}, {"reachable": value}, to_ns(at + HOUR / 2))
+        for at, value in hours.items()
+    ]
+    identity = {TENANT_TAG: cast.acme.id, APPLIANCE_TAG: appliance_id}
+    store.submit(Batch.of(points), identity=identity).result()
+
+
+def contract_of(session: Session) -> Contract:
+    return session.scalars(select(Contract)).one()
+
+
+def test_an_outage_that_a_month_does_not_allow_is_a_breach_at_once_and_is_credited_later(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        use(session, cast, contract_id, appliance_id, MARCH + 10 * HOUR)
+    # 734 hours from the first use on may have 3.67 hours without the appliance.
+    start = MARCH + 10 * HOUR
+    measured(store, cast, appliance_id, {start + n * HOUR: 1.0 for n in range(10)})
+    measured(store, cast, appliance_id, {start + n * HOUR: 0.0 for n in range(10, 13)})
+    assert detect(sessions, store, now=start + 13 * HOUR) == 0
+    with sessions() as session:
+        so_far = month_so_far(sessions, store, contract_of(session), now=start + 13 * HOUR)
+    assert so_far.down_hours == pytest.approx(3)
+    assert so_far.allowed_down_hours == pytest.approx(3.67)
+
+    measured(store, cast, appliance_id, {start + 13 * HOUR: 0.0})
+    assert detect(sessions, store, now=start + 14 * HOUR) == 1
+    assert detect(sessions, store, now=start + 14 * HOUR) == 0
+    assert settle(sessions, now=APRIL) == 0
+
+    up = {start + n * HOUR: 1.0 for n in range(14, 734)}
+    measured(store, cast, appliance_id, up)
+    assert detect(sessions, store, now=APRIL + HOUR) == 0
+    assert settle(sessions, now=APRIL + timedelta(days=2)) == 1
+    assert settle(sessions, now=APRIL + timedelta(days=3)) == 0
+    with sessions() as session:
+        (breach,) = breaches_of(session, contract_of(session), since=MARCH, until=APRIL)
+        assert breach.measured == pytest.approx(100 * 730 / 734, abs=0.01)
+        assert breach.evidence["down_hours"] == {appliance_id: 4.0}
+        assert breach.credit == Decimal(10)
+        assert describe(breach) == "available 99.455 % of 2026-03, promised 99.5 %"
+        credit = session.scalars(
+            select(BillingLine).where(BillingLine.kind == LineKind.SERVICE_CREDIT)
+        ).one()
+    assert (credit.amount, credit.tenant_id) == (Decimal(-10), cast.globex.id)
+    assert MARCH <= credit.at < APRIL
+
+
+def test_a_kept_promise_is_no_breach_and_time_without_samples_counts_for_nobody(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        use(session, cast, contract_id, appliance_id, MARCH)
+    # The portal was down for all but two days.
+    measured(store, cast, appliance_id, {MARCH + n * HOUR: 1.0 for n in range(48)})
+    assert detect(sessions, store, now=APRIL + HOUR) == 0
+
+
+def test_a_provider_that_retires_a_rented_appliance_breaches_its_promise(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        use(session, cast, contract_id, appliance_id, MARCH)
+        session.get_one(Appliance, appliance_id).retired_at = MARCH + 24 * HOUR
+    measured(store, cast, appliance_id, {MARCH + n * HOUR: 1.0 for n in range(24)})
+    assert detect(sessions, store, now=MARCH + 26 * HOUR) == 0
+    assert detect(sessions, store, now=MARCH + 28 * HOUR) == 1
+
+
+def test_a_late_start_is_a_breach_whose_credit_is_a_share_of_the_attempt(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        job = submit(session, cast.charlie, name="train")
+        outcomes: list[dict[str, Any]] = [
+            {"state": AttemptState.RUNNING, "started_at": NOON + timedelta(minutes=4)},
+            {"state": AttemptState.STARTING},
+            {"state": AttemptState.FAILED, "reason": Reason.IMAGE_NOT_FOUND},
+        ]
+        attempts = [
+            Attempt(
+                job_id=job.id,
+                tenant_id=cast.globex.id,
+                appliance_id=appliance_id,
+                contract_id=contract_id,
+                number=number,
+                bound_at=NOON,
+                assigned_at=NOON,
+                **outcome,
+            )
+            for number, outcome in enumerate(outcomes)
+        ]
+        session.add_all(attempts)
+        session.flush()
+        late_id = attempts[1].id
+        session.add(
+            BillingLine(
+                tenant_id=cast.globex.id,
+                provider_id=cast.acme.id,
+                contract_id=contract_id,
+                attempt_id=late_id,
+                kind=LineKind.USAGE,
+                at=NOON,
+                recorded_at=NOON,
+                amount=Decimal("7.33333333"),
+            )
+        )
+    assert detect(sessions, store, now=NOON + timedelta(minutes=5)) == 0
+    assert detect(sessions, store, now=NOON + timedelta(minutes=6)) == 1
+    with transaction(sessions) as session:
+        late = session.get_one(Attempt, late_id)
+        late.state, late.started_at = AttemptState.SUCCEEDED, NOON + timedelta(minutes=10)
+        late.finished_at = NOON + HOUR
+    assert detect(sessions, store, now=NOON + 2 * HOUR) == 0
+    assert settle(sessions, now=NOON + 2 * HOUR) == 0
+    assert settle(sessions, now=NOON + timedelta(days=2)) == 1
+    with sessions() as session:
+        breach = session.scalars(select(ServiceBreach)).one()
+    assert (breach.kind, breach.subject) == (BreachKind.LATE_START, late_id)
+    assert (breach.measured, breach.promised) == (600.0, 300.0)
+    # Half of it; what comes to half of the last digit goes to the even one.
+    assert breach.credit == Decimal("3.66666666")
+    assert describe(breach) == "a job started after 10m, promised within 5m"
+
+
+def test_the_lowest_limit_that_was_missed_decides_the_credit() -> None:
+    assert credit_percent(LEVEL.credits, 99.4) == 10
+    assert credit_percent(LEVEL.credits, 94.9) == 25
+    assert credit_percent(LEVEL.credits, 99.5) == 0
+
+
+def test_a_record_starts_uncertain_and_follows_its_evidence(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        before = provider_record(session, store, cast.acme.id, now=NOON)
+        job = submit(session, cast.charlie, name="train")
+        session.add_all(
+            Attempt(
+                job_id=job.id,
+                tenant_id=cast.globex.id,
+                appliance_id=appliance_id,
+                contract_id=contract_id,
+                number=number,
+                state=AttemptState.LOST if number < 6 else AttemptState.SUCCEEDED,
+                reason=Reason.APPLIANCE_LOST if number < 6 else Reason.NONE,
+                bound_at=NOON,
+                assigned_at=NOON,
+                started_at=NOON,
+                finished_at=NOON,
+            )
+            for number in range(10)
+        )
+    assert before.score == 0.5
+    measured(store, cast, appliance_id, {NOON - n * HOUR: 1.0 for n in range(48)})
+    with transaction(sessions) as session:
+        refresh_reputations(session, store, now=NOON + HOUR)
+    with sessions() as session:
+        record = provider_record(session, store, cast.acme.id, now=NOON + HOUR)
+        grant = session.scalars(select(Grant)).one()
+        account = session.get_one(Account, cast.acme.id)
+    jobs = next(entry for entry in record.evidence if entry.name == "jobs")
+    assert (jobs.good, jobs.total) == (4, 10)
+    assert record.score == jobs.score == pytest.approx(6 / 14)
+    assert grant.reputation == account.reputation == pytest.approx(6 / 14, abs=1e-4)
