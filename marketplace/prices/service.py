@@ -21,6 +21,7 @@ from core.spec import About
 from jobqueue.usage.ledger import floor_hour
 from jobqueue.usage.measuring import Period
 from marketplace.prices.models import DEFAULT_OWNER, MAX_NOTE_LENGTH, MAX_WORD_LENGTH, PriceList
+from marketplace.terms import MAX_PRICE
 from tenants.models import User
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -198,10 +199,8 @@ def _errors(
             errors[f"{field}.gpu_model"] = [f"{word[:30]!r} has over {MAX_WORD_LENGTH} letters."]
         elif words.index(word.casefold()) != number:
             errors[f"{field}.gpu_model"] = [f"{word!r} has two prices. Remove one."]
-        try:
-            parse_amount(row.price)
-        except ValueError as error:
-            errors[f"{field}.price"] = [str(error)]
+        if problem := _price_error(row.price):
+            errors[f"{field}.price"] = [problem]
     if len(request.note) > MAX_NOTE_LENGTH:
         errors["note"] = [f"Shorten the note to {MAX_NOTE_LENGTH} letters."]
     if len(timelines[0]) >= MAX_LISTS:
@@ -244,6 +243,17 @@ def _is_priced(timeline: Timeline, period: Period) -> bool:
         if max(row.valid_from, period.since) < min(end_at, period.until):
             return True
     return False
+
+
+def _price_error(text: str) -> str:
+    """Return what is wrong with a price; sums of many hours must fit into 64 bits."""
+    try:
+        price = parse_amount(text)
+    except ValueError as error:
+        return str(error)
+    if price > MAX_PRICE:
+        return f"{text.strip()[:50]!r} is out of range; enter 0 to {MAX_PRICE:,}."
+    return ""
 
 
 def _price_text(text: str) -> str:

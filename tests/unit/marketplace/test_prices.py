@@ -117,6 +117,8 @@ class TestPast:
         ((("", "-1"),), {}, "prices.0.price"),
         ((("", "1.123456789"),), {}, "prices.0.price"),
         ((("", "NaN"),), {}, "prices.0.price"),
+        # In less than a day, 4 GPUs would cost more than 64 bits hold: no month closed then.
+        ((("", "1000000000"),), {}, "prices.0.price"),
         ((("", "1"), ("H100", "1"), ("h100", "2")), {}, "prices.2.gpu_model"),
         ((("x" * 101, "1"),), {}, "prices.0.gpu_model"),
         ((("", "1"),), {"valid_from": NOON + timedelta(minutes=30)}, "valid_from"),
