@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from sqlalchemy import func, select
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from alerting.notification.notices import add_notice
@@ -19,10 +19,10 @@ from jobqueue.holds.models import JobHold
 from jobqueue.holds.service import release_hold, set_hold
 from jobqueue.usage.measuring import Period
 from marketplace.budgets.spending import month_of
-from marketplace.charges.models import BillingLine
 from marketplace.charges.prepaid import balance_of
 from marketplace.costs.unbilled import unbilled_costs
 from marketplace.invoices.closing import open_month
+from marketplace.invoices.service import open_amount
 from marketplace.models import Account
 from tenants.models import Role, Tenant
 
@@ -52,18 +52,12 @@ def credit_left(
         tax_percent: on what it rents.
         now: the time.
     """
-    open_at = open_month(session)
-    lines = select(func.sum(BillingLine.amount)).where(
-        BillingLine.tenant_id == tenant_id, BillingLine.contract_id.is_not(None)
-    )
-    if open_at is not None:
-        lines = lines.where(BillingLine.at >= open_at)
     # In this order: what is charged meanwhile must not count twice.
-    net = session.scalar(lines) or ZERO
-    since = open_at or month_of(now).since
+    charged = open_amount(session, tenant_id, tax_percent=tax_percent)
+    since = open_month(session) or month_of(now).since
     unbilled = unbilled_costs(session, tenant_id, Period(since, now), now=now)
-    net += sum((cost.amount for cost in unbilled if cost.contract_id), ZERO)
-    return balance_of(session, tenant_id) - cents(net * (100 + tax_percent) / 100)
+    net = sum((cost.amount for cost in unbilled if cost.contract_id), ZERO)
+    return balance_of(session, tenant_id) - charged - cents(net * (100 + tax_percent) / 100)
 
 
 def update_credit_holds(session: Session, *, tax_percent: Decimal, now: datetime) -> CreditHolds:

@@ -1,6 +1,6 @@
 """Customers that pay in advance rent as long as their credit lasts."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 import marketplace.budgets.credit
+import marketplace.invoices.closing
 from alerting.notification.models import Notification
 from core.db import SessionFactory
 from jobqueue.holds.models import JobHold
@@ -17,11 +18,17 @@ from jobqueue.models import Attempt
 from jobqueue.states import Reason
 from marketplace.budgets.credit import credit_left, update_credit_holds
 from marketplace.budgets.tasks import BudgetTasks
+from marketplace.charges.prepaid import add_credit
+from marketplace.invoices.closing import close_months
+from marketplace.invoices.documents import Issuing, issue
+from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.models import Account
-from tests.cast import NOON, Cast, FrozenClock
+from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import start, submit
+from tests.unit.marketplace import ledger
 from tests.unit.marketplace.conftest import MakeTasks
 from tests.unit.marketplace.cost_builders import add_contract, add_line
+from tests.unit.marketplace.months import DUE, ISSUING, record_until
 
 HOUR = timedelta(hours=1)
 
@@ -105,3 +112,45 @@ def test_a_customer_that_pays_later_is_not_held(session: Session, cast: Cast) ->
     session.flush()
     update_credit_holds(session, tax_percent=Decimal(0), now=NOON)
     assert session.scalars(select(JobHold)).all() == []
+
+
+def test_what_an_invoice_is_for_counts_once_while_its_month_is_issued(
+    sessions: SessionFactory, session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contract = ledger.add_contract(session, cast, ledger.terms("2"))
+    add_credit(
+        session, scope_of(cast.olivia), cast.acme.id, Decimal(100), reference="P-1", now=NOON
+    )
+    ledger.add_use(session, cast.acme.id, ledger.MARCH, 30 * ledger.GPU_HOUR, contract=contract)
+    record_until(session, ledger.APRIL)
+    session.commit()
+    ledger.accrue_all(sessions)
+    left = Decimal(25)  # 100 - 60 with 25 % tax
+
+    def killed(
+        session: Session,
+        issuing: Issuing,
+        kind: DocumentKind,
+        tenant_id: str,
+        month_at: datetime,
+        *,
+        now: datetime,
+    ) -> BillingDocument | None:
+        if kind is DocumentKind.STATEMENT:
+            raise KeyboardInterrupt
+        return issue(session, issuing, kind, tenant_id, month_at, now=now)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(marketplace.invoices.closing, "issue", killed)
+        with pytest.raises(KeyboardInterrupt):
+            close_months(sessions, ISSUING, now=DUE)
+    with sessions() as read:
+        assert credit_left(read, cast.acme.id, tax_percent=Decimal(25), now=DUE) == left
+    assert close_months(sessions, ISSUING, now=DUE) == [ledger.MARCH]
+    # What the ledger corrects of a closed month is in the next invoice, and counts now.
+    late_at = ledger.MARCH + HOUR
+    ledger.add_use(session, cast.acme.id, late_at, 4 * ledger.GPU_HOUR, contract=contract)
+    session.commit()
+    ledger.accrue_all(sessions)
+    with sessions() as read:
+        assert credit_left(read, cast.acme.id, tax_percent=Decimal(25), now=DUE) == left - 10
