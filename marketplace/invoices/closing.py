@@ -19,6 +19,7 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, begin_writing, transaction
 from core.errors import ConflictError
 from core.guarded_update import changed_one
+from jobqueue.models import Attempt
 from jobqueue.usage.ledger import recorded_until
 from marketplace.charges.models import BillingLine
 from marketplace.charges.service import due_hours
@@ -26,6 +27,7 @@ from marketplace.invoices.commitments import add_commitment, contracts_of
 from marketplace.invoices.documents import Issuing, issue, left_to_issue
 from marketplace.invoices.items import encoded, items_of
 from marketplace.invoices.models import BillingMonth, ClosedLine, Closing
+from marketplace.models import Contract
 from marketplace.months import month_of, next_month, previous_month
 
 log = logging.getLogger(__name__)
@@ -82,14 +84,18 @@ def close_months(
 
 
 def open_month(session: Session) -> datetime | None:
-    """Return the first month that is not closed; None before the first line."""
+    """Return the first month that is not closed; None before the first line or contract."""
     last = session.scalar(
         select(func.max(BillingMonth.month_at)).where(BillingMonth.closed_at.is_not(None))
     )
     if last is not None:
         return next_month(last)
-    first = session.scalar(select(func.min(BillingLine.at)))
-    return None if first is None else month_of(first)
+    # A contract that nobody uses has no line until its commitment is charged.
+    firsts = [
+        session.scalar(select(func.min(column, type_=column.type)))
+        for column in (BillingLine.at, Contract.starts_at)
+    ]
+    return min((month_of(at) for at in firsts if at is not None), default=None)
 
 
 def _next(session: Session, *, now: datetime) -> datetime | None:
@@ -98,11 +104,18 @@ def _next(session: Session, *, now: datetime) -> datetime | None:
     if month_at is None or now < next_month(month_at) + CLOSE_AFTER:
         return None
     until = next_month(month_at)
-    recorded = recorded_until(session)
-    if recorded is None or recorded < until or due_hours(session, until=until):
+    if not _is_recorded(session, until) or due_hours(session, until=until):
         log.warning("%s is not closed: the usage ledger is not complete yet", f"{month_at:%Y-%m}")
         return None
     return month_at
+
+
+def _is_recorded(session: Session, until: datetime) -> bool:
+    """Return whether the ledger has the hours before a time; it begins with the first attempt."""
+    recorded = recorded_until(session)
+    if recorded is not None:
+        return recorded >= until
+    return not session.scalar(select(exists().where(Attempt.assigned_at < until)))
 
 
 def _close(

@@ -233,6 +233,21 @@ class TestCommitments:
         assert (line.gpu_milliseconds, line.amount) == (60 * GPU_HOUR, Decimal("108.00"))
         assert document(session).net == Decimal("180.00")  # 100 hours at 2.00 less 10 %
 
+    def test_a_contract_that_nobody_ever_used_is_charged(
+        self, sessions: SessionFactory, session: Session, cast: Cast
+    ) -> None:
+        contract = add_contract(session, cast, terms("2.00", commitment_gpu_hours=100))
+        session.commit()
+        # No attempt was ever placed, so the ledger has no hour.
+        assert close_months(sessions, ISSUING, now=DUE) == [MARCH]
+        assert document(session).net == Decimal(200)
+        # Its first use, months later, loses none of the months before.
+        add_use(session, cast.acme.id, MAY, contract=contract)
+        session.commit()
+        assert close(sessions, month_end=MAY + timedelta(days=31)) == [APRIL, MAY]
+        assert document(session, month_at=APRIL).net == Decimal(200)
+        assert document(session, month_at=MAY).net == Decimal(200)
+
     def test_it_counts_for_the_part_of_the_month(
         self, sessions: SessionFactory, session: Session, cast: Cast
     ) -> None:
