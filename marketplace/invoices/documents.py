@@ -105,7 +105,7 @@ def issue(
         currency=issuing.currency,
         issued_at=now,
         issuer=issuing.issuer,
-        tenant_name=_name_of(session, tenant_id),
+        tenant_name=_name_of(session, tenant_id, closings, is_statement=is_statement),
         party={name: getattr(account, name) or "" for name in _PARTY},
         items=encoded(items),
         net=net,
@@ -157,8 +157,16 @@ def _other_sides(
     return {row[0]: row[1] for row in rows}
 
 
-def _name_of(session: Session, tenant_id: str) -> str:
-    return session.scalar(select(Tenant.name).where(Tenant.id == tenant_id)) or ""
+def _name_of(
+    session: Session, tenant_id: str, closings: list[Closing], *, is_statement: bool
+) -> str:
+    """Return the name of a tenant, or that of its contracts where it was removed."""
+    name = session.scalar(select(Tenant.name).where(Tenant.id == tenant_id))
+    if name is None:
+        name = next(
+            iter(_other_sides(session, closings, is_statement=not is_statement).values()), ""
+        )
+    return name
 
 
 def _number(session: Session, kind: DocumentKind, month_at: datetime, *, now: datetime) -> str:

@@ -7,7 +7,7 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine, event, select
+from sqlalchemy import Engine, delete, event, select
 from sqlalchemy.orm import Session
 
 from alerting.notification.models import Notification
@@ -23,6 +23,7 @@ from marketplace.invoices.models import BillingDocument, ClosedLine, DocumentKin
 from marketplace.invoices.replay import replay_documents
 from marketplace.models import Account, Contract
 from marketplace.prices.models import PriceList
+from tenants.models import Tenant
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.marketplace.ledger import (
     A10,
@@ -154,6 +155,19 @@ def test_accounts_have_their_own_tax_fee_and_address(
     [message] = session.scalars(select(Notification))
     assert message.address == "bills@acme.example"
     assert message.payload["subject"] == "Invoice INV-2026-00001: EUR 3.23"
+
+
+def test_a_removed_customer_has_the_name_of_its_contract(
+    sessions: SessionFactory, session: Session, cast: Cast, contract: Contract
+) -> None:
+    add_use(session, cast.acme.id, MARCH, contract=contract)
+    session.commit()
+    accrue_all(sessions)
+    session.execute(delete(Tenant).where(Tenant.id == cast.acme.id))
+    session.commit()
+    close(sessions)
+    assert document(session).tenant_name == "Acme"
+    assert document(session, DocumentKind.STATEMENT).net == document(session).net
 
 
 @pytest.mark.usefixtures("month")

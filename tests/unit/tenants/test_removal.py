@@ -26,6 +26,8 @@ from core.errors import (
 )
 from core.ids import new_id
 from jobqueue.logs.log_files import LogFiles
+from marketplace.charges.models import BillingLine, LineKind
+from marketplace.invoices.models import ClosedLine, Closing
 from tenants.auditing.chain import verify_all
 from tenants.auditing.drafts import Actor
 from tenants.auditing.recording import acting
@@ -161,11 +163,49 @@ def test_no_table_and_no_store_names_anything_of_the_tenant(
             for row in session.execute(select(table)).all()
             if any(name in repr(row) for name in names)
         }
-    # The list of removals, and the platform's log of them.
-    assert remaining == {"tenant_removals", "audit_entries"}
+    # The list of removals, the platform's log of them, and what others earn by the tenant.
+    earned = {"billing_lines", "billing_closings", "billing_closed_lines"}
+    assert remaining == {"tenant_removals", "audit_entries", *earned}
     assert store.measurements(tenants=(cast.acme.id,)) == []
     assert files.names() == [cast.globex.id]
     assert deleted_images == ["acme"]
+
+
+def test_what_others_earn_by_the_tenant_remains_without_its_jobs(
+    remover: Remover, doomed: str, cast: Cast
+) -> None:
+    assert doomed
+    with remover.sessions.begin() as session:
+        for number, provider_id in enumerate((cast.globex.id, None)):
+            line = BillingLine(
+                tenant_id=cast.acme.id,
+                provider_id=provider_id,
+                contract_id=provider_id and "contract",
+                kind=LineKind.USAGE,
+                at=NOON,
+                recorded_at=NOON,
+                amount=Decimal(2),
+                user_id=cast.bob.id,
+                project_id="project",
+                job_name="secret",
+            )
+            closing = Closing(
+                month_at=NOON,
+                scope_key=str(number),
+                tenant_id=cast.acme.id,
+                provider_id=provider_id,
+                contract_id=line.contract_id,
+            )
+            session.add_all([line, closing])
+            session.flush()
+            session.add(ClosedLine(line_id=line.id, closing_id=closing.id))
+    assert run_removals(remover) == 1
+    with remover.sessions() as session:
+        line = session.scalars(select(BillingLine)).one()
+        assert (line.provider_id, line.amount) == (cast.globex.id, Decimal(2))
+        assert (line.user_id, line.project_id, line.job_name) == (None, None, "")
+        assert session.scalars(select(Closing.provider_id)).all() == [cast.globex.id]
+        assert session.scalars(select(ClosedLine.line_id)).all() == [line.id]
 
 
 def fill_tables(session: Session, *, tenant_id: str, user_id: str) -> set[str]:
