@@ -21,6 +21,8 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, begin_writing, chunked, transaction
 from core.errors import ConflictError
 from core.ids import new_id
+from jobqueue.models import Attempt
+from jobqueue.usage.ledger import recorded_until
 from jobqueue.usage.models import UsageEntry, UsageHour
 from marketplace.charges.minimums import add_minimums
 from marketplace.charges.models import BillingLine, ChargedHour, LineKind
@@ -140,6 +142,17 @@ def due_hours(session: Session, *, until: datetime | None = None) -> list[tuple[
     if until is not None:
         statement = statement.where(UsageHour.hour_at < until)
     return [(row.hour_at, row.appends) for row in session.execute(statement)]
+
+
+def is_charged(session: Session, until: datetime) -> bool:
+    """Return whether the ledger has all hours before a time, and all of its rows their lines.
+
+    The ledger begins with the first attempt.
+    """
+    recorded = recorded_until(session)
+    if recorded is None:
+        return not session.scalar(select(exists().where(Attempt.assigned_at < until)))
+    return recorded >= until and not due_hours(session, until=until)
 
 
 def add_line(

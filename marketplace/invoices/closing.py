@@ -19,10 +19,8 @@ from sqlalchemy.orm import Session
 from core.db import SessionFactory, begin_writing, transaction
 from core.errors import ConflictError
 from core.guarded_update import changed_one
-from jobqueue.models import Attempt
-from jobqueue.usage.ledger import recorded_until
 from marketplace.charges.models import BillingLine
-from marketplace.charges.service import due_hours
+from marketplace.charges.service import is_charged
 from marketplace.invoices.commitments import add_commitment, contracts_of
 from marketplace.invoices.documents import Issuing, issue, left_to_issue
 from marketplace.invoices.items import encoded, items_of
@@ -103,19 +101,10 @@ def _next(session: Session, *, now: datetime) -> datetime | None:
     month_at = open_month(session)
     if month_at is None or now < next_month(month_at) + CLOSE_AFTER:
         return None
-    until = next_month(month_at)
-    if not _is_recorded(session, until) or due_hours(session, until=until):
+    if not is_charged(session, next_month(month_at)):
         log.warning("%s is not closed: the usage ledger is not complete yet", f"{month_at:%Y-%m}")
         return None
     return month_at
-
-
-def _is_recorded(session: Session, until: datetime) -> bool:
-    """Return whether the ledger has the hours before a time; it begins with the first attempt."""
-    recorded = recorded_until(session)
-    if recorded is not None:
-        return recorded >= until
-    return not session.scalar(select(exists().where(Attempt.assigned_at < until)))
 
 
 def _close(

@@ -1,8 +1,8 @@
 """Credits for promises that were not kept: computed once, as billing lines.
 
-An availability breach is settled when its month is, a late start a day after its attempt ended:
-then the usage ledger, and so the cost that a credit is a share of, is final but for rare
-corrections, which credits do not follow.
+An availability breach is settled when its month is, a late start a day after its attempt ended, and
+not before the usage ledger has all of that time, charged: then the cost that a credit is a share of
+is final but for rare corrections, which credits do not follow.
 """
 
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ from core.money import ZERO, exact
 from core.quantities import format_duration
 from jobqueue.models import Attempt
 from marketplace.charges.models import BillingLine, LineKind
-from marketplace.charges.service import add_line
+from marketplace.charges.service import add_line, is_charged
 from marketplace.models import ContractVersion
 from marketplace.months import month_of, next_month
 from marketplace.service_levels.detection import SETTLE_AFTER
@@ -55,11 +55,14 @@ def credit_percent(levels: Iterable[Credit], measured_percent: float) -> Decimal
 
 def _is_due(session: Session, breach: ServiceBreach, now: datetime) -> bool:
     if breach.kind is BreachKind.AVAILABILITY:
-        return now >= next_month(month_of(breach.since)) + SETTLE_AFTER
+        until = next_month(month_of(breach.since))
+        return now >= until + SETTLE_AFTER and is_charged(session, until)
     attempt = session.get(Attempt, breach.subject)
-    # Old jobs are deleted; they ended long before.
-    return attempt is None or (
-        attempt.finished_at is not None and now >= attempt.finished_at + AFTER_ATTEMPT
+    if attempt is None:
+        return True  # old jobs are deleted; they ended long before
+    ended_at = attempt.finished_at
+    return (
+        ended_at is not None and now >= ended_at + AFTER_ATTEMPT and is_charged(session, ended_at)
     )
 
 

@@ -26,6 +26,8 @@ from marketplace.terms import Credit, ServiceLevel, Terms, terms_hash
 from tenants.models import Appliance, Grant, OfferedAppliance, Tenant
 from tests.cast import NOON, Cast, make_appliance
 from tests.unit.jobqueue.builders import submit
+from tests.unit.marketplace.ledger import accrue_all
+from tests.unit.marketplace.months import record_until
 from timeseries.points import Batch, Point
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store
 
@@ -165,6 +167,11 @@ def test_an_outage_that_a_month_does_not_allow_is_a_breach_at_once_and_is_credit
     up = {start + n * HOUR: 1.0 for n in range(14, 734)}
     measured(store, cast, appliance_id, up)
     assert detect(sessions, store, now=APRIL + HOUR) == 0
+    with transaction(sessions) as session:
+        record_until(session, APRIL)
+    # The last hour of the ledger is not charged yet.
+    assert settle(sessions, now=APRIL + timedelta(days=2)) == 0
+    accrue_all(sessions)
     assert settle(sessions, now=APRIL + timedelta(days=2)) == 1
     assert settle(sessions, now=APRIL + timedelta(days=3)) == 0
     with sessions() as session:
@@ -250,6 +257,10 @@ def test_a_late_start_is_a_breach_whose_credit_is_a_share_of_the_attempt(
         late.finished_at = NOON + HOUR
     assert detect(sessions, store, now=NOON + 2 * HOUR) == 0
     assert settle(sessions, now=NOON + 2 * HOUR) == 0
+    assert settle(sessions, now=NOON + timedelta(days=2)) == 0
+    with transaction(sessions) as session:
+        record_until(session, NOON + HOUR)
+    accrue_all(sessions)
     assert settle(sessions, now=NOON + timedelta(days=2)) == 1
     with sessions() as session:
         breach = session.scalars(select(ServiceBreach)).one()
