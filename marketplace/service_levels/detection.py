@@ -7,7 +7,7 @@ the whole month allows; what is not certain by then is decided when the month is
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import or_, select
+from sqlalchemy import delete, or_, select
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
@@ -28,7 +28,7 @@ from timeseries.store import Store
 # After the end of a month, before its invoices: the ledger's second check has been made, and is
 # charged.
 SETTLE_AFTER = timedelta(hours=30)
-# Attempts are looked at for this long.
+# Attempts, and months that are over, are looked at for this long.
 _RECENT = timedelta(days=7)
 _HOUR = timedelta(hours=1)
 _TRACKED = (ContractState.ACTIVE, ContractState.NOTICED, ContractState.ENDED)
@@ -51,7 +51,8 @@ def detect(sessions: SessionFactory, store: Store, *, now: datetime) -> int:
     for contract in contracts:
         month_at = month_of(now)
         recorded += _detect_month(sessions, store, contract, month_at, now=now)
-        if now < month_at + SETTLE_AFTER + _HOUR:
+        # Longer than until it is settled: the portal, or its store, may have been down.
+        if now < month_at + _RECENT:
             earlier_at = previous_month(month_at)
             recorded += _detect_month(sessions, store, contract, earlier_at, now=now)
         with transaction(sessions) as session:
@@ -108,7 +109,11 @@ def _detect_month(
     percent = measured.percent
     is_over = now >= until
     is_certain = measured.down > (1 - promised / 100) * hours
-    if percent is None or not (is_certain or is_over) or percent >= promised:
+    if percent is None or not (is_certain or is_over):
+        return 0
+    if percent >= promised:
+        with transaction(sessions) as session:
+            _withdraw(session, contract, f"{month_at:%Y-%m}")
         return 0
     facts = {
         "version_number": number,
@@ -125,6 +130,18 @@ def _detect_month(
         return _record(
             session, contract, BreachKind.AVAILABILITY, f"{month_at:%Y-%m}", facts, now=now
         )
+
+
+def _withdraw(session: Session, contract: Contract, month: str) -> None:
+    """Delete a month's breach that seemed certain: appliances rented later made up for it."""
+    session.execute(
+        delete(ServiceBreach).where(
+            ServiceBreach.contract_id == contract.id,
+            ServiceBreach.kind == BreachKind.AVAILABILITY,
+            ServiceBreach.subject == month,
+            ServiceBreach.settled_at.is_(None),
+        )
+    )
 
 
 def _detect_late_starts(session: Session, contract: Contract, *, now: datetime) -> int:

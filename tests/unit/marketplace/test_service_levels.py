@@ -187,6 +187,33 @@ def test_an_outage_that_a_month_does_not_allow_is_a_breach_at_once_and_is_credit
     assert MARCH <= credit.at < APRIL
 
 
+def test_appliances_that_are_rented_later_may_make_up_for_a_breach(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        use(session, cast, contract_id, appliance_id, MARCH)
+    measured(store, cast, appliance_id, {MARCH + n * HOUR: float(n >= 4) for n in range(744)})
+    assert detect(sessions, store, now=MARCH + 5 * HOUR) == 1
+    with transaction(sessions) as session:
+        other = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-02")
+        use(session, cast, contract_id, other.id, MARCH + HOUR)
+    measured(store, cast, other.id, {MARCH + n * HOUR: 1.0 for n in range(1, 744)})
+    assert detect(sessions, store, now=APRIL) == 0
+    with sessions() as session:
+        assert breaches_of(session, contract_of(session)) == []
+
+
+def test_a_breach_is_found_after_the_portal_was_down_at_the_end_of_its_month(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        use(session, cast, contract_id, appliance_id, APRIL - 10 * HOUR)
+    measured(store, cast, appliance_id, {APRIL - n * HOUR: 0.0 for n in range(1, 11)})
+    assert detect(sessions, store, now=APRIL + timedelta(days=3)) == 1
+
+
 def test_a_kept_promise_is_no_breach_and_time_without_samples_counts_for_nobody(
     sessions: SessionFactory, store: Store, cast: Cast
 ) -> None:
