@@ -52,12 +52,13 @@ def credit_left(
         tax_percent: on what it rents.
         now: the time.
     """
-    # In this order: what is charged meanwhile must not count twice.
+    # In this order: what is charged, or invoiced and paid, meanwhile must not count twice.
+    balance = balance_of(session, tenant_id)
     charged = open_amount(session, tenant_id, tax_percent=tax_percent)
     since = open_month(session) or month_of(now).since
     unbilled = unbilled_costs(session, tenant_id, Period(since, now), now=now)
     net = sum((cost.amount for cost in unbilled if cost.contract_id), ZERO)
-    return balance_of(session, tenant_id) - charged - cents(net * (100 + tax_percent) / 100)
+    return balance - charged - cents(net * (100 + tax_percent) / 100)
 
 
 def update_credit_holds(session: Session, *, tax_percent: Decimal, now: datetime) -> CreditHolds:
