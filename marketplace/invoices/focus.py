@@ -251,11 +251,16 @@ def _instant(at: datetime) -> str:
     return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
-_TEXTS = frozenset({"ChargeDescription", "ResourceName", "SubAccountName", "BillingAccountName"})
+_TEXTS = frozenset(
+    {
+        *("BillingAccountName", "ChargeDescription", "InvoiceIssuerName", "ProviderName"),
+        *("PublisherName", "RegionId", "RegionName", "ResourceName", "SkuId", "SubAccountName"),
+    }
+)
 
 
 def _text(rows: Iterable[dict[str, str]]) -> str:
-    """Return rows as CSV; texts that users wrote are guarded against formulas."""
+    """Return rows as CSV; texts of users, providers and appliances are guarded against formulas."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\r\n")
     for row in rows:

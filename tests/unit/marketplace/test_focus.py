@@ -112,6 +112,24 @@ def test_a_row_says_what_was_used_and_what_it_cost(
     }
 
 
+def test_a_formula_of_a_provider_is_guarded(
+    sessions: SessionFactory, session: Session, cast: Cast
+) -> None:
+    formula = '=HYPERLINK("https://globex.example")'
+    contract = add_contract(session, cast, terms("1", region="@SUM(1)"))
+    contract.provider_name = formula
+    add_use(session, cast.acme.id, MARCH, contract=contract, gpu_model="+1")
+    session.commit()
+    close(sessions)
+    usage = export(sessions, cast.alice)[0]
+    assert {usage["ProviderName"], usage["PublisherName"]} == {f"'{formula}"}
+    assert (usage["RegionId"], usage["RegionName"], usage["SkuId"]) == (
+        "'@SUM(1)",
+        "'@SUM(1)",
+        "'+1",
+    )
+
+
 @pytest.mark.usefixtures("contract")
 def test_a_formula_in_a_name_is_guarded_and_another_tenant_sees_nothing(
     sessions: SessionFactory, cast: Cast
