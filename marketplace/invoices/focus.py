@@ -187,11 +187,14 @@ def _charge_period(line: BillingLine) -> tuple[datetime, datetime]:
 def _of_documents(
     session: Session, scope: Scope, billing: Billing, period: Period
 ) -> Iterator[dict[str, str]]:
-    """Yield the rows of tax and rounding of what was issued for the months of a period."""
+    """Yield the rows of tax and rounding of what was issued for months that begin in a period.
+
+    So they are in one of several exports of parts of a month.
+    """
     statement = scope.select(
         select(BillingDocument).where(
             BillingDocument.kind != DocumentKind.STATEMENT,
-            BillingDocument.month_at >= month_of(period.since),
+            BillingDocument.month_at >= period.since,
             BillingDocument.month_at < period.until,
         ),
         BillingDocument,

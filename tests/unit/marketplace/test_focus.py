@@ -81,6 +81,17 @@ def test_the_rows_of_a_billing_period_add_up_to_its_invoice(
     assert sums == {f"{row.month_at:%Y-%m}": row.total for row in session.scalars(invoices)}
 
 
+@pytest.mark.usefixtures("contract")
+def test_exports_of_parts_of_a_month_add_up_to_that_of_the_whole(
+    sessions: SessionFactory, cast: Cast
+) -> None:
+    middle = MARCH + 24 * HOUR
+    parts = (Period(MARCH, middle), Period(middle, MAY))
+    rows = [row for part in parts for row in export(sessions, cast.alice, part)]
+    whole = export(sessions, cast.alice)
+    assert sorted(map(repr, rows)) == sorted(map(repr, whole))
+
+
 def test_a_row_says_what_was_used_and_what_it_cost(
     sessions: SessionFactory, cast: Cast, contract: Contract
 ) -> None:
