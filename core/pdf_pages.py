@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from fpdf import FPDF
+from fpdf.fonts import TTFFont
 
 # Fonts of Debian's fonts-dejavu-core. Without them, letters outside Latin-1 are question marks.
 _FONTS: Final = Path("/usr/share/fonts/truetype/dejavu")
@@ -47,10 +48,12 @@ class PDFPages(FPDF):
         self.set_margin(14)
 
     def printable(self, text: str) -> str:
-        """Return a text with the letters that the font has."""
-        if self.family == "dejavu":
-            return text
-        return text.encode("latin-1", "replace").decode("latin-1")
+        """Return a text with the letters that the font has; others are question marks."""
+        font = self.fonts[self.family]
+        if not isinstance(font, TTFFont):
+            return text.encode("latin-1", "replace").decode("latin-1")
+        text = text.replace("\t", " ").replace("\r", "")
+        return "".join(c if c == "\n" or ord(c) in font.cmap else "?" for c in text)
 
     def footer(self) -> None:
         """Write the foot and the page number."""
