@@ -13,7 +13,7 @@ from core.spec import About
 from marketplace.charges.models import MAX_NOTE_LENGTH, BillingLine, LineKind
 from marketplace.charges.service import add_line
 from marketplace.models import Contract
-from marketplace.prices.service import user_email
+from marketplace.prices.service import MAX_BACK, user_email
 from tenants.auditing.recording import record
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -96,6 +96,6 @@ def _errors(request: CorrectionRequest, *, now: datetime) -> dict[str, list[str]
         errors["reference"] = [f"Enter a reference, up to {MAX_REFERENCE_LENGTH} letters."]
     if bool(request.contract_id) == bool(request.tenant_id):
         errors["contract_id"] = ["Enter either a contract or, for own use, a tenant."]
-    if request.at is not None and request.at > now:
-        errors["at"] = ["Enter a time that has passed."]
+    if request.at is not None and not now - MAX_BACK <= request.at <= now:
+        errors["at"] = ["Enter a time of the last five years."]
     return errors

@@ -116,6 +116,8 @@ def test_an_operator_corrects_a_contract_once(
         ({"reference": "x" * 61}, "reference"),
         ({"tenant_id": "x"}, "contract_id"),
         ({"at": "2126-01-01T00:00:00Z"}, "at"),
+        # Every month from the first line on is closed.
+        ({"at": "0226-01-01T00:00:00Z"}, "at"),
     ],
 )
 @pytest.mark.usefixtures("cast")
