@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from core.db import chunked
 from core.ids import new_id
 from jobqueue.models import CHARGED_FROM, Attempt
-from jobqueue.usage.ledger import floor_hour
+from jobqueue.usage.ledger import floor_hour, recorded_until
 from jobqueue.usage.models import UsageEntry
 from marketplace.charges.models import BillingLine, LineKind
 from marketplace.charges.pricing import HOUR, Pricing, Rate, Use, charge
@@ -53,15 +53,19 @@ class Charged(NamedTuple):
 def add_minimums(
     session: Session, pricing: Pricing, hours: Collection[datetime], *, now: datetime
 ) -> int:
-    """Charge the minimum of attempts in hours that ended by their end; return the lines added."""
+    """Charge the minimum of attempts in hours that have ended; return the lines added.
+
+    Of one that ended after these hours, the ledger must have the hours until then.
+    """
     rented = select(UsageEntry.attempt_id, UsageEntry.contract_id).where(
         UsageEntry.hour_at.in_(hours), UsageEntry.contract_id.is_not(None)
     )
     pairs = session.execute(rented.distinct()).all()
     pricing.read(session, (("", contract_id) for _, contract_id in pairs))
     lines = []
+    by = max(max(hours) + HOUR, recorded_until(session) or max(hours))
     for attempt_ids in chunked(sorted({attempt_id for attempt_id, _ in pairs})):
-        ended = read_ended(session, attempt_ids, by=max(hours) + HOUR)
+        ended = read_ended(session, attempt_ids, by=by)
         charged = read_charged(session, [row.attempt_id for row in ended])
         counts: dict[str, int] = defaultdict(int)
         for attempt_id, _ in charged:

@@ -1,6 +1,6 @@
 """Each row of the ledger is charged once: prices by hour, discounts, minimum times, corrections."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 import pytest
@@ -174,12 +174,14 @@ class TestMinimum:
         attempt.contract_id = contract.id
         return attempt
 
-    def use(self, session: Session, attempt: Attempt, milliseconds: int) -> None:
+    def use(
+        self, session: Session, attempt: Attempt, milliseconds: int, *, at: datetime = MARCH
+    ) -> None:
         contract = session.get_one(Contract, attempt.contract_id)
         add_use(
             session,
             attempt.tenant_id,
-            MARCH,
+            at,
             milliseconds,
             contract=contract,
             attempt_id=attempt.id,
@@ -227,6 +229,22 @@ class TestMinimum:
         minimums = [line.amount for line in lines(session) if line.kind is LineKind.MINIMUM]
         assert minimums == [Decimal("0.972"), Decimal("-0.972")]
         assert total(session) == Decimal("2.16")
+        assert replay(sessions, ALL).is_equal
+
+    def test_a_begin_that_is_corrected_in_an_earlier_hour_than_the_end_does(
+        self, sessions: SessionFactory, session: Session, attempt: Attempt
+    ) -> None:
+        shorten(attempt, begun_at=MARCH + timedelta(minutes=59), seconds=120)
+        self.use(session, attempt, 120_000)
+        self.use(session, attempt, 120_000, at=MARCH + HOUR)
+        session.commit()
+        accrue_all(sessions)
+        shorten(attempt, begun_at=MARCH + timedelta(minutes=51), seconds=600)
+        self.use(session, attempt, 960_000)
+        session.commit()
+        accrue_all(sessions)
+        minimums = [line.amount for line in lines(session) if line.kind is LineKind.MINIMUM]
+        assert minimums == [Decimal("0.864"), Decimal("-0.864")]
         assert replay(sessions, ALL).is_equal
 
 
