@@ -15,7 +15,7 @@ from alerting.notification.notices import add_notice
 from core.errors import ConflictError
 from core.guarded_update import changed_one
 from core.ids import new_id
-from core.money import ZERO, cents, format_amount
+from core.money import ZERO, cents, exact, format_amount
 from core.settings import ServerSettings
 from marketplace.charges.prepaid import pay_with_credit
 from marketplace.invoices.items import decoded, encoded, month_name, numbered, total_of
@@ -43,8 +43,8 @@ class Issuing:
         """Return the settings of a portal."""
         return cls(
             currency=settings.billing_currency,
-            tax_percent=Decimal(str(settings.tax_percent)),
-            fee_percent=Decimal(str(settings.marketplace_fee_percent)),
+            tax_percent=exact(Decimal(str(settings.tax_percent))),
+            fee_percent=exact(Decimal(str(settings.marketplace_fee_percent))),
             issuer=settings.billing_issuer,
             public_url=settings.resolved_public_url,
         )

@@ -13,11 +13,13 @@ from sqlalchemy.orm import Session
 from alerting.notification.models import Notification
 from core.db import SessionFactory
 from core.money import cents
+from core.settings import ServerSettings
 from jobqueue.projects.models import Project
 from marketplace.charges.models import BillingLine, LineKind
 from marketplace.charges.prepaid import add_credit, balance_of
 from marketplace.charges.service import add_line
 from marketplace.invoices.closing import close_months
+from marketplace.invoices.documents import Issuing
 from marketplace.invoices.items import Item, decoded
 from marketplace.invoices.models import BillingDocument, ClosedLine, DocumentKind
 from marketplace.invoices.replay import replay_documents
@@ -155,6 +157,18 @@ def test_accounts_have_their_own_tax_fee_and_address(
     [message] = session.scalars(select(Notification))
     assert message.address == "bills@acme.example"
     assert message.payload["subject"] == "Invoice INV-2026-00001: EUR 3.23"
+
+
+@pytest.mark.usefixtures("month")
+def test_percentages_of_settings_have_as_many_places_as_are_stored(
+    sessions: SessionFactory, session: Session
+) -> None:
+    settings = ServerSettings(tax_percent=8.3333333333, marketplace_fee_percent=1 / 3)
+    record_until(session, APRIL)
+    session.commit()
+    accrue_all(sessions)
+    assert close_months(sessions, Issuing.of(settings), now=DUE) == [MARCH]
+    assert document(session).tax == Decimal("0.25")
 
 
 def test_a_removed_customer_has_the_name_of_its_contract(
