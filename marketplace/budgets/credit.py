@@ -67,17 +67,24 @@ def update_credit_holds(session: Session, *, tax_percent: Decimal, now: datetime
     `tax_percent` is that of accounts without one of their own.
     """
     accounts = session.scalars(select(Account).where(Account.is_prepaid.is_(True))).all()
-    prepaid = {account.tenant_id for account in accounts}
+    # Before anything is written: meanwhile, others write.
+    left = {
+        account.tenant_id: credit_left(
+            session,
+            account.tenant_id,
+            tax_percent=tax_percent if account.tax_percent is None else account.tax_percent,
+            now=now,
+        )
+        for account in accounts
+    }
     holds = select(JobHold).where(JobHold.is_for_rentals.is_(True))
     for hold in session.scalars(holds).all():
-        if hold.source_id == hold.tenant_id and hold.tenant_id not in prepaid:
+        if hold.source_id == hold.tenant_id and hold.tenant_id not in left:
             release_hold(session, hold.source_id)
     new, stopping = [], []
-    for account in accounts:
-        tax = tax_percent if account.tax_percent is None else account.tax_percent
-        # The id of a tenant is that of no budget.
-        source_id = account.tenant_id
-        if credit_left(session, source_id, tax_percent=tax, now=now) > 0:
+    # The id of a tenant is that of no budget.
+    for source_id, amount in left.items():
+        if amount > 0:
             release_hold(session, source_id)
             continue
         hold = JobHold(
