@@ -23,6 +23,7 @@ from jobqueue.dispatch.rentals import lose_attempts_at, stop_unrented
 from jobqueue.jobs.end_notices import take_end_notices, take_preemption_notices
 from jobqueue.jobs.quarantine import order_probes
 from jobqueue.logs.log_files import LogFiles
+from marketplace.invoices.leaving import unsettled
 from scheduler.bucket_parts import sweep_bucket_parts
 from scheduler.event_webhooks import prune_events, queue_events
 from scheduler.fleet_samples import fleet_points, write_fleet
@@ -198,6 +199,9 @@ class PortalTasks:
                 delete_data=self._delete_data_of,
                 publish=self._publish_export,
                 forget=forget_tenant,
+                waits_for=lambda session, ident: unsettled(
+                    session, ident, now=self._context.clock()
+                ),
                 clock=self._context.clock,
                 is_stopping=self._context.is_stopping,
             )

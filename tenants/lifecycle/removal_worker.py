@@ -55,6 +55,10 @@ def _nothing(_subject: object) -> None:
     """Delete or move nothing, where there is no store of data."""
 
 
+def _is_free(_session: Session, _tenant_id: str) -> str:
+    return ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remover:
     """The dependencies of a removal.
@@ -68,6 +72,7 @@ class Remover:
         delete_images: deletes the images of the tenant with a slug.
         delete_data: deletes the stored uploads and results of a tenant.
         forget: removes a tenant's id from what belongs to the platform.
+        waits_for: returns what of others a tenant must not be removed before, or "".
         clock: the time.
         is_stopping: whether to stop between two steps.
     """
@@ -82,6 +87,7 @@ class Remover:
     is_stopping: Callable[[], bool]
     delete_data: Callable[[str], object] = _nothing
     publish: Callable[[Path], object] = _nothing
+    waits_for: Callable[[Session, str], str] = _is_free
 
 
 def run_removals(remover: Remover) -> int:
@@ -92,8 +98,7 @@ def run_removals(remover: Remover) -> int:
     finished = 0
     for removal_id in _pending(remover):
         try:
-            _work(remover, removal_id)
-            finished += 1
+            finished += _work(remover, removal_id)
         except (ArchiveInterrupted, DatabaseUnavailableError):
             return finished
         except Exception as error:
@@ -132,12 +137,19 @@ def _pending(remover: Remover) -> list[str]:
         return list(session.scalars(statement.order_by(TenantRemoval.id)))
 
 
-def _work(remover: Remover, removal_id: str) -> None:
+def _work(remover: Remover, removal_id: str) -> bool:
+    """Take the steps of a removal; return whether it is finished, and does not wait."""
     while True:
         with transaction(remover.sessions) as session:
             removal = session.get_one(TenantRemoval, removal_id)
+            reason = ""
+            if removal.state is RemovalState.EXPORTING:
+                reason = remover.waits_for(session, removal.tenant_id)
+        if reason:
+            _store_progress(remover, removal_id, error=reason)
+            return False
         if removal.state is RemovalState.REMOVED:
-            return
+            return True
         _STEPS[removal.state](remover, removal)
         if remover.is_stopping():
             raise ArchiveInterrupted
