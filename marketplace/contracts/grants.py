@@ -67,12 +67,13 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
 
 
 def refresh_contract(session: Session, ident: str, *, now: datetime, mail_url: str = "") -> None:
-    """End a contract whose end has come, or a side of which is gone, and write its grant."""
+    """End a contract whose end has come, or a side of which is gone or closed; write its grant."""
     statement = select(Contract).where(Contract.id == ident).with_for_update()
     contract = session.scalar(statement.execution_options(populate_existing=True))
     if contract is None:
         return
-    is_gone = any(session.get(Tenant, tenant_of(contract, side)) is None for side in Side)
+    tenants = [session.get(Tenant, tenant_of(contract, side)) for side in Side]
+    is_gone = any(tenant is None or tenant.state is TenantState.CLOSED for tenant in tenants)
     is_over = is_gone or (contract.ends_at is not None and contract.ends_at <= now)
     if contract.state in USABLE and is_over:
         contract.state = ContractState.ENDED

@@ -38,7 +38,8 @@ from marketplace.states import (
     VersionState,
 )
 from marketplace.terms import terms_hash
-from tenants.models import Tenant
+from tenants.lifecycle.removal import set_tenant_state
+from tenants.models import Tenant, TenantState
 from tenants.models.rentals import Grant
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance
@@ -386,6 +387,18 @@ def test_a_tenant_that_was_removed_ends_its_contracts(
     refresh_contract(session, contract.id, now=NOON + HOUR)
     assert (contract.state, contract.ends_at) == (ContractState.ENDED, NOON + HOUR)
     assert usable_contracts(session) == []
+
+
+def test_a_tenant_that_was_closed_ends_its_contracts(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    olivia = scope_of(cast.olivia)
+    set_tenant_state(session, olivia, cast.globex.id, TenantState.SUSPENDED, now=NOON)
+    refresh_contract(session, contract.id, now=NOON + HOUR)
+    assert contract.state is ContractState.ACTIVE
+    set_tenant_state(session, olivia, cast.globex.id, TenantState.CLOSED, now=NOON)
+    refresh_contract(session, contract.id, now=NOON + HOUR)
+    assert (contract.state, contract.ends_at) == (ContractState.ENDED, NOON + HOUR)
 
 
 def test_contracts_are_not_made_without_end(session: Session, cast: Cast, offer: Offer) -> None:
