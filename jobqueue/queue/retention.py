@@ -2,27 +2,33 @@
 
 A job is *stuck* if it has waited for more than a day, or has not stopped an hour after a stop
 request: its appliance may be gone, or no appliance can run it.
+
+A job that ran on a rented appliance stays until its use is charged: the usage ledger, and minimum
+times, are computed from its attempts.
 """
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, and_, delete, exists, func, or_, select
+from sqlalchemy import ColumnElement, and_, delete, exists, func, literal, or_, select
 from sqlalchemy.orm import Session, aliased
 
 from core.errors import ConflictError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from jobqueue.fairshare.usage import charge_jobs
 from jobqueue.jobs.queue_settings import settings_of
-from jobqueue.models import Job, JobDependency, TenantQueueSettings
+from jobqueue.models import Attempt, Job, JobDependency, TenantQueueSettings
 from jobqueue.queue.service import get_job
 from jobqueue.states import WAITING, JobState
+from jobqueue.usage.ledger import recorded_until
 from tenants.auditing.recording import record
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
 WAITS_TOO_LONG = timedelta(days=1)
 STOPS_TOO_LONG = timedelta(hours=1)
+# The ledger's second check of the last hour has then been made.
+CHARGED_AFTER = timedelta(days=2)
 # Deleting so many takes about 40 ms, with their attempts, events and logs.
 BATCH = 100
 STUCK_JOB_SORTS: Columns = {
@@ -80,7 +86,8 @@ def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
 
     Raises:
         ForbiddenError: it is another user's job, and the role may not stop those.
-        ConflictError: it, or a task of its array, has not ended, or another job waits for it.
+        ConflictError: it, or a task of its array, has not ended, or its rented appliance is not
+            charged yet, or another job waits for it.
     """
     scope.require(Permission.SUBMIT_JOBS)
     job = get_job(session, scope, job_id)
@@ -98,6 +105,13 @@ def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
     ids = [row.id for row in rows]
     if session.scalar(select(exists().where(JobDependency.on_job_id.in_(ids)))):
         raise ConflictError(f"Other jobs wait for {job.name!r}.", code="job_needed")
+    uncharged = select(Job.id).where(tasks, _awaits_charge(session, now=now)).limit(1)
+    if session.scalar(uncharged) is not None:
+        raise ConflictError(
+            f"{job.name!r} ran on a rented appliance, and is needed until that is charged. Delete "
+            f"it {CHARGED_AFTER.days} days after its end.",
+            code="job_not_charged",
+        )
     part = ids[:BATCH]
     half_life = settings_of(session, job.tenant_id).ordering.half_life
     charge_jobs(session, job.tenant_id, part, half_life=half_life)
@@ -161,6 +175,7 @@ def _delete(
     tenant_id: str | None,
     now: datetime,
 ) -> int:
+    condition = and_(condition, ~_awaits_charge(session, now=now))
     rows = session.execute(select(Job.id, Job.tenant_id).where(condition).limit(BATCH)).all()
     job_ids = [row.id for row in rows]
     for owner_id in sorted({row.tenant_id for row in rows}):
@@ -190,6 +205,24 @@ def _has_ended(before: datetime) -> ColumnElement[bool]:
     has_tasks = exists().where(other.array_id == Job.id, other.id != Job.id)
     is_needed = exists().where(JobDependency.on_job_id == Job.id)
     return and_(Job.state.in_(_FINAL), Job.finished_at < before, ~has_tasks, ~is_needed)
+
+
+def _awaits_charge(session: Session, *, now: datetime) -> ColumnElement[bool]:
+    """Return the condition of jobs that ran on rented appliances until lately.
+
+    They may be needed for longer: the ledger waits for the store of samples.
+    """
+    recorded_at = recorded_until(session)
+    charged_at = now - CHARGED_AFTER
+    return exists().where(
+        Attempt.job_id == Job.id,
+        Attempt.contract_id.is_not(None),
+        or_(
+            Attempt.finished_at.is_(None),
+            Attempt.finished_at > min(charged_at, recorded_at or charged_at),
+            literal(recorded_at is None),
+        ),
+    )
 
 
 def _is_stuck(now: datetime) -> ColumnElement[bool]:

@@ -2,7 +2,7 @@
 
 # ruff: noqa: ANN401 - builders pass any field on
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -12,12 +12,14 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job, JobEvent, LogChunk
-from jobqueue.queue.retention import delete_job, expire_jobs
+from jobqueue.queue.retention import CHARGED_AFTER, delete_job, expire_jobs
 from jobqueue.queue.stopping import stop_array, stop_job
-from jobqueue.usage.models import UsageEntry
+from jobqueue.states import AttemptState, JobState
+from jobqueue.usage.models import UsageEntry, UsageHour
 from protocol.attempts import ObservedState
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import append_log, report, start, submit
+from tests.fixtures.rentals import rent
+from tests.unit.jobqueue.builders import add_appliance, append_log, report, start, submit
 
 
 def test_a_tenant_may_retain_jobs_for_less_time_than_the_portal(
@@ -120,3 +122,38 @@ def test_a_job_that_others_wait_for_is_not_deleted(session: Session, cast: Cast)
     submit(session, cast.bob, "after", after_any=[job.id])
     with pytest.raises(ConflictError, match="Other jobs wait"):
         delete_job(session, scope_of(cast.bob), job.id, now=NOON)
+
+
+def test_a_job_on_a_rented_appliance_stays_until_it_is_charged(
+    session: Session, cast: Cast
+) -> None:
+    dgx = add_appliance(session, cast.acme, "dgx-01")
+    rental = rent(session, cast.charlie, dgx, now=NOON)
+    job, charlie = rental.job, scope_of(cast.charlie)
+    ended_at = NOON + timedelta(hours=1)
+    job.state, job.finished_at = JobState.SUCCEEDED, ended_at
+    rental.attempt.state, rental.attempt.finished_at = AttemptState.SUCCEEDED, ended_at
+    session.flush()
+    soon, late = ended_at + timedelta(minutes=1), ended_at + CHARGED_AFTER + timedelta(hours=1)
+
+    def is_refused(now: datetime) -> bool:
+        try:
+            with session.begin_nested() as nested:
+                delete_job(session, charlie, job.id, now=now)
+                nested.rollback()
+        except ConflictError as error:
+            return error.code == "job_not_charged"
+        return False
+
+    # The ledger has no hour yet, then not that of its end.
+    assert is_refused(late)
+    session.add(UsageHour(hour_at=NOON - timedelta(hours=1), recorded_at=NOON))
+    session.flush()
+    assert is_refused(late)
+    set_settings(session, charlie, cast.globex.id, QueueSettings(job_retention_days=1))
+    assert expire_jobs(session, retention_days=365, now=late) == 0
+    session.add(UsageHour(hour_at=NOON, recorded_at=late))
+    session.flush()
+    assert is_refused(soon)
+    assert not is_refused(late)
+    assert expire_jobs(session, retention_days=365, now=late) == 1
