@@ -19,7 +19,7 @@ from portal.query_string import chosen
 from tenants.permissions import Permission
 
 pages = Blueprint("costs", __name__, url_prefix="/billing")
-pages.add_app_template_filter(money, "money")
+pages.add_app_template_filter(money, "in_cents")
 
 SHOWN = 10
 MONTHS = 6

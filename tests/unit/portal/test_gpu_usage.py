@@ -9,6 +9,7 @@ from core.db import SessionFactory
 from jobqueue.models import Job
 from jobqueue.usage.ledger import SETTLE, record_usage
 from tests.cast import NOON, Cast, FrozenClock
+from tests.unit.marketplace.cost_builders import add_line
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.world import add_appliance, run_job
 from timeseries.points import Point
@@ -63,6 +64,21 @@ def test_the_page_and_its_file_show_the_same(job: Job, alice: Browser, olivia: B
     assert file.text.splitlines()[1].split(",")[:3] == [job.id, "train", "3780.000000"]
     assert alice.get("/api/v1/gpu-usage/export?by=job").text == file.text
     assert "Acme" in olivia.get("/gpu-usage").text
+
+
+@pytest.mark.usefixtures("job")
+def test_a_group_without_a_price_has_no_cost_beside_others(
+    sessions: SessionFactory, cast: Cast, alice: Browser
+) -> None:
+    with sessions.begin() as session:
+        add_line(session, cast.acme, "3.20419", NOON, user_id=cast.alice.id)
+    page = alice.get("/gpu-usage?by=user&since=2026-03-02&until=2026-03-02")
+    assert page.status_code == 200
+    assert "bob@acme.example" in page.text
+    # As the cost page shows it: in cents.
+    for text in (page.text, alice.get("/billing?month=2026-03").text):
+        assert "EUR 3.20" in text
+        assert "3.20419" not in text
 
 
 @pytest.mark.usefixtures("job")
