@@ -113,7 +113,7 @@ def _detect_month(
         return 0
     if percent >= promised:
         with transaction(sessions) as session:
-            _withdraw(session, contract, f"{month_at:%Y-%m}")
+            _withdraw(session, contract, BreachKind.AVAILABILITY, f"{month_at:%Y-%m}")
         return 0
     facts = {
         "version_number": number,
@@ -132,13 +132,16 @@ def _detect_month(
         )
 
 
-def _withdraw(session: Session, contract: Contract, month: str) -> None:
-    """Delete a month's breach that seemed certain: appliances rented later made up for it."""
+def _withdraw(session: Session, contract: Contract, kind: BreachKind, subject: str) -> None:
+    """Delete a breach that is none after all, unless it is settled.
+
+    Appliances rented later made up for the month, or the attempt ended before its start.
+    """
     session.execute(
         delete(ServiceBreach).where(
             ServiceBreach.contract_id == contract.id,
-            ServiceBreach.kind == BreachKind.AVAILABILITY,
-            ServiceBreach.subject == month,
+            ServiceBreach.kind == kind,
+            ServiceBreach.subject == subject,
             ServiceBreach.settled_at.is_(None),
         )
     )
@@ -164,6 +167,8 @@ def _detect_late_starts(session: Session, contract: Contract, *, now: datetime) 
         promised = version.decoded_terms.service_level.start_within_seconds
         # What ended before its start has failed, and is no start.
         started_at = attempt.started_at or (None if attempt.state.is_final else now)
+        if started_at is None:
+            _withdraw(session, contract, BreachKind.LATE_START, attempt.id)
         if not promised or started_at is None or (started_at - at).total_seconds() <= promised:
             continue
         facts = {

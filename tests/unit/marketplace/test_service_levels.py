@@ -298,6 +298,32 @@ def test_a_late_start_is_a_breach_whose_credit_is_a_share_of_the_attempt(
     assert describe(breach) == "a job started after 10m, promised within 5m"
 
 
+def test_an_attempt_that_ends_before_its_late_start_is_no_breach(
+    sessions: SessionFactory, store: Store, cast: Cast
+) -> None:
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        attempt = Attempt(
+            job_id=submit(session, cast.charlie, name="train").id,
+            tenant_id=cast.globex.id,
+            appliance_id=appliance_id,
+            contract_id=contract_id,
+            number=1,
+            bound_at=NOON,
+            assigned_at=NOON,
+            state=AttemptState.STARTING,
+        )
+        session.add(attempt)
+    assert detect(sessions, store, now=NOON + timedelta(minutes=6)) == 1
+    with transaction(sessions) as session:
+        stopped = session.get_one(Attempt, attempt.id)
+        stopped.state, stopped.finished_at = AttemptState.STOPPED, NOON + HOUR
+    assert detect(sessions, store, now=NOON + 2 * HOUR) == 0
+    with sessions() as session:
+        assert session.scalars(select(ServiceBreach)).all() == []
+    assert settle(sessions, now=NOON + timedelta(days=2)) == 0
+
+
 def test_the_lowest_limit_that_was_missed_decides_the_credit() -> None:
     assert credit_percent(LEVEL.credits, 99.4) == 10
     assert credit_percent(LEVEL.credits, 94.9) == 25
