@@ -11,7 +11,7 @@ from cli.bootstrap import DEMO_PASSWORD
 
 # Downloads, and what is no page of ours.
 SKIPPED = re.compile(
-    r"^/(static|docs|api/v1/(?!docs)|api/public)|/(export|qr\.svg|codes\.txt)$|^/login/oidc"
+    r"^/(static|docs|api/v1/(?!docs)|api/public)|/(export|pdf|csv|qr\.svg|codes\.txt)$|^/login/oidc"
 )
 IDENT = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{27}|(?<=/gpus/)\d+|(?<=/runbooks/)[a-z0-9-]+")
 MOST_PAGES = 80

@@ -252,6 +252,7 @@ FORMS: dict[str, dict[str, object]] = {
     "maintenance_windows.edit": WINDOW | {"matchers": "rule=x", "duration_seconds": "1h"},
     "budgets.index": {"for_whom": "tenant:", "amount": "10", "action": "notify"},
     "budgets.edit": {"for_whom": "tenant:", "amount": "10", "action": "notify"},
+    "price_lists.index": {"prices": "H100=2"},
     "reservations.index": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "reservations.edit": RESERVATION | {"appliance_ids": "x", "duration_seconds": "1h"},
     "gpu_partition_policies.index": POLICY,
