@@ -11,6 +11,8 @@ from tests.servers import free_port
 
 
 @pytest.mark.needs_mariadb
+# It starts three servers, and two that refuse to.
+@pytest.mark.timeout(400)
 def test_a_second_host_is_told_step_by_step_what_it_must_share(
     mariadb: MariaDB, tmp_path: Path
 ) -> None:
