@@ -7,7 +7,7 @@ left: simple enough to be checked by hand, and no worse for a fleet that is used
 from collections import defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from decimal import Decimal
 
 from sqlalchemy import case, func, select
@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 
 from core.money import ZERO, exact
 from jobqueue.usage.measuring import Period
+from marketplace import months
 from marketplace.charges.models import BillingLine, LineKind
 from marketplace.costs.unbilled import unbilled_costs
 
@@ -26,8 +27,8 @@ _RUNNING = (LineKind.USAGE, LineKind.MINIMUM, LineKind.DISCOUNT)
 
 def month_of(at: datetime) -> Period:
     """Return the calendar month in UTC of a time."""
-    begin = at.astimezone(UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
-    return Period(begin, (begin + timedelta(days=31)).replace(day=1))
+    month_at = months.month_of(at)
+    return Period(month_at, months.next_month(month_at))
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ from portal.presenters.contracts import monthly_lines
 from portal.presenters.market import currency_here
 from tenants.permissions import Permission
 
-_AMOUNT = {"type": "string", "format": "decimal", "example": "12.25"}
-
 market_records = APIBlueprint(
     "Market records",
     "/market/records",
@@ -56,7 +54,7 @@ class MarketMonthSchema(Schema):
             "description": "Decimals as text, by kind of lines.",
         },
     )
-    total = DecimalField(metadata=_AMOUNT)
+    total = DecimalField()
 
 
 class EarningsSchema(Schema):
@@ -80,7 +78,7 @@ class BreachSchema(Schema):
     measured = fields.Float(metadata={"description": "The same, as it was."})
     credit = DecimalField(
         allow_none=True,
-        metadata={**_AMOUNT, "description": "Null until it is settled."},
+        metadata={"description": "Null until it is settled."},
     )
     detected_at = instant()
 

@@ -35,11 +35,10 @@ PREFIX = "/api/public/v1"
 MAX_PAGE_SIZE = 100
 # The catalogue is refreshed each minute.
 CACHED_SECONDS = 15
-AMOUNT = {"type": "string", "format": "decimal", "example": "2.45"}
 
 
 def _amount(description: str) -> DecimalField:
-    return DecimalField(metadata={**AMOUNT, "description": description})
+    return DecimalField(metadata={"description": description})
 
 
 class OfferQuery(StrictSchema):
@@ -53,7 +52,7 @@ class OfferQuery(StrictSchema):
     max_price = DecimalField(
         load_default=None,
         validate=validate.Range(0, int(MAX_AMOUNT)),
-        metadata={**AMOUNT, "description": "Of a GPU for an hour."},
+        metadata={"description": "Of a GPU for an hour."},
     )
     region = fields.String(load_default="")
     facts = fields.String(
