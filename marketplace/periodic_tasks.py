@@ -109,8 +109,6 @@ class BillingTasks:
     def close_months(self) -> None:
         """Issue the invoices and statements of months that have ended."""
         context = self._context
-        closed = close_months(
+        close_months(
             context.sessions, self._issuing, now=context.clock(), is_stopping=context.is_stopping
         )
-        for month_at in closed:
-            log.info("issued the invoices and statements of %s", f"{month_at:%Y-%m}")

@@ -22,6 +22,7 @@ from marketplace.models import ContractVersion
 from marketplace.months import month_of, next_month
 from marketplace.service_levels.detection import SETTLE_AFTER
 from marketplace.service_levels.models import BreachKind, ServiceBreach
+from marketplace.tenant_errors import TenantErrors
 from marketplace.terms import Credit
 
 AFTER_ATTEMPT = timedelta(days=1)
@@ -30,20 +31,24 @@ _HUNDRED = Decimal(100)
 
 
 def settle(sessions: SessionFactory, *, now: datetime) -> int:
-    """Settle the breaches that are due, each in a transaction of its own; return their number."""
+    """Settle the breaches that are due, each in a transaction of its own; return their number.
+
+    Raises:
+        TenantsFailedError: those of some contracts can't be settled; the others are.
+    """
+    errors = TenantErrors("credit breaches of service levels")
+    columns = (ServiceBreach.id, ServiceBreach.provider_id, ServiceBreach.customer_id)
+    unsettled = select(*columns).where(ServiceBreach.settled_at.is_(None))
     with transaction(sessions) as session:
-        open_ids = session.scalars(
-            select(ServiceBreach.id)
-            .where(ServiceBreach.settled_at.is_(None))
-            .order_by(ServiceBreach.id)
-        ).all()
+        breaches = session.execute(unsettled.order_by(ServiceBreach.id)).all()
     settled = 0
-    for breach_id in open_ids:
-        with transaction(sessions) as session:
+    for breach_id, *sides in breaches:
+        with errors.of(*sides), transaction(sessions) as session:
             breach = session.get(ServiceBreach, breach_id)
             if breach is not None and breach.settled_at is None and _is_due(session, breach, now):
                 _settle(session, breach, now=now)
                 settled += 1
+    errors.raise_if_any()
     return settled
 
 

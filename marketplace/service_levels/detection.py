@@ -22,6 +22,7 @@ from marketplace.service_levels.availability import (
 )
 from marketplace.service_levels.models import BreachKind, ServiceBreach
 from marketplace.states import ContractState
+from marketplace.tenant_errors import TenantErrors
 from marketplace.terms import Terms
 from timeseries.store import Store
 
@@ -39,7 +40,9 @@ def detect(sessions: SessionFactory, store: Store, *, now: datetime) -> int:
 
     Raises:
         StoreUnavailableError: the store is unavailable.
+        TenantsFailedError: those of some contracts can't be checked; the others are.
     """
+    errors = TenantErrors("check the service levels")
     with transaction(sessions) as session:
         contracts = session.scalars(
             select(Contract).where(
@@ -49,14 +52,9 @@ def detect(sessions: SessionFactory, store: Store, *, now: datetime) -> int:
         ).all()
     recorded = 0
     for contract in contracts:
-        month_at = month_of(now)
-        recorded += _detect_month(sessions, store, contract, month_at, now=now)
-        # Longer than until it is settled: the portal, or its store, may have been down.
-        if now < month_at + _RECENT:
-            earlier_at = previous_month(month_at)
-            recorded += _detect_month(sessions, store, contract, earlier_at, now=now)
-        with transaction(sessions) as session:
-            recorded += _detect_late_starts(session, contract, now=now)
+        with errors.of(contract.provider_id, contract.customer_id):
+            recorded += _detect(sessions, store, contract, now=now)
+    errors.raise_if_any()
     return recorded
 
 
@@ -95,6 +93,17 @@ def month_availability(
     hours = sum((until - at) / _HOUR for at in starts.values())
     measured = measure(store, contract.provider_id, starts, gone, until=min(until, now))
     return measured, hours
+
+
+def _detect(sessions: SessionFactory, store: Store, contract: Contract, *, now: datetime) -> int:
+    month_at = month_of(now)
+    recorded = _detect_month(sessions, store, contract, month_at, now=now)
+    # Longer than until it is settled: the portal, or its store, may have been down.
+    if now < month_at + _RECENT:
+        earlier_at = previous_month(month_at)
+        recorded += _detect_month(sessions, store, contract, earlier_at, now=now)
+    with transaction(sessions) as session:
+        return recorded + _detect_late_starts(session, contract, now=now)
 
 
 def _detect_month(
