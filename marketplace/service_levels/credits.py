@@ -2,14 +2,15 @@
 
 An availability breach is settled when its month is, a late start a day after its attempt ended, and
 not before the usage ledger has all of that time, charged: then the cost that a credit is a share of
-is final but for rare corrections, which credits do not follow.
+is final but for rare corrections, which credits do not follow. All credits of a month together are
+never more than its use cost.
 """
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 from decimal import Decimal
 
-from sqlalchemy import ColumnElement, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from core.db import SessionFactory, transaction
@@ -81,21 +82,26 @@ def _settle(session: Session, breach: ServiceBreach, *, now: datetime) -> None:
     level = version.decoded_terms.service_level
     month_at = month_of(breach.since)
     until = next_month(month_at)
+    in_month = and_(
+        BillingLine.contract_id == breach.contract_id,
+        BillingLine.at >= month_at,
+        BillingLine.at < until,
+    )
+    used = in_month
     if breach.kind is BreachKind.AVAILABILITY:
         percent = credit_percent(level.credits, breach.measured)
-        lines: tuple[ColumnElement[bool], ...] = (
-            BillingLine.contract_id == breach.contract_id,
-            BillingLine.at >= month_at,
-            BillingLine.at < until,
-        )
+        cost = _sum(session, used, *_COSTS)
     else:
         percent = level.late_start_credit_percent
-        lines = (BillingLine.attempt_id == breach.subject,)
-    amounts = session.scalars(
-        select(BillingLine.amount).where(*lines, BillingLine.kind.in_(_COSTS))
-    )
-    breach.credit = max(exact(sum(amounts, start=ZERO) * percent / _HUNDRED), ZERO)
+        of_attempt = BillingLine.attempt_id == breach.subject
+        cost = _sum(session, of_attempt, *_COSTS)
+        # It may go on into the next month.
+        used = or_(used, of_attempt)
+    left = _sum(session, used, *_COSTS) + _sum(session, in_month, LineKind.SERVICE_CREDIT)
+    share = exact(cost * percent / _HUNDRED)
+    breach.credit = max(min(share, left), ZERO)
     breach.settled_at = now
+    limit = ", up to the cost of the month" if share > left else ""
     if breach.credit:
         add_line(
             session,
@@ -106,9 +112,14 @@ def _settle(session: Session, breach: ServiceBreach, *, now: datetime) -> None:
             at=min(breach.until, until - timedelta(microseconds=1)),
             amount=-breach.credit,
             source_id=f"breach:{breach.id}",
-            note=f"{percent.normalize():f} % credit: {describe(breach)}",
+            note=f"{percent.normalize():f} % credit{limit}: {describe(breach)}",
             now=now,
         )
+
+
+def _sum(session: Session, lines: ColumnElement[bool], *kinds: LineKind) -> Decimal:
+    total = select(func.sum(BillingLine.amount)).where(lines, BillingLine.kind.in_(kinds))
+    return session.scalar(total) or ZERO
 
 
 def describe(breach: ServiceBreach) -> str:

@@ -45,10 +45,10 @@ LEVEL = ServiceLevel(
 )
 
 
-def rent(session: Session, cast: Cast) -> tuple[str, str]:
+def rent(session: Session, cast: Cast, level: ServiceLevel = LEVEL) -> tuple[str, str]:
     """Let globex rent acme's `gpu-01` from March on; return the contract and the appliance."""
     appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
-    terms = Terms(currency="EUR", price=Decimal(2), service_level=LEVEL)
+    terms = Terms(currency="EUR", price=Decimal(2), service_level=level)
     contract = Contract(
         offer_id="offer",
         offer_name="H100",
@@ -322,6 +322,55 @@ def test_an_attempt_that_ends_before_its_late_start_is_no_breach(
     with sessions() as session:
         assert session.scalars(select(ServiceBreach)).all() == []
     assert settle(sessions, now=NOON + timedelta(days=2)) == 0
+
+
+@pytest.mark.parametrize(
+    ("late_percent", "expected"),
+    [
+        # Of three attempts for 100 each, and a quarter of all: 255 of 300.
+        (60, [60, 60, 75, 60]),
+        # 255 before the last one, which has the 45 that are left.
+        (90, [90, 90, 75, 45]),
+        (100, [100, 100, 75, 25]),
+    ],
+)
+def test_all_credits_of_a_month_are_never_more_than_its_use_cost(
+    sessions: SessionFactory, session: Session, cast: Cast, late_percent: int, expected: list[int]
+) -> None:
+    level = msgspec.structs.replace(LEVEL, late_start_credit_percent=Decimal(late_percent))
+    contract_id, appliance_id = rent(session, cast, level)
+    attempts = []
+    for number in range(3):
+        at = MARCH + number * HOUR
+        use(session, cast, contract_id, appliance_id, at)
+        attempts.append((BreachKind.LATE_START, f"attempt-{at:%d-%H}"))
+    breaches = []
+    for kind, subject in (*attempts[:2], (BreachKind.AVAILABILITY, "2026-03"), attempts[2]):
+        breach = ServiceBreach(
+            contract_id=contract_id,
+            provider_id=cast.acme.id,
+            customer_id=cast.globex.id,
+            version_number=1,
+            kind=kind,
+            subject=subject,
+            since=MARCH,
+            until=MARCH + HOUR,
+            promised=99.5,
+            measured=90.0,
+            detected_at=MARCH,
+        )
+        session.add(breach)
+        session.flush()
+        breaches.append(breach)
+    record_until(session, APRIL)
+    session.commit()
+    accrue_all(sessions)
+    assert settle(sessions, now=APRIL + timedelta(days=2)) == 4
+    session.expire_all()
+    assert [breach.credit for breach in breaches] == expected
+    lines = select(BillingLine).where(BillingLine.kind == LineKind.SERVICE_CREDIT)
+    cut = [line.amount for line in session.scalars(lines) if "up to the cost" in line.note]
+    assert cut == [-expected[3]] * (late_percent > 60)
 
 
 def test_the_lowest_limit_that_was_missed_decides_the_credit() -> None:
