@@ -10,7 +10,6 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
-from core.spec import listed_facts
 from jobqueue.gangs.description import framework_description
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
@@ -20,7 +19,7 @@ from jobqueue.partitions.isolation import ISOLATION
 from jobqueue.partitions.texts import requested_text, slice_text
 from jobqueue.projects.service import list_projects
 from jobqueue.queue.pending import explain_job
-from jobqueue.queue.resubmission import request_like, retry_job, set_priority
+from jobqueue.queue.resubmission import retry_job, set_priority
 from jobqueue.queue.retention import delete_job
 from jobqueue.queue.service import JOB_SORTS, get_job, job_counts, job_events, list_jobs
 from jobqueue.queue.stopping import stop_array, stop_job
@@ -28,12 +27,19 @@ from jobqueue.services.rolling_updates import latest_update, roll_back
 from jobqueue.services.scaling import changeable_service, scale_service, service_instances
 from jobqueue.services.web_ui import Proof, origin_of, port_of
 from jobqueue.states import WAITING, JobState
-from marketplace.costs.groups import job_cost
+from marketplace.costs.groups import job_cost, job_costs
 from portal.context import current_principal, current_scope, database, now, portal
 from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
-from portal.presenters.jobs import EVIDENCE_LABELS, check_text, efficiency_of, gpu_names, stepper
+from portal.presenters.jobs import (
+    EVIDENCE_LABELS,
+    check_text,
+    efficiency_of,
+    facts_of,
+    gpu_names,
+    stepper,
+)
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
 from portal.presenters.staging import datasets_of
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
@@ -85,6 +91,7 @@ def index() -> ResponseReturnValue:
         names = appliance_names(session, scope.tenants)
         tenants = tenant_names(session, (job.tenant_id for job in page.items))
         projects = list_projects(session, scope) if scope.tenant_id else []
+        costs = job_costs(session, page.items)
     filters = {name: request.args[name] for name in FILTERS if request.args.get(name)}
     return render_template(
         "jobs/index.html",
@@ -93,6 +100,7 @@ def index() -> ResponseReturnValue:
         states=JobState,
         tenants=tenants,
         projects=projects,
+        costs=costs,
         filters=filters,
         sort=_sort(),
         appliance_name=names.get(filters.get("appliance_id", "")),
@@ -168,7 +176,7 @@ def show(job_id: str) -> ResponseReturnValue:
         datasets=datasets,
         cost=cost,
         hourly_cost=hourly_cost,
-        facts=listed_facts(request_like(job)),
+        facts=facts_of(job),
         health_check=check_text(job),
         idle_limit_problem=idle_limit_problem(job),
         array_states=states.get(job.array_id or "", {}),
