@@ -50,7 +50,10 @@
     const lead = document.createElement("div");
     lead.className = "form-text mt-0";
     if (!listed.length) {
-      lead.textContent = "No GPU that the job may use has that.";
+      const rents = Number(form.elements.max_gpu_hour_price?.value) > 0;
+      lead.textContent = rents
+        ? "No GPU of an own appliance has that: the job runs on rented ones alone."
+        : "No GPU that the job may use has that.";
     } else if (isPart && listed.every((offer) => offer.mode === "whole")) {
       lead.textContent = "No GPU is cut into slices that suffice, so the job gets a whole one.";
     }
