@@ -270,7 +270,7 @@ def _lines(row: _Row, pricing: Pricing, *, now: datetime) -> Sequence[dict[str, 
         "gpu_milliseconds": 0,
         "unit_price": Decimal(0),
         "amount": rate.discount_of(amount),
-        "note": f"{rate.discount_percent.normalize():f} % discount",
+        "note": f"{rate.discount_percent.normalize():f} %",
     }
     return line, {**line, **discount}
 

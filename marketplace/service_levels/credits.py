@@ -112,7 +112,7 @@ def _settle(session: Session, breach: ServiceBreach, *, now: datetime) -> None:
             at=min(breach.until, until - timedelta(microseconds=1)),
             amount=-breach.credit,
             source_id=f"breach:{breach.id}",
-            note=f"{percent.normalize():f} % credit{limit}: {describe(breach)}",
+            note=f"{percent.normalize():f} %{limit}, {describe(breach)}",
             now=now,
         )
 
