@@ -249,7 +249,7 @@ class TermsForm(Form):
     max_seconds = DurationField("Longest time limit of a job", default=0.0)
     max_gpus = IntegerField("GPUs at once", _COUNT)
     commitment_gpu_hours = IntegerField("Commitment in GPU-hours a month", _COUNT)
-    term_days = IntegerField("Prices are fixed for days", _COUNT)
+    term_days = IntegerField("Term in days", _COUNT)
     notice_days = IntegerField("Notice in days", _COUNT)
     availability_percent = NotationField(
         "Availability in percent of a month",
