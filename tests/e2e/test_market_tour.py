@@ -14,7 +14,7 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from core.db import SessionFactory
-from marketplace.accounts import admit
+from marketplace.accounts import account_of, admit
 from marketplace.states import AccountState, Side
 from tests.cast import PASSWORD, Cast, FrozenClock, scope_of
 from tests.e2e.conftest import STEP_MS, screenshot
@@ -22,7 +22,7 @@ from tests.fixtures.market_site import MarketSite, market_site, settings_of_mark
 from tests.servers import require_program
 from timeseries.store import Store
 
-pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(600)]
 
 # A Monday: 14:00 in Paris. The month has 36 more hours.
 OFFERED_AT = datetime(2026, 3, 30, 12, tzinfo=UTC)
@@ -82,6 +82,7 @@ def site(
         for tenant, side in ((cast.acme, Side.PROVIDER), (cast.globex, Side.CUSTOMER)):
             state = AccountState.ACTIVE
             admit(session, scope_of(cast.olivia), tenant.id, side, state, now=clock())
+        account_of(session, cast.globex.id).legal_name = "Globex GmbH"
     settings = settings_of_market(tmp_path)
     with market_site(
         settings, sessions=sessions, store=store, clock=clock, folder=tmp_path / "agent"
@@ -158,6 +159,7 @@ def submit(page: Page) -> str:
         page.get_by_label(re.compile(f"^{label}\\b")).first.fill(text)
     page.get_by_text("Rented appliances").click()
     page.get_by_label(re.compile("^Highest price of a GPU-hour")).fill("3.00")
+    expect(page.get_by_text("From EUR 5.74 an hour on rented appliances")).to_be_visible()
     page.get_by_role("button", name="Submit job").click()
     expect(page.get_by_role("heading", level=1)).to_have_text(re.compile("train"))
     return page.url
@@ -240,7 +242,10 @@ def test_an_offer_becomes_an_invoice_that_agrees_with_the_ledger_by_hand(
         page.goto(contract)
         breach = page.get_by_role("list", name="Breaches in 90 days")
         expect(breach).to_contain_text(f"credit EUR {-ledger['credit']}")
-    sums = {"Items": ledger["net"], "Tax": ledger["tax"], "Total": ledger["total"]}
+    net = {"Sum of the items": ledger["net"]}
+    sums = net | {"Tax, 25 %": ledger["tax"], "Total": ledger["total"]}
     assert_document(customer, "Invoice", sums)
-    sums = {"Items": ledger["net"], "Fee": ledger["fee"], "Total": ledger["earned"]}
+    party = customer.get_by_role("region", name="Made out to")
+    expect(party).to_contain_text("Globex GmbH")
+    sums = net | {"Fee, 10 %": ledger["fee"], "Total": ledger["earned"]}
     assert_document(provider, "Provider statement", sums)
