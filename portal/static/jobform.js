@@ -78,12 +78,29 @@
     const response = await fetch(form.dataset.fit, { method: "POST", body, headers: { Accept: "application/json" } });
     if (response.ok && own === latest) {
       const answer = await response.json();
-      show(answer);
-      showOffers(answer.offers);
-      showProblems(answer.clusters);
-      showCost(answer.cost);
+      const showAnswer = () => {
+        show(answer);
+        showOffers(answer.offers);
+        showProblems(answer.clusters);
+        showCost(answer.cost);
+      };
+      if (isAimed) pending = showAnswer;
+      else showAnswer();
     }
   }
+
+  // An answer moves the buttons: one below the pointer would miss the click.
+  const actions = form.querySelector(".vd-form-actions");
+  let isAimed = false;
+  let pending = null;
+  actions.addEventListener("pointerenter", () => {
+    isAimed = true;
+  });
+  actions.addEventListener("pointerleave", () => {
+    isAimed = false;
+    pending?.();
+    pending = null;
+  });
 
   form.addEventListener("input", (event) => {
     if (names.includes(event.target.name)) {
