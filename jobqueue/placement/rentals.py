@@ -24,6 +24,7 @@ class RentalView:
     Attributes:
         is_open: whether jobs may start under it now.
         price: of a GPU for an hour.
+        highest_price: the same, in the most expensive hour of the week.
         is_local: whether the tenant has appliances of its own in the region.
         max_gpus: that its jobs may have at once; 0 is no limit.
         max_seconds: the longest time limit of a job; 0 is no limit.
@@ -34,6 +35,7 @@ class RentalView:
     provider_id: str
     offer_name: str
     price: Decimal = Decimal(0)
+    highest_price: Decimal = Decimal(0)
     is_open: bool = True
     region: str = ""
     is_local: bool = False

@@ -53,7 +53,7 @@ def add_commitment(
     used = session.scalar(
         select(func.sum(BillingLine.gpu_milliseconds))
         .where(*_of_month(contract_id, month))
-        .where(BillingLine.kind.in_((LineKind.USAGE, LineKind.MINIMUM)))
+        .where(BillingLine.kind.in_((LineKind.USAGE, LineKind.MINIMUM, LineKind.RESERVATION)))
     )
     missing = max(0, committed - int(used or 0))
     terms = version.decoded_terms

@@ -17,6 +17,7 @@ from core.db import begin_writing, chunked
 from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.models import Attempt
 from jobqueue.placement.views import ApplianceView, ReservationView
+from jobqueue.reservations.bookings import booked_views
 from jobqueue.reservations.service import reservation_views
 from jobqueue.states import ALLOCATED_STATES
 from marketplace.accounts import account_of
@@ -100,7 +101,9 @@ def _rows(session: Session, provider_id: str, *, now: datetime) -> dict[str, Row
         return {}
     views = {view.id: view for view in offerable_views(session, provider_id, now=now)}
     taken = _taken(session, provider_id)
-    reserved = _reserved(reservation_views(session, provider_id, now=now), now=now)
+    reservations = reservation_views(session, provider_id, now=now)
+    reservations += booked_views(session, {provider_id}, now=now)
+    reserved = _reserved(reservations, now=now)
     accepts = account.provider_state is AccountState.ACTIVE
     regions = dict(
         session.execute(

@@ -25,7 +25,7 @@ from marketplace.service_levels.models import BreachKind, ServiceBreach
 from marketplace.terms import Credit
 
 AFTER_ATTEMPT = timedelta(days=1)
-_COSTS = (LineKind.USAGE, LineKind.MINIMUM, LineKind.DISCOUNT)
+_COSTS = (LineKind.USAGE, LineKind.MINIMUM, LineKind.RESERVATION, LineKind.DISCOUNT)
 _HUNDRED = Decimal(100)
 
 

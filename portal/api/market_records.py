@@ -4,10 +4,13 @@ from typing import Any
 
 from marshmallow import Schema, fields
 
+from jobqueue.reservations.bookings import bookings_under
+from marketplace.contracts.scope import side_of
 from marketplace.contracts.service import get_contract
 from marketplace.service_levels.models import BreachKind
 from marketplace.service_levels.record import Record, provider_record
 from marketplace.service_levels.service import breaches_of
+from marketplace.states import Side
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import instant
 from portal.api.spec_schemas import DecimalField
@@ -83,10 +86,25 @@ class BreachSchema(Schema):
     detected_at = instant()
 
 
+class BookingSchema(Schema):
+    """What a reservation of the customer keeps of an appliance."""
+
+    gpus = fields.Integer()
+    gpu_model = fields.String()
+    appliance_id = fields.String(
+        allow_none=True, metadata={"description": "Null for the customer."}
+    )
+    schedule = fields.String()
+    time_zone = fields.String()
+    duration_seconds = fields.Integer()
+    since = instant()
+
+
 class ContractRecordSchema(Schema):
-    """How a contract was kept: breaches, the latest first."""
+    """How a contract was kept: breaches, the latest first; and what is reserved under it."""
 
     breaches = fields.List(fields.Nested(BreachSchema))
+    bookings = fields.List(fields.Nested(BookingSchema))
 
 
 @market_records.operation("GET", "/provider", answer=ProviderRecordSchema)
@@ -108,7 +126,11 @@ def show_earnings() -> dict[str, Any]:
 
 @market_records.operation("GET", "/contracts/<contract_id>", answer=ContractRecordSchema)
 def show_contract(contract_id: str) -> dict[str, Any]:
-    """Return how a contract was kept, as both its sides see it."""
+    """Return how a contract was kept and what is reserved under it, as both its sides see it."""
+    scope = current_scope()
     with database() as session:
-        contract = get_contract(session, current_scope(), contract_id)
-        return {"breaches": breaches_of(session, contract)}
+        contract = get_contract(session, scope, contract_id)
+        bookings = BookingSchema(many=True).dump(bookings_under(session, contract.id))
+        if side_of(contract, scope) is Side.CUSTOMER:
+            bookings = [row | {"appliance_id": None} for row in bookings]
+        return {"breaches": breaches_of(session, contract), "bookings": bookings}

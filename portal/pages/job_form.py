@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import tenant_views
-from jobqueue.dispatch.rented_views import read_grants
 from jobqueue.dispatch.waiting_jobs import slice_need
+from jobqueue.grants import read_grants
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.projects.members import default_project, usable_projects

@@ -76,6 +76,7 @@ class Grant(Base):
         offer_name: as the customer sees where its jobs run.
         is_open: whether jobs may start under it now.
         price: of a GPU for an hour now, by the contract's terms.
+        highest_price: the same, in the most expensive hour of the week.
         max_gpus: that its jobs may have at once; 0 is no limit.
         min_seconds: the shortest time that is charged for an attempt.
         max_seconds: the longest time limit of a job; 0 is no limit.
@@ -95,6 +96,7 @@ class Grant(Base):
     offer_name: Mapped[str] = mapped_column(String(MAX_OFFER_NAME_LENGTH), default="")
     is_open: Mapped[bool] = mapped_column(default=True)
     price: Mapped[Decimal] = mapped_column(Amount)
+    highest_price: Mapped[Decimal] = mapped_column(Amount, default=Decimal(0), server_default="0")
     allows_slices: Mapped[bool] = mapped_column(default=False, server_default=false())
     region: Mapped[str] = mapped_column(String(MAX_REGION_LENGTH), default="")
     facts: Mapped[list[str]] = mapped_column(default=list)

@@ -307,6 +307,7 @@ def test_what_the_provider_reserves_is_kept_without_the_name_of_it() -> None:
         appliance_ids=["a"],
         gpus=None,
         periods=[(NOON, NOON + HOUR)],
+        holder="its provider",
     )
     decision = decide(
         rented("a", rental()),
