@@ -34,6 +34,7 @@ import marketplace.charges.models
 import marketplace.invoices.models
 import marketplace.models
 import marketplace.prices.models
+import marketplace.reputation.models
 import marketplace.service_levels.models
 import marketplace.sign_ups.models
 import tenants.models
@@ -85,6 +86,7 @@ TABLE_MODULES = (
     marketplace.invoices.models,
     marketplace.models,
     marketplace.prices.models,
+    marketplace.reputation.models,
     marketplace.service_levels.models,
     marketplace.sign_ups.models,
 )

@@ -134,6 +134,7 @@ class ServerSettings:
     public_requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
     marketplace_fee_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     marketplace_terms_url: str = ""
+    reputation_half_life_days: Annotated[int, Meta(ge=7, le=365)] = 60
     billing_currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "EUR"
     billing_issuer: Annotated[str, Meta(max_length=500)] = ""
     tax_percent: Annotated[float, Meta(ge=0, le=100)] = 0.0

@@ -24,6 +24,8 @@ from tenants.models.users import NAME_LENGTH
 
 MAX_DESCRIPTION_LENGTH = 2000
 HASH_LENGTH = 64
+# Of a provider without evidence, see `marketplace.reputation.beta.PRIOR`.
+INITIAL_REPUTATION, INITIAL_LOW, INITIAL_HIGH = 0.7236, 0.1354, 0.8646
 
 
 class Account(Base):
@@ -61,8 +63,13 @@ class Account(Base):
     tax_percent: Mapped[Decimal | None] = mapped_column(Amount)
     fee_percent: Mapped[Decimal | None] = mapped_column(Amount)
     is_prepaid: Mapped[bool] = mapped_column(default=False)
-    reputation: Mapped[float] = mapped_column(default=0.5, server_default="0.5")
-    """Of the provider, 0 to 1, from its record; 0.5 without one."""
+    reputation: Mapped[float] = mapped_column(default=INITIAL_REPUTATION, server_default="0.5")
+    """What a provider is ranked by, 0 to 1; `marketplace.reputation` writes it and those below."""
+    reputation_mean: Mapped[float] = mapped_column(default=0.5, server_default="0.5")
+    """The expected figure of the provider, 0 to 1."""
+    reputation_low: Mapped[float] = mapped_column(default=INITIAL_LOW, server_default="0.1354")
+    """It is above this, and below the next, with a probability of 90 %."""
+    reputation_high: Mapped[float] = mapped_column(default=INITIAL_HIGH, server_default="0.8646")
     updated_at: Mapped[datetime]
 
 

@@ -14,6 +14,7 @@ from marketplace.contracts.grants import refresh_contract, usable_contracts
 from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing
 from marketplace.offers.coverage import providers, refresh_provider
+from marketplace.reputation.tasks import ReputationTasks
 from marketplace.service_levels.tasks import ServiceLevelTasks
 from tenants.models.rentals import Grant
 from timeseries.store import Store
@@ -28,10 +29,15 @@ def market_tasks(
     settings: ServerSettings, context: SchedulerContext, store: Store
 ) -> Sequence[PeriodicTask]:
     """Return the tasks of all parts of the marketplace; billing and budgets are always there."""
-    levels = ServiceLevelTasks(context, store).table() if settings.marketplace else ()
+    measured: Sequence[PeriodicTask] = ()
+    if settings.marketplace:
+        measured = [
+            *ServiceLevelTasks(context, store).table(),
+            *ReputationTasks(settings, context, store).table(),
+        ]
     return [
         *MarketTasks(settings, context).table(),
-        *levels,
+        *measured,
         *BillingTasks(settings, context).table(),
         *BudgetTasks(settings, context).table(),
     ]

@@ -41,6 +41,7 @@ import marketplace.charges.models as _charges  # noqa: F401
 import marketplace.invoices.models as _invoices  # noqa: F401
 import marketplace.models as _marketplace  # noqa: F401
 import marketplace.prices.models as _prices  # noqa: F401
+import marketplace.reputation.models as _reputation  # noqa: F401
 import marketplace.service_levels.models as _service_levels  # noqa: F401
 import marketplace.sign_ups.models as _sign_ups  # noqa: F401
 import tenants.models as _tenants  # noqa: F401

@@ -19,7 +19,6 @@ from marketplace.models import Account, Contract, ContractVersion
 from marketplace.service_levels.credits import credit_percent, describe, settle
 from marketplace.service_levels.detection import detect
 from marketplace.service_levels.models import BreachKind, ServiceBreach
-from marketplace.service_levels.record import provider_record, refresh_reputations
 from marketplace.service_levels.service import breaches_of, month_so_far
 from marketplace.states import AccountState, ContractState, Side, VersionState
 from marketplace.terms import Credit, ServiceLevel, Terms, terms_hash
@@ -328,40 +327,3 @@ def test_the_lowest_limit_that_was_missed_decides_the_credit() -> None:
     assert credit_percent(LEVEL.credits, 99.4) == 10
     assert credit_percent(LEVEL.credits, 94.9) == 25
     assert credit_percent(LEVEL.credits, 99.5) == 0
-
-
-def test_a_record_starts_uncertain_and_follows_its_evidence(
-    sessions: SessionFactory, store: Store, cast: Cast
-) -> None:
-    with transaction(sessions) as session:
-        contract_id, appliance_id = rent(session, cast)
-        before = provider_record(session, store, cast.acme.id, now=NOON)
-        job = submit(session, cast.charlie, name="train")
-        session.add_all(
-            Attempt(
-                job_id=job.id,
-                tenant_id=cast.globex.id,
-                appliance_id=appliance_id,
-                contract_id=contract_id,
-                number=number,
-                state=AttemptState.LOST if number < 6 else AttemptState.SUCCEEDED,
-                reason=Reason.APPLIANCE_LOST if number < 6 else Reason.NONE,
-                bound_at=NOON,
-                assigned_at=NOON,
-                started_at=NOON,
-                finished_at=NOON,
-            )
-            for number in range(10)
-        )
-    assert before.score == 0.5
-    measured(store, cast, appliance_id, {NOON - n * HOUR: 1.0 for n in range(48)})
-    with transaction(sessions) as session:
-        refresh_reputations(session, store, now=NOON + HOUR)
-    with sessions() as session:
-        record = provider_record(session, store, cast.acme.id, now=NOON + HOUR)
-        grant = session.scalars(select(Grant)).one()
-        account = session.get_one(Account, cast.acme.id)
-    jobs = next(entry for entry in record.evidence if entry.name == "jobs")
-    assert (jobs.good, jobs.total) == (4, 10)
-    assert record.score == jobs.score == pytest.approx(6 / 14)
-    assert grant.reputation == account.reputation == pytest.approx(6 / 14, abs=1e-4)
