@@ -71,7 +71,9 @@ class CatalogueEntry:
         highest_price: of the week.
         max_seconds: the longest time limit of a job; 0 is any.
         availability_percent: the promised one; 0 for none.
-        reputation: of the provider, 0 to 1.
+        reputation: what the provider is ranked by, 0 to 1.
+        reputation_low: of the interval in which it is.
+        reputation_high: likewise.
     """
 
     offer_id: str
@@ -96,6 +98,8 @@ class CatalogueEntry:
     availability_percent: float
     facts: tuple[str, ...]
     reputation: float
+    reputation_low: float
+    reputation_high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +120,11 @@ class PublishedOffer:
     offer_id: str
     name: str
     description: str
+    provider_id: str
     provider_name: str
     reputation: float
+    reputation_low: float
+    reputation_high: float
     needs_approval: bool
     calendar: list[dict[str, Any]]
     terms: Terms
@@ -221,8 +228,11 @@ def published_offer(session: Session, offer_id: str) -> PublishedOffer:
         offer_id=offer.id,
         name=offer.name,
         description=offer.description,
+        provider_id=offer.tenant_id,
         provider_name=account.public_name,
         reputation=account.reputation,
+        reputation_low=account.reputation_low,
+        reputation_high=account.reputation_high,
         needs_approval=offer.needs_approval,
         calendar=offer.calendar,
         terms=terms,
@@ -334,4 +344,6 @@ def _entry(row: Any, offer: Offer, terms: Terms, account: Account) -> CatalogueE
         availability_percent=terms.service_level.availability_percent,
         facts=tuple(filter(None, row.facts.split(","))),
         reputation=account.reputation,
+        reputation_low=account.reputation_low,
+        reputation_high=account.reputation_high,
     )

@@ -260,14 +260,13 @@ def _improvement(report: Report, dimension: Dimension) -> Improvement | None:
         Dimension.SATISFACTION: _RATING_WEIGHT,
     }.get(dimension, 1.0)
     part = report.reputation.dimensions[dimension]
-    before, gain = part.mean, 0.0
-    for amount in range(1, (_MAX_DAYS if is_daily else _MAX_CASES) + 1):
+    before, gain, amount = part.mean, 0.0, 0
+    while gain < STEP and amount < (_MAX_DAYS if is_daily else _MAX_CASES):
+        amount += 1
         if is_daily:
             part = part.faded(decay(DAY, report.window.half_life))
         part = part.with_case(1.0, weight)
         gain = _score_with(report, dimension, part) - report.score
-        if gain >= STEP:
-            break
     if gain < SMALLEST_STEP:
         return None
     text = _sentence(report, dimension, amount, before=before, after=part.mean, gain=gain)

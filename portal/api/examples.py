@@ -59,6 +59,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "calendar": [{"days": [5, 6]}, {"from_hour": 18}],
         "terms": _TERMS,
     },
+    "NewRatingSchema": {"stars": 4, "comment": "Fast, but two late starts.", "month": ""},
     "MarketAccountChangeSchema": {"public_name": "Acme Compute", "country": "NO"},
     "AdmissionRequestSchema": {"side": "provider"},
     "AdmissionSchema": {"side": "provider", "state": "active"},

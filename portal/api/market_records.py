@@ -1,4 +1,4 @@
-"""`/market/records`: what providers earned, their record, and how contracts were kept."""
+"""`/market/records`: what providers earned, and how contracts were kept."""
 
 from typing import Any
 
@@ -6,12 +6,11 @@ from marshmallow import Schema, fields
 
 from marketplace.contracts.service import get_contract
 from marketplace.service_levels.models import BreachKind
-from marketplace.service_levels.record import Record, provider_record
 from marketplace.service_levels.service import breaches_of
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import instant
 from portal.api.spec_schemas import DecimalField
-from portal.context import current_scope, database, now, portal, require_marketplace
+from portal.context import current_scope, database, now, require_marketplace
 from portal.presenters.contracts import monthly_lines
 from portal.presenters.market import currency_here
 from tenants.permissions import Permission
@@ -19,26 +18,9 @@ from tenants.permissions import Permission
 market_records = APIBlueprint(
     "Market records",
     "/market/records",
-    "What providers earned, their record, and how contracts were kept.",
+    "What providers earned, and how contracts were kept.",
 )
 market_records.before_request(require_marketplace)
-
-
-class ProviderEvidenceSchema(Schema):
-    """What a figure of a record rests on."""
-
-    name = fields.String()
-    text = fields.String()
-    good = fields.Float(metadata={"description": "The cases that speak for the provider."})
-    total = fields.Float(metadata={"description": "All cases."})
-    score = fields.Float(metadata={"description": "0 to 1; 0.5 without any case."})
-
-
-class ProviderRecordSchema(Schema):
-    """The record of a provider in the last 90 days; its score is the lowest of the figures."""
-
-    score = fields.Float(metadata={"description": "0 to 1."})
-    evidence = fields.List(fields.Nested(ProviderEvidenceSchema))
 
 
 class MarketMonthSchema(Schema):
@@ -87,14 +69,6 @@ class ContractRecordSchema(Schema):
     """How a contract was kept: breaches, the latest first."""
 
     breaches = fields.List(fields.Nested(BreachSchema))
-
-
-@market_records.operation("GET", "/provider", answer=ProviderRecordSchema)
-def show_record() -> Record:
-    """Return the record of the tenant as a provider."""
-    tenant_id = current_scope().require_tenant()
-    with database() as session:
-        return provider_record(session, portal().store, tenant_id, now=now())
 
 
 @market_records.operation("GET", "/earnings", answer=EarningsSchema, needs=Permission.VIEW_BILLING)

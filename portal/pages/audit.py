@@ -47,6 +47,7 @@ KINDS = {
     "queue_settings": "Queue settings",
     "reservation": "Reservations",
     "budget": "Budgets",
+    "rating": "Ratings",
     "gpu_partition_policy": "GPU partition policies",
     "simulation": "Simulations",
     "dataset": "Datasets",

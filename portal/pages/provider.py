@@ -1,6 +1,4 @@
-"""`/provider`: the provider area: appliances on offer, offers, contracts, earnings, record."""
-
-from contextlib import suppress
+"""`/provider`: the provider area: appliances on offer, offers, contracts, earnings, reputation."""
 
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -18,7 +16,6 @@ from marketplace.offers.service import (
     list_offers,
     set_offer_state,
 )
-from marketplace.service_levels.record import provider_record
 from marketplace.states import OFFER_TRANSITIONS, USABLE, ContractState, OfferState, Side
 from portal.context import current_scope, database, now, portal, require_marketplace
 from portal.forms.market import OfferForm, offer_data
@@ -31,10 +28,10 @@ from portal.presenters.provider import (
     offered_appliances,
     provider_contracts,
 )
+from portal.presenters.reputation import reputation_page
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
-from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("provider", __name__, url_prefix="/provider")
 pages.before_request(require_marketplace)
@@ -52,7 +49,7 @@ STATE_VERBS = {
 
 @pages.get("")
 def index() -> ResponseReturnValue:
-    """Show appliances on offer, offers, what waits for an answer, earnings and the record."""
+    """Show appliances on offer, offers, what waits for an answer, earnings and the reputation."""
     scope = current_scope()
     tenant_id = scope.require_tenant()
     with database() as session:
@@ -65,7 +62,6 @@ def index() -> ResponseReturnValue:
             if scope.allows(Permission.VIEW_BILLING)
             else None
         )
-        score = account.reputation
     this_month = [row.total for row in months or () if row.start == month_of(now())[0]]
     return render_template(
         "market/provider.html",
@@ -77,7 +73,6 @@ def index() -> ResponseReturnValue:
         waiting=[row for row in contracts if row.state is ContractState.PROPOSED],
         active=[row for row in contracts if row.state in USABLE],
         months=months,
-        score=score,
     )
 
 
@@ -143,15 +138,13 @@ def show_earnings() -> ResponseReturnValue:
     )
 
 
-@pages.get("/record")
-def show_record() -> ResponseReturnValue:
-    """Show the record of the tenant as a provider, with its evidence."""
-    scope = current_scope()
-    tenant_id = scope.require_tenant()
-    record = None
-    with suppress(StoreUnavailableError), database() as session:
-        record = provider_record(session, portal().store, tenant_id, now=now())
-    return render_template("market/record.html", record=record)
+@pages.get("/reputation")
+def show_reputation() -> ResponseReturnValue:
+    """Show the reputation of the tenant as a provider: its evidence, and what would raise it."""
+    current_scope().require_tenant()
+    return render_template(
+        "market/reputation.html", is_own=True, back=url_for(".index"), **reputation_page()
+    )
 
 
 def _save(offer: Offer | None) -> ResponseReturnValue:

@@ -8,10 +8,12 @@ import pytest
 
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from marketplace.models import Contract
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import run_vedette
 from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.marketplace.attempts import end_attempts
 
 OFFER = """
 name: H100s in Oslo
@@ -154,3 +156,26 @@ def test_both_sides_negotiate(published: Run) -> None:
 )
 def test_a_wrong_file_is_refused_with_the_reason(run: Run, text: str, message: str) -> None:
     assert message in run("alice", "offer", "apply", "-f", run.file(text), code=1)
+
+
+def test_a_provider_reads_its_reputation_and_a_customer_rates(
+    published: Run, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    run = published
+    run("charlie", "take", "H100s in Oslo", "--yes")
+    (contract,) = json.loads(run("charlie", "contracts", "-o", "json"))
+    assert "Rate it once a job has" in run(
+        "charlie", "contract", "rate", contract["id"], "5", code=1
+    )
+    with sessions.begin() as session:
+        made = session.get_one(Contract, contract["id"])
+        end_attempts(session, cast, made, {}, at=clock.now)
+    rated = run("charlie", "contract", "rate", contract["id"], "5", "--comment", "Fast")
+    assert rated == "Rated 2026-03 with 5 of 5 stars.\n"
+    shown = run("alice", "reputation")
+    assert "Score 72 of 100; expected 50, with 90 % probability 14 to 86" in shown
+    assert "What would raise it:" in shown
+    assert "satisfaction  rated_5  100 %" in run("alice", "reputation", "evidence")
+    assert "No evidence" in run("alice", "reputation", "evidence", "--dimension", "checks")
+    operators = run("olivia", "reputation", "--tenant", cast.acme.id)
+    assert operators == shown

@@ -28,14 +28,14 @@ from marketplace.reputation.service import Report, history_of, public_dimensions
 from marketplace.service_levels.models import BreachKind, ServiceBreach
 from tenants.models import Appliance, Grant, OfferedAppliance, Tenant
 from tests.cast import NOON, Cast, scope_of
-from tests.unit.jobqueue.builders import add_appliance, submit
+from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.marketplace.attempts import LOST, end_attempts
 from tests.unit.marketplace.builders import admit_sides, publish, take
 from timeseries.points import Batch, Point
 from timeseries.store import APPLIANCE_TAG, TENANT_TAG, Store, StoreUnavailableError
 
 HALF_LIFE = timedelta(days=60)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
-LOST = {"state": AttemptState.LOST, "reason": Reason.APPLIANCE_LOST}
 
 
 @pytest.fixture
@@ -45,40 +45,6 @@ def contract(sessions: SessionFactory, cast: Cast) -> Contract:
         admit_sides(session, cast)
         add_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
         return take(session, cast, publish(session, cast, "gpu-01"))
-
-
-def end_attempts(
-    session: Session,
-    cast: Cast,
-    contract: Contract,
-    *outcomes: dict[str, Any],
-    at: datetime = NOON - HOUR,
-) -> None:
-    """Let attempts of globex under the contract end; they started unless it says otherwise."""
-    appliance = session.scalars(select(Appliance).where(Appliance.name == "gpu-01")).unique().one()
-    job = submit(session, cast.charlie, name=f"train-{at:%d%H}")
-    for number, outcome in enumerate(outcomes):
-        values: dict[str, Any] = {
-            "state": AttemptState.SUCCEEDED,
-            "reason": Reason.NONE,
-            "started_at": at,
-            **outcome,
-        }
-        session.add(
-            Attempt(
-                job_id=job.id,
-                tenant_id=cast.globex.id,
-                appliance_id=appliance.id,
-                contract_id=contract.id,
-                provider_id=cast.acme.id,
-                number=number,
-                bound_at=at,
-                assigned_at=at,
-                finished_at=at,
-                **values,
-            )
-        )
-    session.flush()
 
 
 def reachable(store: Store, session: Session, days: dict[int, float]) -> None:
@@ -108,10 +74,10 @@ def report(sessions: SessionFactory, cast: Cast, *, now: datetime = NOON) -> Rep
         return report_of(session, scope_of(cast.alice), now=now, half_life=HALF_LIFE)
 
 
-def cases(found: Report, dimension: Dimension) -> dict[str, tuple[float, float]]:
+def cases(measured: Report, dimension: Dimension) -> dict[str, tuple[float, float]]:
     """Return kinds with the sums of weights, and of the good part of them."""
     sums: dict[str, tuple[float, float]] = {}
-    for case in found.cases:
+    for case in measured.cases:
         if case.dimension is dimension:
             weight, good = sums.get(case.kind, (0.0, 0.0))
             sums[case.kind] = (weight + case.weight, good + case.weight * case.good)
@@ -173,11 +139,11 @@ def test_only_faults_of_the_provider_count_against_it(
         end_attempts(session, cast, contract, *outcomes)
     refresh(sessions, store)
     sums = cases(report(sessions, cast), Dimension.JOBS)
-    one = sums["start_failed"][0]
+    weight = sums["start_failed"][0]
     assert sums == {
-        "ran": (pytest.approx(3 * one), pytest.approx(3 * one)),
-        "appliance_drained": (pytest.approx(one), pytest.approx(one / 2)),
-        "start_failed": (one, 0.0),
+        "ran": (pytest.approx(3 * weight), pytest.approx(3 * weight)),
+        "appliance_drained": (pytest.approx(weight), pytest.approx(weight / 2)),
+        "start_failed": (weight, 0.0),
     }
 
 
@@ -188,12 +154,12 @@ def test_days_of_offered_appliances_are_evidence_by_how_long_they_were_reachable
     with sessions() as session:
         reachable(store, session, {1: 1.0, 2: 1.0, 3: 0.5})
     refresh(sessions, store)
-    found = report(sessions, cast)
-    assert cases(found, Dimension.AVAILABILITY) == {
+    measured = report(sessions, cast)
+    assert cases(measured, Dimension.AVAILABILITY) == {
         "reachable": (2.0, 2.0),
         "unreachable": (1.0, 0.0),
     }
-    (worst,) = found.evidence(kind="unreachable").items
+    (worst,) = measured.evidence(kind="unreachable").items
     assert worst.text == "1 appliance reachable 50 % of 2026-02-27"
     assert [availability_goodness(share) for share in (1.0, 0.999, 0.95, 0.2)] == [1, 1, 0, 0]
     assert availability_goodness(0.9745) == pytest.approx(0.5)
@@ -231,9 +197,9 @@ def test_without_the_store_the_rest_is_brought_up_to_date(
     with transaction(sessions) as session:
         end_attempts(session, cast, contract, LOST)
     refresh(sessions, AwayStore())  # type: ignore[arg-type] # only what is asked of it
-    found = report(sessions, cast)
-    assert cases(found, Dimension.AVAILABILITY)["reachable"] == (1.0, 1.0)
-    assert "appliance_lost" in cases(found, Dimension.JOBS)
+    measured = report(sessions, cast)
+    assert cases(measured, Dimension.AVAILABILITY)["reachable"] == (1.0, 1.0)
+    assert "appliance_lost" in cases(measured, Dimension.JOBS)
 
 
 def test_a_refresh_twice_or_half_way_counts_nothing_twice(
@@ -279,10 +245,10 @@ def test_broken_promises_are_cases(
                 kind=BreachKind.LATE_START, subject="a", promised=300, measured=600, **common
             )
         )
-    found = report(sessions, cast)
-    assert cases(found, Dimension.AVAILABILITY) == {"availability_breach": (5.0, 0.0)}
-    assert "late_start" in cases(found, Dimension.JOBS)
-    assert "Available 98 % of 2026-03, promised 99.5 %" in [case.text for case in found.cases]
+    measured = report(sessions, cast)
+    assert cases(measured, Dimension.AVAILABILITY) == {"availability_breach": (5.0, 0.0)}
+    assert "late_start" in cases(measured, Dimension.JOBS)
+    assert "Available 98 % of 2026-03, promised 99.5 %" in [case.text for case in measured.cases]
 
 
 def test_other_parts_add_their_cases(
@@ -296,9 +262,9 @@ def test_other_parts_add_their_cases(
 
     before = report(sessions, cast).score
     monkeypatch.setattr(sources, "SOURCES", (checks,))
-    found = report(sessions, cast)
-    assert found.score < before
-    assert cases(found, Dimension.CHECKS) == {"memory_short": (1.0, 0.0)}
+    measured = report(sessions, cast)
+    assert measured.score < before
+    assert cases(measured, Dimension.CHECKS) == {"memory_short": (1.0, 0.0)}
 
 
 def test_the_first_refresh_computes_the_past_and_each_day_adds_a_row(
@@ -327,10 +293,10 @@ def test_causes_and_improvements_are_concrete(
         end_attempts(session, cast, contract, *([LOST] * 5), {})
         reachable(store, session, {1: 0.5, 2: 1.0})
     refresh(sessions, store)
-    found = report(sessions, cast)
-    assert [cause.kind for cause in found.causes] == ["appliance_lost", "unreachable"]
-    assert found.causes[0].cost > found.causes[1].cost > 0
-    by_dimension = {row.dimension: row for row in found.improvements}
+    measured = report(sessions, cast)
+    assert [cause.kind for cause in measured.causes] == ["appliance_lost", "unreachable"]
+    assert measured.causes[0].cost > measured.causes[1].cost > 0
+    by_dimension = {row.dimension: row for row in measured.improvements}
     days = by_dimension[Dimension.AVAILABILITY]
     assert days.text.startswith(
         f"{days.amount} more days with your appliance on offer reachable at least 99.9 % of"
@@ -340,7 +306,7 @@ def test_causes_and_improvements_are_concrete(
     with transaction(sessions) as session:
         end_attempts(session, cast, contract, *([{}] * 40), at=NOON - 2 * HOUR)
     refresh(sessions, store)
-    assert report(sessions, cast).score >= found.score + jobs.gain
+    assert report(sessions, cast).score >= measured.score + jobs.gain
 
 
 def test_a_provider_sees_its_own_reputation_the_operator_any_and_others_none(
@@ -385,8 +351,8 @@ def test_a_customer_rates_once_a_month_after_a_job_ended_there(
         assert changed.id == given.id
         assert (changed.month, changed.stars) == ("2026-03", 5)
     refresh(sessions, store)
-    found = report(sessions, cast)
-    (case,) = found.evidence(dimension=Dimension.SATISFACTION).items
+    measured = report(sessions, cast)
+    (case,) = measured.evidence(dimension=Dimension.SATISFACTION).items
     assert (case.kind, case.text) == ("rated_5", "fast now")
     assert case.weight == pytest.approx(2.5)
     assert cast.globex.id not in str(case)

@@ -137,6 +137,8 @@ SHORT = {
     "/api/v1/jobs/{job_id}/artifacts/parts",
     "/api/v1/jobs/{job_id}/events",
     "/api/v1/market/capacity",
+    "/api/v1/market/reputation/contracts/{contract_id}/ratings",
+    "/api/v1/market/reputation/history",
     "/api/v1/metrics",
     "/api/v1/projects",
     "/api/v1/projects/{project_id}/members",

@@ -52,6 +52,7 @@ from marketplace.charges.models import PrepaidEntry
 from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.models import Account, Contract, ContractVersion, Offer
 from marketplace.prices.models import PriceList
+from marketplace.reputation.models import Rating
 from marketplace.states import ContractState, Side
 from protocol.datasets import SourceKind
 from protocol.gpu_slices import PartitionMode
@@ -359,6 +360,16 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             proposed_side=Side.CUSTOMER,
             proposed_by=cast.alice.email,
             proposed_at=NOON,
+        ),
+        Rating(
+            **tenant,
+            contract_id=contract.id,
+            provider_id=cast.globex.id,
+            month="2026-03",
+            stars=4,
+            created_by=cast.alice.email,
+            created_at=NOON,
+            updated_at=NOON,
         ),
     ]
 
