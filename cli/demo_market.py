@@ -29,6 +29,7 @@ from marketplace.contracts.service import propose_contract, take_offer
 from marketplace.models import Offer
 from marketplace.offers.requests import OfferRequest
 from marketplace.offers.service import create_offer, set_offer_state
+from marketplace.reputation.opinions import RatingRequest, rate
 from marketplace.states import OfferState
 from marketplace.terms import (
     ComplianceFact,
@@ -68,6 +69,7 @@ class DemoOffer:
     description: str
     terms: Mapping[str, Any]
     customer: str
+    rating: RatingRequest
 
 
 OFFERS: Sequence[DemoOffer] = (
@@ -77,6 +79,7 @@ OFFERS: Sequence[DemoOffer] = (
         name="H100 in Lyon",
         description="Four H100 with NVLink, in our own hall. Cheaper at night and on weekends.",
         customer="initech",
+        rating=RatingRequest(stars=5, comment="Fast, and cheap at night. Jobs start at once."),
         terms={
             "price": Decimal("1.90"),
             "hourly_prices": (
@@ -103,6 +106,7 @@ OFFERS: Sequence[DemoOffer] = (
         name="H200 in Austin",
         description="Four H200 for large models.",
         customer="hooli",
+        rating=RatingRequest(stars=3, comment="Good GPUs, slow disks."),
         terms={
             "price": Decimal("3.40"),
             "region": "us-south",
@@ -196,6 +200,7 @@ def open_market(sessions: SessionFactory, currency: str, *, now: datetime) -> bo
                 now=now,
                 contract_id=contract.id,
             )
+            rate(session, scopes[row.customer], contract.id, row.rating, now=now)
             made.append(offer)
         # Something to answer.
         terms = Terms(currency=currency, **{**OFFERS[0].terms, "price": Decimal("1.70")})

@@ -17,6 +17,7 @@ from core.db import chunked
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState, Reason
 from marketplace.cases import Dimension
+from marketplace.models import Contract
 from marketplace.reputation.models import EvidenceDay
 from tenants.models import OfferedAppliance
 from timeseries.store import APPLIANCE_TAG, Aggregate, RangeQuery, Store
@@ -140,8 +141,8 @@ def count_attempts(session: Session, provider_id: str, *, since: datetime) -> Da
     statement = select(
         Attempt.tenant_id, Attempt.reason, Attempt.started_at, Attempt.finished_at
     ).where(
-        Attempt.provider_id == provider_id,
-        Attempt.contract_id.is_not(None),
+        # Attempts of earlier versions have no `provider_id`.
+        Attempt.contract_id.in_(select(Contract.id).where(Contract.provider_id == provider_id)),
         Attempt.state.in_(_ENDED),
         Attempt.finished_at >= since,
     )

@@ -26,7 +26,7 @@ from marketplace.reputation.opinions import RatingRequest, rate, ratings_of
 from marketplace.reputation.refresh import refresh_reputations
 from marketplace.reputation.service import Report, history_of, public_dimensions, report_of
 from marketplace.service_levels.models import BreachKind, ServiceBreach
-from tenants.models import Appliance, Grant, OfferedAppliance, Tenant
+from tenants.models import Appliance, Grant, Membership, OfferedAppliance, Role, Tenant
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.marketplace.attempts import LOST, end_attempts
@@ -406,3 +406,59 @@ def test_last_month_can_be_rated_and_the_one_before_not(
         assert rating(session, cast, contract, 4, now=NOON + 30 * DAY).month == "2026-03"
         with pytest.raises(ConflictError):
             rating(session, cast, contract, 4, now=NOON + 60 * DAY)
+
+
+def test_ties_come_from_billing_emails_shared_users_and_mutual_praise(
+    sessions: SessionFactory, store: Store, cast: Cast, contract: Contract
+) -> None:
+    with transaction(sessions) as session:
+        end_attempts(session, cast, contract, *([{}] * 50))
+        account = session.get_one(Account, cast.globex.id)
+        account.billing_email = "bills@globex.example"
+
+    def weight() -> float:
+        refresh(sessions, store)
+        return cases(report(sessions, cast), Dimension.JOBS)["ran"][0]
+
+    free = weight()
+    with transaction(sessions) as session:
+        session.get_one(Account, cast.globex.id).billing_email = "bills@acme.example"
+    assert weight() == pytest.approx(free / 100)
+    with transaction(sessions) as session:
+        session.get_one(Account, cast.globex.id).billing_email = "globex@gmail.com"
+    assert weight() == pytest.approx(free)
+    with transaction(sessions) as session:
+        # Acme rents from globex, too, and praises it.
+        mutual = Contract(
+            offer_id="o",
+            offer_name="A100s",
+            provider_id=cast.globex.id,
+            provider_name="Globex",
+            customer_id=cast.acme.id,
+            customer_name="Acme",
+            state=contract.state,
+            created_at=NOON,
+        )
+        session.add(mutual)
+        session.flush()
+        session.add(
+            Rating(
+                contract_id=mutual.id,
+                provider_id=cast.globex.id,
+                tenant_id=cast.acme.id,
+                month="2026-03",
+                stars=5,
+                created_by=cast.alice.email,
+                created_at=NOON,
+                updated_at=NOON,
+            )
+        )
+    assert weight() == pytest.approx(free / 100)
+    with transaction(sessions) as session:
+        session.execute(delete(Rating))
+        session.add(
+            Membership(
+                user_id=cast.bob.id, tenant_id=cast.globex.id, role=Role.VIEWER, created_at=NOON
+            )
+        )
+    assert weight() == pytest.approx(free / 100)
