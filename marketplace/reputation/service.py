@@ -32,7 +32,7 @@ MAX_CAUSES = 5
 SMALLEST_CAUSE = 0.0005
 STEP, SMALLEST_STEP = 0.03, 0.005
 """What an improvement should bring of the score; what brings less than the second is left out."""
-_MAX_DAYS, _MAX_CASES = 90, 200
+_MAX_DAYS, _MAX_CASES = 90, 50
 # A rating of 5 stars by a customer that paid for 20 GPU-hours.
 _RATING_WEIGHT = RATING_LIMIT.weight / 2
 

@@ -151,13 +151,14 @@ def _availability_cases(session: Session, provider_id: str, window: Window) -> l
 
 def _attempt_cases(session: Session, provider_id: str, window: Window) -> list[tuple[Case, Entry]]:
     """Return the cases of attempts, not weighed yet, and whose they are."""
-    statement = select(EvidenceDay).where(
+    columns = (EvidenceDay.day_at, EvidenceDay.subject, EvidenceDay.kind, EvidenceDay.total)
+    statement = select(*columns, EvidenceDay.good).where(
         EvidenceDay.provider_id == provider_id,
         EvidenceDay.dimension == Dimension.JOBS,
         EvidenceDay.day_at >= window.since - DAY,
     )
     attempts = []
-    for row in session.scalars(statement):
+    for row in session.execute(statement):
         count = "1 attempt" if row.total == 1 else f"{row.total:.0f} attempts"
         job_case = Case(
             dimension=Dimension.JOBS,

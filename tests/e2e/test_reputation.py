@@ -154,8 +154,7 @@ def test_reputation_moves_with_its_evidence(market: Market, chromium: Browser) -
     raising = provider.get_by_role("region", name="What would raise it")
     expect(raising.get_by_text("of new customers that no fault of your")).to_be_visible()
     screenshot(provider, "reputation-bad")
-    provider.get_by_label("Dimension").select_option("satisfaction")
-    provider.get_by_label("Kind").select_option("")
+    provider.goto("/provider/reputation?dimension=satisfaction")
     expect(provider.get_by_text("The disks are slow.")).to_be_visible()
     expect(provider.locator("main")).not_to_contain_text("Globex")
 

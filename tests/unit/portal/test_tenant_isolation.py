@@ -51,6 +51,7 @@ ROLE_FIRST = {
     "platform_receivers.remove",
     "market_console.account",
     "market_console.decide",
+    "market_console.show_reputation",
     "console.export",
     "console.discard",
     "console.retry_notification",
