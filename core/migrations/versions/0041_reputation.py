@@ -79,7 +79,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("market_accounts", schema=None) as batch_op:
         for name, default in (("mean", "0.5"), ("low", "0.1354"), ("high", "0.8646")):
-            column = sa.Column(
+            column: sa.Column[float] = sa.Column(
                 f"reputation_{name}", sa.Double(), server_default=default, nullable=False
             )
             batch_op.add_column(column)
