@@ -31,6 +31,7 @@ import jobqueue.usage.models
 import logs.models
 import marketplace.budgets.models
 import marketplace.charges.models
+import marketplace.consequences.models
 import marketplace.invoices.models
 import marketplace.models
 import marketplace.prices.models
@@ -87,6 +88,7 @@ TABLE_MODULES = (
     marketplace.prices.models,
     marketplace.service_levels.models,
     marketplace.sign_ups.models,
+    marketplace.consequences.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"

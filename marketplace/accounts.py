@@ -17,7 +17,7 @@ from core.money import exact
 from core.paging import Columns, Page, Paging, list_page
 from marketplace.emails import email_admins
 from marketplace.models import MAX_DESCRIPTION_LENGTH, Account
-from marketplace.states import AccountState, Side
+from marketplace.states import AccountState, Listing, Side
 from tenants.models import Tenant, User
 from tenants.models.users import NAME_LENGTH
 from tenants.permissions import Permission
@@ -55,6 +55,9 @@ def account_of(session: Session, tenant_id: str) -> Account:
         customer_state=AccountState.NONE,
         is_prepaid=False,
         reputation=0.5,
+        listing=Listing.NORMAL,
+        placement_factor=1.0,
+        max_contract_gpus=0,
         **dict.fromkeys(TEXT_LENGTHS, ""),
     )
 

@@ -16,7 +16,7 @@ from core.errors import NotFoundError
 from core.paging import MAX_PAGE_NUMBER, MAX_PAGE_SIZE, sort_terms
 from marketplace.models import Account, Offer
 from marketplace.offers.coverage import providers, refresh_provider
-from marketplace.states import AccountState, OfferState
+from marketplace.states import AccountState, Listing, OfferState
 from marketplace.terms import Terms, terms_hash
 from tenants.models import Tenant, TenantState
 from tenants.models.rentals import OfferedAppliance
@@ -25,6 +25,7 @@ _O = OfferedAppliance
 _IS_LISTED = and_(
     Offer.state == OfferState.PUBLISHED,
     Account.provider_state == AccountState.ACTIVE,
+    Account.listing != Listing.HIDDEN,
     Tenant.state == TenantState.ACTIVE,
 )
 
@@ -138,6 +139,13 @@ CATALOGUE_SORTS: dict[str, ColumnElement[Any]] = {
     "offer_name": select(Offer.name).where(Offer.id == _O.offer_id).scalar_subquery(),
 }
 
+# Before any sort: those that the operator's policy lists last.
+_IS_LAST = (
+    select(Account.listing == Listing.LAST)
+    .where(Account.tenant_id == _O.provider_id)
+    .scalar_subquery()
+)
+
 
 def search(
     session: Session,
@@ -161,7 +169,7 @@ def search(
     entries = _entries(wanted)
     last = (_O.offer_id, _O.gpu_model, _O.region)
     rows = session.execute(
-        entries.order_by(*orders, *last).limit(size).offset((number - 1) * size)
+        entries.order_by(_IS_LAST, *orders, *last).limit(size).offset((number - 1) * size)
     ).all()
     if rows or number == 1:
         total = rows[0].total if rows else 0

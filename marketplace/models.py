@@ -15,7 +15,14 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from core.money import Amount
-from marketplace.states import AccountState, ContractState, OfferState, Side, VersionState
+from marketplace.states import (
+    AccountState,
+    ContractState,
+    Listing,
+    OfferState,
+    Side,
+    VersionState,
+)
 from marketplace.terms import Terms
 from tenants.models.audit import Audited
 from tenants.models.columns import enum_column, reference, tenant_column
@@ -63,6 +70,13 @@ class Account(Base):
     is_prepaid: Mapped[bool] = mapped_column(default=False)
     reputation: Mapped[float] = mapped_column(default=0.5, server_default="0.5")
     """Of the provider, 0 to 1, from its record; 0.5 without one."""
+    listing: Mapped[Listing] = mapped_column(
+        enum_column(Listing), default=Listing.NORMAL, server_default=Listing.NORMAL.value
+    )
+    placement_factor: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    """What placement divides its prices by when it compares offers."""
+    max_contract_gpus: Mapped[int] = mapped_column(default=0, server_default="0")
+    """That jobs of a contract with it may have at once; 0 is any."""
     updated_at: Mapped[datetime]
 
 

@@ -10,6 +10,7 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.settings import ServerSettings
 from marketplace.budgets.tasks import BudgetTasks
 from marketplace.charges.service import accrue
+from marketplace.consequences.tasks import ConsequenceTasks
 from marketplace.contracts.grants import refresh_contract, usable_contracts
 from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing
@@ -28,7 +29,12 @@ def market_tasks(
     settings: ServerSettings, context: SchedulerContext, store: Store
 ) -> Sequence[PeriodicTask]:
     """Return the tasks of all parts of the marketplace; billing and budgets are always there."""
-    levels = ServiceLevelTasks(context, store).table() if settings.marketplace else ()
+    levels: Sequence[PeriodicTask] = ()
+    if settings.marketplace:
+        levels = [
+            *ServiceLevelTasks(context, store).table(),
+            *ConsequenceTasks(settings, context).table(),
+        ]
     return [
         *MarketTasks(settings, context).table(),
         *levels,

@@ -83,6 +83,7 @@ def read_grants(session: Session, tenant_id: str, *, now: datetime | None) -> di
                 facts=frozenset(fact.lower() for fact in row.facts),
                 availability_percent=row.availability_percent,
                 reputation=row.reputation,
+                placement_factor=row.placement_factor,
                 allows_slices=row.allows_slices,
                 max_gpus=row.max_gpus,
                 max_seconds=row.max_seconds,

@@ -58,7 +58,9 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
     grant.region = terms.region
     grant.facts = sorted(fact.name for fact in facts)
     grant.availability_percent = terms.service_level.availability_percent
-    grant.max_gpus, grant.min_seconds = terms.max_gpus, terms.min_seconds
+    limits = filter(None, (terms.max_gpus, provider.max_contract_gpus))
+    grant.max_gpus, grant.min_seconds = min(limits, default=0), terms.min_seconds
+    grant.placement_factor = provider.placement_factor
     grant.max_seconds = terms.max_seconds
     grant.ends_at, grant.refreshed_at = contract.ends_at, now
     session.add(grant)

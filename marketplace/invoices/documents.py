@@ -18,6 +18,7 @@ from core.ids import new_id
 from core.money import ZERO, cents, exact, format_amount
 from core.settings import ServerSettings
 from marketplace.charges.prepaid import pay_with_credit
+from marketplace.invoices.fees import fee_percent_of
 from marketplace.invoices.items import decoded, encoded, month_name, numbered, total_of
 from marketplace.invoices.models import BillingDocument, Closing, DocumentCounter, DocumentKind
 from marketplace.models import Account, Contract
@@ -94,7 +95,11 @@ def issue(
     account = session.get(Account, tenant_id) or Account()
     net = total_of(items)
     tax_percent = _percent(account.tax_percent, issuing.tax_percent, kind is DocumentKind.INVOICE)
-    fee_percent = _percent(account.fee_percent, issuing.fee_percent, is_statement)
+    fee_percent = (
+        fee_percent_of(session, tenant_id, month_at, default=issuing.fee_percent)
+        if is_statement
+        else ZERO
+    )
     tax, fee = cents(net * tax_percent / _HUNDRED), cents(net * fee_percent / _HUNDRED)
     document = BillingDocument(
         id=document_id,

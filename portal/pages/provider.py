@@ -1,6 +1,7 @@
 """`/provider`: the provider area: appliances on offer, offers, contracts, earnings, record."""
 
 from contextlib import suppress
+from decimal import Decimal
 
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -10,6 +11,7 @@ from core.errors import InvalidInputError
 from core.money import ZERO, cents
 from marketplace.accounts import account_of
 from marketplace.contracts.service import list_contracts
+from marketplace.invoices.fees import fee_percent_of
 from marketplace.models import Offer
 from marketplace.offers.service import (
     change_offer,
@@ -131,15 +133,15 @@ def show_earnings() -> ResponseReturnValue:
     tenant_id = scope.require_tenant()
     scope.require(Permission.VIEW_BILLING)
     with database() as session:
-        account = account_of(session, tenant_id)
         months = monthly_lines(session, provider_id=tenant_id, now=now())
         rows = earnings(session, tenant_id, now=now())
-    fee = account.fee_percent
+        default = Decimal(str(portal().settings.marketplace_fee_percent))
+        fee_percent = fee_percent_of(session, tenant_id, now(), default=default)
     return render_template(
         "market/earnings.html",
         months=months,
         rows=rows,
-        fee_percent=portal().settings.marketplace_fee_percent if fee is None else fee,
+        fee_percent=fee_percent,
     )
 
 

@@ -82,6 +82,7 @@ class Grant(Base):
         availability_percent: the promised one; 0 for none.
         facts: names of compliance facts that hold now, such as `iso27001`.
         reputation: of the provider, 0 to 1.
+        placement_factor: what placement divides the price by when it compares offers.
         ends_at: when the contract ends and its jobs stop; None while that is open. They also stop
             once the row is gone.
     """
@@ -103,5 +104,6 @@ class Grant(Base):
     min_seconds: Mapped[int] = mapped_column(default=0)
     max_seconds: Mapped[int] = mapped_column(default=0)
     reputation: Mapped[float] = mapped_column(default=0.5)
+    placement_factor: Mapped[float] = mapped_column(default=1.0, server_default="1")
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime]
