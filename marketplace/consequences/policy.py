@@ -105,14 +105,18 @@ def _problems(policy: Policy) -> Iterator[tuple[str, str]]:
     yield from limit_errors(policy)
     if policy.last_below and policy.unlisted_below > policy.last_below:
         yield "unlisted_below", "It is more than last_below; enter less, or set last_below to 0."
+    for tier in policy.fee_tiers:
+        if not tier.points.is_finite():
+            yield "fee_tiers", "Points are no number."
+            return
+    for tier in policy.fee_tiers:
+        problems = [problem for _, problem in limit_errors(tier)]
+        yield from (("fee_tiers", problem) for problem in problems)
+        if not problems and (not tier.points or exact(tier.points) != tier.points):
+            yield "fee_tiers", "Enter points other than 0 with at most 8 decimal places."
     scores = [(tier.score, tier.points > 0) for tier in policy.fee_tiers]
     if len(set(scores)) < len(scores):
         yield "fee_tiers", "Two tiers have the same score."
-    for tier in policy.fee_tiers:
-        if not tier.points.is_finite() or exact(tier.points) != tier.points or not tier.points:
-            yield "fee_tiers", "Enter points other than 0 with at most 8 decimal places."
-        else:
-            yield from (("fee_tiers", problem) for _, problem in limit_errors(tier))
 
 
 def placement_factor(policy: Policy, score: float) -> float:
