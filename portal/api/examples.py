@@ -63,6 +63,17 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "AdmissionRequestSchema": {"side": "provider"},
     "AdmissionSchema": {"side": "provider", "state": "active"},
     "ChargesSchema": {"tax_percent": "25", "fee_percent": None, "is_prepaid": True},
+    "AppealRequestSchema": {"text": "Our carrier was down; its report is at https://example.com"},
+    "AppealAnswerSchema": {"answer": "The carrier confirms it"},
+    "StandingReasonSchema": {"reason": "It resells stolen accounts"},
+    "StandingPolicyRequestSchema": {
+        "policy": {
+            "placement_weight": 2.0,
+            "fee_tiers": [{"score": 0.9, "points": "-2"}],
+            "suspension_breaches": 5,
+        },
+        "note": "Reputation counts more",
+    },
     "TakeSchema": {"offer_id": _ID, "terms_hash": _DIGEST},
     "HashSchema": {"terms_hash": _DIGEST},
     "ContractProposalSchema": {

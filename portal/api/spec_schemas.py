@@ -115,7 +115,7 @@ def _request_field(field: SpecField, schemas: Schemas) -> fields.Field[Any]:
     if field.default is not msgspec.NODEFAULT:
         is_shared = isinstance(field.default, list | dict)
         default = field.default.copy if is_shared else field.default
-        if isinstance(default, msgspec.Struct):
+        if isinstance(default, msgspec.Struct) or (default and isinstance(default, tuple)):
             default = partial(msgspec.to_builtins, default)
         options = {"load_default": default, "allow_none": field.is_nullable}
     options["metadata"] = _described(field) | _limits(field)

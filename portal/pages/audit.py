@@ -69,6 +69,8 @@ KINDS = {
     "saved_report": "Saved reports",
     "log_forward": "Log targets",
     "market_account": "Marketplace accounts",
+    "standing": "Standings of providers",
+    "standing_policy": "Standing policies",
     "offer": "Offers",
     "contract": "Contracts",
     "contract_version": "Versions of contracts",

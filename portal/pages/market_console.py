@@ -6,6 +6,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
 from marketplace.accounts import admit, get_account, list_accounts, set_charges
+from marketplace.consequences.service import open_appeals
 from marketplace.contracts.service import list_contracts
 from marketplace.states import AccountState, Side
 from portal.context import current_scope, database, mail_url, now, portal, require_marketplace
@@ -39,11 +40,13 @@ def index() -> ResponseReturnValue:
             session, scope, page=page_number("contracts_page"), page_size=PAGE_SIZE
         )
         months = platform_turnover(session, now=now())
+        waiting = open_appeals(session)
     return render_template(
         "market/console.html",
         accounts=accounts,
         contracts=contracts,
         months=months,
+        open_appeals=waiting,
         default_fee_percent=portal().settings.marketplace_fee_percent,
         sides=list(Side),
     )

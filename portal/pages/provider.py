@@ -10,6 +10,7 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from core.money import ZERO, cents
 from marketplace.accounts import account_of
+from marketplace.consequences.standing import standing_of
 from marketplace.contracts.service import list_contracts
 from marketplace.invoices.fees import fee_percent_of
 from marketplace.models import Offer
@@ -68,6 +69,7 @@ def index() -> ResponseReturnValue:
             else None
         )
         score = account.reputation
+        standing = standing_of(session, tenant_id, now=now())
     this_month = [row.total for row in months or () if row.start == month_of(now())[0]]
     return render_template(
         "market/provider.html",
@@ -80,6 +82,7 @@ def index() -> ResponseReturnValue:
         active=[row for row in contracts if row.state in USABLE],
         months=months,
         score=score,
+        standing=standing,
     )
 
 

@@ -17,6 +17,7 @@ from core.zones import SECONDS
 from datasets.models import VersionState as DatasetState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
+from marketplace.consequences.states import AppealState, StandingState
 from marketplace.states import AccountState, ContractState, OfferState, VersionState
 from portal.context import now, portal, principal
 from portal.presenters.service_status import ComponentState
@@ -121,6 +122,11 @@ TONES: dict[StrEnum, str] = {
     ContractState.ENDED: "off",
     ContractState.DECLINED: "bad",
     VersionState.ACCEPTED: "good",
+    StandingState.GOOD: "good",
+    StandingState.PROBATION: "warn",
+    AppealState.OPEN: "idle",
+    AppealState.REJECTED: "bad",
+    AppealState.CLOSED: "off",
     ComponentState.OPERATIONAL: "good",
 }
 # Members of different enums may be equal strings (`lost`), which then have the same tone.

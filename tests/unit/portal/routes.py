@@ -59,6 +59,8 @@ HARMLESS = {
     "published_offer_id": "x",
     "side": "customer",
     "decision": "admit",
+    "standing_action": "suspend",
+    "appeal_decision": "accept",
 }
 RULE = {"name": "x", "measurement": "custom", "field": "x_watts", "warning_threshold": 1}
 PLATFORM_RULE: dict[str, object] = {"name": "x", "expression": "max(custom.x_watts) over 5m > 1"}
@@ -107,6 +109,12 @@ BODIES: dict[str, dict[str, object]] = {
     "Contracts.propose_new": {"offer_id": "x", "terms": _TERMS},
     "Contracts.take": {"offer_id": "x", "terms_hash": "x"},
     "Contracts.terminate": {"reason": "x"},
+    "Market appeals.accept": {"answer": "x"},
+    "Market appeals.reject": {"answer": "x"},
+    "Market standing.make_appeal": {"text": "x"},
+    "Market standings.reinstate_provider": {"reason": "x"},
+    "Market standings.suspend_provider": {"reason": "x"},
+    "Standing policies.create": {"policy": {}},
     "Market account.request": {"side": "customer"},
     "Market accounts.set_admission": {"side": "customer", "state": "active"},
     "Offers.create": {"name": "x", "terms": _TERMS, "appliance_ids": ["x"]},
@@ -222,6 +230,9 @@ FORMS: dict[str, dict[str, object]] = {
     "dashboards.edit_panel": {"title": "x", "metric": "gpu.x", "chart": "line", "aggregate": "avg"},
     "market_account.index": {"public_name": "x"},
     "market_console.account": {},
+    "market_standings.change": {"reason": "x"},
+    "market_standings.decide": {"answer": "x"},
+    "provider_standing.index": {"text": "x"},
     "provider.add": {"name": "x", "price": "2"},
     "provider.edit": {"name": "x", "price": "2"},
     "provider.change_state": {"state": "paused"},

@@ -51,6 +51,7 @@ from marketplace.budgets.models import BudgetTarget
 from marketplace.budgets.requests import BudgetRequest
 from marketplace.budgets.service import create_budget
 from marketplace.charges.models import LineKind
+from marketplace.consequences.models import Appeal
 from marketplace.contracts.versions import add_version
 from marketplace.invoices.items import Item, encoded
 from marketplace.invoices.models import BillingDocument, DocumentKind
@@ -424,10 +425,25 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "connection_id": connection.id,
             "offer_id": offer.id,
             "contract_id": contract.id,
+            "appeal_id": add_appeal(session, cast, now=now).id,
             "price_list_id": add_price_list(session, cast, now=now).id,
             "document_id": add_document(session, cast, now=now).id,
         }
     )
+
+
+def add_appeal(session: Session, cast: Cast, *, now: datetime) -> Appeal:
+    """Add an appeal of acme against a suspension that is over."""
+    appeal = Appeal(
+        tenant_id=cast.acme.id,
+        suspension_id=new_id(),
+        text="Our carrier was down.",
+        created_by=cast.alice.email,
+        created_at=now,
+    )
+    session.add(appeal)
+    session.flush()
+    return appeal
 
 
 def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, Contract]:

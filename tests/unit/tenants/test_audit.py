@@ -49,6 +49,7 @@ from logs.models import ForwardKind, LogForward
 from marketplace import states
 from marketplace.budgets.models import Budget, BudgetAction, BudgetTarget
 from marketplace.charges.models import PrepaidEntry
+from marketplace.consequences.models import PolicyVersion
 from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.models import Account, Contract, ContractVersion, Offer
 from marketplace.prices.models import PriceList
@@ -280,6 +281,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             created_at=NOON,
         ),
         PrepaidEntry(**tenant, amount=Decimal("1.00"), source_id="x", created_at=NOON),
+        PolicyVersion(number=1, document={}, created_at=NOON),
         BillingDocument(
             **tenant,
             kind=DocumentKind.INVOICE,
