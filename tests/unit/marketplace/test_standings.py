@@ -37,12 +37,11 @@ from marketplace.consequences.states import AppealState, EventKind, StandingStat
 from marketplace.contracts.grants import write_grant
 from marketplace.invoices.fees import fee_percent_of, fee_percents
 from marketplace.models import Account, Contract
-from marketplace.service_levels.models import BreachKind, ServiceBreach
 from marketplace.states import AccountState, Listing, Side
 from tenants.models import AuditEntry
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance
-from tests.unit.marketplace.builders import admit_sides, publish, take
+from tests.unit.marketplace.builders import add_late_starts, admit_sides, publish, take
 
 DAY = timedelta(days=1)
 URL = "https://portal.example"
@@ -56,27 +55,6 @@ def contract(session: Session, cast: Cast) -> Contract:
     offer = publish(session, cast, "dgx-01")
     refresh(session, now=NOON)
     return take(session, cast, offer)
-
-
-def add_late_starts(session: Session, contract: Contract, *days: datetime) -> None:
-    """Add a late start at each time."""
-    for number, at in enumerate(days):
-        session.add(
-            ServiceBreach(
-                contract_id=contract.id,
-                provider_id=contract.provider_id,
-                customer_id=contract.customer_id,
-                version_number=1,
-                kind=BreachKind.LATE_START,
-                subject=f"attempt-{at:%m%d%H%M}-{number}",
-                since=at,
-                until=at + timedelta(seconds=900),
-                promised=300.0,
-                measured=900.0,
-                detected_at=at + timedelta(minutes=20),
-            )
-        )
-    session.flush()
 
 
 def score(session: Session, cast: Cast, value: float) -> Account:

@@ -11,7 +11,7 @@ from marketplace.consequences.standing import evaluate
 from marketplace.models import Account
 from portal.forms.standings import format_tier, parse_tier
 from tests.cast import Cast, FrozenClock
-from tests.unit.marketplace.test_standings import add_late_starts
+from tests.unit.marketplace.builders import add_late_starts
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.market import Market, make_market
 
