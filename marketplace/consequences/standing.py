@@ -6,11 +6,11 @@ may act at once.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import delete, select, update
 from sqlalchemy.orm import Session
 
 from core.db import begin_writing
@@ -42,6 +42,8 @@ from tenants.auditing.recording import record
 from tenants.models import Tenant
 
 _JUDGED = (AccountState.ACTIVE, AccountState.SUSPENDED)
+_EFFECTS = (EventKind.LISTING, EventKind.PLACEMENT, EventKind.FEE)
+KEPT_FOR = timedelta(days=400)
 _MAX_LISTED = 20
 _MAX_REASON = 500
 _SUBJECTS: Mapping[EventKind, str] = {
@@ -89,6 +91,15 @@ def providers_to_judge(session: Session) -> list[str]:
     """Return the tenants that are admitted as providers, or suspended."""
     statement = select(Account.tenant_id).where(Account.provider_state.in_(_JUDGED))
     return sorted(session.scalars(statement))
+
+
+def forget_events(session: Session, *, now: datetime) -> None:
+    """Delete old events of effects; those of the state, and their causes, stay."""
+    session.execute(
+        delete(StandingEvent).where(
+            StandingEvent.at < now - KEPT_FOR, StandingEvent.kind.in_(_EFFECTS)
+        )
+    )
 
 
 def standing_of(session: Session, provider_id: str, *, now: datetime) -> Standing:

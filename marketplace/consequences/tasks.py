@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.settings import ServerSettings
-from marketplace.consequences.standing import evaluate, providers_to_judge
+from marketplace.consequences.standing import evaluate, forget_events, providers_to_judge
 
 log = logging.getLogger(__name__)
 
@@ -20,7 +20,10 @@ class ConsequenceTasks:
 
     def table(self) -> Sequence[PeriodicTask]:
         """Return the tasks."""
-        return [PeriodicTask(self.judge_providers, 300)]
+        return [
+            PeriodicTask(self.judge_providers, 300),
+            PeriodicTask(self.forget_standing_events, 86_400),
+        ]
 
     def judge_providers(self) -> None:
         """Take the steps that follow for providers now, each in a transaction of its own."""
@@ -33,3 +36,8 @@ class ConsequenceTasks:
             with transaction(context.sessions) as session:
                 if evaluate(session, ident, now=context.clock(), mail_url=self._mail_url):
                     log.info("the standing of provider %s changed", ident)
+
+    def forget_standing_events(self) -> None:
+        """Delete what nobody looks at any more."""
+        with transaction(self._context.sessions) as session:
+            forget_events(session, now=self._context.clock())

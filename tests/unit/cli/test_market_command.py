@@ -154,3 +154,38 @@ def test_both_sides_negotiate(published: Run) -> None:
 )
 def test_a_wrong_file_is_refused_with_the_reason(run: Run, text: str, message: str) -> None:
     assert message in run("alice", "offer", "apply", "-f", run.file(text), code=1)
+
+
+def test_providers_see_their_standing_and_appeal_against_suspensions(run: Run, cast: Cast) -> None:
+    acme = cast.acme.id
+    run("olivia", "admit", acme, "provider")
+    assert "state: good" in run("alice", "standing", "show")
+    suspended = run("olivia", "standing", "suspend", acme, "--reason", "It resells accounts.")
+    assert suspended == "Acme is suspended\n"
+    shown = run("alice", "standing", "show")
+    assert "cause: An operator suspended the provider: It resells accounts." in shown
+    assert "decides about its return" in shown
+    assert "operator" in run("alice", "standing", "events")
+    assert run("alice", "standing", "appeals") == "No appeals.\n"
+    assert run("alice", "standing", "appeal", "We don't.") == "Appeal sent to the operator.\n"
+    assert "has appealed" in run("alice", "standing", "appeal", "Really.", code=1)
+    appeal_id = run("olivia", "standing", "appeals", "-o", "name").strip()
+    answer = ("--answer", "A mistake.")
+    assert run("olivia", "standing", "accept", appeal_id, *answer) == "Appeal accepted\n"
+    assert "decided already" in run("olivia", "standing", "reject", appeal_id, *answer, code=1)
+    assert "accepted" in run("alice", "standing", "appeals", "--all")
+    assert "Acme" in run("olivia", "standing", "list", "--state", "good")
+    assert "in good standing already" in run(
+        "olivia", "standing", "reinstate", acme, "--reason", "x", code=1
+    )
+
+
+def test_operators_keep_the_policy_in_a_file(run: Run) -> None:
+    file = run.file(run("olivia", "standing", "policy").replace("mend_days: 7", "mend_days: 5"))
+    saved = run("olivia", "standing", "policy", "-f", file, "--note", "Faster")
+    assert "Version 1 applies within five minutes." in saved
+    assert "mend_days: 5" in saved
+    assert "mend_days: 5" in run("olivia", "standing", "policy")
+    wrong = run.file("mend_days: 0")
+    assert "enter 1 to 365" in run("olivia", "standing", "policy", "-f", wrong, code=1)
+    run("alice", "standing", "policy", code=1)

@@ -32,7 +32,12 @@ from marketplace.consequences.service import (
     reject_appeal,
     suspend,
 )
-from marketplace.consequences.standing import evaluate, providers_to_judge
+from marketplace.consequences.standing import (
+    KEPT_FOR,
+    evaluate,
+    forget_events,
+    providers_to_judge,
+)
 from marketplace.consequences.states import AppealState, EventKind, StandingState
 from marketplace.contracts.grants import write_grant
 from marketplace.invoices.fees import fee_percent_of, fee_percents
@@ -218,6 +223,16 @@ class TestEffects:
             evaluate(session, contract.provider_id, now=NOON)
         kinds = [event.kind for event in list_events(session, scope_of(cast.alice)).items]
         assert sorted(kinds) == [EventKind.PLACEMENT]
+
+    def test_are_forgotten_after_some_time(
+        self, session: Session, cast: Cast, contract: Contract
+    ) -> None:
+        at = suspended(session, contract)
+        forget_events(session, now=at + KEPT_FOR)
+        assert {event.kind for event in list_events(session, scope_of(cast.alice)).items} == {
+            EventKind.NOTICED,
+            EventKind.SUSPENDED,
+        }
 
 
 class TestSuspension:

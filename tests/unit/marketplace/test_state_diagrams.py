@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from marketplace.consequences.states import STANDING_TRANSITIONS
 from marketplace.states import CONTRACT_TRANSITIONS, OFFER_TRANSITIONS, USABLE, ContractState
 
 STATES = Path(__file__).parents[3] / "docs" / "states"
 TABLES: list[tuple[str, Any]] = [
     ("offer.md", OFFER_TRANSITIONS),
     ("contract.md", CONTRACT_TRANSITIONS),
+    ("standing.md", STANDING_TRANSITIONS),
 ]
 
 
