@@ -244,9 +244,11 @@ def suspend(
 ) -> Standing:
     """Suspend a provider at once as an operator, until an operator reinstates it.
 
+    One that the policy has suspended no longer returns by itself then.
+
     Raises:
         InvalidInputError: the reason is empty or too long.
-        ConflictError: it is suspended already.
+        ConflictError: an operator has suspended it already.
     """
     state, kind = StandingState.SUSPENDED, EventKind.SUSPENDED
     cause = f"An operator suspended the provider: {_checked(reason, 'reason', MAX_ANSWER_LENGTH)}"
@@ -289,13 +291,20 @@ def _by_operator(
     provider = lock(session, tenant_id, now=now)
     if provider is None:
         raise NotFoundError.of("provider", tenant_id)
-    if provider.standing.state is step.state:
-        done = "suspended" if step.state is StandingState.SUSPENDED else "in good standing"
+    standing, is_suspended = provider.standing, step.state is StandingState.SUSPENDED
+    is_same = standing.state is step.state
+    if is_same and (standing.is_by_operator or not is_suspended):
+        done = "suspended" if is_suspended else "in good standing"
         raise ConflictError(f"{provider.account.public_name} is {done} already.")
     actor = session.get_one(User, scope.user_id).email
     change = Change(kind=kind, cause=step.cause, actor=actor, is_by_operator=True)
-    take(session, provider, step, change, now=now, mail_url=mail_url)
-    return provider.standing
+    if is_same:
+        standing.is_by_operator, standing.returns_at, standing.cause = True, None, step.cause
+        add_event(session, provider, change, now=now, mail_url=mail_url)
+    else:
+        take(session, provider, step, change, now=now, mail_url=mail_url)
+    session.flush()
+    return standing
 
 
 def _decide(

@@ -280,8 +280,7 @@ class TestSuspension:
         assert not evaluate(session, cast.acme.id, now=back_at - DAY)
         assert evaluate(session, cast.acme.id, now=back_at)
         account = session.get_one(Account, cast.acme.id)
-        assert account.provider_state is AccountState.ACTIVE
-        assert account.listing is Listing.LAST
+        assert (account.provider_state, account.listing) == (AccountState.ACTIVE, Listing.LAST)
         grant = write_grant(session, contract, now=back_at)
         assert grant is not None
         assert (grant.max_gpus, grant.is_open) == (8, True)
@@ -292,8 +291,7 @@ class TestSuspension:
         )
         evaluate(session, cast.acme.id, now=back_at + 30 * DAY)
         assert get_standing(session, alice, now=at).state is StandingState.GOOD
-        assert account.listing is Listing.NORMAL
-        assert account.max_contract_gpus == 0
+        assert (account.listing, account.max_contract_gpus) == (Listing.NORMAL, 0)
         assert events(session, cast)[2:] == [EventKind.PROBATION, EventKind.REINSTATED]
 
     def test_by_an_operator_lasts_until_an_operator_ends_it(
@@ -312,6 +310,17 @@ class TestSuspension:
         with pytest.raises(ConflictError, match="in good standing already"):
             reinstate(session, olivia, acme, "Again.", now=NOON)
         assert contract.provider_id == acme
+
+    def test_by_the_policy_can_be_taken_over_by_an_operator(
+        self, session: Session, cast: Cast, contract: Contract
+    ) -> None:
+        at, olivia = suspended(session, contract), scope_of(cast.olivia)
+        suspend(session, olivia, cast.acme.id, "It resells stolen accounts.", now=at)
+        evaluate(session, cast.acme.id, now=at + 100 * DAY)
+        assert session.get_one(Account, cast.acme.id).provider_state is AccountState.SUSPENDED
+        with pytest.raises(ConflictError, match="suspended already"):
+            suspend(session, olivia, cast.acme.id, "Again.", now=at)
+        appeal(session, scope_of(cast.alice), "We don't.", now=at)
 
     def test_of_the_account_itself_is_followed(
         self, session: Session, cast: Cast, contract: Contract
