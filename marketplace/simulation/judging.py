@@ -7,6 +7,7 @@ distributions of the other dimensions.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from marketplace.cases import Case, Dimension
 from marketplace.consequences.decisions import Breach, Evidence, Position, next_step
@@ -102,7 +103,7 @@ class Judged:
 
 
 def judge(
-    provider: Judged, policy: Policy, day: int, half_life: timedelta, *, is_bounded: bool
+    provider: Judged, policy: Policy, day: int, half_life: timedelta, *, only_ratings: bool
 ) -> None:
     """Compute a provider's score, and take the step and the effects that follow.
 
@@ -111,14 +112,15 @@ def judge(
         policy: of the operator.
         day: that has ended.
         half_life: of evidence.
-        is_bounded: whether raters are weighed by who they are; else each case counts 1.
+        only_ratings: whether the score is of ratings alone, each of which counts 1.
     """
     now = START + day * DAY
     for dealings in provider.customers.values():
         dealings.fade(day, half_life)
-    provider.score = overall(
-        provider.steady | _of_customers(provider, now, half_life, is_bounded=is_bounded)
-    ).score
+    if only_ratings:
+        provider.score = _of_ratings(provider, now, half_life).score
+    else:
+        provider.score = overall(provider.steady | _of_customers(provider, now, half_life)).score
     since = max(now - timedelta(days=policy.window_days), provider.counted_from)
     provider.breaches = [breach for breach in provider.breaches if breach.at >= since]
     failing = frozenset({provider.name} if provider.is_failing else ())
@@ -143,35 +145,23 @@ def judge(
     provider.factor = placement_factor(policy, provider.score)
 
 
-def _of_customers(
-    provider: Judged, now: datetime, half_life: timedelta, *, is_bounded: bool
-) -> dict[Dimension, Beta]:
-    """Return the distributions that jobs and ratings of customers lead to."""
-    customers = [item for item in provider.customers.items() if item[1].jobs > 0]
-    ratings = [
-        GivenRating(
-            id=name,
-            customer_id=name,
-            stars=dealings.stars,
-            gpu_hours=dealings.gpu_hours,
-            at=START + dealings.rated_on * DAY,
-        )
-        for name, dealings in customers
-        if dealings.stars
+def _of_ratings(provider: Judged, now: datetime, half_life: timedelta) -> Beta:
+    """Return the distribution of ratings, whoever they are of."""
+    cases = [
+        Case(dimension=Dimension.SATISFACTION, good=rating.good, at=rating.at, kind="rated")
+        for rating in _ratings(provider)
     ]
-    if is_bounded:
-        options = {"provider_id": provider.name, "now": now, "half_life": half_life}
-        entries = [
-            Entry(customer_id=name, amount=dealings.jobs, at=now) for name, dealings in customers
-        ]
-        weights = bounded_weights(entries, provider.groups, JOB_LIMIT, **options)
-        rated = rating_cases(ratings, provider.groups, **options)
-    else:
-        weights = [dealings.jobs for _, dealings in customers]
-        rated = [
-            Case(dimension=Dimension.SATISFACTION, good=rating.good, at=rating.at, kind="rated")
-            for rating in ratings
-        ]
+    return distribution(cases, now=now, half_life=half_life)
+
+
+def _of_customers(provider: Judged, now: datetime, half_life: timedelta) -> dict[Dimension, Beta]:
+    """Return the distributions of jobs and ratings, weighed by whose they are."""
+    customers = [item for item in provider.customers.items() if item[1].jobs > 0]
+    options: Any = {"provider_id": provider.name, "now": now, "half_life": half_life}
+    entries = [
+        Entry(customer_id=name, amount=dealings.jobs, at=now) for name, dealings in customers
+    ]
+    weights = bounded_weights(entries, provider.groups, JOB_LIMIT, **options)
     jobs = [
         Case(
             dimension=Dimension.JOBS,
@@ -182,10 +172,25 @@ def _of_customers(
         )
         for (_, dealings), weight in zip(customers, weights, strict=True)
     ]
+    rated = rating_cases(_ratings(provider), provider.groups, **options)
     return {
         Dimension.JOBS: distribution(jobs, now=now, half_life=half_life),
         Dimension.SATISFACTION: distribution(rated, now=now, half_life=half_life),
     }
+
+
+def _ratings(provider: Judged) -> list[GivenRating]:
+    return [
+        GivenRating(
+            id=name,
+            customer_id=name,
+            stars=dealings.stars,
+            gpu_hours=dealings.gpu_hours,
+            at=START + dealings.rated_on * DAY,
+        )
+        for name, dealings in provider.customers.items()
+        if dealings.stars
+    ]
 
 
 def ring_of(names: list[str], raters: Mapping[str, list[str]], hidden: int) -> list[Judged]:

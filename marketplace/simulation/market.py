@@ -1,9 +1,9 @@
 """The days of a simulated market: customers run jobs, the platform judges providers.
 
 Under each *strategy* the same providers meet the same demand. A job goes to one of the offers that
-its customer has contracts for and that have room: any (`random`), the cheapest (`price`), or the
-first in the order of placement, with all consequences (`policy`). `unbounded` is the policy with a
-reputation that counts each rating and job alike, whoever it is of.
+its customer has contracts for and that have room: any (`random`), the cheapest (`price`), the first
+in the order of placement with a score of ratings alone, whoever they are of (`ratings`), or the
+first in the order of placement, with the portal's reputation and all consequences (`policy`).
 """
 
 from collections.abc import Callable
@@ -44,8 +44,8 @@ class Strategy(StrEnum):
 
     RANDOM = "random"
     PRICE = "price"
+    RATINGS = "ratings"
     POLICY = "policy"
-    UNBOUNDED = "unbounded"
 
 
 class MarketResults(msgspec.Struct, frozen=True, kw_only=True):
@@ -124,7 +124,11 @@ class _Market:
         self._setup, self._population, self._policy = setup, population, policy
         self._strategy, self._rng = strategy, rng
         self._half_life = timedelta(days=setup.half_life_days)
-        self._is_judged = strategy in {Strategy.POLICY, Strategy.UNBOUNDED}
+        self._is_judged = strategy in {Strategy.POLICY, Strategy.RATINGS}
+        if strategy is Strategy.RATINGS:
+            self._policy = msgspec.structs.replace(
+                policy, suspension_breaches=0, last_below=0.0, unlisted_below=0.0
+            )
         ring = int(population.in_ring.sum())
         names = [f"provider-{number}" for number in range(population.size)]
         self._raters = {
@@ -169,9 +173,9 @@ class _Market:
             self._remember(day, jobs, hours, places, failed)
             self._observe(day)
             if day % JUDGE_DAYS == 0:
+                only_ratings = self._strategy is Strategy.RATINGS
                 for provider in self._judged:
-                    is_bounded = self._strategy is Strategy.POLICY
-                    judge(provider, self._policy, day, self._half_life, is_bounded=is_bounded)
+                    judge(provider, self._policy, day, self._half_life, only_ratings=only_ratings)
                 self._was_suspended |= [not provider.is_open for provider in self._judged]
 
     def _place(self, jobs: Ints, day: int) -> Ints:

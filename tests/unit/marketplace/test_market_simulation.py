@@ -47,11 +47,12 @@ def test_new_providers_get_work(results: dict[Strategy, MarketResults]) -> None:
     assert results[Strategy.POLICY].late_share_last > 0
 
 
-def test_raters_move_the_score_of_their_ring_less_than_its_faults(
+def test_a_ring_of_raters_gains_much_by_ratings_alone_and_little_under_the_policy(
     results: dict[Strategy, MarketResults],
 ) -> None:
-    policy, unbounded = results[Strategy.POLICY], results[Strategy.UNBOUNDED]
-    assert policy.score_ring < unbounded.score_ring < policy.score_good
+    policy, ratings = results[Strategy.POLICY], results[Strategy.RATINGS]
+    assert ratings.score_ring > ratings.score_bad + 0.2
+    assert ratings.ring_share_last > 2 * policy.ring_share_last
     assert policy.score_ring - policy.score_bad < (policy.score_good - policy.score_bad) / 2
 
 
