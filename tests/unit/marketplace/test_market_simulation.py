@@ -1,9 +1,13 @@
 """The simulated market: bad providers lose their work, and rings of raters gain little."""
 
+import json
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import pytest
+from click.testing import CliRunner
 
+from cli.simulate import simulate as command
 from core.errors import InvalidInputError
 from marketplace.consequences.policy import Policy
 from marketplace.simulation.market import MarketResults, Strategy, simulate
@@ -91,3 +95,24 @@ def test_a_setup_is_checked() -> None:
     with pytest.raises(InvalidInputError) as raised:
         check_setup(MarketSetup(providers=5, days=0, contracts=50))
     assert raised.value.errors.keys() == {"providers", "days", "contracts"}
+
+
+def test_the_command_prints_the_strategies_side_by_side(tmp_path: Path) -> None:
+    small = ("--providers", "30", "--customers", "50", "--jobs-per-day", "100", "--days", "10")
+    picture = tmp_path / "market.svg"
+    ran = CliRunner().invoke(command, ["--market", *small, "--picture", str(picture)])
+    assert ran.exit_code == 0, ran.output
+    rows = {line.split()[0]: line for line in ran.stdout.splitlines() if line}
+    assert rows.keys() >= {"STRATEGY", "random", "price", "ratings", "policy"}
+    assert "BAD, FIRST 30 D" in rows["STRATEGY"]
+    assert picture.read_text().startswith("<svg")
+    ran = CliRunner().invoke(command, ["--market", *small, "--seed", "2", "-o", "json"])
+    document = json.loads(ran.stdout)
+    assert (document["seed"], document["setup"]["providers"]) == (2, 30)
+    assert len(document["strategies"]["policy"]["bad_share"]) == 10
+
+
+def test_the_command_names_what_is_out_of_its_limits() -> None:
+    ran = CliRunner().invoke(command, ["--market", "--providers", "5"])
+    assert isinstance(ran.exception, InvalidInputError)
+    assert "providers is 5; enter 10 to 10000." in ran.exception.message
