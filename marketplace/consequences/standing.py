@@ -189,7 +189,7 @@ def take(
     former = standing.state
     standing.state, standing.cause, standing.since = step.state, step.cause, now
     if step.forgets:
-        standing.counted_from = now
+        standing.counted_from, standing.breaches = now, 0
     standing.mend_until = step.until if step.state is StandingState.NOTICED else None
     standing.returns_at = step.until if step.state is StandingState.SUSPENDED else None
     standing.is_by_operator = change.is_by_operator and step.state is StandingState.SUSPENDED
