@@ -38,11 +38,11 @@ import jobqueue.usage.models as _usage  # noqa: F401
 import logs.models as _logs  # noqa: F401
 import marketplace.budgets.models as _budgets  # noqa: F401
 import marketplace.charges.models as _charges  # noqa: F401
+import marketplace.consequences.models as _consequences  # noqa: F401
 import marketplace.invoices.models as _invoices  # noqa: F401
 import marketplace.models as _marketplace  # noqa: F401
 import marketplace.prices.models as _prices  # noqa: F401
 import marketplace.service_levels.models as _service_levels  # noqa: F401
-import marketplace.consequences.models as _consequences  # noqa: F401
 import marketplace.sign_ups.models as _sign_ups  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory

@@ -10,6 +10,9 @@ from marketplace.consequences.standing import evaluate, forget_events, providers
 
 log = logging.getLogger(__name__)
 
+# Of providers in one transaction, which is short.
+BATCH = 20
+
 
 class ConsequenceTasks:
     """Lets the operator's policy follow the evidence."""
@@ -26,16 +29,17 @@ class ConsequenceTasks:
         ]
 
     def judge_providers(self) -> None:
-        """Take the steps that follow for providers now, each in a transaction of its own."""
+        """Take the steps that follow for providers now, in short transactions."""
         context = self._context
         with transaction(context.sessions) as session:
             idents = providers_to_judge(session)
-        for ident in idents:
+        for start in range(0, len(idents), BATCH):
             if context.is_stopping():
                 return
             with transaction(context.sessions) as session:
-                if evaluate(session, ident, now=context.clock(), mail_url=self._mail_url):
-                    log.info("the standing of provider %s changed", ident)
+                for ident in idents[start : start + BATCH]:
+                    if evaluate(session, ident, now=context.clock(), mail_url=self._mail_url):
+                        log.info("the standing of provider %s changed", ident)
 
     def forget_standing_events(self) -> None:
         """Delete what nobody looks at any more."""

@@ -6,12 +6,15 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, true
 from sqlalchemy.orm import Session
 
 import marketplace.consequences.evidence
 from alerting.notification.models import Notification
+from core.db import SessionFactory
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFoundError
+from core.periodic_tasks import SchedulerContext
+from core.settings import ServerSettings
 from marketplace.accounts import admit, require_provider
 from marketplace.cases import Case, Dimension
 from marketplace.catalogue import CatalogueFilter, published_offer, refresh, search
@@ -39,12 +42,13 @@ from marketplace.consequences.standing import (
     providers_to_judge,
 )
 from marketplace.consequences.states import AppealState, EventKind, StandingState
+from marketplace.consequences.tasks import ConsequenceTasks
 from marketplace.contracts.grants import write_grant
 from marketplace.invoices.fees import fee_percent_of, fee_percents
 from marketplace.models import Account, Contract
 from marketplace.states import AccountState, Listing, Side
 from tenants.models import AuditEntry
-from tests.cast import NOON, Cast, scope_of
+from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.marketplace.builders import add_late_starts, admit_sides, publish, take
 
@@ -421,6 +425,29 @@ class TestRights:
         page = list_standings(session, olivia)
         assert [account.public_name for _, account in page.items] == ["Acme", "Globex"]
         assert list_standings(session, olivia, state=StandingState.NOTICED).total == 0
+
+
+def test_the_task_judges_all_providers(
+    sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        admit_sides(session, cast)
+        olivia, active = scope_of(cast.olivia), AccountState.ACTIVE
+        admit(session, olivia, cast.globex.id, Side.PROVIDER, active, now=NOON)
+    context = SchedulerContext(
+        sessions=sessions,
+        clock=clock,
+        listening_since=NOON,
+        is_active=lambda: True,
+        has_lease=true(),
+        is_stopping=lambda: False,
+        run_soon=lambda _task: None,
+    )
+    for task in ConsequenceTasks(ServerSettings(marketplace=True), context).table():
+        task.run()
+    with sessions() as session:
+        judged = session.scalars(select(Standing.tenant_id)).all()
+    assert set(judged) == {cast.acme.id, cast.globex.id}
 
 
 class TestPolicies:
