@@ -1,5 +1,6 @@
 """`vedette market standing`: how providers stand, appeals, and the operator's policy."""
 
+import sys
 from typing import Any, TextIO
 
 import click
@@ -53,7 +54,7 @@ def events(tenant_id: str | None, output: str) -> None:
 @click.argument("text")
 def appeal(text: str) -> None:
     """Appeal against your tenant's suspension; TEXT says why, - reads it from stdin."""
-    said = click.get_text_stream("stdin").read() if text == "-" else text
+    said = sys.stdin.read() if text == "-" else text
     with Client() as client:
         client.post("/market/standing/appeal", {"text": said})
     click.echo("Appeal sent to the operator.")
