@@ -36,6 +36,7 @@ import marketplace.models
 import marketplace.prices.models
 import marketplace.service_levels.models
 import marketplace.sign_ups.models
+import marketplace.support.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
@@ -87,6 +88,7 @@ TABLE_MODULES = (
     marketplace.prices.models,
     marketplace.service_levels.models,
     marketplace.sign_ups.models,
+    marketplace.support.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"

@@ -68,6 +68,10 @@ class ServerSettings:
     metrics_token: str = ""
     smtp_url: str = ""
     mail_from: str = "vedette@localhost"
+    support_address: str = ""
+    support_imap_url: str = ""
+    support_response_seconds: Seconds = 24 * 3600.0
+    support_retention_days: Annotated[int, Meta(ge=30)] = 1095
     webhook_timeout_seconds: Seconds = 10.0
     webhook_allowed_networks: str = ""
     oidc_issuer: str = ""
@@ -253,7 +257,7 @@ def _check_urls(settings: ServerSettings, *, source: str) -> None:
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 
     broken = []
-    for name in ("database_url", "public_url", "internal_url", "smtp_url"):
+    for name in ("database_url", "public_url", "internal_url", "smtp_url", "support_imap_url"):
         url = getattr(settings, name)
         try:
             if name == "database_url" and url:

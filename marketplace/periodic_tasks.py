@@ -15,6 +15,7 @@ from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing
 from marketplace.offers.coverage import providers, refresh_provider
 from marketplace.service_levels.tasks import ServiceLevelTasks
+from marketplace.support.tasks import SupportTasks
 from tenants.models.rentals import Grant
 from timeseries.store import Store
 
@@ -27,13 +28,14 @@ BATCH = 50
 def market_tasks(
     settings: ServerSettings, context: SchedulerContext, store: Store
 ) -> Sequence[PeriodicTask]:
-    """Return the tasks of all parts of the marketplace; billing and budgets are always there."""
+    """Return all tasks of the marketplace; billing, budgets and support are always there."""
     levels = ServiceLevelTasks(context, store).table() if settings.marketplace else ()
     return [
         *MarketTasks(settings, context).table(),
         *levels,
         *BillingTasks(settings, context).table(),
         *BudgetTasks(settings, context).table(),
+        *SupportTasks(settings, context).table(),
     ]
 
 

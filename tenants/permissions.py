@@ -27,6 +27,7 @@ class Permission(StrEnum):
     MANAGE_PROJECTS = "change projects and quotas"
     MANAGE_USERS = "manage users"
     VIEW_AUDIT = "read the audit log"
+    USE_SUPPORT = "open and answer support tickets"
     RENT = "rent appliances of providers"
     MANAGE_OFFERS = "offer appliances to other tenants"
     VIEW_BILLING = "see costs and invoices of the tenant"
@@ -39,7 +40,7 @@ _P = Permission
 _VIEWER = frozenset({_P.VIEW})
 _MEMBER = _VIEWER | {
     *(_P.SUBMIT_JOBS, _P.OPEN_SHELLS, _P.PUSH_IMAGES, _P.EDIT_ALERTS, _P.SAVE_REPORTS),
-    *(_P.EDIT_DASHBOARDS, _P.EDIT_DATASETS),
+    *(_P.EDIT_DASHBOARDS, _P.EDIT_DATASETS, _P.USE_SUPPORT),
 }
 _ADMIN = _MEMBER | {
     *(_P.STOP_ANY_JOB, _P.EDIT_ANY_DASHBOARD, _P.MANAGE_APPLIANCES),
@@ -55,9 +56,10 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
         {
             *(_P.VIEW, _P.PUSH_IMAGES, _P.EDIT_DASHBOARDS, _P.MANAGE_USERS, _P.VIEW_AUDIT),
             *(_P.MANAGE_TENANTS, _P.OPERATE, _P.VIEW_BILLING, _P.MANAGE_BILLING),
+            _P.USE_SUPPORT,
         }
     ),
-    Role.BILLING: _VIEWER | {_P.VIEW_BILLING, _P.MANAGE_BILLING},
+    Role.BILLING: _VIEWER | {_P.VIEW_BILLING, _P.MANAGE_BILLING, _P.USE_SUPPORT},
 }
 
 TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
@@ -72,6 +74,7 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
     "projects": frozenset({_P.VIEW, _P.MANAGE_PROJECTS}),
     "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),
+    "support": frozenset({_P.VIEW, _P.USE_SUPPORT}),
     "market": frozenset({_P.VIEW, _P.RENT, _P.MANAGE_OFFERS}),
     "billing": frozenset({_P.VIEW, _P.VIEW_BILLING, _P.MANAGE_BILLING}),
     "audit": frozenset({_P.VIEW_AUDIT}),

@@ -43,6 +43,7 @@ import marketplace.models as _marketplace  # noqa: F401
 import marketplace.prices.models as _prices  # noqa: F401
 import marketplace.service_levels.models as _service_levels  # noqa: F401
 import marketplace.sign_ups.models as _sign_ups  # noqa: F401
+import marketplace.support.models as _support  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords

@@ -2,7 +2,8 @@
 
 An availability breach is settled when its month is, a late start a day after its attempt ended, and
 not before the usage ledger has all of that time, charged: then the cost that a credit is a share of
-is final but for rare corrections, which credits do not follow.
+is final but for rare corrections, which credits do not follow. Terms have no credit for a late
+answer of support, which is settled once it was given.
 """
 
 from collections.abc import Iterable
@@ -25,6 +26,8 @@ from marketplace.service_levels.models import BreachKind, ServiceBreach
 from marketplace.terms import Credit
 
 AFTER_ATTEMPT = timedelta(days=1)
+# For an answer of support that is never given.
+AFTER_TICKET = timedelta(days=30)
 _COSTS = (LineKind.USAGE, LineKind.MINIMUM, LineKind.DISCOUNT)
 _HUNDRED = Decimal(100)
 
@@ -57,6 +60,9 @@ def _is_due(session: Session, breach: ServiceBreach, now: datetime) -> bool:
     if breach.kind is BreachKind.AVAILABILITY:
         until = next_month(month_of(breach.since))
         return now >= until + SETTLE_AFTER and is_charged(session, until)
+    if breach.kind is BreachKind.SUPPORT_RESPONSE:
+        is_answered = bool(breach.evidence.get("is_answered"))
+        return is_answered or now >= breach.detected_at + AFTER_TICKET
     attempt = session.get(Attempt, breach.subject)
     if attempt is None:
         return True  # old jobs are deleted; they ended long before
@@ -67,6 +73,9 @@ def _is_due(session: Session, breach: ServiceBreach, now: datetime) -> bool:
 
 
 def _settle(session: Session, breach: ServiceBreach, *, now: datetime) -> None:
+    if breach.kind is BreachKind.SUPPORT_RESPONSE:
+        breach.credit, breach.settled_at = ZERO, now
+        return
     version = session.scalars(
         select(ContractVersion).where(
             ContractVersion.contract_id == breach.contract_id,
@@ -112,4 +121,5 @@ def describe(breach: ServiceBreach) -> str:
         share = f"available {breach.measured:.7g} % of {breach.subject}"
         return f"{share}, promised {breach.promised:g} %"
     took, promised = format_duration(breach.measured), format_duration(breach.promised)
-    return f"a job started after {took}, promised within {promised}"
+    what = "support answered" if breach.kind is BreachKind.SUPPORT_RESPONSE else "a job started"
+    return f"{what} after {took}, promised within {promised}"

@@ -127,7 +127,7 @@ def _detect_month(
         },
     }
     with transaction(sessions) as session:
-        return _record(
+        return record_breach(
             session, contract, BreachKind.AVAILABILITY, f"{month_at:%Y-%m}", facts, now=now
         )
 
@@ -179,11 +179,13 @@ def _detect_late_starts(session: Session, contract: Contract, *, now: datetime) 
             "measured": (started_at - at).total_seconds(),
             "evidence": {"job_id": attempt.job_id, "has_started": attempt.started_at is not None},
         }
-        recorded += _record(session, contract, BreachKind.LATE_START, attempt.id, facts, now=now)
+        recorded += record_breach(
+            session, contract, BreachKind.LATE_START, attempt.id, facts, now=now
+        )
     return recorded
 
 
-def _record(
+def record_breach(
     session: Session,
     contract: Contract,
     kind: BreachKind,

@@ -72,6 +72,7 @@ KINDS = {
     "offer": "Offers",
     "contract": "Contracts",
     "contract_version": "Versions of contracts",
+    "ticket": "Tickets",
     "tenant": "Tenants",
     "quota": "Quotas",
     "support_session": "Support sessions",

@@ -18,6 +18,7 @@ from datasets.models import VersionState as DatasetState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
 from marketplace.states import AccountState, ContractState, OfferState, VersionState
+from marketplace.support.states import TicketState
 from portal.context import now, portal, principal
 from portal.presenters.service_status import ComponentState
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
@@ -121,6 +122,12 @@ TONES: dict[StrEnum, str] = {
     ContractState.ENDED: "off",
     ContractState.DECLINED: "bad",
     VersionState.ACCEPTED: "good",
+    TicketState.OPEN: "busy",
+    TicketState.WAITING_FOR_CUSTOMER: "warn",
+    TicketState.WAITING_FOR_PROVIDER: "warn",
+    TicketState.WAITING_FOR_OPERATOR: "warn",
+    TicketState.SOLVED: "good",
+    TicketState.CLOSED: "off",
     ComponentState.OPERATIONAL: "good",
 }
 # Members of different enums may be equal strings (`lost`), which then have the same tone.
