@@ -39,7 +39,7 @@ from tenants.permissions import Permission
 
 pages = Blueprint("tickets", __name__, url_prefix="/tickets")
 
-VIEWS: dict[str, tuple[str, dict[str, bool]]] = {
+VIEWS: dict[str, tuple[str, dict[str, Any]]] = {
     "waiting": ("Waiting for you", {"needs_answer": True}),
     "active": ("All open", {"is_active": True}),
     "late": ("Late", {"is_late": True}),
