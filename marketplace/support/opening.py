@@ -11,7 +11,7 @@ from marketplace.accounts import account_of
 from marketplace.support.desk import Desk
 from marketplace.support.models import SubjectKind, Ticket
 from marketplace.support.requests import TicketRequest
-from marketplace.support.states import ACTIVE, Party
+from marketplace.support.states import ACTIVE, Party, Recipient
 from marketplace.support.subjects import Subject, find_subject
 from tenants.models import Role, Tenant
 from tenants.scope import Scope
@@ -40,12 +40,14 @@ def sides_of(session: Session, scope: Scope, request: TicketRequest, desk: Desk)
         desk=desk,
     )
     columns = {"tenant_id": scope.tenant_id, "subject_name": subject.name[:254]}
-    if subject.party is Party.PROVIDER and request.recipient != "operator":
+    if subject.party is Party.PROVIDER and request.recipient is not Recipient.OPERATOR:
         return columns | _between(subject) | {"requester": Party.PROVIDER}
     # Invoices are the portal's, also those for what providers rent out.
-    usual = "operator" if request.subject_kind is SubjectKind.INVOICE else "provider"
-    asks_provider = subject.provider_id is not None and (request.recipient or usual) == "provider"
-    if request.recipient == "provider" and not asks_provider:
+    is_portals = request.subject_kind is SubjectKind.INVOICE
+    usual = Recipient.OPERATOR if is_portals else Recipient.PROVIDER
+    asked = request.recipient or usual
+    asks_provider = subject.provider_id is not None and asked is Recipient.PROVIDER
+    if request.recipient is Recipient.PROVIDER and not asks_provider:
         kind = request.subject_kind.value
         message = f"This {kind} has no provider to ask. Ask the operator."
         raise InvalidInputError(message, errors={"recipient": [message]})

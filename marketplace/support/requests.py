@@ -16,7 +16,7 @@ from marketplace.support.models import (
     MAX_TITLE_LENGTH,
     SubjectKind,
 )
-from marketplace.support.states import Party
+from marketplace.support.states import Party, Recipient
 from tenants.checks import raise_if_invalid
 
 MAX_FILES = 5
@@ -73,12 +73,9 @@ class TicketRequest:
         str, About("Of the job, appliance, invoice, contract or offer; empty for others.")
     ] = ""
     recipient: Annotated[
-        str,
-        About(
-            "`provider` or `operator`; by default the provider of what is rented.",
-            choices=("", "provider", "operator"),
-        ),
-    ] = ""
+        Recipient | None,
+        About("Whom it asks; by default the provider of what is rented, else the operator."),
+    ] = None
     tenant_id: Annotated[str, About("Of an operator's ticket, the tenant that it is sent to.")] = ""
     files: Annotated[Sequence[FileRequest], About("Attached to it.", maximum=MAX_FILES)] = ()
 
@@ -90,12 +87,9 @@ class MessageRequest:
     text: Annotated[str, About("The message; `@` and an email address mentions a user.")]
     is_internal: Annotated[bool, About("Whether only your side sees it.")] = False
     waits_for: Annotated[
-        str,
-        About(
-            "The party that should answer; by default the requester, or the one that it asks.",
-            choices=("", *(party.value for party in Party)),
-        ),
-    ] = ""
+        Party | None,
+        About("The party that should answer; by default the requester, or the one that it asks."),
+    ] = None
     files: Annotated[Sequence[FileRequest], About("Attached to it.", maximum=MAX_FILES)] = ()
 
 

@@ -343,16 +343,15 @@ def rate_ticket(
     return ticket
 
 
-def _awaited_after(ticket: Ticket, party: Party, wanted: str) -> Party:
+def _awaited_after(ticket: Ticket, party: Party, wanted: Party | None) -> Party:
     """Return who is waited for after a message."""
-    if not wanted:
+    if wanted is None:
         return ticket.responder if party is ticket.requester else ticket.requester
-    awaited = Party(wanted)
-    if awaited is party or awaited not in ticket.parties:
+    if wanted is party or wanted not in ticket.parties:
         names = " or ".join(other.value for other in ticket.parties if other is not party)
-        message = f"waits_for is {wanted!r}; choose {names}."
+        message = f"waits_for is {wanted.value!r}; choose {names}."
         raise InvalidInputError(message, errors={"waits_for": [message]})
-    return awaited
+    return wanted
 
 
 def _require_recent(ticket: Ticket, *, now: datetime) -> None:

@@ -17,6 +17,13 @@ class Party(StrEnum):
     OPERATOR = "operator"
 
 
+class Recipient(StrEnum):
+    """Whom a new ticket asks."""
+
+    PROVIDER = "provider"
+    OPERATOR = "operator"
+
+
 class TicketState(StrEnum):
     """Of a ticket: `open` until another party has answered for the first time; `closed` is final.
 

@@ -52,6 +52,17 @@ _TERMS = {
 }
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "TicketFileSchema": {"name": "nccl.log", "content": "TkNDTCBXQVJOIC4uLgo="},
+    "TicketRequestSchema": {
+        "title": "Job stops after a minute",
+        "text": "It ran yesterday. The log is attached.",
+        "subject_kind": "job",
+        "subject_id": _ID,
+        "files": [{"name": "nccl.log", "content": "TkNDTCBXQVJOIC4uLgo="}],
+    },
+    "TicketMessageSchema": {"text": "We replaced the GPU. Please try again."},
+    "TicketRatingSchema": {"rating": 5, "comment": "Fast and clear."},
+    "AssigneeSchema": {"user": "dana@example.com"},
     "OfferRequestSchema": {
         "name": "H100s in Oslo",
         "description": "Eight to a host, with NVLink",

@@ -12,11 +12,12 @@ from wtforms import (
     StringField,
     TextAreaField,
 )
+from wtforms.fields import SelectChoice
 from wtforms.validators import DataRequired
 
 from marketplace.support.models import SubjectKind
 from marketplace.support.requests import File, MessageRequest, TicketRequest
-from marketplace.support.states import Party
+from marketplace.support.states import Party, Recipient
 from portal.forms.form import Form
 
 # Fields of the requests in the forms.
@@ -24,9 +25,9 @@ RENAMED = {"user": "assignee"}
 RATINGS = {5: "Very good", 4: "Good", 3: "Fair", 2: "Poor", 1: "Bad"}
 _NOUNS = {SubjectKind.OTHER: "Something else"}
 _RECIPIENTS = [
-    ("", "The provider of what is rented, else the operator"),
-    ("provider", "The provider"),
-    ("operator", "The operator of the portal"),
+    SelectChoice("", "The provider of what is rented, else the operator"),
+    SelectChoice("provider", "The provider"),
+    SelectChoice("operator", "The operator of the portal"),
 ]
 
 
@@ -48,7 +49,10 @@ class TicketForm(_WithFiles):
     tenant_id = SelectField("Tenant")
     subject_kind = SelectField(
         "About",
-        choices=[(kind.value, _NOUNS.get(kind, kind.value.capitalize())) for kind in SubjectKind],
+        choices=[
+            SelectChoice(kind.value, _NOUNS.get(kind, kind.value.capitalize()))
+            for kind in SubjectKind
+        ],
         default=SubjectKind.OTHER.value,
     )
     subject_id = StringField("ID")
@@ -64,7 +68,9 @@ class TicketForm(_WithFiles):
             has_marketplace: whether there may be providers to ask.
         """
         if tenants:
-            self.tenant_id.choices = [("", "Choose a tenant"), *tenants]
+            self.tenant_id.choices = [
+                SelectChoice(ident, name) for ident, name in (("", "Choose a tenant"), *tenants)
+            ]
             del self.recipient
         else:
             del self.tenant_id
@@ -73,16 +79,18 @@ class TicketForm(_WithFiles):
         rented = {SubjectKind.CONTRACT.value, SubjectKind.OFFER.value}
         if tenants or not has_marketplace:
             self.subject_kind.choices = [
-                choice for choice in self.subject_kind.choices if choice[0] not in rented
+                choice for choice in self.subject_kind.choices if choice.value not in rented
             ]
 
     def request(self) -> TicketRequest:
         """Return what the service gets."""
         values: dict[str, Any] = {
             name: (self[name].data or "").strip()
-            for name in ("title", "text", "subject_id", "recipient", "tenant_id")
+            for name in ("title", "text", "subject_id", "tenant_id")
             if name in self
         }
+        asked = self.recipient.data if "recipient" in self else ""
+        values["recipient"] = Recipient(asked) if asked else None
         return TicketRequest(subject_kind=SubjectKind(self.subject_kind.data), **values)
 
 
@@ -95,15 +103,19 @@ class MessageForm(_WithFiles):
 
     def arrange(self, others: Sequence[tuple[Party, str]]) -> None:
         """Set who may be waited for; with one other party, that is no choice."""
-        names = [(party.value, name) for party, name in others]
-        self.waits_for.choices = [("", "Whoever is to answer"), *names]
+        if len(others) <= 1:
+            del self.waits_for
+            return
+        names = [SelectChoice(party.value, name) for party, name in others]
+        self.waits_for.choices = [SelectChoice("", "Whoever is to answer"), *names]
 
     def request(self) -> MessageRequest:
         """Return what the service gets."""
+        awaited = self.waits_for.data if "waits_for" in self else ""
         return MessageRequest(
             text=self.text.data or "",
             is_internal=bool(self.is_internal.data),
-            waits_for=self.waits_for.data or "",
+            waits_for=Party(awaited) if awaited else None,
         )
 
 
@@ -113,6 +125,6 @@ class RatingForm(Form):
     rating = RadioField(
         "How good was the support?",
         [DataRequired("Choose a rating.")],
-        choices=[(str(value), name) for value, name in RATINGS.items()],
+        choices=[SelectChoice(str(value), name) for value, name in RATINGS.items()],
     )
     comment = StringField("Comment")

@@ -196,7 +196,8 @@ def _page(ticket_id: str, form: MessageForm, rating_form: RatingForm | None = No
         shown = shown_ticket(ticket, scope, at=now())
         users = users_of(session, ticket, party_of(ticket, scope))
         thread = shown_entries(ticket, entries, scope)
-    form.arrange([(party, _name(ticket, party)) for party in shown.parties])
+    if "waits_for" in form:
+        form.arrange([(party, _name(ticket, party)) for party in shown.parties])
     rated = {"rating": str(ticket.rating or ""), "comment": ticket.rating_comment}
     return render_template(
         "tickets/show.html",

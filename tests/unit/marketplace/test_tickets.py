@@ -38,6 +38,7 @@ from marketplace.support.service import (
 from marketplace.support.states import (
     TICKET_TRANSITIONS,
     Party,
+    Recipient,
     Step,
     TicketState,
     next_state,
@@ -97,16 +98,13 @@ def test_a_ticket_of_a_customer_waits_for_each_side_in_turn(session: Session, ca
     ticket = ask_about(session, cast.charlie, rent_with_promise(session, cast))
     assert (ticket.requester, ticket.responder) == (Party.CUSTOMER, Party.PROVIDER)
     assert (ticket.state, ticket.awaited) == (_S.OPEN, Party.PROVIDER)
-    answer(session, cast.charlie, ticket, text="And again.")
-    assert ticket.state is _S.OPEN
-    answer(session, cast.alice, ticket)
-    assert ticket.state is _S.WAITING_FOR_CUSTOMER
-    answer(session, cast.charlie, ticket)
-    assert ticket.state is _S.WAITING_FOR_PROVIDER
-    solve_ticket(session, scope_of(cast.alice), ticket.id, desk=DESK, now=NOON)
-    assert (ticket.state, ticket.awaited, ticket.due_at) == (_S.SOLVED, None, None)
-    answer(session, cast.charlie, ticket, text="It is back.")
-    assert (ticket.state, ticket.solved_at) == (_S.WAITING_FOR_PROVIDER, None)
+    assert answer(session, cast.charlie, ticket, text="And again.").state is _S.OPEN
+    assert answer(session, cast.alice, ticket).state is _S.WAITING_FOR_CUSTOMER
+    assert answer(session, cast.charlie, ticket).state is _S.WAITING_FOR_PROVIDER
+    solved = solve_ticket(session, scope_of(cast.alice), ticket.id, desk=DESK, now=NOON)
+    assert (solved.state, solved.awaited, solved.due_at) == (_S.SOLVED, None, None)
+    reopened = answer(session, cast.charlie, ticket, text="It is back.")
+    assert (reopened.state, reopened.solved_at) == (_S.WAITING_FOR_PROVIDER, None)
     assert texts(session, ticket)[-2:] == ["Marked as solved", "It is back."]
 
 
@@ -165,12 +163,12 @@ def test_the_operator_sees_a_ticket_of_two_tenants_once_called_in(
 ) -> None:
     ticket = ask_about(session, cast.charlie, rent_with_promise(session, cast))
     call_operator(session, scope_of(cast.charlie), ticket.id, desk=DESK, now=NOON)
-    answer(session, cast.olivia, ticket, waits_for="provider")
+    answer(session, cast.olivia, ticket, waits_for=Party.PROVIDER)
     assert (ticket.state, ticket.first_response_seconds) == (_S.WAITING_FOR_PROVIDER, None)
     with pytest.raises(ConflictError, match="already"):
         call_operator(session, scope_of(cast.alice), ticket.id, desk=DESK, now=NOON)
     with pytest.raises(InvalidInputError, match="choose customer or provider"):
-        answer(session, cast.olivia, ticket, waits_for="operator")
+        answer(session, cast.olivia, ticket, waits_for=Party.OPERATOR)
 
 
 def test_notes_and_their_files_are_for_one_side(session: Session, cast: Cast) -> None:
@@ -200,14 +198,13 @@ class TestClock:
         call_operator(session, scope_of(cast.charlie), ticket.id, desk=DESK, now=NOON)
         # The operator asks the customer: half an hour of the provider's time is used.
         at = NOON + HOUR / 2
-        answer(session, cast.olivia, ticket, waits_for="customer", now=at)
-        assert (ticket.due_at, ticket.used_seconds) == (None, 1800)
+        asked = answer(session, cast.olivia, ticket, waits_for=Party.CUSTOMER, now=at)
+        assert (asked.due_at, asked.used_seconds) == (None, 1800)
         at = NOON + 10 * HOUR
-        answer(session, cast.charlie, ticket, now=at)
-        assert ticket.due_at == at + HOUR * 1.5
+        assert answer(session, cast.charlie, ticket, now=at).due_at == at + HOUR * 1.5
         at += HOUR
-        answer(session, cast.alice, ticket, now=at)
-        assert (ticket.first_response_seconds, ticket.due_at) == (5400, None)
+        answered = answer(session, cast.alice, ticket, now=at)
+        assert (answered.first_response_seconds, answered.due_at) == (5400, None)
         # Each later wait begins at zero.
         answer(session, cast.charlie, ticket, now=at)
         assert ticket.due_at == at + 2 * HOUR
@@ -218,7 +215,7 @@ class TestClock:
         contract = rent_with_promise(session, cast)
         ticket = ask_about(session, cast.charlie, contract)
         escalate(session, ticket.id, DESK, now=NOON + HOUR / 2)
-        assert not ticket.has_operator
+        assert ticket.parties == [Party.CUSTOMER, Party.PROVIDER]
         at = NOON + HOUR
         escalate(session, ticket.id, DESK, now=at)
         escalate(session, ticket.id, DESK, now=at)
@@ -362,7 +359,7 @@ class TestSubjects:
             ask(session, cast.charlie, subject_kind=SubjectKind.JOB, subject_id=job.id)
         about = {"subject_kind": SubjectKind.JOB, "subject_id": job.id}
         with pytest.raises(InvalidInputError, match="no provider to ask"):
-            ask(session, cast.bob, recipient="provider", **about)
+            ask(session, cast.bob, recipient=Recipient.PROVIDER, **about)
 
     @pytest.mark.parametrize("kind", [kind for kind in SubjectKind if kind != SubjectKind.OTHER])
     def test_every_kind_refuses_unknown_ids(

@@ -7,6 +7,14 @@ from tests.unit.portal.routes import visits
 
 # A page's POST, and the operations by which a program does the same.
 SAME: dict[str, set[str]] = {
+    "tickets.add": {"Tickets.create"},
+    "tickets.assign": {"Tickets.assign"},
+    "tickets.call": {"Tickets.call"},
+    "tickets.close": {"Tickets.close"},
+    "tickets.rate": {"Tickets.rate"},
+    "tickets.reopen": {"Tickets.reopen"},
+    "tickets.show": {"Tickets.add_ticket_message"},
+    "tickets.solve": {"Tickets.solve"},
     "contracts.accept": {"Contracts.accept"},
     "contracts.decline": {"Contracts.decline"},
     "contracts.end": {"Contracts.end", "Contracts.terminate"},
@@ -220,6 +228,9 @@ def test_the_named_operations_exist() -> None:
 # Pages and the operations that return the same data.
 SHOWN: dict[str, set[str]] = {
     "contracts.show": {"Contracts.show", "Market records.show_contract"},
+    "tickets.download": {"Tickets.download"},
+    "tickets.index": {"Tickets.list_all"},
+    "tickets.show": {"Tickets.show", "Tickets.list_thread", "Tickets.list_events"},
     "market_account.index": {"Market account.show"},
     "market_console.account": {"Market accounts.show"},
     "market_console.index": {"Market accounts.list_all", "Contracts.list_all"},
@@ -413,6 +424,7 @@ OF_PEOPLE = {
     "platform_rules.add",
     "saved_reports.add",
     "rules.add",
+    "tickets.add",
     "session.code",
     "second_factor.qr_code",
     "session.login",

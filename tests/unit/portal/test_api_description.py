@@ -132,6 +132,8 @@ def test_the_documentation_lists_the_scopes() -> None:
 
 # Lists that are short by their nature: they come whole, as one page.
 SHORT = {
+    "/api/v1/tickets/{ticket_id}/entries",
+    "/api/v1/tickets/{ticket_id}/subject-events",
     "/api/v1/billing/price-lists",
     "/api/v1/agent-rollouts/versions",
     "/api/v1/jobs/{job_id}/artifacts/parts",

@@ -18,6 +18,7 @@ from alerting.rule_request import RuleRequest
 from alerting.rules.service import create_rule
 from alerting.states import AlertState, NotificationState, ReceiverKind, Severity
 from core.ids import hash_secret, new_id
+from core.settings import ServerSettings
 from dash_app.custom.dashboards import DashboardRequest, create_dashboard
 from dash_app.custom.panels import Panel
 from dash_app.custom.views import ViewRequest, create_view
@@ -60,6 +61,10 @@ from marketplace.offers.service import create_offer
 from marketplace.prices.models import PriceList
 from marketplace.prices.service import PriceListRequest, PriceRow, create_price_list
 from marketplace.states import AccountState, ContractState, Side
+from marketplace.support.desk import Desk
+from marketplace.support.models import TicketAttachment
+from marketplace.support.requests import File, TicketRequest
+from marketplace.support.service import create_ticket
 from marketplace.terms import Terms
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import PartitionMode
@@ -424,6 +429,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "connection_id": connection.id,
             "offer_id": offer.id,
             "contract_id": contract.id,
+            **_ticket_ids(session, cast, now=now),
             "price_list_id": add_price_list(session, cast, now=now).id,
             "document_id": add_document(session, cast, now=now).id,
         }
@@ -453,3 +459,17 @@ def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, 
     session.add(contract)
     session.flush()
     return offer, contract
+
+
+def _ticket_ids(session: Session, cast: Cast, *, now: datetime) -> dict[str, str]:
+    """Add a ticket of bob's, with a file."""
+    ticket = create_ticket(
+        session,
+        scope_of(cast.bob),
+        TicketRequest(title="Jobs stop", text="After a minute."),
+        desk=Desk(ServerSettings()),
+        files=[File("log.txt", b"stopped")],
+        now=now,
+    )
+    statement = select(TicketAttachment).where(TicketAttachment.ticket_id == ticket.id)
+    return {"ticket_id": ticket.id, "attachment_id": session.scalars(statement).one().id}
