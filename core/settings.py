@@ -28,6 +28,8 @@ UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"
 # Variables with the prefix that are not settings of the server.
 NOT_SETTINGS = frozenset({"config", "url", "token", "parent_pid"})
 RELAY_PREFIX = "relay_"
+# Of addresses for replies: their token, with its +, takes the rest of the 64 that there may be.
+MAX_SUPPORT_LOCAL_LENGTH = 18
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -246,9 +248,28 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     settings = load_config(ServerSettings, values, source=source)
     _check_urls(settings, source=source)
     _check_redis_url(settings, source=source)
+    _check_support(settings, source=source)
     _check_networks(settings, source=source)
     _check_certificates(settings, source=source)
     return settings
+
+
+def _check_support(settings: ServerSettings, *, source: str) -> None:
+    """Refuse a mailbox for replies that could not be used."""
+    address, url = settings.support_address, settings.support_imap_url
+    errors = []
+    local, _, domain = address.partition("@")
+    if address and (not domain or "+" in local or not 1 <= len(local) <= MAX_SUPPORT_LOCAL_LENGTH):
+        errors.append(
+            f"support_address is {address!r}; use an address such as support@example.com, with at "
+            f"most {MAX_SUPPORT_LOCAL_LENGTH} characters before the @, and no +"
+        )
+    if url and urlsplit(url).scheme not in {"imap", "imaps"}:
+        errors.append("support_imap_url is invalid; use imaps://user:password@host:993/INBOX")
+    if bool(address) != bool(url):
+        errors.append("support_address and support_imap_url need each other; set both or none")
+    if errors:
+        raise ConfigurationError(errors, source=source)
 
 
 def _check_urls(settings: ServerSettings, *, source: str) -> None:
