@@ -79,7 +79,8 @@ class _EnumField(fields.Enum[Any]):
     """A member of an enum, which is stored as its value in parts of a job."""
 
     def _serialize(self, value: Any, attr: str | None, obj: Any, **options: Any) -> Any:  # noqa: ANN401 - marshmallow's
-        return super()._serialize(self.enum(value), attr, obj, **options)
+        member = None if value is None else self.enum(value)
+        return super()._serialize(member, attr, obj, **options)
 
 
 _PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
