@@ -23,6 +23,9 @@ from jobqueue.queue.forecasts import (
 from jobqueue.queue.retention import expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
 from jobqueue.results.retention import expire_results
+from jobqueue.services.autoscaling.evaluation import scale_services
+from jobqueue.services.autoscaling.history import expire_history
+from jobqueue.services.autoscaling.traffic import sweep_traffic
 from jobqueue.services.rolling_updates import advance_updates
 from jobqueue.simulation.runner import SimulationRunner
 from jobqueue.simulation.service import expire_simulations
@@ -54,6 +57,7 @@ class JobTasks:
         return [
             *images,
             PeriodicTask(self.advance_updates, 2),
+            PeriodicTask(self.scale_services, 2),
             PeriodicTask(self.run_simulations, 2),
             PeriodicTask(self.submit_scheduled, 5),
             PeriodicTask(self.stop_idle_jobs, 30),
@@ -64,6 +68,7 @@ class JobTasks:
             PeriodicTask(self.sweep_log_files, 3600),
             PeriodicTask(self.expire_jobs, 3600),
             PeriodicTask(self.sweep_networks, 600),
+            PeriodicTask(self.expire_service_history, 3600),
             PeriodicTask(self.expire_results, 3600),
         ]
 
@@ -71,6 +76,20 @@ class JobTasks:
         """Take the next step of rolling updates of services."""
         with transaction(self._context.sessions) as session:
             advance_updates(session, now=self._context.clock())
+
+    def scale_services(self) -> None:
+        """Change the number of instances of services that scale, where it is due."""
+        sessions, context = self._context.sessions, self._context
+        scale_services(sessions, self._store, now=context.clock(), is_stopping=context.is_stopping)
+
+    def expire_service_history(self) -> None:
+        """Delete what is old of services that scale: attempts, events, counts of requests."""
+        expired = 1
+        while expired and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                expired = expire_history(session, now=self._context.clock())
+        with transaction(self._context.sessions) as session:
+            sweep_traffic(session, now=self._context.clock())
 
     def run_simulations(self) -> None:
         """Start simulations, and store how far they are."""

@@ -82,6 +82,7 @@ _FAILURE_REASONS = frozenset(
 _STOP_MESSAGES = {
     Reason.PREEMPTED: "Stopped for another job.",
     Reason.UPDATED: "Stopped for an update.",
+    Reason.SCALED_DOWN: "Stopped: its service does not need it now.",
     Reason.MEMBER_ENDED: "Stopped: another member of the gang ended.",
     Reason.GANG_RESTARTED: "Stopped: the gang starts anew.",
     Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",

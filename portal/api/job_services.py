@@ -19,7 +19,7 @@ from portal.api.job_requests import JobChangeSchema
 from portal.api.job_schemas import JobDetailSchema
 from portal.api.schemas import StrictSchema, instant
 from portal.context import current_scope, database, now, portal
-from protocol.job_spec import MAX_INSTANCES
+from protocol.autoscaling import MAX_INSTANCES
 from tenants.permissions import Permission
 
 job_services = APIBlueprint(
