@@ -1,5 +1,6 @@
 """`/jobs`: the list of jobs, and the page of each."""
 
+from contextlib import suppress
 from datetime import timedelta
 from http import HTTPStatus
 from urllib.parse import urlencode
@@ -26,7 +27,7 @@ from jobqueue.queue.service import JOB_SORTS, get_job, job_counts, job_events, l
 from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.services.rolling_updates import latest_update, roll_back
 from jobqueue.services.scaling import changeable_service, scale_service, service_instances
-from jobqueue.services.web_ui import Proof, origin_of, port_of
+from jobqueue.services.web_ui import AsleepError, Proof, origin_of, port_of
 from jobqueue.states import WAITING, JobState
 from marketplace.costs.groups import job_cost
 from portal.context import current_principal, current_scope, database, now, portal
@@ -243,7 +244,9 @@ def open_port(job_id: str) -> ResponseReturnValue:
     if current.via is not Via.SESSION or current.support_session is not None:
         raise ForbiddenError("Sign in with a browser to open pages of jobs.")
     with database() as session:
-        port_of(session, current.scope, job_id, port)
+        # A request to its page wakes a service that sleeps.
+        with suppress(AsleepError):
+            port_of(session, current.scope, job_id, port)
         job = get_job(session, current.scope, job_id)
         if not domain:
             raise UnavailableError(

@@ -22,7 +22,7 @@ from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Job, ServiceScaler
 from jobqueue.partitions.measures import ACTIVITY
 from jobqueue.services.autoscaling.decision import Decision, Memory, Observation, decide
-from jobqueue.services.autoscaling.instances import is_awake, set_awake
+from jobqueue.services.autoscaling.instances import is_awake, is_ready, set_awake
 from jobqueue.services.autoscaling.traffic import (
     BURST_SECONDS,
     WINDOW_SECONDS,
@@ -32,7 +32,6 @@ from jobqueue.services.autoscaling.traffic import (
 )
 from jobqueue.services.scaling import service_instances
 from jobqueue.states import WAITING, JobState, Reason
-from protocol.attempts import Health
 from protocol.autoscaling import Autoscaling, ScalingMetric
 from timeseries.points import Batch, Point
 from timeseries.store import (
@@ -116,14 +115,6 @@ def policy_of(instances: Sequence[Job]) -> Autoscaling | None:
     """Return how a service scales, of its instances; None if it does not."""
     stored = instances[0].autoscaling if instances else None
     return msgspec.convert(stored, Autoscaling | None)
-
-
-def is_ready(instance: Job) -> bool:
-    """Return whether an instance serves: with a health check it is healthy."""
-    attempt = instance.attempt
-    if instance.state is not JobState.RUNNING or attempt is None or attempt.stop_reason:
-        return False
-    return not instance.health_check or attempt.health is Health.HEALTHY
 
 
 def _question(session: Session, service_id: str) -> _Question | None:

@@ -19,6 +19,7 @@ from jobqueue.models import Job, ServiceScaler
 from jobqueue.placement.views import queue_time
 from jobqueue.services.scaling import add_instances, service_id, service_instances
 from jobqueue.states import WAITING, AttemptState, JobState, Reason
+from protocol.attempts import Health
 from tenants.fleet.appliances import bump_generation
 from tenants.models import User
 
@@ -30,6 +31,14 @@ def is_awake(instance: Job) -> bool:
     return instance.state is not JobState.ASLEEP and not (
         is_stopping and instance.state not in WAITING
     )
+
+
+def is_ready(instance: Job) -> bool:
+    """Return whether an instance serves: with a health check it is healthy."""
+    attempt = instance.attempt
+    if instance.state is not JobState.RUNNING or attempt is None or attempt.stop_reason:
+        return False
+    return not instance.health_check or attempt.health is Health.HEALTHY
 
 
 def set_awake(session: Session, instances: Sequence[Job], wanted: int, *, now: datetime) -> None:

@@ -14,8 +14,8 @@ from jobqueue.jobs.transitions import move_job, record_event
 from jobqueue.models import Job, ServiceScaler
 from jobqueue.queue.service import get_job
 from jobqueue.queue.stopping import stop_job
-from jobqueue.services.autoscaling.evaluation import is_ready, policy_of
-from jobqueue.services.autoscaling.instances import is_awake, set_awake
+from jobqueue.services.autoscaling.evaluation import policy_of
+from jobqueue.services.autoscaling.instances import is_awake, is_ready, set_awake
 from jobqueue.services.scaling import changeable_service, service_id, service_instances
 from jobqueue.states import JobState
 from protocol.autoscaling import Autoscaling
