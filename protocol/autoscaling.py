@@ -1,10 +1,13 @@
 """How a service scales: bounds, the metric that it follows, and how its decisions are damped."""
 
+import math
+import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
+from core.quantities import format_duration, parse_duration
 from core.spec import About
 
 MAX_INSTANCES = 100
@@ -82,3 +85,90 @@ class Autoscaling(msgspec.Struct, frozen=True, kw_only=True):
     windows: Annotated[
         list[ScalingWindow], About("Other bounds at certain times.", maximum=MAX_WINDOWS)
     ] = []
+
+
+_WINDOW = re.compile(r"(.+) for (.+?) ([0-9]{1,4})-([0-9]{1,4})(?: in (\S+))?")
+_BOUNDS = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
+_SECONDS = {"up": "up_seconds", "down": "down_seconds", "zero": "zero_seconds"}
+_SECONDS |= {"hold": "hold_seconds"}
+_EXPECTED = "enter MIN-MAX; METRIC=TARGET, such as 0-4; concurrent_requests=8; zero=10m"
+
+
+def parse_autoscaling(text: str) -> Autoscaling:
+    """Return the policy of `0-4; concurrent_requests=8; zero=10m`, as users write it.
+
+    Further parts are `up=`, `down=` and `hold=` with durations, `step=` with a number, `samples=`
+    with MEASUREMENT.FIELD, `tag.NAME=`, and `window=0 8 * * 1-5 for 10h 2-8 in Europe/Oslo`.
+
+    Raises:
+        ValueError: says what is expected.
+    """
+    first, *others = [part.strip() for part in text.split(";") if part.strip()] or [""]
+    bounds = _BOUNDS.fullmatch(first)
+    if not bounds:
+        raise ValueError(f"{first!r} is not a number of instances; {_EXPECTED}.")
+    values: dict[str, Any] = {"min_instances": int(bounds[1]), "max_instances": int(bounds[2])}
+    values |= {"windows": [], "tags": {}}
+    for part in others:
+        name, _, value = (word.strip() for word in part.partition("="))
+        if name in _SECONDS:
+            values[_SECONDS[name]] = round(parse_duration(value))
+        elif name == "window":
+            values["windows"].append(_parse_window(value))
+        elif name.startswith("tag."):
+            values["tags"][name.removeprefix("tag.")] = value
+        elif name == "step":
+            values["max_step"] = round(_number(value))
+        elif name == ScalingMetric.SAMPLES and not _is_number(value):
+            values["samples"] = value
+        elif name in tuple(ScalingMetric):
+            values |= {"metric": name, "target": _number(value) if value else 1.0}
+        else:
+            raise ValueError(f"{name!r} is not a part of a policy; {_EXPECTED}.")
+    return Autoscaling(**values)
+
+
+def format_autoscaling(policy: Autoscaling) -> str:
+    """Return a policy as `parse_autoscaling` accepts it, without what is as by default."""
+    usual = Autoscaling()
+    target = "" if policy.metric == ScalingMetric.SCHEDULE else f"={policy.target:.15g}"
+    parts = [f"{policy.min_instances}-{policy.max_instances}", f"{policy.metric}{target}"]
+    parts += [f"samples={policy.samples}"] if policy.samples else []
+    parts += [f"tag.{name}={value}" for name, value in policy.tags.items()]
+    for name, field in _SECONDS.items():
+        if (seconds := getattr(policy, field)) != getattr(usual, field):
+            parts.append(f"{name}={format_duration(seconds, exact=True)}")
+    parts += [f"step={policy.max_step}"] if policy.max_step != usual.max_step else []
+    for window in policy.windows:
+        duration = format_duration(window.duration_seconds, exact=True)
+        numbers = f"{window.min_instances}-{window.max_instances}"
+        zone = "" if window.time_zone == "UTC" else f" in {window.time_zone}"
+        parts.append(f"window={window.schedule} for {duration} {numbers}{zone}")
+    return "; ".join(parts)
+
+
+def _parse_window(text: str) -> ScalingWindow:
+    match = _WINDOW.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a window; enter one such as 0 8 * * 1-5 for 10h 2-8.")
+    return ScalingWindow(
+        schedule=match[1].strip(),
+        duration_seconds=round(parse_duration(match[2])),
+        min_instances=int(match[3]),
+        max_instances=int(match[4]),
+        time_zone=match[5] or "UTC",
+    )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _number(text: str) -> float:
+    if not _is_number(text) or not math.isfinite(float(text)):
+        raise ValueError(f"{text!r} is not a number; {_EXPECTED}.")
+    return float(text)

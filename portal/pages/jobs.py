@@ -25,6 +25,7 @@ from jobqueue.queue.resubmission import request_like, retry_job, set_priority
 from jobqueue.queue.retention import delete_job
 from jobqueue.queue.service import JOB_SORTS, get_job, job_counts, job_events, list_jobs
 from jobqueue.queue.stopping import stop_array, stop_job
+from jobqueue.services.autoscaling.service import set_autoscaling, status_of
 from jobqueue.services.rolling_updates import latest_update, roll_back
 from jobqueue.services.scaling import changeable_service, scale_service, service_instances
 from jobqueue.services.web_ui import AsleepError, Proof, origin_of, port_of
@@ -35,9 +36,11 @@ from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
 from portal.presenters.jobs import EVIDENCE_LABELS, check_text, efficiency_of, gpu_names, stepper
+from portal.presenters.service_load import drawn_load
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
 from portal.presenters.staging import datasets_of
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
+from protocol.autoscaling import format_autoscaling, parse_autoscaling
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import MAX_PRIORITY, JobKind
 from tenants.auditing.recording import record
@@ -147,8 +150,11 @@ def show(job_id: str) -> ResponseReturnValue:
         members, stops_gang = gang_members(session, job), stops_together(session, job)
         framework = framework_description(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
+        scaling = status_of(session, job)
+        load = drawn_load(job) if scaling else None
         datasets = datasets_of(session, job)
         cost, hourly_cost = job_cost(session, job, now=now())
+    is_first = job.array_id in {None, job.id}
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
@@ -166,6 +172,10 @@ def show(job_id: str) -> ResponseReturnValue:
         stops_gang=stops_gang,
         framework=framework,
         update=update,
+        scaling=scaling,
+        load=load,
+        scaling_text=format_autoscaling(scaling.policy) if scaling else "",
+        has_page=job.state is JobState.RUNNING or (scaling is not None and is_first),
         datasets=datasets,
         cost=cost,
         hourly_cost=hourly_cost,
@@ -227,6 +237,20 @@ def scale(session: Session, job_id: str) -> str:
     wanted = _number("instances")
     job = scale_service(session, current_scope(), job_id, wanted, now=now())
     return f"{job.name} has {wanted} instance{'' if wanted == 1 else 's'}"
+
+
+@pages.post("/jobs/<job_id>/autoscaling")
+@changing(back="jobs.show")
+def autoscale(session: Session, job_id: str) -> str:
+    """Change how a service scales by itself; without a text it no longer does."""
+    changeable_service(session, current_scope(), job_id)
+    text = request.form.get("policy", "").strip()
+    try:
+        policy = parse_autoscaling(text) if text else None
+    except ValueError as error:
+        raise InvalidInputError(str(error)) from error
+    job = set_autoscaling(session, current_scope(), job_id, policy, now=now())
+    return f"{job.name} {'scales by itself' if policy else 'no longer scales by itself'}"
 
 
 @pages.post("/jobs/<job_id>/rollback")

@@ -50,6 +50,7 @@ TONES: dict[StrEnum, str] = {
     ApplianceState.SILENT: "bad",
     JobState.SUBMITTED: "idle",
     JobState.QUEUED: "idle",
+    JobState.ASLEEP: "idle",
     JobState.STARTING: "busy",
     JobState.RUNNING: "busy",
     JobState.SUCCEEDED: "good",

@@ -77,7 +77,7 @@ def stepper(job: Job, events: Sequence[JobEvent]) -> list[Step]:
     for event in events:
         reached.setdefault(event.state, event.at)
     expected = JobState.STOPPED if job.kind is JobKind.SERVICE else JobState.SUCCEEDED
-    end = job.state if job.state.is_final else expected
+    end = job.state if job.state.is_final or job.state is JobState.ASLEEP else expected
     steps = (*STEPS, end)
     current = steps.index(job.state)
     return [

@@ -33,7 +33,7 @@ class ScalingStatus:
         awake: instances that serve, start or wait.
         ready: those of them that serve.
         wanted: what the last decision wanted; None before the first one.
-        load: what it saw of the metric, as a sum of all instances.
+        metric_value: what it saw of the metric, as a sum of all instances.
         why: its reason.
         is_refused: whether it could not add instances.
         decided_at: when the number last changed.
@@ -45,7 +45,7 @@ class ScalingStatus:
     awake: int
     ready: int
     wanted: int | None
-    load: float | None
+    metric_value: float | None
     why: str
     is_refused: bool
     decided_at: datetime | None
@@ -73,13 +73,14 @@ def status_of(session: Session, job: Job) -> ScalingStatus | None:
     if policy is None:
         return None
     scaler = session.get(ServiceScaler, service_id(job))
-    names = ("wanted", "load", "decided_at", "woken_at", "wake_seconds")
+    names = ("wanted", "decided_at", "woken_at", "wake_seconds")
     return ScalingStatus(
         policy=policy,
         awake=sum(map(is_awake, instances)),
         ready=sum(map(is_ready, instances)),
         why=scaler.why if scaler else "",
         is_refused=bool(scaler and scaler.is_refused),
+        metric_value=scaler.load if scaler else None,
         **{name: getattr(scaler, name, None) for name in names},
     )
 

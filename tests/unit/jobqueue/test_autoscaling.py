@@ -20,7 +20,7 @@ from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.stopping import stop_array, stop_job
 from jobqueue.services.autoscaling.evaluation import MEASUREMENT, scale_services
-from jobqueue.services.autoscaling.history import NEWEST_ATTEMPTS, expire_history
+from jobqueue.services.autoscaling.history import NEWEST_ATTEMPTS, NEWEST_EVENTS, expire_history
 from jobqueue.services.autoscaling.instances import wake_service
 from jobqueue.services.autoscaling.service import scaling_status, set_autoscaling
 from jobqueue.services.autoscaling.traffic import Count, Traffic, add_traffic, advance
@@ -31,6 +31,7 @@ from jobqueue.usage.models import UsageHour
 from protocol.attempts import Health, ObservedState
 from protocol.autoscaling import Autoscaling, ScalingWindow
 from protocol.job_spec import HealthCheck, HealthCheckKind, JobKind, Port
+from tenants.quotas import Limits, set_limits
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.points import Point
@@ -184,7 +185,7 @@ def test_a_request_while_it_falls_asleep_wakes_it_once_it_has_stopped(
     make: Callable[..., Service],
 ) -> None:
     service = make()
-    while "stopping" not in service.events[-1].lower():
+    while not any(event.startswith("Stopping") for event in service.events):
         service.at += timedelta(seconds=TICK)
         scale_services(service.sessions, service.store, now=service.at)
     assert not service.wake()
@@ -256,8 +257,8 @@ def test_an_instance_that_failed_is_not_replaced_at_once(make: Callable[..., Ser
 def test_the_job_quota_refuses_instances_with_its_reason(make: Callable[..., Service]) -> None:
     service = make()
     with service.sessions.begin() as session:
-        service.cast.acme.quotas = {**(service.cast.acme.quotas or {}), "active_jobs": 2}
-        session.merge(service.cast.acme)
+        olivia = scope_of(service.cast.olivia)
+        set_limits(session, olivia, service.cast.acme.id, Limits(max_active_jobs=2))
     service.tick(60, count=5)
     assert len(service.states) <= 2
     with service.sessions() as session:
@@ -300,9 +301,8 @@ def test_samples_of_a_queue_scale_it_from_none(make: Callable[..., Service]) -> 
         identity = {"tenant": session.get_one(Job, service.id).tenant_id}
     at_ns = to_ns(service.at) + 10**9
     others = Point("broker", {"queue": "mail"}, {"length": 9000.0}, at_ns)
-    write(
-        service.store, [Point("broker", tags, {"length": 250.0}, at_ns), others], identity=identity
-    )
+    points = [Point("broker", tags, {"length": 250.0}, at_ns), others]
+    write(service.store, points, identity=identity)
     service.tick()
     assert service.states == ["running"] * 3
 
@@ -355,7 +355,7 @@ def test_its_load_is_stored_as_samples(make: Callable[..., Service]) -> None:
         tenants=None,
         group_by=("job", "service"),
     )
-    [latest] = service.store.query_latest(query)
+    [latest] = service.store.latest(query)
     assert latest.tags == {"job": service.id, "service": "web"}
     assert latest.values["awake_instances"] == 1
     assert latest.values["requests_per_second"] == pytest.approx(5)
@@ -374,8 +374,8 @@ def test_autoscaling_is_set_and_removed_later(make: Callable[..., Service]) -> N
     with service.sessions.begin() as session:
         with pytest.raises(ForbiddenError):
             set_autoscaling(session, bob, service.id, POLICY, now=NOON)
+        wrong = Autoscaling(min_instances=3, max_instances=2)
         with pytest.raises(InvalidInputError, match="max_instances"):
-            wrong = Autoscaling(min_instances=3, max_instances=2)
             set_autoscaling(session, alice, service.id, wrong, now=NOON)
         set_autoscaling(session, alice, service.id, POLICY, now=NOON)
     service.tick(35, count=4)
@@ -483,11 +483,12 @@ def test_the_history_of_a_service_is_bounded(make: Callable[..., Service]) -> No
             )
             states = {"state": JobState.ASLEEP, "reason": Reason.SCALED_DOWN}
             session.add_all(JobEvent(**columns, **states, message="", at=old) for _ in range(3))
-        session.add(UsageHour(hour_at=NOON - timedelta(hours=1), next_check_at=None))
+        session.add(UsageHour(hour_at=NOON - timedelta(hours=1), recorded_at=NOON))
     deleted = 1
     while deleted:
         with service.sessions.begin() as session:
             deleted = expire_history(session, now=NOON)
     with service.sessions() as session:
         assert session.scalar(select(func.count()).select_from(Attempt)) == NEWEST_ATTEMPTS
-        assert session.scalar(select(func.count()).select_from(JobEvent)) == 500
+        old_events = select(func.count()).select_from(JobEvent).where(JobEvent.at == old)
+        assert session.scalar(old_events) == NEWEST_EVENTS
