@@ -293,8 +293,8 @@ def _service_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
         for error in autoscaling_errors(policy, has_ports=has_ports, has_gpus=_has_gpus(request)):
             yield "autoscaling", error
         if request.instances > policy.max_instances:
-            most = f"at most {policy.max_instances}, as autoscaling says"
-            yield "instances", f"instances is {request.instances}; enter {most}."
+            allowed = f"at most {policy.max_instances}, as autoscaling says"
+            yield "instances", f"instances is {request.instances}; enter {allowed}."
 
 
 def _has_gpus(request: JobRequest) -> bool:

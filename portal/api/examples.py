@@ -215,6 +215,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "SchedulePatchSchema": {"schedule": "30 3 * * *", "job": {"gpus": 4}},
     "ScaleSchema": {"instances": 3},
+    "AutoscalingSchema": {
+        "min_instances": 0,
+        "max_instances": 4,
+        "metric": "concurrent_requests",
+        "target": 8,
+    },
     "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
     "AlertLabelsSchema": {"labels": {"rule": "GPU too hot", "severity": "critical"}},
     "NotificationPolicySchema": {

@@ -322,6 +322,4 @@ def _point(
     rates = traffic.rates(BURST_SECONDS)
     if rates is not None:
         fields["requests_per_second"], fields["concurrent_requests"] = rates
-    if seen.load is not None:
-        fields["load"] = seen.load
     return Point(MEASUREMENT, {"job": service_id, "service": first.name}, fields, to_ns(now))

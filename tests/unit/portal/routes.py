@@ -132,6 +132,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Invitations.add": {"email": "new@acme.example", "role": "member"},
     "Jobs.hide_variables": {"names": ["x"]},
     "Jobs.change_priority": {"priority": -1},
+    "Job services.autoscale": {"max_instances": 2},
     "Job services.scale": {"instances": 2},
     "Job services.update": {"image": "x/y:2"},
     "Jobs.submit": {"name": "x", "image": "x/y:1", "command": ["true"], "gpus": 1},
