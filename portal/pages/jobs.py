@@ -247,9 +247,9 @@ def autoscale(session: Session, job_id: str) -> str:
     text = request.form.get("policy", "").strip()
     try:
         policy = parse_autoscaling(text) if text else None
-    except ValueError as error:
-        raise InvalidInputError(str(error)) from error
-    job = set_autoscaling(session, current_scope(), job_id, policy, now=now())
+        job = set_autoscaling(session, current_scope(), job_id, policy, now=now())
+    except (ValueError, InvalidInputError) as error:
+        raise ConflictError(str(error)) from error
     return f"{job.name} {'scales by itself' if policy else 'no longer scales by itself'}"
 
 

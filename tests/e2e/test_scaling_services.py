@@ -11,7 +11,7 @@ import requests
 from playwright.sync_api import Browser, BrowserContext, expect
 
 from tests.deployment import BOB, agent_of, api_token, make_deployment, serving
-from tests.e2e.conftest import STEP_MS, screenshot
+from tests.e2e.conftest import screenshot
 from tests.e2e.walking import sign_in
 from tests.fixtures.docker_engine import DockerEngine, networked_engine
 from tests.fixtures.file_modes import no_umask
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.nightly,
     pytest.mark.needs_docker,
     pytest.mark.needs_chromium,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 PORT = 8000
@@ -64,7 +64,7 @@ def portal(
 def context(portal: Portal, chromium: Browser) -> Iterator[BrowserContext]:
     """A browser in which Bob is signed in to the portal."""
     context = chromium.new_context(base_url=portal.url, viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(STEP_MS)
+    context.set_default_timeout(SLOW_MS)
     sign_in(context.new_page(), BOB)
     yield context
     context.close()
