@@ -91,7 +91,9 @@ def test_a_service_grows_sleeps_and_wakes_on_a_request(
         autoscaling=POLICY,
     )
     portal.wait_for_state(job_id, "running", seconds=120)
-    assert "The model serves" in call(portal, job_id).text
+    # The first request opens the tunnel.
+    is_served = lambda: "The model serves" in call(portal, job_id).text  # noqa: E731 - short
+    eventually(is_served, within_seconds=120, what="the page of the service")
 
     done = threading.Event()
 
@@ -140,6 +142,6 @@ def test_a_service_grows_sleeps_and_wakes_on_a_request(
     expect(page.get_by_text("The last wake-up took")).to_be_visible()
 
     portal.wait_for_state(job_id, "asleep", seconds=180)
-    assert "The model serves" in call(portal, job_id).text, "a program's request waits for it"
+    eventually(is_served, within_seconds=120, what="the request of a program, which waits")
     portal.post(f"/jobs/{job_id}/stop")
     portal.wait_for_state(job_id, "stopped", seconds=60)
