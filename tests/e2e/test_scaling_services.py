@@ -29,7 +29,8 @@ pytestmark = [
 
 PORT = 8000
 SERVE = (
-    "mkdir -p /tmp/www && echo '<title>Model</title><h1>The model serves</h1>' > /tmp/www/index.html "
+    "mkdir -p /tmp/www && echo '<title>Model</title><h1>The model serves</h1>' "
+    "> /tmp/www/index.html "
     f"&& exec busybox httpd -f -p {PORT} -h /tmp/www"
 )
 POLICY = {

@@ -81,8 +81,8 @@ class ServiceSite(Site):
 @pytest.fixture
 def make_site(
     sessions: SessionFactory, cast: Cast, settings: ServerSettings, server_app: ASGIApp
-) -> Iterator[Callable[[float], ServiceSite]]:
-    stops = []
+) -> Iterator[Callable[[int], ServiceSite]]:
+    stops: list[tuple[ServiceSite, threading.Thread]] = []
 
     def make(hold_seconds: int) -> ServiceSite:
         policy = Autoscaling(min_instances=0, max_instances=2, hold_seconds=hold_seconds)

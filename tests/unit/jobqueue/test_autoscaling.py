@@ -341,7 +341,7 @@ def test_an_update_reaches_instances_that_sleep(make: Callable[..., Service]) ->
         assert update_progress(session, alice, service.id).state is UpdateState.DONE
         instances = service_instances(session, session.get_one(Job, service.id))
         assert {instance.env["A"] for instance in instances} == {"1"}
-        assert {instance.autoscaling["max_instances"] for instance in instances} == {6}
+        assert {(instance.autoscaling or {})["max_instances"] for instance in instances} == {6}
     assert service.states == ["running", "asleep", "asleep", "asleep"]
 
 
@@ -417,7 +417,12 @@ def test_wrong_autoscaling_is_an_error_of_its_field(
     session: Session, cast: Cast, changes: dict[str, Any], errors: set[str]
 ) -> None:
     add_appliance(session, cast.acme, "dgx-01")
-    fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": POLICY}
+    fields: dict[str, Any] = {
+        "kind": JobKind.SERVICE,
+        "gpus": 1,
+        "ports": WEB,
+        "autoscaling": POLICY,
+    }
     with pytest.raises(InvalidInputError) as caught:
         submit(session, cast.alice, **(fields | changes))
     assert set(caught.value.errors or {}) == errors
