@@ -16,6 +16,7 @@ import core.leases
 import dash_app.custom.models
 import dash_app.reports.models
 import datasets.models
+import jobqueue.advice.models
 import jobqueue.fairshare.models
 import jobqueue.gangs.models
 import jobqueue.holds.models
@@ -73,6 +74,7 @@ TABLE_MODULES = (
     jobqueue.projects.models,
     jobqueue.reservations.models,
     jobqueue.simulation.models,
+    jobqueue.advice.models,
     jobqueue.fairshare.models,
     jobqueue.usage.models,
     jobqueue.images.models,

@@ -128,6 +128,7 @@ class ServerSettings:
     requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
     requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
     auth_failures_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
+    fleet_advice_weeks: Annotated[int, Meta(ge=1, le=13)] = 4
     marketplace: bool = False
     marketplace_sign_up: bool = False
     marketplace_admits_customers: bool = False

@@ -7,6 +7,8 @@ from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from jobqueue.advice.runner import AdviceRunner, request_due
+from jobqueue.advice.service import expire_dismissals
 from jobqueue.fairshare.usage import charge_ended, tenants_to_charge
 from jobqueue.gangs.networks import sweep_networks
 from jobqueue.images.catalog import delete_namespace, sync
@@ -43,10 +45,16 @@ class JobTasks:
         self._box = SecretBox.of(settings)
         self._registry = Registry(settings, RegistryTokens(settings), context.clock)
         self._simulations = SimulationRunner(context.sessions, settings.resolved_database_url)
+        self._advice = AdviceRunner(
+            context.sessions,
+            settings.resolved_database_url,
+            weeks=settings.fleet_advice_weeks,
+        )
 
     def close(self) -> None:
-        """End the processes of simulations."""
+        """End the processes of simulations and of fleet advice."""
         self._simulations.close()
+        self._advice.close()
 
     def table(self) -> Sequence[PeriodicTask]:
         """Return the tasks."""
@@ -55,6 +63,8 @@ class JobTasks:
             *images,
             PeriodicTask(self.advance_updates, 2),
             PeriodicTask(self.run_simulations, 2),
+            PeriodicTask(self.compute_advice, 5),
+            PeriodicTask(self.request_advice, 600, runs_at_start=True),
             PeriodicTask(self.submit_scheduled, 5),
             PeriodicTask(self.stop_idle_jobs, 30),
             PeriodicTask(self.record_usage, 60),
@@ -75,6 +85,17 @@ class JobTasks:
     def run_simulations(self) -> None:
         """Start simulations, and store how far they are."""
         self._simulations.step(self._context.clock())
+
+    def compute_advice(self) -> None:
+        """Compute the figures of fleet advice, a tenant at a time."""
+        self._advice.step(self._context.clock())
+
+    def request_advice(self) -> None:
+        """Let the figures be computed that were not since the last night."""
+        now = self._context.clock()
+        with transaction(self._context.sessions) as session:
+            request_due(session, now=now)
+            expire_dismissals(session, now=now)
 
     def submit_scheduled(self) -> None:
         """Submit the jobs of schedules that are due."""

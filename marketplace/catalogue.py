@@ -181,7 +181,7 @@ def capacity(session: Session) -> list[Capacity]:
             _FREE.label("free_gpus"),
             _PRICE.label("lowest_price"),
         )
-        .where(_O.is_open.is_(True), _O.offer_id.in_(_listed()))
+        .where(_O.is_open.is_(True), _O.offer_id.in_(listed_offers()))
         .group_by(_O.gpu_model, _O.region)
         .order_by(_O.gpu_model, _O.region)
     )
@@ -239,7 +239,7 @@ def refresh(session: Session, *, now: datetime) -> int:
     return sum(refresh_provider(session, ident, now=now) for ident in providers(session))
 
 
-def _listed(text: str = "") -> Select[*tuple[Any, ...]]:
+def listed_offers(text: str = "") -> Select[*tuple[Any, ...]]:
     """Return the ids of published offers whose names or description have a text."""
     statement = (
         select(Offer.id)
@@ -270,7 +270,7 @@ def _entries(wanted: CatalogueFilter) -> Select[*tuple[Any, ...]]:
             _PRICE.label("price"),
             func.count().over().label("total"),
         )
-    ).where(*_conditions(wanted), _O.offer_id.in_(_listed(wanted.text)))
+    ).where(*_conditions(wanted), _O.offer_id.in_(listed_offers(wanted.text)))
     grouped = statement.group_by(_O.offer_id, _O.provider_id, _O.gpu_model, _O.region)
     if not wanted.min_free_gpus:
         return grouped

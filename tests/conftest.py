@@ -24,6 +24,7 @@ import core.leases as _leases  # noqa: F401
 import dash_app.custom.models as _custom  # noqa: F401
 import dash_app.reports.models as _reports  # noqa: F401
 import datasets.models as _datasets  # noqa: F401
+import jobqueue.advice.models as _advice  # noqa: F401
 import jobqueue.fairshare.models as _fairshare  # noqa: F401
 import jobqueue.gangs.models as _gangs  # noqa: F401
 import jobqueue.holds.models as _holds  # noqa: F401
