@@ -32,6 +32,11 @@ TOTAL_SORTS: Columns = {
     "short_gpu_hours": FleetAdvice.short_gpu_hours,
     "computed_at": FleetAdvice.computed_at,
 }
+DISMISSAL_SORTS: Columns = {
+    "key": AdviceDismissal.advice_key,
+    "dismissed_at": AdviceDismissal.dismissed_at,
+    "dismissed_until": AdviceDismissal.dismissed_until,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +178,17 @@ def dismiss_advice(
     except IntegrityError as error:
         raise ConflictError("The advice was dismissed at the same time.") from error
     return dismissal
+
+
+def list_dismissals(
+    session: Session, scope: Scope, **paging: Unpack[Paging]
+) -> Page[AdviceDismissal]:
+    """Return the dismissals of the scope, the latest first."""
+    scope.require(Permission.MANAGE_APPLIANCES)
+    ordered = scope.select(select(AdviceDismissal), AdviceDismissal).order_by(
+        AdviceDismissal.dismissed_at.desc(), AdviceDismissal.id
+    )
+    return list_page(session, ordered, DISMISSAL_SORTS, last=AdviceDismissal.id, **paging)
 
 
 def get_dismissal(session: Session, scope: Scope, dismissal_id: str) -> AdviceDismissal:

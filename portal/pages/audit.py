@@ -49,6 +49,7 @@ KINDS = {
     "budget": "Budgets",
     "gpu_partition_policy": "GPU partition policies",
     "simulation": "Simulations",
+    "advice_dismissal": "Dismissed advice",
     "dataset": "Datasets",
     "dataset_version": "Dataset versions",
     "dataset_prefetch": "Dataset prefetches",

@@ -1,10 +1,14 @@
 """Builders for tests of fleet advice: two weeks of a fleet, with jobs that ran in whole hours."""
 
+# ruff: noqa: ANN401 - builders pass any field on
+
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy.orm import Session
 
 from core.ids import new_id
+from jobqueue.advice.figures import Addition, FleetFigures, ModelFigures, Waiting
 from jobqueue.models import Attempt, Job
 from jobqueue.states import AttemptState, JobState
 from jobqueue.usage.models import UsageEntry, UsageHour
@@ -19,6 +23,7 @@ LATER = MONDAY + 14 * DAY
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 WORKDAYS = [day for day in range(14) if day % 7 < 5]
 MILLISECONDS = 3_600_000
+HOURS = 14 * 24
 
 
 def add_gpus(session: Session, tenant: Tenant, name: str, *, model: str, gpus: int) -> Appliance:
@@ -120,6 +125,34 @@ def busy_fleet(session: Session, user: User, tenant: Tenant) -> None:
         afternoon = morning + 4 * HOUR
         add_run(session, user, dgx, afternoon, hours=4, gpus=8, waited_hours=4, idle_ratio=0.5)
     close_ledger(session)
+
+
+def model(name: str, **hourly: list[float]) -> ModelFigures:
+    """Return the figures of a model with 8 GPUs; lists that are not given are 0."""
+    lists = ("capacity", "allocated", "idle", "rented", "waiting")
+    arrays: dict[str, Any] = {field: hourly.get(field, [0.0] * HOURS) for field in lists}
+    return ModelFigures(gpu_model=name, gpus=8, appliances=1, **arrays)
+
+
+def figures(*models: ModelFigures, **changes: Any) -> FleetFigures:
+    """Return the figures of two weeks."""
+    fields: dict[str, Any] = {"since": MONDAY, "until": LATER, "appliances": []}
+    return FleetFigures(models=list(models), **(fields | changes))
+
+
+def hourly(value: float, *, hours: range = range(24), otherwise: float = 0.0) -> list[float]:
+    """Return a value at some hours of each day."""
+    return [value if number % 24 in hours else otherwise for number in range(HOURS)]
+
+
+SHORT = model(H100, capacity=hourly(8), allocated=hourly(8), waiting=hourly(8, hours=range(9, 13)))
+MORE = Addition(
+    gpu_model=H100,
+    appliance="dgx-01",
+    gpus=8,
+    today=Waiting(jobs=28, wait_seconds_p50=7200, wait_seconds_p95=14400, waiting_gpu_hours=448),
+    changed=Waiting(jobs=28, wait_seconds_p50=0, wait_seconds_p95=60, waiting_gpu_hours=0.5),
+)
 
 
 def _job(user: User, *, submitted_at: datetime, gpus: int) -> Job:

@@ -11,7 +11,7 @@ from sqlalchemy.orm import undefer
 
 from core.db import SessionFactory
 from core.errors import ForbiddenError, NotFoundError
-from jobqueue.advice.figures import Addition, ApplianceFigures, FleetFigures, ModelFigures, Waiting
+from jobqueue.advice.figures import ApplianceFigures, FleetFigures
 from jobqueue.advice.models import FleetAdvice
 from jobqueue.advice.rules import (
     Advice,
@@ -37,27 +37,24 @@ from jobqueue.advice.service import (
 from jobqueue.simulation.models import SimulationState
 from tests.cast import Cast, scope_of
 from tests.fixtures.polling import eventually
-from tests.unit.jobqueue.advice_builders import A100, DAY, H100, HOUR, LATER, MONDAY, busy_fleet
+from tests.unit.jobqueue.advice_builders import (
+    A100,
+    DAY,
+    H100,
+    HOUR,
+    HOURS,
+    LATER,
+    MONDAY,
+    MORE,
+    SHORT,
+    busy_fleet,
+    figures,
+    hourly,
+    model,
+)
 
-HOURS = 14 * 24
 NIGHT = LATER + 2 * HOUR
 NO_PRICES = Prices()
-
-
-def model(name: str, **hourly: list[float]) -> ModelFigures:
-    lists = ("capacity", "allocated", "idle", "rented", "waiting")
-    arrays = {field: hourly.get(field, [0.0] * HOURS) for field in lists}
-    return ModelFigures(gpu_model=name, gpus=8, appliances=1, **arrays)
-
-
-def figures(*models: ModelFigures, **changes: object) -> FleetFigures:
-    fields: dict[str, object] = {"since": MONDAY, "until": LATER, "appliances": []}
-    return FleetFigures(models=list(models), **(fields | changes))  # type: ignore[arg-type]
-
-
-def hourly(value: float, *, hours: range = range(24), otherwise: float = 0.0) -> list[float]:
-    """Return a value at some hours of each day."""
-    return [value if number % 24 in hours else otherwise for number in range(HOURS)]
 
 
 def priced(**prices: object) -> Prices:
@@ -67,16 +64,6 @@ def priced(**prices: object) -> Prices:
 def only(found: list[Advice]) -> Advice:
     [advice] = found
     return advice
-
-
-SHORT = model(H100, capacity=hourly(8), allocated=hourly(8), waiting=hourly(8, hours=range(9, 13)))
-MORE = Addition(
-    gpu_model=H100,
-    appliance="dgx-01",
-    gpus=8,
-    today=Waiting(jobs=28, wait_seconds_p50=7200, wait_seconds_p95=14400, waiting_gpu_hours=448),
-    changed=Waiting(jobs=28, wait_seconds_p50=0, wait_seconds_p95=60, waiting_gpu_hours=0.5),
-)
 
 
 def test_a_model_that_is_short_is_to_be_added() -> None:

@@ -132,7 +132,9 @@ def test_jobs_do_not_wait_for_gpus_while_they_wait_for_other_jobs(
         close_ledger(session)
         session.flush()
         h100 = model_of(computed(session, cast), H100)
-    assert (sum(h100.waiting), h100.wait_seconds_p95) == (8, pytest.approx(3420))
+    assert sum(h100.waiting) == 8
+    # Of five hours without a wait, and one of an hour.
+    assert h100.wait_seconds_p95 == pytest.approx(3420)
 
 
 def test_the_period_begins_with_the_first_gpus_and_ends_with_the_ledger(

@@ -181,6 +181,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Dataset versions.announce_parts": {"sha256s": ["0" * 64]},
     "Data connections.create": {"name": "x", "url": "s3://bucket"},
     "Data connections.replace": {"name": "x", "url": "s3://bucket"},
+    "Fleet advice.dismiss": {"key": "short:H100"},
     "Silences.create": {"matchers": ["rule=x"], "ends_at": "2126-01-01T00:00:00Z"},
     "Price lists.create": {"prices": [{"price": "2.45"}]},
     "Billing.add_correction": CORRECTION,

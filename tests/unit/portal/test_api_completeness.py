@@ -133,6 +133,9 @@ SAME: dict[str, set[str]] = {
     },
     "gpu_partition_policies.move": {"GPU partition policies.replace"},
     "gpu_partition_policies.remove": {"GPU partition policies.delete"},
+    "fleet_advice.compute": {"Fleet advice.compute"},
+    "fleet_advice.dismiss": {"Fleet advice.dismiss"},
+    "fleet_advice.restore": {"Fleet advice.restore"},
     "simulations.index": {"Simulations.create"},
     "simulations.remove": {"Simulations.delete"},
     "budgets.edit": {"Budgets.replace"},
@@ -343,6 +346,12 @@ SHOWN: dict[str, set[str]] = {
     "gpu_partition_policies.index": {
         "GPU partition policies.list_all",
         "GPU partition policies.modes",
+    },
+    "fleet_advice.index": {
+        "Fleet advice.show",
+        "Fleet advice.show_appliances",
+        "Fleet advice.show_hours",
+        "Fleet advice.show_tenants",
     },
     "simulations.index": {"Simulations.list_all"},
     "simulations.picture": {"Simulations.show_picture"},

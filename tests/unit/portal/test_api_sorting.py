@@ -78,6 +78,8 @@ def test_every_list_can_be_sorted(alice: Browser, path: str) -> None:
 # Lists that have one order: they come whole, or are read along a chain.
 UNSORTED = {
     "/api/v1/billing/price-lists": "versions, the newest first",
+    "/api/v1/fleet-advice/appliances": "those with the most free GPU-hours first",
+    "/api/v1/fleet-advice/hours": "hours, oldest first",
     "/api/v1/logs": "lines, the newest first",
     "/api/v1/agent-rollouts/versions": "a few, the most frequent first",
     "/api/v1/alerts/history": "a history, the newest first",

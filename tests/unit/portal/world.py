@@ -28,6 +28,8 @@ from datasets.catalog import DatasetRequest, VersionRequest, create_dataset, cre
 from datasets.connections import ConnectionRequest, create_connection
 from datasets.models import VersionState
 from datasets.prefetches import PrefetchRequest, create_prefetch
+from jobqueue.advice.models import AdviceDismissal, FleetAdvice
+from jobqueue.advice.runner import totals_of
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
 from jobqueue.models import Job
@@ -82,6 +84,7 @@ from tenants.users.tokens import create_api_token
 from tenants.write_tokens import create_write_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
+from tests.unit.jobqueue.advice_builders import MORE, SHORT, figures
 from tests.unit.jobqueue.builders import append_log, dispatch
 
 GIB = 1024**3
@@ -199,6 +202,29 @@ def add_document(session: Session, cast: Cast, *, now: datetime) -> BillingDocum
     session.add(document)
     session.flush()
     return document
+
+
+def add_advice(session: Session, cast: Cast, *, now: datetime) -> AdviceDismissal:
+    """Add figures of acme's fleet, and a dismissal of the advice that follows from them."""
+    stored = figures(SHORT, additions=[MORE], replayed_since=now)
+    advice = FleetAdvice(
+        tenant_id=cast.acme.id,
+        state=SimulationState.SUCCEEDED,
+        requested_at=now,
+        finished_at=now,
+        computed_at=now,
+        figures=msgspec.json.encode(stored).decode(),
+        **totals_of(stored),
+    )
+    dismissal = AdviceDismissal(
+        tenant_id=cast.acme.id,
+        advice_key=f"short:{SHORT.gpu_model}",
+        dismissed_at=now,
+        dismissed_until=now + timedelta(days=30),
+    )
+    session.add_all([advice, dismissal])
+    session.flush()
+    return dismissal
 
 
 POWER = Panel(title="Power", measurement="gpu", fields=["power_watts"])
@@ -426,6 +452,7 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "contract_id": contract.id,
             "price_list_id": add_price_list(session, cast, now=now).id,
             "document_id": add_document(session, cast, now=now).id,
+            "dismissal_id": add_advice(session, cast, now=now).id,
         }
     )
 

@@ -31,6 +31,7 @@ from datasets.models import (
     TenantDataSettings,
     VersionState,
 )
+from jobqueue.advice.models import AdviceDismissal
 from jobqueue.models import (
     Job,
     JobSchedule,
@@ -306,6 +307,9 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             active_at=NOON,
         ),
         DatasetPrefetch(**tenant, dataset_id=dataset.id, created_at=NOON),
+        AdviceDismissal(
+            **tenant, advice_key="short:H100", dismissed_at=NOON, dismissed_until=LATER
+        ),
         Simulation(**tenant, since=NOON, until=LATER, changes={}, created_at=NOON),
         ProjectMember(**tenant, project_id=project.id, user_id=cast.bob.id),
         ProjectQuota(**tenant, project_id=project.id, resource=QuotaResource.GPUS, guaranteed=4),
