@@ -6,7 +6,7 @@ GPU-hours are those of the period; amounts are those of a month, which has 730 h
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, timedelta, tzinfo
+from datetime import UTC, tzinfo
 from decimal import Decimal
 from enum import StrEnum
 from typing import Any
@@ -30,13 +30,13 @@ _WEEK_HOURS = 7 * 24
 
 
 class AdviceKind(StrEnum):
-    """What advice is about."""
+    """What advice is about, in the order of lists."""
 
     SHORT = "short"
     BLOCKED = "blocked"
     UNUSED = "unused"
-    FREE_HOURS = "free_hours"
     IDLE_ALLOCATION = "idle_allocation"
+    FREE_HOURS = "free_hours"
 
 
 class AdviceAction(StrEnum):
@@ -140,7 +140,7 @@ def short_slots(figures: FleetFigures) -> dict[str, list[int]]:
 
 
 def advise(figures: FleetFigures, prices: Prices, *, zone: tzinfo) -> list[Advice]:
-    """Return the advice, the largest first.
+    """Return the advice: in the order of kinds, and of each kind the largest first.
 
     Args:
         figures: of a period.
@@ -151,7 +151,10 @@ def advise(figures: FleetFigures, prices: Prices, *, zone: tzinfo) -> list[Advic
         return []
     rules = _Rules(figures, prices, zone)
     listed = [advice for row in figures.models for advice in rules.of_model(row)]
-    return sorted(listed, key=lambda advice: (-advice.gpu_hours, advice.key))
+    order = list(AdviceKind)
+    return sorted(
+        listed, key=lambda advice: (order.index(advice.kind), -advice.gpu_hours, advice.key)
+    )
 
 
 class _Rules:
@@ -187,13 +190,13 @@ class _Rules:
         prices, addition = self._prices.of(row.gpu_model), self._additions.get(row.gpu_model)
         evidence = [
             f"Jobs asked for {_hours(short)} more than there were"
-            + self._when(row.short(), ", most ")
+            + self._when(row.short(), ", mostly ")
             + "."
         ]
         if row.wait_seconds_p50 is not None and row.wait_seconds_p95 is not None:
             evidence.append(
-                f"Half of {row.jobs:,} jobs waited longer than "
-                f"{format_duration(row.wait_seconds_p50)}, and 5 % longer than "
+                f"Half of {row.jobs:,} jobs waited at most "
+                f"{format_duration(row.wait_seconds_p50)}, and 95 % at most "
                 f"{format_duration(row.wait_seconds_p95)}."
             )
         if sum(row.rented) >= 1:
@@ -259,7 +262,7 @@ class _Rules:
             evidence=[
                 f"{_hours(blocked)} of the {_hours(sum(row.waiting))} that jobs waited for "
                 f"{row.gpu_model} passed while as many were free"
-                + self._when(row.blocked(), ", most ")
+                + self._when(row.blocked(), ", mostly ")
                 + ".",
                 (
                     "The reason may be labels, quotas, reservations, missing cores or memory, or "
@@ -318,7 +321,7 @@ class _Rules:
             evidence=[
                 f"{100 * sum(row.allocated) / capacity:.0f} % of {_hours(capacity)} were "
                 f"allocated. {_hours(gpu_hours)} were free in the same hours of every week"
-                + self._when(steady, ", most ")
+                + self._when(steady, ", mostly ")
                 + "."
             ],
             gpu_hours=gpu_hours,
@@ -338,7 +341,7 @@ class _Rules:
             title=f"Jobs left {row.gpu_model} GPUs idle",
             evidence=[
                 f"{_hours(idle)} of the {_hours(allocated)} allocated were idle: no kernel ran"
-                + self._when(np.asarray(row.idle), ", most ")
+                + self._when(np.asarray(row.idle), ", mostly ")
                 + "."
             ],
             gpu_hours=idle,
@@ -377,12 +380,13 @@ class _Comparison:
 
 def _hours(gpu_hours: float) -> str:
     """Return GPU-hours with their unit."""
-    shown = f"{gpu_hours:,.0f}" if gpu_hours >= 10 else f"{gpu_hours:.1f}"  # noqa: PLR2004 - digits
+    is_whole = gpu_hours >= 10 or not gpu_hours  # noqa: PLR2004 - digits
+    shown = f"{gpu_hours:,.0f}" if is_whole else f"{gpu_hours:.1f}"
     return f"{shown} GPU-hours"
 
 
 def _days(hours: int) -> str:
-    return format_duration(timedelta(hours=hours).total_seconds())
+    return f"{hours / 24:,.0f} days"
 
 
 def _addition_text(addition: Addition) -> str:
@@ -393,7 +397,7 @@ def _addition_text(addition: Addition) -> str:
     return (
         f"With one more appliance like {addition.appliance} ({addition.gpus} GPUs), all jobs would "
         f"have waited {_hours(changed.waiting_gpu_hours)} instead of "
-        f"{_hours(today.waiting_gpu_hours)}, and 5 % longer than "
+        f"{_hours(today.waiting_gpu_hours)}, and 95 % of them at most "
         f"{format_duration(changed.wait_seconds_p95)} instead of "
         f"{format_duration(today.wait_seconds_p95)}, by a simulation."
     )

@@ -51,7 +51,7 @@ class FleetReport:
         figures: None before the first computation has succeeded.
         prices: that the advice compares with.
         too_little: why there is no advice yet.
-        advice: the largest first.
+        advice: in the order of kinds.
         dismissed: advice that is not shown for a while.
     """
 

@@ -26,14 +26,22 @@ MILLISECONDS = 3_600_000
 HOURS = 14 * 24
 
 
-def add_gpus(session: Session, tenant: Tenant, name: str, *, model: str, gpus: int) -> Appliance:
+def add_gpus(
+    session: Session,
+    tenant: Tenant,
+    name: str,
+    *,
+    model: str,
+    gpus: int,
+    since: datetime = MONDAY,
+) -> Appliance:
     """Add an appliance that has been online since the Monday."""
     listed = [
         {"index": at, "uuid": gpu_uuid(name, at), "model": model, "memory_bytes": 80 * GIB}
         for at in range(gpus)
     ]
     appliance = add_appliance(session, tenant, name, gpus=listed)
-    appliance.enrolled_at = MONDAY
+    appliance.enrolled_at = since
     session.flush()
     return appliance
 
@@ -87,7 +95,7 @@ def add_run(
             used_milliseconds=round(allocated * (1 - idle_ratio)),
             idle_milliseconds=round(allocated * idle_ratio),
             energy_joules=0,
-            recorded_at=LATER,
+            recorded_at=start_at,
         )
         for number in range(hours)
     ]
@@ -105,26 +113,26 @@ def add_waiting(session: Session, user: User, *, since: datetime, gpus: int, mod
     return job
 
 
-def close_ledger(session: Session) -> None:
+def close_ledger(session: Session, *, until: datetime = LATER) -> None:
     """Let the ledger have all hours of the two weeks."""
-    session.add(UsageHour(hour_at=LATER - HOUR, recorded_at=LATER))
+    session.add(UsageHour(hour_at=until - HOUR, recorded_at=until))
     session.flush()
 
 
-def busy_fleet(session: Session, user: User, tenant: Tenant) -> None:
+def busy_fleet(session: Session, user: User, tenant: Tenant, *, monday: datetime = MONDAY) -> None:
     """Add two weeks: 8 H100, busy from 9 to 17 on workdays with a queue, and 4 A100 without jobs.
 
     At 9, two jobs for 8 H100 for 4 hours arrive; the second one starts at 13, after 4 hours. Its
     GPUs are idle half of the time.
     """
-    dgx = add_gpus(session, tenant, "dgx-01", model=H100, gpus=8)
-    add_gpus(session, tenant, "spare-01", model=A100, gpus=4)
+    dgx = add_gpus(session, tenant, "dgx-01", model=H100, gpus=8, since=monday)
+    add_gpus(session, tenant, "spare-01", model=A100, gpus=4, since=monday)
     for day in WORKDAYS:
-        morning = MONDAY + day * DAY + 9 * HOUR
+        morning = monday + day * DAY + 9 * HOUR
         add_run(session, user, dgx, morning, hours=4, gpus=8)
         afternoon = morning + 4 * HOUR
         add_run(session, user, dgx, afternoon, hours=4, gpus=8, waited_hours=4, idle_ratio=0.5)
-    close_ledger(session)
+    close_ledger(session, until=monday + 14 * DAY)
 
 
 def model(name: str, **hourly: list[float]) -> ModelFigures:

@@ -72,10 +72,10 @@ def test_a_model_that_is_short_is_to_be_added() -> None:
     # 14 days of 4 hours with 8 GPUs.
     assert (advice.gpu_hours, advice.amount) == (448, None)
     assert advice.evidence == [
-        "Jobs asked for 448 GPU-hours more than there were, most Mon-Sun 09:00-13:00.",
+        "Jobs asked for 448 GPU-hours more than there were, mostly Mon-Sun 09:00-13:00.",
         (
             "With one more appliance like dgx-01 (8 GPUs), all jobs would have waited 0.5 "
-            "GPU-hours instead of 448 GPU-hours, and 5 % longer than 1m instead of 4h, by a "
+            "GPU-hours instead of 448 GPU-hours, and 95 % of them at most 1m instead of 4h, by a "
             "simulation."
         ),
     ]
@@ -139,7 +139,7 @@ def test_hours_that_are_free_each_week_are_offered_or_scheduled() -> None:
     assert advice.action is AdviceAction.SCHEDULE
     # 5 GPUs in 12 hours of 14 days.
     assert advice.gpu_hours == 5 * 12 * 14
-    assert advice.evidence[0].endswith("most Mon-Sun 00:00-08:00, 20:00-24:00.")
+    assert advice.evidence[0].endswith("mostly Mon-Sun 00:00-08:00, 20:00-24:00.")
     advice = only(advise(figures(nights), priced(median=Decimal("1.00")), zone=UTC))
     # 840 GPU-hours of 336 hours are 1825 of a month.
     assert (advice.action, advice.amount) == (AdviceAction.OFFER, Decimal("1825.00"))
@@ -179,7 +179,7 @@ def test_appliances_without_jobs_are_named_once() -> None:
     )
     assert [appliance.name for appliance in advice.appliances] == ["a", "b"]
     assert advice.evidence == [
-        "8 GPUs were ready for 2,688 GPU-hours, and no job was placed there in 14d."
+        "8 GPUs were ready for 2,688 GPU-hours, and no job was placed there in 14 days."
     ]
 
 

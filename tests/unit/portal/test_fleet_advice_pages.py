@@ -47,7 +47,7 @@ def test_advice_is_shown_with_its_evidence_and_dismissed(alice: Browser, advised
     assert alice.post(f"{PAGE}/dismissals/{advised}/restore").status_code == 302
     page = alice.get(PAGE).text
     assert f"Too few {H100} GPUs" in page
-    assert "Jobs asked for 448 GPU-hours more than there were, most Mon-Sun 09:00-13:00." in page
+    assert "Jobs asked for 448 GPU-hours more than there were, mostly Mon-Sun 09:00-13:00." in page
     assert "One more like dgx-01" in page
     assert 'href="/appliances/new"' in page
     assert alice.post(f"{PAGE}/dismiss", {"advice_key": KEY}).status_code == 302
