@@ -39,7 +39,8 @@ from marketplace.terms import (
     terms_hash,
 )
 from protocol.job_spec import JobKind
-from tenants.models import Appliance, Membership, Role, Tenant, User
+from tenants.fleet.events import EventKind, add_event
+from tenants.models import Appliance, ApplianceState, Membership, Role, Tenant, User
 from tenants.scope import Scope
 from vedette.client import Client
 
@@ -179,6 +180,7 @@ def open_market(sessions: SessionFactory, currency: str, *, now: datetime) -> bo
             appliance = appliances[row.appliance]
             if appliance is None:  # never: all are there
                 return False
+            _backdate(session, appliance, began_at)
             offer = _publish(session, scopes[row.tenant], row, currency, now=began_at)
             contract = take_offer(
                 session,
@@ -232,6 +234,13 @@ def rented_jobs(
                 state=JobState.SUCCEEDED,
             )
         began_at += timedelta(days=1)
+
+
+def _backdate(session: Session, appliance: Appliance, began_at: datetime) -> None:
+    """Let an appliance be there since its first past job, so that fleet advice has weeks."""
+    appliance.enrolled_at = began_at
+    details = {"before": ApplianceState.ENROLLED.value, "after": ApplianceState.ONLINE.value}
+    add_event(session, appliance, EventKind.STATE, "Now online", now=began_at, details=details)
 
 
 def _publish(

@@ -52,6 +52,7 @@ _TERMS = {
 }
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "DismissalRequestSchema": {"key": "short:NVIDIA H100 80GB HBM3"},
     "OfferRequestSchema": {
         "name": "H100s in Oslo",
         "description": "Eight to a host, with NVLink",

@@ -154,7 +154,7 @@ def hourly(value: float, *, hours: range = range(24), otherwise: float = 0.0) ->
 
 
 SHORT = model(H100, capacity=hourly(8), allocated=hourly(8), waiting=hourly(8, hours=range(9, 13)))
-MORE = Addition(
+ADDITION = Addition(
     gpu_model=H100,
     appliance="dgx-01",
     gpus=8,

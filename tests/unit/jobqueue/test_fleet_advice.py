@@ -39,13 +39,13 @@ from tests.cast import Cast, scope_of
 from tests.fixtures.polling import eventually
 from tests.unit.jobqueue.advice_builders import (
     A100,
+    ADDITION,
     DAY,
     H100,
     HOUR,
     HOURS,
     LATER,
     MONDAY,
-    MORE,
     SHORT,
     busy_fleet,
     figures,
@@ -61,13 +61,13 @@ def priced(**prices: object) -> Prices:
     return Prices(currency="EUR", has_market=True, models={H100: ModelPrices(**prices)})  # type: ignore[arg-type]
 
 
-def only(found: list[Advice]) -> Advice:
-    [advice] = found
+def only(listed: list[Advice]) -> Advice:
+    [advice] = listed
     return advice
 
 
 def test_a_model_that_is_short_is_to_be_added() -> None:
-    advice = only(advise(figures(SHORT, additions=[MORE]), NO_PRICES, zone=UTC))
+    advice = only(advise(figures(SHORT, additions=[ADDITION]), NO_PRICES, zone=UTC))
     assert (advice.key, advice.action) == (f"short:{H100}", AdviceAction.ADD)
     # 14 days of 4 hours with 8 GPUs.
     assert (advice.gpu_hours, advice.amount) == (448, None)
@@ -84,7 +84,7 @@ def test_a_model_that_is_short_is_to_be_added() -> None:
 
 def test_short_hours_are_rented_where_that_costs_less() -> None:
     prices = priced(own=Decimal("1.50"), rent=Decimal("2.00"), offers=2)
-    advice = only(advise(figures(SHORT, additions=[MORE]), prices, zone=UTC))
+    advice = only(advise(figures(SHORT, additions=[ADDITION]), prices, zone=UTC))
     # A month of 8 GPUs is 8 x 730 h x 1.50; 448 of 2688 GPU-hours are 973.33 of the month's 5840.
     assert advice.evidence[-1] == (
         "A month of 8 more own GPUs costs EUR 8,760.00 by your price list. Renting the 973 "
@@ -98,11 +98,11 @@ def test_short_hours_are_rented_where_that_costs_less() -> None:
 def test_what_is_short_most_of_the_time_is_added() -> None:
     always = model(H100, capacity=hourly(8), allocated=hourly(8), waiting=hourly(8))
     prices = priced(own=Decimal("1.50"), rent=Decimal("2.00"), offers=2)
-    advice = only(advise(figures(always, additions=[MORE]), prices, zone=UTC))
+    advice = only(advise(figures(always, additions=[ADDITION]), prices, zone=UTC))
     # 5840 x 2.00 - 5840 x 1.50
     assert (advice.action, advice.amount) == (AdviceAction.ADD, Decimal("2920.00"))
     cheap = priced(own=Decimal("2.50"), rent=Decimal("2.00"), offers=2)
-    advice = only(advise(figures(always, additions=[MORE]), cheap, zone=UTC))
+    advice = only(advise(figures(always, additions=[ADDITION]), cheap, zone=UTC))
     assert advice.action is AdviceAction.RENT
     assert "Renting is cheaper for any number of hours; these are 730." in advice.evidence[-1]
 
@@ -352,5 +352,5 @@ def test_what_a_restarted_scheduler_computed_is_interrupted(
 
 
 def test_figures_survive_their_storage() -> None:
-    stored = figures(SHORT, additions=[MORE])
+    stored = figures(SHORT, additions=[ADDITION])
     assert json.decode(json.encode(stored), type=FleetFigures) == stored

@@ -84,7 +84,7 @@ from tenants.users.tokens import create_api_token
 from tenants.write_tokens import create_write_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
-from tests.unit.jobqueue.advice_builders import MORE, SHORT, figures
+from tests.unit.jobqueue.advice_builders import ADDITION, SHORT, figures
 from tests.unit.jobqueue.builders import append_log, dispatch
 
 GIB = 1024**3
@@ -206,7 +206,7 @@ def add_document(session: Session, cast: Cast, *, now: datetime) -> BillingDocum
 
 def add_advice(session: Session, cast: Cast, *, now: datetime) -> AdviceDismissal:
     """Add figures of acme's fleet, and a dismissal of the advice that follows from them."""
-    stored = figures(SHORT, additions=[MORE], replayed_since=now)
+    stored = figures(SHORT, additions=[ADDITION], replayed_since=now)
     advice = FleetAdvice(
         tenant_id=cast.acme.id,
         state=SimulationState.SUCCEEDED,
