@@ -33,7 +33,8 @@ _ENDS = {
     EventKind.FENCE_LIFTED: "fenced",
 }
 _KINDS = [kind.value for kind in (*_BEGINS, *_ENDS, EventKind.STATE)]
-Change = tuple[datetime, str, bool]
+# When, which obstacle, and whether it applied before and applies after.
+Change = tuple[datetime, str, bool, bool]
 
 
 @dataclass(slots=True)
@@ -135,10 +136,11 @@ def _changes(session: Session, tenant_id: str, period: Period) -> dict[str, list
     changes: dict[str, list[Change]] = defaultdict(list)
     for ident, at, kind, details in session.execute(statement).yield_per(1000):
         if kind == EventKind.STATE:
-            changes[ident].append((at, _OFFLINE, details.get("after") not in _CONNECTED))
+            before, after = (details.get(name) not in _CONNECTED for name in ("before", "after"))
+            changes[ident].append((at, _OFFLINE, before, after))
         else:
             name = _BEGINS.get(EventKind(kind)) or _ENDS[EventKind(kind)]
-            changes[ident].append((at, name, kind in _BEGINS))
+            changes[ident].append((at, name, kind not in _BEGINS, kind in _BEGINS))
     return changes
 
 
@@ -149,16 +151,16 @@ def _usable(
 
     Args:
         changes: oldest first, up to now.
-        obstacles: whether each applies now; before its first change it was the other way.
+        obstacles: whether each applies now; one with changes applied as the first one says.
         within: the time.
     """
     first: dict[str, bool] = {}
-    for _, name, begins in changes:
-        first.setdefault(name, not begins)
+    for _, name, before, _ in changes:
+        first.setdefault(name, before)
     applies = obstacles | first
     since = within.since
-    for at, name, begins in [*changes, (within.until, "", True)]:
+    for at, name, _, after in [*changes, (within.until, "", False, True)]:
         ended_at = min(max(at, within.since), within.until)
         if not any(applies.values()) and since < ended_at:
             yield Period(since, ended_at)
-        applies[name], since = begins, max(since, ended_at)
+        applies[name], since = after, max(since, ended_at)

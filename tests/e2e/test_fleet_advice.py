@@ -60,8 +60,8 @@ def test_advice_is_computed_read_and_dismissed(chromium: Browser, deployment: De
             page.get_by_role("heading", name=f"1 appliance with {A100} had no jobs")
         ).to_be_visible()
         expect(page.get_by_role("row", name="One more like dgx-01")).to_contain_text("0s")
-        page.get_by_label("GPU model").select_option(H100)
-        page.get_by_label("Figure").select_option("GPUs that were short")
+        page.get_by_role("combobox", name="GPU model").select_option(H100)
+        page.get_by_role("combobox", name="Figure").select_option("GPUs that were short")
         week = page.get_by_role("region", name="GPUs that were short by day and hour")
         expect(week.locator("td.fa-level-5").first).to_be_visible()
         assert week.locator("td.fa-level-0").count() > week.locator("td.fa-level-5").count() > 0

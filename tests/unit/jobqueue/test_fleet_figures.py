@@ -68,7 +68,12 @@ def test_gpus_that_can_run_no_jobs_are_no_capacity(sessions: SessionFactory, cas
         old = add_gpus(session, cast.acme, "old-01", model=H100, gpus=2)
         old.enrolled_at, old.retired_at = MONDAY - DAY, MONDAY + 2 * DAY
         close_ledger(session)
-        states = (("online", "lost", 24), ("lost", "online", 36))
+        states = (
+            ("online", "stale", 20),
+            ("stale", "online", 21),
+            ("online", "lost", 24),
+            ("lost", "online", 36),
+        )
         for before, after, hours in states:
             details = {"before": before, "after": after}
             at = MONDAY + hours * HOUR
