@@ -84,7 +84,7 @@ def test_gpus_that_can_run_no_jobs_are_no_capacity(sessions: SessionFactory, cas
         session.flush()
         h100 = model_of(computed(session, cast), H100)
     assert h100.gpus == 8
-    assert h100.capacity[23] == 8 + 2
+    assert h100.capacity[0] == h100.capacity[23] == 8 + 2
     assert h100.capacity[24:42] == [2] * 18
     assert h100.capacity[42:44] == [2 + 4, 8 + 2]
     assert h100.capacity[48] == 8
