@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from cli.database import open_database
@@ -39,7 +39,7 @@ from marketplace.terms import (
     terms_hash,
 )
 from protocol.job_spec import JobKind
-from tenants.models import Appliance, Membership, Role, Tenant, User
+from tenants.models import Appliance, Membership, Role, Tenant, User, Verification
 from tenants.scope import Scope
 from vedette.client import Client
 
@@ -54,6 +54,7 @@ JOB_HOURS = (2, 9)
 MAX_GPU_HOUR_PRICE = 5.0
 RUNNING_JOBS = 2
 POLL_SECONDS = 3.0
+GRACE = timedelta(hours=1)
 GIB = 1024**3
 _WORKDAYS = (0, 1, 2, 3, 4)
 
@@ -244,7 +245,11 @@ def _publish(
         terms=Terms(currency=currency, **row.terms),
     )
     offer = create_offer(session, scope, request, now=now, currency=currency)
-    return set_offer_state(session, scope, offer.id, OfferState.PUBLISHED, now=now)
+    set_offer_state(session, scope, offer.id, OfferState.PUBLISHED, now=now)
+    # It is on offer while its first challenge runs.
+    covered = Verification.tenant_id == offer.tenant_id
+    session.execute(update(Verification).where(covered).values(grace_until=now + GRACE))
+    return offer
 
 
 def _appliance(session: Session, slug: str, name: str) -> Appliance | None:

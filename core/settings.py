@@ -134,6 +134,10 @@ class ServerSettings:
     public_requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
     marketplace_fee_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     marketplace_terms_url: str = ""
+    marketplace_requires_verification: bool = True
+    verification_image: str = "python:3.13-slim"
+    verification_interval_seconds: Annotated[float, Meta(ge=3600)] = 7 * 24 * 3600.0
+    verification_accepts_simulated: bool = False
     billing_currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "EUR"
     billing_issuer: Annotated[str, Meta(max_length=500)] = ""
     tax_percent: Annotated[float, Meta(ge=0, le=100)] = 0.0

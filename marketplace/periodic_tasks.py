@@ -15,6 +15,7 @@ from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing
 from marketplace.offers.coverage import providers, refresh_provider
 from marketplace.service_levels.tasks import ServiceLevelTasks
+from marketplace.verification.tasks import VerificationTasks
 from tenants.models.rentals import Grant
 from timeseries.store import Store
 
@@ -29,9 +30,11 @@ def market_tasks(
 ) -> Sequence[PeriodicTask]:
     """Return the tasks of all parts of the marketplace; billing and budgets are always there."""
     levels = ServiceLevelTasks(context, store).table() if settings.marketplace else ()
+    checks = VerificationTasks(settings, context, store).table() if settings.marketplace else ()
     return [
         *MarketTasks(settings, context).table(),
         *levels,
+        *checks,
         *BillingTasks(settings, context).table(),
         *BudgetTasks(settings, context).table(),
     ]
@@ -69,7 +72,12 @@ class MarketTasks:
             if context.is_stopping():
                 return
             with transaction(context.sessions) as session:
-                refresh_provider(session, ident, now=context.clock())
+                refresh_provider(
+                    session,
+                    ident,
+                    now=context.clock(),
+                    requires_verification=self._settings.marketplace_requires_verification,
+                )
 
     def refresh_grants(self) -> None:
         """End contracts whose end has come, and write what the others grant now."""

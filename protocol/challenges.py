@@ -46,9 +46,9 @@ class ChallengeOrder(msgspec.Struct, frozen=True, kw_only=True):
     image: str
     gpu_uuids: list[str] = []
     memory_percent: int = 97
-    rounds: int = 16
+    rounds: int = 8
     leaves: int = 2**18
-    steps: int = 128
+    steps: int = 64
     openings: int = 2
     busy_seconds: float = 20.0
     cpu_words: int = 2**15

@@ -24,6 +24,7 @@ from marketplace.models import Contract, Offer
 from marketplace.offers.calendar import is_open, windows_of
 from marketplace.states import USABLE, AccountState, OfferState
 from marketplace.terms import Terms
+from marketplace.verification.gate import begin, kept_out
 from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import Appliance, ApplianceState
 from tenants.models.appliances import MAX_MODEL_LENGTH
@@ -61,13 +62,19 @@ def offerable_views(
     ]
 
 
-def refresh_provider(session: Session, provider_id: str, *, now: datetime) -> int:
+def refresh_provider(
+    session: Session, provider_id: str, *, now: datetime, requires_verification: bool = False
+) -> int:
     """Write which appliances of a provider are on offer, and what is free; return their number.
 
-    What did not change is not written, so that a large fleet costs little each minute.
+    What did not change is not written, so that a large fleet costs little each minute. Appliances
+    that failed their verification are left out; where it is required, also those that did not pass.
     """
-    rows = _rows(session, provider_id, now=now)
+    covered = _rows(session, provider_id, now=now)
+    left_out = kept_out(session, covered, requires=requires_verification, now=now)
+    rows = {ident: row for ident, row in covered.items() if ident not in left_out}
     begin_writing(session)
+    begin(session, provider_id, covered, now=now)
     columns = OfferedAppliance.__table__.c
     own = select(*columns).where(OfferedAppliance.provider_id == provider_id)
     stored = {row.appliance_id: row for row in session.execute(own)}

@@ -108,7 +108,8 @@ def change_state(session: Session, offer_id: str) -> str:
     if text not in list(OfferState):
         raise InvalidInputError(f"Unknown state {text[:50]!r}. Use {', '.join(OfferState)}.")
     state = OfferState(text)
-    set_offer_state(session, scope, offer_id, state, now=now())
+    requires = portal().settings.marketplace_requires_verification
+    set_offer_state(session, scope, offer_id, state, now=now(), requires_verification=requires)
     return f"{offer.name} {STATE_VERBS.get(state, state.value)}"
 
 
@@ -172,7 +173,13 @@ def _save(offer: Offer | None) -> ResponseReturnValue:
                     saved = create_offer(session, scope, wanted, now=now(), currency=currency)
                 else:
                     saved = change_offer(
-                        session, scope, offer.id, wanted, now=now(), currency=currency
+                        session,
+                        scope,
+                        offer.id,
+                        wanted,
+                        now=now(),
+                        currency=currency,
+                        requires_verification=portal().settings.marketplace_requires_verification,
                     )
             flash("Draft saved" if offer is None else "Changes saved", "success")
             return redirect(url_for(".edit", offer_id=saved.id))

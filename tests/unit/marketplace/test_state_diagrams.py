@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 from marketplace.states import CONTRACT_TRANSITIONS, OFFER_TRANSITIONS, USABLE, ContractState
+from marketplace.verification.states import VERIFICATION_TRANSITIONS
 
 STATES = Path(__file__).parents[3] / "docs" / "states"
 TABLES: list[tuple[str, Any]] = [
     ("offer.md", OFFER_TRANSITIONS),
     ("contract.md", CONTRACT_TRANSITIONS),
+    ("verification.md", VERIFICATION_TRANSITIONS),
 ]
 
 
