@@ -9,6 +9,7 @@ import click
 
 from cli.client import all_items, one_named, output_option, print_items, print_object
 from cli.local_time import local_minutes
+from cli.market_checks import check
 from cli.market_offers import accounts, admit, load_texts, offer
 from core.quantities import format_duration, format_size
 from vedette.client import Client
@@ -28,6 +29,7 @@ def market() -> None:
 market.add_command(offer)
 market.add_command(accounts)
 market.add_command(admit)
+market.add_command(check)
 
 
 @market.command()

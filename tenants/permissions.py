@@ -29,6 +29,7 @@ class Permission(StrEnum):
     VIEW_AUDIT = "read the audit log"
     RENT = "rent appliances of providers"
     MANAGE_OFFERS = "offer appliances to other tenants"
+    VERIFY = "verify appliances"
     VIEW_BILLING = "see costs and invoices of the tenant"
     MANAGE_BILLING = "change prices, budgets and billing data"
     MANAGE_TENANTS = "manage tenants"
@@ -44,7 +45,7 @@ _MEMBER = _VIEWER | {
 _ADMIN = _MEMBER | {
     *(_P.STOP_ANY_JOB, _P.EDIT_ANY_DASHBOARD, _P.MANAGE_APPLIANCES),
     *(_P.MANAGE_PROJECTS, _P.MANAGE_USERS, _P.VIEW_AUDIT, _P.MANAGE_DATA),
-    *(_P.RENT, _P.MANAGE_OFFERS, _P.VIEW_BILLING, _P.MANAGE_BILLING),
+    *(_P.RENT, _P.MANAGE_OFFERS, _P.VERIFY, _P.VIEW_BILLING, _P.MANAGE_BILLING),
 }
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
@@ -54,7 +55,7 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.OPERATOR: frozenset(
         {
             *(_P.VIEW, _P.PUSH_IMAGES, _P.EDIT_DASHBOARDS, _P.MANAGE_USERS, _P.VIEW_AUDIT),
-            *(_P.MANAGE_TENANTS, _P.OPERATE, _P.VIEW_BILLING, _P.MANAGE_BILLING),
+            *(_P.MANAGE_TENANTS, _P.OPERATE, _P.VIEW_BILLING, _P.MANAGE_BILLING, _P.VERIFY),
         }
     ),
     Role.BILLING: _VIEWER | {_P.VIEW_BILLING, _P.MANAGE_BILLING},
@@ -72,10 +73,10 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
     "projects": frozenset({_P.VIEW, _P.MANAGE_PROJECTS}),
     "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),
-    "market": frozenset({_P.VIEW, _P.RENT, _P.MANAGE_OFFERS}),
+    "market": frozenset({_P.VIEW, _P.RENT, _P.MANAGE_OFFERS, _P.VERIFY}),
     "billing": frozenset({_P.VIEW, _P.VIEW_BILLING, _P.MANAGE_BILLING}),
     "audit": frozenset({_P.VIEW_AUDIT}),
-    "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE}),
+    "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE, _P.VERIFY}),
 }
 
 

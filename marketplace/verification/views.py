@@ -10,10 +10,12 @@ from sqlalchemy.orm import Session
 from core.errors import ConflictError, NotFoundError
 from core.paging import Columns, Page, Paging, list_page
 from marketplace.verification.findings import Finding, loaded
+from marketplace.verification.gate import is_admitted
 from marketplace.verification.service import open_challenge
 from tenants.fleet.agents import lock_appliance
 from tenants.fleet.appliances import read_inventory
 from tenants.fleet.events import EventKind, actor_details, add_event
+from tenants.fleet.states import in_service
 from tenants.models import Appliance, Challenge, ChallengeOutcome, Verification, VerificationState
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -25,6 +27,10 @@ VERIFICATION_SORTS: Columns = {
     "checked_at": Verification.checked_at,
 }
 CHALLENGE_SORTS: Columns = {"number": Challenge.number, "ordered_at": Challenge.ordered_at}
+
+
+# Of those that a page shows at once.
+MAX_LEFT_OUT = 50
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +76,21 @@ def list_verifications(
         statement = statement.where(Verification.state == state)
     page = list_page(session, statement, VERIFICATION_SORTS, last=Appliance.id, **paging)
     return page.of([_shown(*row) for row in page.items])
+
+
+def list_left_out(
+    session: Session, scope: Scope, *, requires: bool, now: datetime
+) -> list[VerifiedAppliance]:
+    """Return appliances of the scope's tenant that are in no offer for their verification."""
+    scope.require(Permission.VIEW)
+    waiting = Verification.state != VerificationState.PASSED
+    statement = scope.select(_rows(), Verification).where(waiting, in_service())
+    rows = session.execute(statement.order_by(Appliance.name, Appliance.id).limit(MAX_LEFT_OUT))
+    return [
+        _shown(row, name)
+        for row, name in rows
+        if row.state is VerificationState.FAILED or (requires and not is_admitted(row, now=now))
+    ]
 
 
 def get_verification(session: Session, scope: Scope, appliance_id: str) -> VerifiedAppliance:
@@ -120,10 +141,7 @@ def verify_now(
         NotFoundError: it is not in the scope.
         ConflictError: it is being challenged, or is part of a cluster.
     """
-    if scope.tenant_id is None:
-        scope.require(Permission.MANAGE_TENANTS)
-    else:
-        scope.require(Permission.MANAGE_OFFERS)
+    scope.require(Permission.VERIFY)
     scope.get(session, Appliance, appliance_id, kind="appliance")
     appliance = lock_appliance(session, appliance_id)
     if appliance.connector_id is not None or appliance.cluster_kind:

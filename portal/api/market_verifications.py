@@ -24,7 +24,7 @@ verifications = of_marketplace(
         "/market/verifications",
         "Whether the tenant's appliances are what they claim to be; those that are not are in no "
         "offer.",
-        changes=Permission.MANAGE_OFFERS,
+        changes=Permission.VERIFY,
     )
 )
 

@@ -20,6 +20,7 @@ from marketplace.offers.service import (
 )
 from marketplace.service_levels.record import provider_record
 from marketplace.states import OFFER_TRANSITIONS, USABLE, ContractState, OfferState, Side
+from marketplace.verification.views import list_left_out
 from portal.context import current_scope, database, now, portal, require_marketplace
 from portal.forms.market import OfferForm, offer_data
 from portal.pages.common import changing
@@ -66,6 +67,12 @@ def index() -> ResponseReturnValue:
             else None
         )
         score = account.reputation
+        left_out = list_left_out(
+            session,
+            scope,
+            requires=portal().settings.marketplace_requires_verification,
+            now=now(),
+        )
     this_month = [row.total for row in months or () if row.start == month_of(now())[0]]
     return render_template(
         "market/provider.html",
@@ -78,6 +85,7 @@ def index() -> ResponseReturnValue:
         active=[row for row in contracts if row.state in USABLE],
         months=months,
         score=score,
+        left_out=left_out,
     )
 
 

@@ -18,6 +18,7 @@ from datasets.models import VersionState as DatasetState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
 from marketplace.states import AccountState, ContractState, OfferState, VersionState
+from marketplace.verification.findings import Severity as FindingSeverity
 from portal.context import now, portal, principal
 from portal.presenters.service_status import ComponentState
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
@@ -30,9 +31,11 @@ from tenants.fleet.states import EffectiveStatus
 from tenants.models import (
     ApplianceState,
     ApplianceUpdateState,
+    ChallengeOutcome,
     Role,
     RolloutState,
     TenantState,
+    VerificationState,
 )
 from tenants.permissions import Permission
 from tenants.pki.certificates import CertificateState
@@ -48,6 +51,16 @@ TONES: dict[StrEnum, str] = {
     ApplianceState.LOST: "bad",
     ApplianceState.REPORTING: "good",
     ApplianceState.SILENT: "bad",
+    VerificationState.UNVERIFIED: "idle",
+    VerificationState.PENDING: "busy",
+    VerificationState.PASSED: "good",
+    VerificationState.FAILED: "bad",
+    ChallengeOutcome.OPEN: "busy",
+    ChallengeOutcome.INTERRUPTED: "off",
+    ChallengeOutcome.UNANSWERED: "warn",
+    FindingSeverity.FAILURE: "bad",
+    FindingSeverity.WARNING: "warn",
+    FindingSeverity.NOTE: "idle",
     JobState.SUBMITTED: "idle",
     JobState.QUEUED: "idle",
     JobState.STARTING: "busy",

@@ -61,6 +61,7 @@ from marketplace.prices.models import PriceList
 from marketplace.prices.service import PriceListRequest, PriceRow, create_price_list
 from marketplace.states import AccountState, ContractState, Side
 from marketplace.terms import Terms
+from marketplace.verification.gate import begin
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
@@ -439,6 +440,8 @@ def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, 
     terms = Terms(currency="EUR", price=Decimal(2))
     request = OfferRequest(name="H100s in Oslo", terms=terms, appliance_ids=["dgx-01"])
     offer = create_offer(session, scope_of(cast.alice), request, now=now)
+    dgx = session.scalars(select(Appliance.id).where(Appliance.name == "dgx-01")).one()
+    begin(session, cast.acme.id, [dgx], now=now)
     contract = Contract(
         offer_id=new_id(),
         offer_name="A100s in Bergen",
