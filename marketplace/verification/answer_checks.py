@@ -96,8 +96,8 @@ def slowed(answer: ChallengeAnswer, best: Mapping[str, float]) -> list[tuple[str
     """
     slow = []
     for device in answer.devices:
-        known = model_of(device.model)
-        usual = USUAL_SPEED_SHARE * known.bandwidth_gigabytes * GIGA if known else 0.0
+        card = model_of(device.model)
+        usual = USUAL_SPEED_SHARE * card.bandwidth_gigabytes * GIGA if card else 0.0
         before = best.get(device.uuid, usual)
         if device.read_bytes_per_second < LEAST_OWN_SHARE * before:
             slow.append((device.uuid, device.read_bytes_per_second, before))
@@ -214,16 +214,16 @@ def _device(order: ChallengeOrder, device: DeviceAnswer, gpu: GPUInfo | None) ->
             filled_bytes=filled,
             listed_bytes=gpu.memory_bytes,
         )
-    known = model_of(gpu.model)
-    yield from _driver(device, gpu, known, name)
-    yield from _speed(device, gpu, known, name)
+    card = model_of(gpu.model)
+    yield from _driver(device, gpu, card, name)
+    yield from _speed(device, gpu, card, name)
 
 
 def _driver(
-    device: DeviceAnswer, gpu: GPUInfo, known: KnownModel | None, name: str
+    device: DeviceAnswer, gpu: GPUInfo, card: KnownModel | None, name: str
 ) -> Iterator[Finding]:
     """Yield where the driver in the container differs from the inventory, or from the model."""
-    expected = known.processors if known else 0
+    expected = card.processors if card else 0
     for what, own, other in (
         ("model", device.model.removeprefix("NVIDIA "), gpu.model.removeprefix("NVIDIA ")),
         ("PCI address", device.pci_address[-12:].lower(), gpu.pci_address.lower()),
@@ -242,17 +242,17 @@ def _driver(
 
 
 def _speed(
-    device: DeviceAnswer, gpu: GPUInfo, known: KnownModel | None, name: str
+    device: DeviceAnswer, gpu: GPUInfo, card: KnownModel | None, name: str
 ) -> Iterator[Finding]:
     speed = device.read_bytes_per_second / GIGA
-    if known is None:
+    if card is None:
         return
-    nominal = known.bandwidth_gigabytes
+    nominal = card.bandwidth_gigabytes
     figures: Any = {"gpu": gpu.index, "gigabytes_per_second": round(speed, 1), "nominal": nominal}
     if speed < LEAST_SPEED_SHARE * nominal:
         yield failure(
             "too_slow",
-            f"The memory of {name} was read at {speed:,.0f} GB/s; {known.title} has "
+            f"The memory of {name} was read at {speed:,.0f} GB/s; {card.title} has "
             f"{nominal:,.0f} GB/s.",
             "End other processes on the GPU; check clocks, temperature and power limit.",
             **figures,
@@ -260,7 +260,7 @@ def _speed(
     elif speed > MOST_SPEED_SHARE * nominal:
         yield failure(
             "too_fast",
-            f"The memory of {name} was read at {speed:,.0f} GB/s, faster than {known.title} can.",
+            f"The memory of {name} was read at {speed:,.0f} GB/s, faster than {card.title} can.",
             **figures,
         )
     else:

@@ -62,8 +62,8 @@ def _nvidia(inventory: Inventory) -> list[GPUInfo]:
 
 
 def _gpu(gpu: GPUInfo, count: int) -> Iterator[Finding]:
-    known = model_of(gpu.model)
-    if known is None:
+    card = model_of(gpu.model)
+    if card is None:
         if gpu.memory_bytes <= 0:
             yield failure(
                 "no_memory", f"GPU {gpu.index} ({gpu.model}) reports no memory.", gpu=gpu.index
@@ -75,25 +75,25 @@ def _gpu(gpu: GPUInfo, count: int) -> Iterator[Finding]:
             gpu=gpu.index,
         )
         return
-    yield from _facts(gpu, known)
-    yield from _links(gpu, known, count)
+    yield from _facts(gpu, card)
+    yield from _links(gpu, card, count)
 
 
-def _facts(gpu: GPUInfo, known: KnownModel) -> Iterator[Finding]:
+def _facts(gpu: GPUInfo, card: KnownModel) -> Iterator[Finding]:
     for code, what, value, is_right, expected in (
         ("memory_differs", "memory", f"{gpu.memory_bytes / GIB:.1f} GiB",
-         MEMORY_SHARES[0] <= gpu.memory_bytes / GIB / known.memory_gib <= MEMORY_SHARES[1],
-         f"{known.memory_gib:g} GiB"),
-        ("cores_differ", "cores", gpu.core_count, gpu.core_count in {0, known.cores}, known.cores),
+         MEMORY_SHARES[0] <= gpu.memory_bytes / GIB / card.memory_gib <= MEMORY_SHARES[1],
+         f"{card.memory_gib:g} GiB"),
+        ("cores_differ", "cores", gpu.core_count, gpu.core_count in {0, card.cores}, card.cores),
         ("compute_differs", "compute capability", gpu.compute_capability,
-         gpu.compute_capability in {"", known.compute}, known.compute),
+         gpu.compute_capability in {"", card.compute}, card.compute),
         ("pci_device_differs", "PCI device", gpu.pci_device_id,
-         not gpu.pci_device_id or gpu.pci_device_id.removeprefix("10de:") in known.pci_devices,
-         ", ".join(f"10de:{device}" for device in known.pci_devices)),
+         not gpu.pci_device_id or gpu.pci_device_id.removeprefix("10de:") in card.pci_devices,
+         ", ".join(f"10de:{device}" for device in card.pci_devices)),
         ("clock_differs", "highest clock", f"{gpu.sm_clock_max_hertz / 1e6:.0f} MHz",
          not gpu.sm_clock_max_hertz
-         or known.clock_megahertz[0] <= gpu.sm_clock_max_hertz / 1e6 <= known.clock_megahertz[1],
-         "{} to {} MHz".format(*known.clock_megahertz)),
+         or card.clock_megahertz[0] <= gpu.sm_clock_max_hertz / 1e6 <= card.clock_megahertz[1],
+         "{} to {} MHz".format(*card.clock_megahertz)),
     ):  # fmt: skip
         if not is_right:
             yield failure(
@@ -105,31 +105,30 @@ def _facts(gpu: GPUInfo, known: KnownModel) -> Iterator[Finding]:
                 expected=expected,
                 reported=value,
             )
-    lowest, highest = known.watts
+    lowest, highest = card.watts
     if gpu.power_limit_max_watts and not lowest <= gpu.power_limit_max_watts <= highest * 1.05:
         yield warning(
             "power_limit_unusual",
-            f"GPU {gpu.index} can draw {gpu.power_limit_max_watts:.0f} W; cards of {known.title} "
+            f"GPU {gpu.index} can draw {gpu.power_limit_max_watts:.0f} W; cards of {card.title} "
             f"have {lowest} to {highest} W.",
             "Check the card's VBIOS.",
             gpu=gpu.index,
         )
 
 
-def _links(gpu: GPUInfo, known: KnownModel, count: int) -> Iterator[Finding]:
+def _links(gpu: GPUInfo, card: KnownModel, count: int) -> Iterator[Finding]:
     active = sum(link.is_active for link in gpu.nvlinks)
-    if len(gpu.nvlinks) > known.nvlinks:
+    if len(gpu.nvlinks) > card.nvlinks:
         yield failure(
             "too_many_nvlinks",
-            f"GPU {gpu.index} reports {len(gpu.nvlinks)} NVLinks; {known.title} has "
-            f"{known.nvlinks}.",
+            f"GPU {gpu.index} reports {len(gpu.nvlinks)} NVLinks; {card.title} has {card.nvlinks}.",
             _REPLACE,
             gpu=gpu.index,
         )
-    elif gpu.nvlinks and count > 1 and active < known.nvlinks:
+    elif gpu.nvlinks and count > 1 and active < card.nvlinks:
         yield warning(
             "nvlink_down",
-            f"GPU {gpu.index} has {active} of {known.nvlinks} NVLinks active.",
+            f"GPU {gpu.index} has {active} of {card.nvlinks} NVLinks active.",
             "Check the fabric manager and `nvidia-smi nvlink --status`.",
             gpu=gpu.index,
         )

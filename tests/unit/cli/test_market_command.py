@@ -154,3 +154,16 @@ def test_both_sides_negotiate(published: Run) -> None:
 )
 def test_a_wrong_file_is_refused_with_the_reason(run: Run, text: str, message: str) -> None:
     assert message in run("alice", "offer", "apply", "-f", run.file(text), code=1)
+
+
+def test_checks_are_listed_explained_and_repeated(published: Run) -> None:
+    run = published
+    (line,) = run("alice", "check", "list").splitlines()[1:]
+    assert line.startswith("dgx-01     unverified")
+    assert "No appliance is verified" in run("charlie", "check", "list")
+    assert run("alice", "check", "show", "dgx-01").startswith("dgx-01: unverified since")
+    assert "It was not challenged yet" in run("alice", "check", "challenges", "dgx-01")
+    said = "dgx-01 is verified as soon as it has no jobs\n"
+    assert run("alice", "check", "run", "dgx-01") == said
+    assert run("olivia", "check", "run", "dgx-01") == said
+    assert "No appliance has the name" in run("charlie", "check", "show", "dgx-01", code=1)

@@ -233,7 +233,7 @@ class TestOrders:
         with portal.sessions.begin() as session:
             session.get_one(Appliance, away.appliance_id).state = ApplianceState.LOST
             job = submit(session, cast.bob, name="train", gpus=1)
-            dispatch(session)
+            dispatch(session, now=NOON)
             attempt = session.scalars(select(Attempt).where(Attempt.job_id == job.id)).one()
             assert attempt.appliance_id == agent.appliance_id
         portal.tasks.verify_appliances()
