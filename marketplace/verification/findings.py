@@ -78,7 +78,7 @@ def merged(findings: Sequence[Finding]) -> list[Finding]:
         names = [str(member.evidence["gpu"]) for member in members if "gpu" in member.evidence]
         if len(members) > 1:
             evidence = {"gpus": names, "all": [member.evidence for member in members]}
-            text = f"{first.text} So do {len(members) - 1} more."
+            text = f"{first.text} The same goes for {len(members) - 1} more."
             first = msgspec.structs.replace(first, text=text, evidence=evidence)
         result.append(first)
     return result

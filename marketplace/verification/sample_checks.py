@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from core.clock import from_ns, to_ns
+from core.clock import NS_PER_SECOND, from_ns, to_ns
 from marketplace.verification.findings import Finding, failure, note
 from timeseries.columns import SampleColumns
 from timeseries.store import APPLIANCE_TAG, SampleQuery, Store, TooManySamplesError
@@ -21,6 +21,9 @@ WINDOW, DISTINCT = 30, 12
 RESET_SHARE, STEP_BACK_SHARE = 0.05, 0.999
 LEAST_UTILIZATION_PERCENT = 30.0
 LEAST_SAMPLES = 2
+# The end of a challenge, in which its GPUs are busy for 20 seconds; samples that are further apart
+# may miss that.
+IDLE_WINDOW_SECONDS, MOST_APART_SECONDS = 90.0, 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +136,8 @@ def idle(
     readings: Sequence[Readings], gpu_uuids: Sequence[str], *, start_ns: int, end_ns: int
 ) -> Iterator[Finding]:
     """Yield the GPUs that were challenged, but idle by their samples."""
+    start_ns = max(start_ns, end_ns - int(IDLE_WINDOW_SECONDS * NS_PER_SECOND))
+    needed = max(LEAST_SAMPLES, (end_ns - start_ns) / NS_PER_SECOND / MOST_APART_SECONDS)
     for series in readings:
         if series.field != UTILIZATION or series.gpu not in gpu_uuids:
             continue
@@ -141,7 +146,7 @@ def idle(
             for time_ns, value in zip(series.times_ns, series.values, strict=True)
             if start_ns <= time_ns <= end_ns
         ]
-        if len(values) >= LEAST_SAMPLES and max(values) < LEAST_UTILIZATION_PERCENT:
+        if len(values) >= needed and max(values) < LEAST_UTILIZATION_PERCENT:
             yield failure(
                 "idle_while_challenged",
                 f"{series.gpu} was at {max(values):.0f} % at most by its samples, while the "

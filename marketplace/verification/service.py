@@ -46,7 +46,7 @@ from tenants.models import (
 from tenants.models.verification import MAX_REASON_LENGTH
 
 CHECK_EVERY = timedelta(hours=1)
-MAX_CHECKS = 100
+MAX_CHECKS = 20
 # Until the samples of the challenge have arrived.
 EVALUATE_AFTER = timedelta(seconds=45)
 MAX_ANSWERS = 5

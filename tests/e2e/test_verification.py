@@ -140,7 +140,7 @@ def test_a_lying_appliance_is_refused_with_the_reason(site: Site, page: Page) ->
     screenshot(page, "verification-liar")
     page.get_by_role("button", name="Verify now").click()
     expect(page.get_by_text("liar is verified as soon as it has no jobs")).to_be_visible()
-    page.get_by_role("link", name="Appliance").first.click()
+    page.get_by_role("link", name="Appliance", exact=True).click()
     expect(page.get_by_role("region", name="Verification")).to_contain_text("could be filled")
     page.goto("/market")
     expect(page.locator("main")).to_contain_text("H100 in Oslo")

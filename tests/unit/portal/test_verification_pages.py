@@ -86,7 +86,7 @@ def test_without_appliances_it_says_how_to_get_there(charlie: Browser) -> None:
     ("days", "text"),
     [(20, "leaves it out after that day"), (-1, "The catalogue leaves it out.</td>"), (90, "")],
 )
-def test_facts_that_expire_are_listed(
+def test_facts_that_expire_are_listed(  # noqa: PLR0917 - four of them are fixtures
     alice: Browser,
     sessions: SessionFactory,
     cast: Cast,
