@@ -222,12 +222,12 @@ def _check_coverage(session: Session, offer: Offer) -> None:
             f"The offer {offer.name!r} covers no appliance with GPUs and an executor. "
             "Choose others, or change its labels."
         )
-    listed = (
+    offered = (
         select(OfferedAppliance.appliance_id, Offer.id, Offer.name)
         .join(Offer, Offer.id == OfferedAppliance.offer_id)
         .where(OfferedAppliance.provider_id == offer.tenant_id)
     )
-    owners = {row.appliance_id: (row.id, row.name) for row in session.execute(listed)}
+    owners = {ident: (owner, name) for ident, owner, name in session.execute(offered).all()}
     # Those that wait for their verification are in no list yet.
     for other in covering_offers(session, offer.tenant_id):
         for ident in covered_ids(other, views):

@@ -169,7 +169,7 @@ def verify_now(
     return get_verification(session, scope, appliance_id)
 
 
-def _rows() -> Select[tuple[Verification, str]]:
+def _rows() -> Select[Verification, str]:
     return select(Verification, Appliance.name).join(
         Appliance, Appliance.id == Verification.appliance_id
     )

@@ -30,6 +30,7 @@ from tests.integration.test_jobs import QUICK, enroll
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(600)]
 
 SETTINGS = {"VEDETTE_MARKETPLACE": "true", "VEDETTE_VERIFICATION_ACCEPTS_SIMULATED": "true"}
+NAMES = ["honest", "liar"]
 # Order, challenge, arrival of its samples.
 VERIFIED_WITHIN_SECONDS = 300
 
@@ -50,6 +51,13 @@ class Site:
         assert reply.status_code == 200, reply.text
         return reply.json()
 
+    def is_ready(self) -> bool:
+        """Return whether jobs could start on both appliances."""
+        items = self.get("/appliances")["items"]
+        inventories = [self.get(f"/appliances/{item['id']}")["inventory"] for item in items]
+        ready = [inventory for inventory in inventories if inventory.get("executors")]
+        return len(ready) == len(NAMES)
+
     def states(self) -> dict[str, str]:
         items = self.get("/market/verifications")["items"]
         return {item["name"]: item["state"] for item in items}
@@ -61,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     deployment = make_deployment(folder)
     toml = f'{QUICK}executor = "simulated"\n'
     with no_umask(), serving(deployment, environ=SETTINGS):
-        homes = {name: folder / name for name in ("honest", "liar")}
+        homes = {name: folder / name for name in NAMES}
         for name, home in homes.items():
             enroll(deployment, home, name)
         liar = agent_of(
@@ -69,17 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         )
         with agent_of(deployment, home=homes["honest"], toml=toml), liar:
             site = Site(deployment, api_token(deployment, ALICE))
-            eventually(
-                lambda: (
-                    {
-                        item["name"]
-                        for item in site.get("/appliances")["items"]
-                        if item["state"] == "online" and item["gpu_count"] == 8
-                    }
-                    >= homes.keys()
-                ),
-                within_seconds=60,
-            )
+            eventually(site.is_ready, within_seconds=90)
             _offer(site, api_token(deployment, OLIVIA))
             yield site
 
@@ -91,7 +89,7 @@ def _offer(site: Site, operator_token: str) -> None:
     tenant_id = site.get("/me")["tenant_id"]
     body = {
         "name": "H100 in Oslo",
-        "appliance_ids": ["honest", "liar"],
+        "appliance_ids": NAMES,
         "terms": {"currency": "EUR", "price": "2.45"},
     }
     for token, path, content in (

@@ -32,9 +32,9 @@ def challenges(docker_engine: DockerEngine, tmp_path: Path) -> Iterator[Challeng
     executor.close()
 
 
-def order(image: str, **fields: int) -> ChallengeOrder:
+def order(image: str, *, rounds: int = 8) -> ChallengeOrder:
     return ChallengeOrder(
-        number=1, seed=SEED, image=image, disk_bytes=2**24, **fields, limit_seconds=120
+        number=1, seed=SEED, image=image, disk_bytes=2**24, rounds=rounds, limit_seconds=120
     )
 
 

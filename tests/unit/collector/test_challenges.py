@@ -100,11 +100,10 @@ def test_a_restarted_agent_waits_for_the_portal(tmp_path: Path, hand_clock: Hand
     restarted.close()
 
 
-@pytest.mark.parametrize("challenges", [None, SimulatedChallenges])
-def test_without_an_order_nothing_runs(
-    challenges: type[SimulatedChallenges] | None, hand_clock: HandClock
-) -> None:
-    runs = ChallengeRuns(challenges and challenges(hand_clock), connect=None, wake=lambda: None)
+@pytest.mark.parametrize("has_challenges", [False, True])
+def test_without_an_order_nothing_runs(hand_clock: HandClock, *, has_challenges: bool) -> None:
+    challenges = SimulatedChallenges(hand_clock) if has_challenges else None
+    runs = ChallengeRuns(challenges, connect=None, wake=lambda: None)
     runs.follow(None, has_attempts=False)
     assert runs.result_of(ORDER) is None
     runs.close()

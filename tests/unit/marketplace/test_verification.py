@@ -318,8 +318,8 @@ class TestAnswers:
     def test_an_agent_that_is_too_old_stays_unverified(self, portal: Verifying, cast: Cast) -> None:
         agent = portal.agent(cast.acme, "dgx-01")
         with portal.sessions.begin() as session:
-            row = session.get_one(Appliance, agent.appliance_id)
-            row.inventory = {**row.inventory, "can_challenge": False}
+            appliance = session.get_one(Appliance, agent.appliance_id)
+            appliance.inventory = {**appliance.inventory, "can_challenge": False}
         portal.tasks.verify_appliances()
         row = portal.row(agent)
         assert row.state is VerificationState.UNVERIFIED
