@@ -180,7 +180,12 @@ class AgentEndpoints:
         now = self._clock()
         await self._database.run(
             lambda session: apply_report(
-                session, agent.appliance_id, report.attempts, probe=report.probe, now=now
+                session,
+                agent.appliance_id,
+                report.attempts,
+                probe=report.probe,
+                challenge=report.challenge,
+                now=now,
             )
         )
         return Response(status_code=204)

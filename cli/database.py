@@ -16,6 +16,7 @@ import core.leases
 import dash_app.custom.models
 import dash_app.reports.models
 import datasets.models
+import jobqueue.advice.models
 import jobqueue.fairshare.models
 import jobqueue.gangs.models
 import jobqueue.holds.models
@@ -31,11 +32,14 @@ import jobqueue.usage.models
 import logs.models
 import marketplace.budgets.models
 import marketplace.charges.models
+import marketplace.consequences.models
 import marketplace.invoices.models
 import marketplace.models
 import marketplace.prices.models
+import marketplace.reputation.models
 import marketplace.service_levels.models
 import marketplace.sign_ups.models
+import marketplace.support.models
 import tenants.models
 from cli.keys import check_keys
 from cli.privileges import acting_as_owner
@@ -73,6 +77,7 @@ TABLE_MODULES = (
     jobqueue.projects.models,
     jobqueue.reservations.models,
     jobqueue.simulation.models,
+    jobqueue.advice.models,
     jobqueue.fairshare.models,
     jobqueue.usage.models,
     jobqueue.images.models,
@@ -85,8 +90,11 @@ TABLE_MODULES = (
     marketplace.invoices.models,
     marketplace.models,
     marketplace.prices.models,
+    marketplace.reputation.models,
     marketplace.service_levels.models,
     marketplace.sign_ups.models,
+    marketplace.support.models,
+    marketplace.consequences.models,
 )
 # In the data folder while a restore replaces what is there.
 RESTORE_MARK = "restore-unfinished"

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
 from cli.database import open_database
@@ -29,6 +29,7 @@ from marketplace.contracts.service import propose_contract, take_offer
 from marketplace.models import Offer
 from marketplace.offers.requests import OfferRequest
 from marketplace.offers.service import create_offer, set_offer_state
+from marketplace.reputation.opinions import RatingRequest, rate
 from marketplace.states import OfferState
 from marketplace.terms import (
     ComplianceFact,
@@ -39,7 +40,16 @@ from marketplace.terms import (
     terms_hash,
 )
 from protocol.job_spec import JobKind
-from tenants.models import Appliance, Membership, Role, Tenant, User
+from tenants.fleet.events import EventKind, add_event
+from tenants.models import (
+    Appliance,
+    ApplianceState,
+    Membership,
+    Role,
+    Tenant,
+    User,
+    Verification,
+)
 from tenants.scope import Scope
 from vedette.client import Client
 
@@ -54,6 +64,7 @@ JOB_HOURS = (2, 9)
 MAX_GPU_HOUR_PRICE = 5.0
 RUNNING_JOBS = 2
 POLL_SECONDS = 3.0
+GRACE = timedelta(hours=1)
 GIB = 1024**3
 _WORKDAYS = (0, 1, 2, 3, 4)
 
@@ -68,6 +79,7 @@ class DemoOffer:
     description: str
     terms: Mapping[str, Any]
     customer: str
+    rating: RatingRequest
 
 
 OFFERS: Sequence[DemoOffer] = (
@@ -77,6 +89,7 @@ OFFERS: Sequence[DemoOffer] = (
         name="H100 in Lyon",
         description="Four H100 with NVLink, in our own hall. Cheaper at night and on weekends.",
         customer="initech",
+        rating=RatingRequest(stars=5, comment="Fast, and cheap at night. Jobs start at once."),
         terms={
             "price": Decimal("1.90"),
             "hourly_prices": (
@@ -103,6 +116,7 @@ OFFERS: Sequence[DemoOffer] = (
         name="H200 in Austin",
         description="Four H200 for large models.",
         customer="hooli",
+        rating=RatingRequest(stars=3, comment="Good GPUs, slow disks."),
         terms={
             "price": Decimal("3.40"),
             "region": "us-south",
@@ -179,6 +193,7 @@ def open_market(sessions: SessionFactory, currency: str, *, now: datetime) -> bo
             appliance = appliances[row.appliance]
             if appliance is None:  # never: all are there
                 return False
+            _backdate(session, appliance, began_at)
             offer = _publish(session, scopes[row.tenant], row, currency, now=began_at)
             contract = take_offer(
                 session,
@@ -196,6 +211,7 @@ def open_market(sessions: SessionFactory, currency: str, *, now: datetime) -> bo
                 now=now,
                 contract_id=contract.id,
             )
+            rate(session, scopes[row.customer], contract.id, row.rating, now=now)
             made.append(offer)
         # Something to answer.
         terms = Terms(currency=currency, **{**OFFERS[0].terms, "price": Decimal("1.70")})
@@ -234,6 +250,13 @@ def rented_jobs(
         began_at += timedelta(days=1)
 
 
+def _backdate(session: Session, appliance: Appliance, began_at: datetime) -> None:
+    """Let an appliance be there since its first past job, so that fleet advice has weeks."""
+    appliance.enrolled_at = began_at
+    details = {"before": ApplianceState.ENROLLED.value, "after": ApplianceState.ONLINE.value}
+    add_event(session, appliance, EventKind.STATE, "Now online", now=began_at, details=details)
+
+
 def _publish(
     session: Session, scope: Scope, row: DemoOffer, currency: str, *, now: datetime
 ) -> Offer:
@@ -244,7 +267,11 @@ def _publish(
         terms=Terms(currency=currency, **row.terms),
     )
     offer = create_offer(session, scope, request, now=now, currency=currency)
-    return set_offer_state(session, scope, offer.id, OfferState.PUBLISHED, now=now)
+    set_offer_state(session, scope, offer.id, OfferState.PUBLISHED, now=now)
+    # It is on offer while its first challenge runs.
+    covered = Verification.tenant_id == offer.tenant_id
+    session.execute(update(Verification).where(covered).values(grace_until=now + GRACE))
+    return offer
 
 
 def _appliance(session: Session, slug: str, name: str) -> Appliance | None:

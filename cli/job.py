@@ -19,13 +19,14 @@ from cli.job_export import export
 from cli.job_files import apply, schema
 from cli.job_output import attach, logs
 from cli.job_results import artifacts, download
-from cli.job_run import clone, run, update
+from cli.job_run import AUTOSCALING, clone, run, update
 from cli.job_schedules import schedule
 from cli.job_shell import exec_command, shell
 from cli.job_templates import template
 from cli.local_time import local_seconds
 from core.clock import utc_now
 from core.quantities import format_duration, format_value
+from protocol.autoscaling import Autoscaling, format_autoscaling
 from protocol.gangs import Framework
 from vedette.client import Client
 from vedette.jobs import Job
@@ -78,6 +79,29 @@ def scale(name: str, instances: int) -> None:
     with Client() as client:
         scaled = client.scale(name, instances)
     click.echo(f"{scaled.id} instances {scaled.instances}")
+
+
+@job.command()
+@click.argument("name", metavar="SERVICE")
+@click.argument("policy", required=False, type=AUTOSCALING)
+@click.option("--off", is_flag=True, help="Let it scale by itself no longer.")
+@output_option
+def autoscale(name: str, policy: Autoscaling | None, off: bool, output: str) -> None:  # noqa: FBT001 - click's
+    """Let a SERVICE change its number of instances by itself; without a POLICY, show how it does.
+
+    A POLICY is such as "0-4; concurrent_requests=8; zero=10m": the bounds, the metric with its
+    target for an instance, and what else differs from the defaults.
+    """
+    with Client() as client:
+        if off or policy is not None:
+            changed = client.autoscale(name, None if off else msgspec.to_builtins(policy))
+            click.echo(f"{changed.id} {'scales by itself' if changed.autoscaling else 'is fixed'}")
+            return
+        status = client.autoscaling(name)
+    if output == "table":
+        rule = format_autoscaling(msgspec.convert(status.pop("policy"), Autoscaling))
+        status = {"policy": rule, **status}
+    print_object(status, output)
 
 
 @job.command()

@@ -16,6 +16,7 @@ from cli.job_output import follow_job
 from core.errors import InvalidInputError
 from core.quantities import format_size, unit_of
 from core.spec import spec_fields
+from protocol.autoscaling import parse_autoscaling
 from protocol.job_spec import HealthCheck, JobRequest
 from protocol.notation import parse_dataset, parse_health_check, parse_mount, parse_port
 from vedette.client import Client
@@ -61,6 +62,7 @@ MOUNT = Notation("mount", parse_mount)
 PORT = Notation("port", parse_port)
 DATASET = Notation("dataset", parse_dataset)
 HEALTH_CHECK = Notation("check", parse_health_check)
+AUTOSCALING = Notation("policy", parse_autoscaling)
 Command = Callable[..., None]
 # What a user enters for each entry of a list or mapping, and how it is shown in help texts.
 _ENTRIES: Mapping[str, tuple[Any, str]] = {
@@ -132,13 +134,22 @@ _OWN_OPTIONS = (
 # Fields that can't be updated, and have no option in `update`.
 _FIXED = {"name", "priority", "time_limit_seconds", "project", "nodes", "on_member_loss"}
 _FIXED |= {"framework", "network", "uses_rdma", "array", "after_ok", "after_any", "notify"}
-_FIXED |= {"cluster_options"}
+_FIXED |= {"cluster_options", "autoscaling"}
 # Options with a name and a value.
 _PAIRS = ("env", "labels", "required_labels", "cluster_options", "rental")
 _COMMON_OPTIONS = tuple(
     name
     for name in spec_fields(JobRequest)
     if name not in {"command", "secrets_from", "instances", *_OPTION_OF, *_FIXED}
+)
+
+
+_AUTOSCALE = click.option(
+    "--autoscale",
+    "autoscaling",
+    type=AUTOSCALING,
+    metavar="POLICY",
+    help='Of a service: such as "0-4; concurrent_requests=8; zero=10m".',
 )
 
 
@@ -168,6 +179,7 @@ def _with_options(command: Command) -> Command:
 @_option("project")
 @click.option("--service", is_flag=True, help="Run until stopped; restart on exit.")
 @_option("instances")
+@_AUTOSCALE
 @click.option(
     "--follow/--detach", "is_followed", default=False, help="Follow the log until the job ends."
 )
@@ -243,6 +255,7 @@ def update(
 @_option("priority")
 @_option("time_limit_seconds")
 @_option("cluster_options")
+@_AUTOSCALE
 @_with_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def clone(*, job: str, **options: Any) -> None:  # noqa: ANN401 - those of `_fields`

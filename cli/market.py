@@ -9,7 +9,10 @@ import click
 
 from cli.client import all_items, one_named, output_option, print_items, print_object
 from cli.local_time import local_minutes
+from cli.market_checks import check
 from cli.market_offers import accounts, admit, load_texts, offer
+from cli.market_reputation import reputation
+from cli.market_standing import standing
 from core.quantities import format_duration, format_size
 from vedette.client import Client
 
@@ -28,6 +31,9 @@ def market() -> None:
 market.add_command(offer)
 market.add_command(accounts)
 market.add_command(admit)
+market.add_command(reputation)
+market.add_command(standing)
+market.add_command(check)
 
 
 @market.command()
@@ -252,6 +258,20 @@ def end(contract_id: str, reason: str | None) -> None:
         else:
             ended = client.post(f"{path}/terminate", {"reason": reason})
         _show_contract(ended)
+
+
+@contract.command()
+@click.argument("contract_id")
+@click.argument("stars", type=click.IntRange(1, 5))
+@click.option("--comment", default="", help="The provider reads it without your name.")
+@click.option("--month", default="", help="Such as 2026-11; the latest that can be rated.")
+def rate(contract_id: str, stars: int, comment: str, month: str) -> None:
+    """Rate a contract of your tenant as its customer with 1 to 5 STARS, or change the rating."""
+    body = {"stars": stars, "comment": comment, "month": month}
+    with Client() as client:
+        path = f"/market/reputation/contracts/{contract_id}/ratings"
+        saved = client.post(path, body)
+    click.echo(f"Rated {saved['month']} with {saved['stars']} of 5 stars.")
 
 
 def _published(client: Client, name: str) -> dict[str, Any]:

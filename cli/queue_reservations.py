@@ -3,7 +3,7 @@
 import click
 
 from cli.client import all_items, output_option, print_items
-from cli.job_common import DURATION
+from cli.job_common import DURATION, PAIR
 from cli.local_time import local_minutes
 from core.quantities import format_duration
 from vedette.client import Client
@@ -16,7 +16,7 @@ def reservation() -> None:
 
 @reservation.command("add")
 @click.argument("name")
-@click.argument("appliances", metavar="APPLIANCE...", nargs=-1, required=True)
+@click.argument("appliances", metavar="[APPLIANCE]...", nargs=-1)
 @click.option("--project", help="Whose jobs may start there. Without: nobody's, for maintenance.")
 @click.option("--gpus", type=click.IntRange(1), help="Of each appliance. Defaults to all of it.")
 @click.option(
@@ -26,6 +26,23 @@ def reservation() -> None:
 )
 @click.option("--duration", type=DURATION, default="8h", show_default=True)
 @click.option("--time-zone", default="UTC", show_default=True, help="Such as Europe/Oslo.")
+@click.option(
+    "--rent",
+    type=click.IntRange(1),
+    default=0,
+    help="How many rented appliances, instead of own ones.",
+)
+@click.option(
+    "--max-gpu-hour-price", type=float, default=0.0, help="Highest price of rented GPUs an hour."
+)
+@click.option("--gpu-model", default="", help="A word in the model of rented GPUs, such as H100.")
+@click.option(
+    "--rental",
+    multiple=True,
+    type=PAIR,
+    metavar="KEY=VALUE",
+    help="What rented appliances must meet, such as region=eu-north; repeatable.",
+)
 def add(
     name: str,
     appliances: tuple[str, ...],
@@ -35,11 +52,17 @@ def add(
     begin: str,
     duration: int,
     time_zone: str,
+    rent: int,
+    max_gpu_hour_price: float,
+    gpu_model: str,
+    rental: tuple[tuple[str, str], ...],
 ) -> None:
     """Reserve appliances, and print the ID.
 
     \b
     vedette queue reservation add Nightly dgx-01 dgx-02 --project vision --begin '0 22 * * *'
+    vedette queue reservation add Peak --project vision --begin 2026-12-01T22:00 --rent 2 \\
+        --gpu-model H100 --max-gpu-hour-price 3.50
     """
     body = {
         "name": name,
@@ -49,6 +72,10 @@ def add(
         "schedule": begin,
         "duration_seconds": duration,
         "time_zone": time_zone,
+        "appliance_count": rent,
+        "max_gpu_hour_price": max_gpu_hour_price,
+        "gpu_model": gpu_model,
+        "rental": dict(rental),
     }
     with Client() as client:
         click.echo(client.post("/reservations", body)["id"])
@@ -67,7 +94,12 @@ def list_reservations(output: str) -> None:
     columns = {
         "ID": [row["id"] for row in rows],
         "NAME": [row["name"] for row in rows],
-        "APPLIANCES": [str(len(row["appliance_ids"])) for row in rows],
+        "APPLIANCES": [
+            f"{row['appliance_count']} rented"
+            if row["appliance_count"]
+            else str(len(row["appliance_ids"]))
+            for row in rows
+        ],
         "GPUS": [str(row["gpus"] or "all") for row in rows],
         "NEXT": [local_minutes(begin) if begin else "over" for begin in begins],
         "DURATION": [format_duration(row["duration_seconds"]) for row in rows],

@@ -1,4 +1,4 @@
-"""`vedette simulate`: try the placement policies on recorded jobs, or on a trace of a cluster."""
+"""`vedette simulate`: try the placement policies on recorded jobs, or a trace; or a market."""
 
 import json
 import os
@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from cli.simulate_jobs import simulate_jobs
+from cli.simulate_market import market_options, simulate_market
 from core.errors import InvalidInputError
 from jobqueue.placement.policies import POLICY_NAMES
 from jobqueue.placement.trace import (
@@ -90,6 +91,8 @@ FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
     show_default=True,
 )
 @click.option("--json", "form", flag_value="json", help="Like -o json.")
+@click.option("--market", "is_market", is_flag=True, help="Simulate a market of providers.")
+@market_options
 def simulate(
     *,
     jobs: Path | None,
@@ -106,8 +109,12 @@ def simulate(
     seeds: int,
     demand_percent: float,
     form: str,
+    is_market: bool,
+    placement_weight: float,
+    seed: int,
+    **market: Any,  # noqa: ANN401 - the fields of MarketSetup
 ) -> None:
-    """Try placement policies, orders of the queue, shares, quotas, and hardware.
+    """Try placement policies, orders of the queue, shares, quotas, hardware; or a market.
 
     With --jobs, recorded jobs are replayed as they were submitted: first under the rules that the
     queue has today, then under each other policy and order, with the shares and quotas that you
@@ -118,13 +125,25 @@ def simulate(
     arrive one by one, none ends, and one that fits nowhere is refused. With --replay, the pods are
     replayed like recorded jobs.
 
+    With --market, honest and bad providers, customers, and a ring of raters meet for some months:
+    the share of work on bad providers with random choice, by price alone, and under the policy of
+    reputation and consequences.
+
     \b
     vedette job export > jobs.jsonl
     vedette simulate --jobs jobs.jsonl --policy best_fit --add 2xdgx-01 --picture wait.svg
     """
+    if is_market:
+        weight = placement_weight
+        simulate_market(
+            market, placement_weight=weight, seed=seed, form=form, picture_path=picture_path
+        )
+        return
     names = POLICY_NAMES if "all" in policies else tuple(dict.fromkeys(policies))
     if jobs is None and (nodes is None or pods is None):
-        raise InvalidInputError("Choose recorded jobs by --jobs, or a trace by --nodes and --pods.")
+        raise InvalidInputError(
+            "Choose recorded jobs by --jobs, a trace by --nodes and --pods, or --market."
+        )
     if jobs is None and nodes is not None and pods is not None and not replay:
         _try_trace(nodes, pods, names or POLICY_NAMES, (seeds, demand_percent), form=form)
         return

@@ -294,6 +294,7 @@ class Agent:
             preparations=preparations,
             on_desired=stager.set_desired if stager is not None else lambda _: None,
             add_points=self._add_points,
+            transfers=None if identity is None else lambda: PortalTransfer(self._connect(identity)),
             clock=self._clock,
         )
         if stager is not None:

@@ -315,7 +315,8 @@ class HeartbeatBuilder:
         cluster = executor.cluster() if isinstance(executor, ClusterExecutor) else None
         return msgspec.structs.replace(
             inventory,
-            can_probe=self._executor is not None and self._executor.probe() is not None,
+            can_probe=executor is not None and executor.probe() is not None,
+            can_challenge=executor is not None and executor.challenges() is not None,
             can_stage=self._can_stage,
             partition_modes=offered_modes(self._slices, inventory.gpus),
             network=self._network(),

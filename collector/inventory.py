@@ -3,14 +3,30 @@
 from collections.abc import Sequence
 from itertools import combinations
 
+from core.clock import Clock
+from jobqueue.executors.simulated.challenge import SimulatedChallenges
 from plugins.base import PluginError
 from plugins.inventory.reader import InventorySource
-from plugins.simulation.config import SimulationConfig
+from plugins.simulation.appliance import SimulatedAppliance
+from plugins.simulation.config import SimulationConfig, Workload
+from protocol.challenges import ChallengeOrder, DeviceAnswer
 from protocol.inventory import DiskInfo, GPUInfo, GPUPath, Inventory, NICInfo, NVLinkInfo
 
 GIGABIT = 10**9
 # NVLinks per GPU, by a part of the model's name.
 NVLINKS = {"A100-SXM4": 12, "H100 80GB HBM3": 18, "H200": 18}
+# By a part of the model's name: PCI device, SMs, and bytes per second of the memory.
+CARDS = {
+    "A100-SXM4-40GB": ("10de:20b0", 108, 1.555e12),
+    "A100-SXM4-80GB": ("10de:20b2", 108, 2.039e12),
+    "H100 80GB HBM3": ("10de:2330", 132, 3.352e12),
+    "H100 PCIe": ("10de:2331", 114, 2.039e12),
+    "H200": ("10de:2335", 132, 4.8e12),
+    "L40S": ("10de:26b9", 142, 8.64e11),
+}
+NO_CARD = ("", 0, 0.0)
+# Of its nominal bandwidth, a plain loop over all memory gets so much.
+READ_SHARE = 0.88
 # Without NVLinks: how many neighbors are connected like this.
 _SHARED = (("PXB", 2), ("NODE", 4))
 
@@ -75,6 +91,7 @@ def _simulated_gpu(config: SimulationConfig, index: int) -> GPUInfo:
         memory_clock_max_hertz=2_619_000_000 if is_hopper else 1_593_000_000,
         power_limit_max_watts=config.power_limit_watts,
         pci_address=f"0000:{0x1B + 0x10 * index:02x}:00.0",
+        pci_device_id=_card(config)[0],
         pcie_generation=5 if is_hopper else 4,
         pcie_generation_max=5 if is_hopper else 4,
         pcie_width=16,
@@ -85,6 +102,55 @@ def _simulated_gpu(config: SimulationConfig, index: int) -> GPUInfo:
             for link in range(_link_count(config))
         ],
     )
+
+
+def simulated_challenges(model: SimulatedAppliance, *, clock: Clock) -> SimulatedChallenges:
+    """Return what answers challenges for a simulated appliance, and loads it meanwhile."""
+
+    def load(order: ChallengeOrder) -> None:
+        model.add(
+            Workload(
+                workload_id=_workload_id(order),
+                gpu_uuids=tuple(order.gpu_uuids),
+                started_at=clock(),
+            )
+        )
+
+    return SimulatedChallenges(
+        clock,
+        lambda: simulated_devices(model.config),
+        on_start=load,
+        on_end=lambda order: model.remove(_workload_id(order)),
+    )
+
+
+def simulated_devices(config: SimulationConfig) -> list[DeviceAnswer]:
+    """Return what the driver and measurements say of simulated GPUs."""
+    _, processors, speed = _card(config)
+    return [
+        DeviceAnswer(
+            uuid=gpu.uuid,
+            model=gpu.model,
+            pci_address=gpu.pci_address,
+            memory_bytes=gpu.memory_bytes,
+            processor_count=processors,
+            clock_hertz=gpu.sm_clock_max_hertz,
+            compute_capability=gpu.compute_capability,
+            fill_seconds=0.4,
+            walk_seconds=0.02,
+            read_bytes_per_second=READ_SHARE * speed,
+            copy_bytes_per_second=2.2e10 * gpu.pcie_generation / 4,
+        )
+        for gpu in simulated_inventory(config).gpus
+    ]
+
+
+def _workload_id(order: ChallengeOrder) -> str:
+    return f"challenge-{order.number}"
+
+
+def _card(config: SimulationConfig) -> tuple[str, int, float]:
+    return next((card for name, card in CARDS.items() if name in config.gpu_model), NO_CARD)
 
 
 def _link_count(config: SimulationConfig) -> int:

@@ -28,6 +28,8 @@ UNPREFIXED = {"DATABASE_URL": "database_url", "TIMESERIES_URL": "timeseries_url"
 # Variables with the prefix that are not settings of the server.
 NOT_SETTINGS = frozenset({"config", "url", "token", "parent_pid"})
 RELAY_PREFIX = "relay_"
+# Of addresses for replies: their token, with its +, takes the rest of the 64 that there may be.
+MAX_SUPPORT_LOCAL_LENGTH = 18
 
 Seconds = Annotated[float, Meta(gt=0)]
 
@@ -68,6 +70,10 @@ class ServerSettings:
     metrics_token: str = ""
     smtp_url: str = ""
     mail_from: str = "vedette@localhost"
+    support_address: str = ""
+    support_imap_url: str = ""
+    support_response_seconds: Seconds = 24 * 3600.0
+    support_retention_days: Annotated[int, Meta(ge=30)] = 1095
     webhook_timeout_seconds: Seconds = 10.0
     webhook_allowed_networks: str = ""
     oidc_issuer: str = ""
@@ -128,12 +134,18 @@ class ServerSettings:
     requests_per_second_per_user: Annotated[float, Meta(ge=0)] = 50.0
     requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 100.0
     auth_failures_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
+    fleet_advice_weeks: Annotated[int, Meta(ge=1, le=13)] = 4
     marketplace: bool = False
     marketplace_sign_up: bool = False
     marketplace_admits_customers: bool = False
     public_requests_per_second_per_address: Annotated[float, Meta(ge=0)] = 5.0
     marketplace_fee_percent: Annotated[float, Meta(ge=0, le=100)] = 10.0
     marketplace_terms_url: str = ""
+    reputation_half_life_days: Annotated[int, Meta(ge=7, le=365)] = 60
+    marketplace_requires_verification: bool = True
+    verification_image: str = "python:3.13-slim"
+    verification_interval_seconds: Annotated[float, Meta(ge=3600)] = 7 * 24 * 3600.0
+    verification_accepts_simulated: bool = False
     billing_currency: Annotated[str, Meta(pattern="^[A-Z]{3}$")] = "EUR"
     billing_issuer: Annotated[str, Meta(max_length=500)] = ""
     tax_percent: Annotated[float, Meta(ge=0, le=100)] = 0.0
@@ -242,9 +254,28 @@ def load_server_settings(environ: Mapping[str, str] | None = None) -> ServerSett
     settings = load_config(ServerSettings, values, source=source)
     _check_urls(settings, source=source)
     _check_redis_url(settings, source=source)
+    _check_support(settings, source=source)
     _check_networks(settings, source=source)
     _check_certificates(settings, source=source)
     return settings
+
+
+def _check_support(settings: ServerSettings, *, source: str) -> None:
+    """Refuse a mailbox for replies that could not be used."""
+    address, url = settings.support_address, settings.support_imap_url
+    errors = []
+    local, _, domain = address.partition("@")
+    if address and (not domain or "+" in local or not 1 <= len(local) <= MAX_SUPPORT_LOCAL_LENGTH):
+        errors.append(
+            f"support_address is {address!r}; use an address such as support@example.com, with at "
+            f"most {MAX_SUPPORT_LOCAL_LENGTH} characters before the @, and no +"
+        )
+    if url and urlsplit(url).scheme not in {"imap", "imaps"}:
+        errors.append("support_imap_url is invalid; use imaps://user:password@host:993/INBOX")
+    if bool(address) != bool(url):
+        errors.append("support_address and support_imap_url need each other; set both or none")
+    if errors:
+        raise ConfigurationError(errors, source=source)
 
 
 def _check_urls(settings: ServerSettings, *, source: str) -> None:
@@ -253,7 +284,7 @@ def _check_urls(settings: ServerSettings, *, source: str) -> None:
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 
     broken = []
-    for name in ("database_url", "public_url", "internal_url", "smtp_url"):
+    for name in ("database_url", "public_url", "internal_url", "smtp_url", "support_imap_url"):
         url = getattr(settings, name)
         try:
             if name == "database_url" and url:

@@ -331,7 +331,13 @@ def _register_refresh(app: Dash, context: Context, tier: Tier, dashboard: Dashbo
 def _prepare(context: Context, limit: ConcurrencyLimit, path: str, search: str) -> None:
     """Begin the first refresh of the page that is opened, while the browser loads its scripts."""
     scope, zone = context.scope_provider(), context.zone_provider()
-    prepared = replace(context, scope_provider=lambda: scope, zone_provider=lambda: zone)
+    prepared = replace(
+        context,
+        scope_provider=lambda: scope,
+        zone_provider=lambda: zone,
+        # It takes the turn of no viewer.
+        custom=ConcurrencyLimit(limit.max_running),
+    )
 
     def work() -> None:
         with limit.running("") as is_admitted:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import ZoneInfo
 
 from sqlalchemy import (
+    JSON,
     BigInteger,
     ForeignKey,
     Index,
@@ -147,6 +148,8 @@ class Job(Base):
     """See `protocol.job_spec.OnMemberLoss`."""
     health_check: Mapped[dict[str, Any] | None]
     """Of a service; see `protocol.job_spec.HealthCheck`."""
+    autoscaling: Mapped[dict[str, Any] | None] = mapped_column(JSON(none_as_null=True))
+    """Of all instances of a service alike; see `protocol.autoscaling.Autoscaling`."""
     options: Mapped[dict[str, Any] | None]
     """The fields of its spec that have no column, as far as they are set."""
     revision: Mapped[int] = mapped_column(default=1)
@@ -345,6 +348,54 @@ class ServiceUpdate(Base):
     message: Mapped[str] = mapped_column(Text, default="")
     requested_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
+
+
+class ServiceScaler(Base):
+    """What a service that scales remembers; see `jobqueue.services.autoscaling`.
+
+    Attributes:
+        memory: as `jobqueue.services.autoscaling.decision.Memory`.
+        traffic: as `jobqueue.services.autoscaling.traffic.Traffic`.
+        evaluate_at: when the next decision is due.
+        load: what the last decision saw of its metric, as a sum of all instances.
+        why: of the last decision; `is_refused` if it could not add instances.
+        woken_at: since when it wakes; None once it serves.
+        wake_seconds: how long the last wake-up took.
+    """
+
+    __tablename__ = "service_scalers"
+
+    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
+    """The first instance."""
+    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    memory: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    traffic: Mapped[dict[str, Any]] = mapped_column(default=dict)
+    evaluate_at: Mapped[datetime] = mapped_column(index=True)
+    wanted: Mapped[int | None]
+    load: Mapped[float | None]
+    why: Mapped[str] = mapped_column(String(500), default="")
+    is_refused: Mapped[bool] = mapped_column(default=False)
+    decided_at: Mapped[datetime | None]
+    woken_at: Mapped[datetime | None]
+    wake_seconds: Mapped[float | None]
+
+
+class ServiceTraffic(Base):
+    """The requests that a process of the portal passed on to a service.
+
+    Attributes:
+        requests: how many there were.
+        busy_seconds: the sum of their durations.
+    """
+
+    __tablename__ = "service_traffic"
+
+    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
+    process_id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    requests: Mapped[int] = mapped_column(BigInteger)
+    busy_seconds: Mapped[float]
+    updated_at: Mapped[datetime]
 
 
 class TenantContainerPolicies(Base):

@@ -7,6 +7,8 @@ from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from jobqueue.advice.runner import AdviceRunner, request_due
+from jobqueue.advice.service import expire_dismissals
 from jobqueue.fairshare.usage import charge_ended, tenants_to_charge
 from jobqueue.gangs.networks import sweep_networks
 from jobqueue.images.catalog import delete_namespace, sync
@@ -23,6 +25,9 @@ from jobqueue.queue.forecasts import (
 from jobqueue.queue.retention import expire_jobs
 from jobqueue.queue.schedule_runs import submit_due
 from jobqueue.results.retention import expire_results
+from jobqueue.services.autoscaling.evaluation import scale_services
+from jobqueue.services.autoscaling.history import expire_history
+from jobqueue.services.autoscaling.traffic import sweep_traffic
 from jobqueue.services.rolling_updates import advance_updates
 from jobqueue.simulation.runner import SimulationRunner
 from jobqueue.simulation.service import expire_simulations
@@ -43,10 +48,16 @@ class JobTasks:
         self._box = SecretBox.of(settings)
         self._registry = Registry(settings, RegistryTokens(settings), context.clock)
         self._simulations = SimulationRunner(context.sessions, settings.resolved_database_url)
+        self._advice = AdviceRunner(
+            context.sessions,
+            settings.resolved_database_url,
+            weeks=settings.fleet_advice_weeks,
+        )
 
     def close(self) -> None:
-        """End the processes of simulations."""
+        """End the processes of simulations and of fleet advice."""
         self._simulations.close()
+        self._advice.close()
 
     def table(self) -> Sequence[PeriodicTask]:
         """Return the tasks."""
@@ -54,7 +65,10 @@ class JobTasks:
         return [
             *images,
             PeriodicTask(self.advance_updates, 2),
+            PeriodicTask(self.scale_services, 2),
             PeriodicTask(self.run_simulations, 2),
+            PeriodicTask(self.compute_advice, 5),
+            PeriodicTask(self.request_advice, 600, runs_at_start=True),
             PeriodicTask(self.submit_scheduled, 5),
             PeriodicTask(self.stop_idle_jobs, 30),
             PeriodicTask(self.record_usage, 60),
@@ -64,6 +78,7 @@ class JobTasks:
             PeriodicTask(self.sweep_log_files, 3600),
             PeriodicTask(self.expire_jobs, 3600),
             PeriodicTask(self.sweep_networks, 600),
+            PeriodicTask(self.expire_service_history, 3600),
             PeriodicTask(self.expire_results, 3600),
         ]
 
@@ -72,9 +87,34 @@ class JobTasks:
         with transaction(self._context.sessions) as session:
             advance_updates(session, now=self._context.clock())
 
+    def scale_services(self) -> None:
+        """Change the number of instances of services that scale, where it is due."""
+        sessions, context = self._context.sessions, self._context
+        scale_services(sessions, self._store, now=context.clock(), is_stopping=context.is_stopping)
+
+    def expire_service_history(self) -> None:
+        """Delete what is old of services that scale: attempts, events, counts of requests."""
+        expired = 1
+        while expired and not self._context.is_stopping():
+            with transaction(self._context.sessions) as session:
+                expired = expire_history(session, now=self._context.clock())
+        with transaction(self._context.sessions) as session:
+            sweep_traffic(session, now=self._context.clock())
+
     def run_simulations(self) -> None:
         """Start simulations, and store how far they are."""
         self._simulations.step(self._context.clock())
+
+    def compute_advice(self) -> None:
+        """Compute the figures of fleet advice, a tenant at a time."""
+        self._advice.step(self._context.clock())
+
+    def request_advice(self) -> None:
+        """Let the figures be computed that were not since the last night."""
+        now = self._context.clock()
+        with transaction(self._context.sessions) as session:
+            request_due(session, now=now)
+            expire_dismissals(session, now=now)
 
     def submit_scheduled(self) -> None:
         """Submit the jobs of schedules that are due."""

@@ -2,6 +2,7 @@
 
     job:      submitted -> queued -> starting -> running -> succeeded | failed | stopped | lost
                            queued <- starting, running: tried again, preempted or moved
+                           asleep <- any of these: an instance of a service that is not needed now
     attempt:  bound -> starting -> running -> succeeded | failed | stopped | lost
 
 A *bound* attempt waits for GPUs, cores or memory of its appliance; it may still move to another
@@ -19,6 +20,7 @@ class JobState(StrEnum):
     QUEUED = "queued"
     STARTING = "starting"
     RUNNING = "running"
+    ASLEEP = "asleep"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     STOPPED = "stopped"
@@ -133,15 +135,17 @@ class Reason(StrEnum):
     NODE_FAILED = "node_failed"
     CONTRACT_ENDED = "contract_ended"
     BUDGET_SPENT = "budget_spent"
+    SCALED_DOWN = "scaled_down"
 
 
 _J = JobState
 _JOB_ENDS = frozenset({_J.SUCCEEDED, _J.FAILED, _J.STOPPED, _J.LOST})
 JOB_TRANSITIONS: dict[JobState, frozenset[JobState]] = {
-    _J.SUBMITTED: frozenset({_J.QUEUED, _J.STARTING, _J.STOPPED}),
-    _J.QUEUED: frozenset({_J.STARTING, _J.STOPPED}),
-    _J.STARTING: _JOB_ENDS | {_J.RUNNING, _J.QUEUED},
-    _J.RUNNING: _JOB_ENDS | {_J.QUEUED},
+    _J.SUBMITTED: frozenset({_J.QUEUED, _J.STARTING, _J.STOPPED, _J.ASLEEP}),
+    _J.QUEUED: frozenset({_J.STARTING, _J.STOPPED, _J.ASLEEP}),
+    _J.STARTING: _JOB_ENDS | {_J.RUNNING, _J.QUEUED, _J.ASLEEP},
+    _J.RUNNING: _JOB_ENDS | {_J.QUEUED, _J.ASLEEP},
+    _J.ASLEEP: frozenset({_J.QUEUED, _J.STOPPED}),
 } | dict.fromkeys(_JOB_ENDS, frozenset())
 
 _A = AttemptState
@@ -161,5 +165,7 @@ UPDATE_TRANSITIONS: dict[UpdateState, frozenset[UpdateState]] = {
 
 # States of a job that has not started, or waits to be tried again.
 WAITING = (JobState.SUBMITTED, JobState.QUEUED)
+# States of a job without an attempt that starts or runs.
+WITHOUT_ATTEMPT = (*WAITING, JobState.ASLEEP)
 # States in which GPUs, cores and memory are allocated to an attempt.
 ALLOCATED_STATES = (AttemptState.STARTING, AttemptState.RUNNING)

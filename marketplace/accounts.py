@@ -16,8 +16,14 @@ from core.errors import ConflictError, ForbiddenError, InvalidInputError, NotFou
 from core.money import exact
 from core.paging import Columns, Page, Paging, list_page
 from marketplace.emails import email_admins
-from marketplace.models import MAX_DESCRIPTION_LENGTH, Account
-from marketplace.states import AccountState, Side
+from marketplace.models import (
+    INITIAL_HIGH,
+    INITIAL_LOW,
+    INITIAL_REPUTATION,
+    MAX_DESCRIPTION_LENGTH,
+    Account,
+)
+from marketplace.states import AccountState, Listing, Side
 from tenants.models import Tenant, User
 from tenants.models.users import NAME_LENGTH
 from tenants.permissions import Permission
@@ -54,7 +60,13 @@ def account_of(session: Session, tenant_id: str) -> Account:
         provider_state=AccountState.NONE,
         customer_state=AccountState.NONE,
         is_prepaid=False,
-        reputation=0.5,
+        reputation=INITIAL_REPUTATION,
+        reputation_mean=0.5,
+        reputation_low=INITIAL_LOW,
+        reputation_high=INITIAL_HIGH,
+        listing=Listing.NORMAL,
+        placement_factor=1.0,
+        max_contract_gpus=0,
         **dict.fromkeys(TEXT_LENGTHS, ""),
     )
 

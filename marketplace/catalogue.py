@@ -16,7 +16,7 @@ from core.errors import NotFoundError
 from core.paging import MAX_PAGE_NUMBER, MAX_PAGE_SIZE, sort_terms
 from marketplace.models import Account, Offer
 from marketplace.offers.coverage import providers, refresh_provider
-from marketplace.states import AccountState, OfferState
+from marketplace.states import AccountState, Listing, OfferState
 from marketplace.terms import Terms, terms_hash
 from tenants.models import Tenant, TenantState
 from tenants.models.rentals import OfferedAppliance
@@ -25,6 +25,7 @@ _O = OfferedAppliance
 _IS_LISTED = and_(
     Offer.state == OfferState.PUBLISHED,
     Account.provider_state == AccountState.ACTIVE,
+    Account.listing != Listing.HIDDEN,
     Tenant.state == TenantState.ACTIVE,
 )
 
@@ -71,7 +72,9 @@ class CatalogueEntry:
         highest_price: of the week.
         max_seconds: the longest time limit of a job; 0 is any.
         availability_percent: the promised one; 0 for none.
-        reputation: of the provider, 0 to 1.
+        reputation: what the provider is ranked by, 0 to 1.
+        reputation_low: of the interval in which it is.
+        reputation_high: likewise.
     """
 
     offer_id: str
@@ -96,6 +99,8 @@ class CatalogueEntry:
     availability_percent: float
     facts: tuple[str, ...]
     reputation: float
+    reputation_low: float
+    reputation_high: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +121,11 @@ class PublishedOffer:
     offer_id: str
     name: str
     description: str
+    provider_id: str
     provider_name: str
     reputation: float
+    reputation_low: float
+    reputation_high: float
     needs_approval: bool
     calendar: list[dict[str, Any]]
     terms: Terms
@@ -137,6 +145,13 @@ CATALOGUE_SORTS: dict[str, ColumnElement[Any]] = {
     .scalar_subquery(),
     "offer_name": select(Offer.name).where(Offer.id == _O.offer_id).scalar_subquery(),
 }
+
+# Before any sort: those that the operator's policy lists last.
+_IS_LAST = (
+    select(Account.listing == Listing.LAST)
+    .where(Account.tenant_id == _O.provider_id)
+    .scalar_subquery()
+)
 
 
 def search(
@@ -161,7 +176,7 @@ def search(
     entries = _entries(wanted)
     last = (_O.offer_id, _O.gpu_model, _O.region)
     rows = session.execute(
-        entries.order_by(*orders, *last).limit(size).offset((number - 1) * size)
+        entries.order_by(_IS_LAST, *orders, *last).limit(size).offset((number - 1) * size)
     ).all()
     if rows or number == 1:
         total = rows[0].total if rows else 0
@@ -181,7 +196,7 @@ def capacity(session: Session) -> list[Capacity]:
             _FREE.label("free_gpus"),
             _PRICE.label("lowest_price"),
         )
-        .where(_O.is_open.is_(True), _O.offer_id.in_(_listed()))
+        .where(_O.is_open.is_(True), _O.offer_id.in_(listed_offers()))
         .group_by(_O.gpu_model, _O.region)
         .order_by(_O.gpu_model, _O.region)
     )
@@ -221,8 +236,11 @@ def published_offer(session: Session, offer_id: str) -> PublishedOffer:
         offer_id=offer.id,
         name=offer.name,
         description=offer.description,
+        provider_id=offer.tenant_id,
         provider_name=account.public_name,
         reputation=account.reputation,
+        reputation_low=account.reputation_low,
+        reputation_high=account.reputation_high,
         needs_approval=offer.needs_approval,
         calendar=offer.calendar,
         terms=terms,
@@ -239,7 +257,7 @@ def refresh(session: Session, *, now: datetime) -> int:
     return sum(refresh_provider(session, ident, now=now) for ident in providers(session))
 
 
-def _listed(text: str = "") -> Select[*tuple[Any, ...]]:
+def listed_offers(text: str = "") -> Select[*tuple[Any, ...]]:
     """Return the ids of published offers whose names or description have a text."""
     statement = (
         select(Offer.id)
@@ -270,7 +288,7 @@ def _entries(wanted: CatalogueFilter) -> Select[*tuple[Any, ...]]:
             _PRICE.label("price"),
             func.count().over().label("total"),
         )
-    ).where(*_conditions(wanted), _O.offer_id.in_(_listed(wanted.text)))
+    ).where(*_conditions(wanted), _O.offer_id.in_(listed_offers(wanted.text)))
     grouped = statement.group_by(_O.offer_id, _O.provider_id, _O.gpu_model, _O.region)
     if not wanted.min_free_gpus:
         return grouped
@@ -334,4 +352,6 @@ def _entry(row: Any, offer: Offer, terms: Terms, account: Account) -> CatalogueE
         availability_percent=terms.service_level.availability_percent,
         facts=tuple(filter(None, row.facts.split(","))),
         reputation=account.reputation,
+        reputation_low=account.reputation_low,
+        reputation_high=account.reputation_high,
     )

@@ -15,7 +15,14 @@ from sqlalchemy.orm import Mapped, mapped_column, relationship
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from core.money import Amount
-from marketplace.states import AccountState, ContractState, OfferState, Side, VersionState
+from marketplace.states import (
+    AccountState,
+    ContractState,
+    Listing,
+    OfferState,
+    Side,
+    VersionState,
+)
 from marketplace.terms import Terms
 from tenants.models.audit import Audited
 from tenants.models.columns import enum_column, reference, tenant_column
@@ -24,6 +31,8 @@ from tenants.models.users import NAME_LENGTH
 
 MAX_DESCRIPTION_LENGTH = 2000
 HASH_LENGTH = 64
+# Of a provider without evidence, see `marketplace.reputation.beta.PRIOR`.
+INITIAL_REPUTATION, INITIAL_LOW, INITIAL_HIGH = 0.7236, 0.1354, 0.8646
 
 
 class Account(Base):
@@ -61,8 +70,20 @@ class Account(Base):
     tax_percent: Mapped[Decimal | None] = mapped_column(Amount)
     fee_percent: Mapped[Decimal | None] = mapped_column(Amount)
     is_prepaid: Mapped[bool] = mapped_column(default=False)
-    reputation: Mapped[float] = mapped_column(default=0.5, server_default="0.5")
-    """Of the provider, 0 to 1, from its record; 0.5 without one."""
+    reputation: Mapped[float] = mapped_column(default=INITIAL_REPUTATION, server_default="0.5")
+    """What a provider is ranked by, 0 to 1; `marketplace.reputation` writes it and those below."""
+    reputation_mean: Mapped[float] = mapped_column(default=0.5, server_default="0.5")
+    """The expected figure of the provider, 0 to 1."""
+    reputation_low: Mapped[float] = mapped_column(default=INITIAL_LOW, server_default="0.1354")
+    """It is above this, and below the next, with a probability of 90 %."""
+    reputation_high: Mapped[float] = mapped_column(default=INITIAL_HIGH, server_default="0.8646")
+    listing: Mapped[Listing] = mapped_column(
+        enum_column(Listing), default=Listing.NORMAL, server_default=Listing.NORMAL.value
+    )
+    placement_factor: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    """What placement divides its prices by when it compares offers."""
+    max_contract_gpus: Mapped[int] = mapped_column(default=0, server_default="0")
+    """That jobs of a contract with it may have at once; 0 is any."""
     updated_at: Mapped[datetime]
 
 

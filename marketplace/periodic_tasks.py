@@ -10,11 +10,15 @@ from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.settings import ServerSettings
 from marketplace.budgets.tasks import BudgetTasks
 from marketplace.charges.service import accrue
+from marketplace.consequences.tasks import ConsequenceTasks
 from marketplace.contracts.grants import refresh_contract, usable_contracts
 from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing
 from marketplace.offers.coverage import providers, refresh_provider
+from marketplace.reputation.tasks import ReputationTasks
 from marketplace.service_levels.tasks import ServiceLevelTasks
+from marketplace.support.tasks import SupportTasks
+from marketplace.verification.tasks import VerificationTasks
 from tenants.models.rentals import Grant
 from timeseries.store import Store
 
@@ -27,13 +31,21 @@ BATCH = 50
 def market_tasks(
     settings: ServerSettings, context: SchedulerContext, store: Store
 ) -> Sequence[PeriodicTask]:
-    """Return the tasks of all parts of the marketplace; billing and budgets are always there."""
-    levels = ServiceLevelTasks(context, store).table() if settings.marketplace else ()
+    """Return all tasks of the marketplace; billing, budgets and support are always there."""
+    measured: Sequence[PeriodicTask] = ()
+    if settings.marketplace:
+        measured = [
+            *VerificationTasks(settings, context, store).table(),
+            *ServiceLevelTasks(context, store).table(),
+            *ReputationTasks(settings, context, store).table(),
+            *ConsequenceTasks(settings, context).table(),
+        ]
     return [
         *MarketTasks(settings, context).table(),
-        *levels,
+        *measured,
         *BillingTasks(settings, context).table(),
         *BudgetTasks(settings, context).table(),
+        *SupportTasks(settings, context).table(),
     ]
 
 
@@ -69,7 +81,12 @@ class MarketTasks:
             if context.is_stopping():
                 return
             with transaction(context.sessions) as session:
-                refresh_provider(session, ident, now=context.clock())
+                refresh_provider(
+                    session,
+                    ident,
+                    now=context.clock(),
+                    requires_verification=self._settings.marketplace_requires_verification,
+                )
 
     def refresh_grants(self) -> None:
         """End contracts whose end has come, and write what the others grant now."""
@@ -109,8 +126,6 @@ class BillingTasks:
     def close_months(self) -> None:
         """Issue the invoices and statements of months that have ended."""
         context = self._context
-        closed = close_months(
+        close_months(
             context.sessions, self._issuing, now=context.clock(), is_stopping=context.is_stopping
         )
-        for month_at in closed:
-            log.info("issued the invoices and statements of %s", f"{month_at:%Y-%m}")

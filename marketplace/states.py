@@ -12,6 +12,14 @@ class AccountState(StrEnum):
     SUSPENDED = "suspended"
 
 
+class Listing(StrEnum):
+    """How the catalogue lists a provider's offers; `hidden` ones take no new contracts."""
+
+    NORMAL = "normal"
+    LAST = "last"
+    HIDDEN = "hidden"
+
+
 class OfferState(StrEnum):
     """Of an offer: only a published one is in the catalogue; withdrawn is final.
 

@@ -158,7 +158,12 @@ def stored(terms: Terms) -> dict[str, Any]:
 
     So the same price is the same text, and has the same hash, however it was entered.
     """
-    document: dict[str, Any] = _plain(msgspec.to_builtins(terms, builtin_types=(Decimal,)))
+    return plain_document(terms)
+
+
+def plain_document(value: msgspec.Struct) -> dict[str, Any]:
+    """Return a struct as JSON; decimals are texts without trailing zeros."""
+    document: dict[str, Any] = _plain(msgspec.to_builtins(value, builtin_types=(Decimal,)))
     return document
 
 

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
+from protocol.challenges import ChallengeOrder, ChallengeResult
 from protocol.datasets import DatasetOrders, StagedDataset
 from protocol.gangs import Gang, JobNetwork
 from protocol.gpu_slices import GPUPartition, GPUSlice
@@ -188,7 +189,8 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     While it `wants_tunnel`, the agent opens the tunnel of `protocol.tunnel`. When
     `storage_generation` changes, it reports its container storage (`protocol.storage`). `probe` is
     there while the appliance is quarantined. `gpu_partitions` has the GPUs of which the tenant's
-    policy says how they are shared. `datasets` orders what its cache should have.
+    policy says how they are shared. `datasets` orders what its cache should have. `challenge` is
+    there until its result was reported.
     """
 
     generation: int
@@ -200,13 +202,18 @@ class DesiredState(msgspec.Struct, frozen=True, kw_only=True):
     probe: ProbeOrder | None = None
     gpu_partitions: list[GPUPartition] = []
     datasets: DatasetOrders = DatasetOrders()
+    challenge: ChallengeOrder | None = None
 
 
 class ObservedReport(msgspec.Struct, frozen=True, kw_only=True):
-    """POST /agent/v1/observed: sent on every change, and every 10 s; `probe` is the last result."""
+    """POST /agent/v1/observed: sent on every change, and every 10 s; `probe` is the last result.
+
+    `challenge` is the result of the one that is ordered.
+    """
 
     attempts: list[AttemptObservation]
     probe: ProbeResult | None = None
+    challenge: ChallengeResult | None = None
 
 
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ MAX_GPU_PATHS = MAX_GPUS * (MAX_GPUS - 1) // 2
 MAX_NVLINKS = 64
 MAX_DISKS = MAX_NICS = 1024
 MAX_EXECUTORS = 16
+MAX_COMPONENTS = 32
 MAX_TEXT_LENGTH = 200
 # The body of a heartbeat: a host with all of these and its health fits.
 MAX_REPORT_BYTES = 2 * 1024 * 1024
@@ -36,6 +37,7 @@ class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     With `has_unified_memory`, `memory_bytes` is the host's memory, which the GPU shares. MIG's
     profiles are known once its mode was on; `is_mig_pending` is the mode after the next reset.
+    `pci_device_id` and `pci_subsystem_id` are vendor and device, such as `10de:2330`.
     """
 
     index: int
@@ -51,6 +53,8 @@ class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
     memory_clock_max_hertz: int = 0
     power_limit_max_watts: float = 0.0
     pci_address: Text = ""
+    pci_device_id: Text = ""
+    pci_subsystem_id: Text = ""
     pcie_generation: int = 0
     pcie_generation_max: int = 0
     pcie_width: int = 0
@@ -101,7 +105,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     boot. `can_probe`: the agent runs `protocol.attempts.ProbeOrder`. `partition_modes`: how it can
     share GPUs, apart from whole ones; none for an agent that knows no slices. `network`: what it
     offers to gangs; `can_stage`: it fetches datasets; `can_keep_results`: it uploads results.
-    `cluster`: the one that the agent stands for as a connector.
+    `cluster`: the one that the agent stands for as a connector. `can_challenge`: it runs
+    `protocol.challenges.ChallengeOrder`. `components`: versions of the container engine and its
+    parts by name, such as `docker` and `runc`.
     """
 
     hostname: Text
@@ -129,3 +135,5 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     can_stage: bool = False
     can_keep_results: bool = False
     cluster: ClusterReport | None = None
+    can_challenge: bool = False
+    components: Annotated[dict[Text, Text], msgspec.Meta(max_length=MAX_COMPONENTS)] = {}

@@ -11,13 +11,13 @@ from typing import Annotated
 import msgspec
 
 from core.spec import MAX_INTEGER, About
+from protocol.autoscaling import MAX_INSTANCES, Autoscaling
 from protocol.gangs import Framework, JobNetwork
 
 GIB = 1024**3
 MIN_MEMORY_BYTES = 16 * 1024**2
 MAX_ENTRIES = 20
 MAX_GPUS = 1024
-MAX_INSTANCES = 100
 MAX_NODES = 256
 MAX_PRIORITY = 100
 MAX_PORT = 65535
@@ -246,6 +246,10 @@ class JobSpec(ContainerSpec, frozen=True, kw_only=True):
     instances: Annotated[
         int, About("Of a service; each is placed by itself.", minimum=1, maximum=MAX_INSTANCES)
     ] = 1
+    autoscaling: Annotated[
+        Autoscaling | None,
+        About("Of a service: how it changes its number of instances by itself."),
+    ] = None
     nodes: Annotated[
         int,
         About(

@@ -137,7 +137,8 @@ def _messages(
 
 def _queues(session: Session, *, now: datetime) -> Iterable[tuple[str, dict[str, float]]]:
     waiting = session.execute(
-        select(Job.tenant_id, func.count(), func.min(Job.submitted_at))
+        # A job that was tried again, or a service that was woken, waits since then.
+        select(Job.tenant_id, func.count(), func.min(func.coalesce(Job.retry_at, Job.submitted_at)))
         .where(Job.state.in_(_WAITING))
         .group_by(Job.tenant_id)
     )

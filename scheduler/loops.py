@@ -47,6 +47,15 @@ RETRY_AFTER = timedelta(seconds=5)
 SECOND_USAGE_SECONDS = 90.0
 
 
+class _Background(BackgroundScheduler):  # type: ignore[misc] # APScheduler ships no types
+    """APScheduler's thread, which also ends well when a task that runs once is due as it stops."""
+
+    def remove_job(self, job_id: str, jobstore: str | None = None) -> None:
+        """Remove a job; one that is gone because the scheduler is stopping is no error."""
+        with suppress(JobLookupError):
+            super().remove_job(job_id, jobstore)
+
+
 class Scheduler:
     """Runs the periodic tasks while this process has the lease."""
 
@@ -103,7 +112,7 @@ class Scheduler:
             )
             for task in table
         }
-        self._scheduler = BackgroundScheduler(
+        self._scheduler = _Background(
             timezone="UTC", job_defaults={"max_instances": 1, "coalesce": True}
         )
 

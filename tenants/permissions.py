@@ -27,8 +27,10 @@ class Permission(StrEnum):
     MANAGE_PROJECTS = "change projects and quotas"
     MANAGE_USERS = "manage users"
     VIEW_AUDIT = "read the audit log"
+    USE_SUPPORT = "open and answer support tickets"
     RENT = "rent appliances of providers"
     MANAGE_OFFERS = "offer appliances to other tenants"
+    VERIFY = "verify appliances"
     VIEW_BILLING = "see costs and invoices of the tenant"
     MANAGE_BILLING = "change prices, budgets and billing data"
     MANAGE_TENANTS = "manage tenants"
@@ -39,12 +41,12 @@ _P = Permission
 _VIEWER = frozenset({_P.VIEW})
 _MEMBER = _VIEWER | {
     *(_P.SUBMIT_JOBS, _P.OPEN_SHELLS, _P.PUSH_IMAGES, _P.EDIT_ALERTS, _P.SAVE_REPORTS),
-    *(_P.EDIT_DASHBOARDS, _P.EDIT_DATASETS),
+    *(_P.EDIT_DASHBOARDS, _P.EDIT_DATASETS, _P.USE_SUPPORT),
 }
 _ADMIN = _MEMBER | {
     *(_P.STOP_ANY_JOB, _P.EDIT_ANY_DASHBOARD, _P.MANAGE_APPLIANCES),
     *(_P.MANAGE_PROJECTS, _P.MANAGE_USERS, _P.VIEW_AUDIT, _P.MANAGE_DATA),
-    *(_P.RENT, _P.MANAGE_OFFERS, _P.VIEW_BILLING, _P.MANAGE_BILLING),
+    *(_P.RENT, _P.MANAGE_OFFERS, _P.VERIFY, _P.VIEW_BILLING, _P.MANAGE_BILLING),
 }
 
 PERMISSIONS: dict[Role, frozenset[Permission]] = {
@@ -54,10 +56,11 @@ PERMISSIONS: dict[Role, frozenset[Permission]] = {
     Role.OPERATOR: frozenset(
         {
             *(_P.VIEW, _P.PUSH_IMAGES, _P.EDIT_DASHBOARDS, _P.MANAGE_USERS, _P.VIEW_AUDIT),
-            *(_P.MANAGE_TENANTS, _P.OPERATE, _P.VIEW_BILLING, _P.MANAGE_BILLING),
+            *(_P.MANAGE_TENANTS, _P.OPERATE, _P.VIEW_BILLING, _P.MANAGE_BILLING, _P.VERIFY),
+            _P.USE_SUPPORT,
         }
     ),
-    Role.BILLING: _VIEWER | {_P.VIEW_BILLING, _P.MANAGE_BILLING},
+    Role.BILLING: _VIEWER | {_P.VIEW_BILLING, _P.MANAGE_BILLING, _P.USE_SUPPORT},
 }
 
 TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
@@ -72,10 +75,11 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "appliances": frozenset({_P.VIEW, _P.MANAGE_APPLIANCES}),
     "projects": frozenset({_P.VIEW, _P.MANAGE_PROJECTS}),
     "users": frozenset({_P.VIEW, _P.MANAGE_USERS}),
-    "market": frozenset({_P.VIEW, _P.RENT, _P.MANAGE_OFFERS}),
+    "support": frozenset({_P.VIEW, _P.USE_SUPPORT}),
+    "market": frozenset({_P.VIEW, _P.RENT, _P.MANAGE_OFFERS, _P.VERIFY}),
     "billing": frozenset({_P.VIEW, _P.VIEW_BILLING, _P.MANAGE_BILLING}),
     "audit": frozenset({_P.VIEW_AUDIT}),
-    "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE}),
+    "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE, _P.VERIFY}),
 }
 
 

@@ -24,6 +24,7 @@ import core.leases as _leases  # noqa: F401
 import dash_app.custom.models as _custom  # noqa: F401
 import dash_app.reports.models as _reports  # noqa: F401
 import datasets.models as _datasets  # noqa: F401
+import jobqueue.advice.models as _advice  # noqa: F401
 import jobqueue.fairshare.models as _fairshare  # noqa: F401
 import jobqueue.gangs.models as _gangs  # noqa: F401
 import jobqueue.holds.models as _holds  # noqa: F401
@@ -38,15 +39,19 @@ import jobqueue.usage.models as _usage  # noqa: F401
 import logs.models as _logs  # noqa: F401
 import marketplace.budgets.models as _budgets  # noqa: F401
 import marketplace.charges.models as _charges  # noqa: F401
+import marketplace.consequences.models as _consequences  # noqa: F401
 import marketplace.invoices.models as _invoices  # noqa: F401
 import marketplace.models as _marketplace  # noqa: F401
 import marketplace.prices.models as _prices  # noqa: F401
+import marketplace.reputation.models as _reputation  # noqa: F401
 import marketplace.service_levels.models as _service_levels  # noqa: F401
 import marketplace.sign_ups.models as _sign_ups  # noqa: F401
+import marketplace.support.models as _support  # noqa: F401
 import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords
 from tests.cast import NOON, Cast, FrozenClock, make_cast
+from tests.fixtures.ray_head import ray_head  # noqa: F401 - one head for all tests
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
 
@@ -106,7 +111,7 @@ SERVER_OF = {
     "tests/integration/test_migrations.py": "mariadb",
     "tests/integration/test_nvml": "fake NVML",
     "tests/integration/test_private_registry.py": "dockerd",
-    "tests/integration/test_ray": "ray",
+    "tests/integration/test_ray": "dockerd",  # the head is that of the executors' contract
     "tests/integration/test_restored_portal.py": "dockerd",
     "tests/integration/test_results.py": "dockerd",
     "tests/integration/test_retired_agent.py": "portal",
@@ -114,6 +119,8 @@ SERVER_OF = {
     "tests/integration/test_upgrade_from_release.py": "mariadb",
 }
 
+
+RAY_TIMEOUT_SECONDS = 600
 
 # How the paths of those tests begin that take longest, together with all that share their server.
 LONGEST = (
@@ -139,6 +146,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next(ranks, len(LONGEST))
 
     items.sort(key=rank)
+    for item in items:
+        # Whoever is the first waits for Ray's head, see `tests.fixtures.ray_head`.
+        if item.get_closest_marker("needs_ray") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(RAY_TIMEOUT_SECONDS))
 
 
 class OneWorkerPerServer(LoadFileScheduling):  # type: ignore[misc] # pytest-xdist ships no types

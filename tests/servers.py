@@ -5,8 +5,9 @@ skipped, and the skip names the package (the gate refuses such skips).
 """
 
 import contextlib
+import itertools
 import os
-import secrets
+import random
 import shutil
 import socket
 import subprocess
@@ -18,16 +19,20 @@ import pytest
 
 STOP_SECONDS = 60
 # Below those that the kernel hands to clients: one of them could take the port before its server.
-PORTS = range(10_000, 16_000)
+# Each worker of pytest has its own, as a server may take minutes from its choice to its start.
+_WORKER = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+_WORKERS = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+PORTS = range(10_000 + _WORKER % _WORKERS, 16_000, _WORKERS)
+_ports = itertools.cycle(random.sample(PORTS, len(PORTS)))
 
 
 def free_port() -> int:
-    """Return a port of the loopback address that nobody listens on."""
-    while True:
-        port = secrets.choice(PORTS)
+    """Return a port of the loopback address that nobody listens on, and none of the last ones."""
+    for port in _ports:
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             return port
+    raise AssertionError  # a cycle never ends
 
 
 def require_program(name: str, *, package: str) -> str:

@@ -198,6 +198,10 @@ DECLARED: Mapping[str, Declared] = {
         "",
         "clock_offset_seconds quarantined reachable",
     ),
+    "service_load": _declared(
+        "job service",
+        "awake_instances concurrent_requests ready_instances requests_per_second wanted_instances",
+    ),
     "service_status": _declared(
         "job service",
         "healthy restarts",

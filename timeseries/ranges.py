@@ -56,11 +56,12 @@ _FIELDS: Mapping[Range, str] = {
     "healthy link_up lost mig_enabled persistence_mode quarantined reachable remapped_rows_failed "
     "remapped_rows_pending retired_pages_pending sram_ecc_threshold_exceeded throttled "
     "throttled_by_hardware throttled_by_heat throttled_by_power up vgpu_licensed",
-    COUNT: "backlog_points blocked buffered_points cpus cpus_allocated created dead "
-    "encoder_sessions events exited failed_attempts failing_rules findings "
-    "frame_capture_sessions gpus gpus_allocated gpus_missing idle in_flight load1 load15 load5 "
-    "multiprocessors nodes nodes_drained nodes_up paused processes restarting restarts rules "
-    "running samples sleeping stopped threads total waiting_jobs zombies",
+    COUNT: "awake_instances backlog_points blocked buffered_points concurrent_requests cpus "
+    "cpus_allocated created dead encoder_sessions events exited failed_attempts failing_rules "
+    "findings frame_capture_sessions gpus gpus_allocated gpus_missing idle in_flight load1 "
+    "load15 load5 multiprocessors nodes nodes_drained nodes_up paused processes "
+    "ready_instances restarting restarts rules running samples sleeping stopped threads total "
+    "waiting_jobs wanted_instances zombies",
     COUNTER: "access_point_failovers access_point_moves "
     "certificate_renewal_failures corrected_aggregate corrected_volatile crc_errors "
     "dropped_by_age_points uncorrected_aggregate uncorrected_volatile "

@@ -190,6 +190,16 @@ class Client:
         path = f"/jobs/{self.job(name_or_id).id}/scale"
         return _job(self.post(path, {"instances": instances}))
 
+    def autoscaling(self, name_or_id: str) -> dict[str, Any]:
+        """Return how a service scales by itself, and its last decision."""
+        status: dict[str, Any] = self.get(f"/jobs/{self.job(name_or_id).id}/autoscaling")
+        return status
+
+    def autoscale(self, name_or_id: str, policy: Mapping[str, Any] | None) -> Job:
+        """Let a service scale by itself in this way, or with None no longer."""
+        path = f"/jobs/{self.job(name_or_id).id}/autoscaling"
+        return _job(self.post(f"{path}/remove") if policy is None else self.post(path, policy))
+
     def update(self, name_or_id: str, **changes: Any) -> Job:  # noqa: ANN401 - fields of a job
         """Update the instances of a service one by one; `changes` are `image` and `JobFields`."""
         return _job(self.post(f"/jobs/{self.job(name_or_id).id}/update", changes))

@@ -35,6 +35,7 @@ class JobFields(TypedDict, total=False):
     idle_gpu_seconds: int
     notify: Sequence[str]
     instances: int
+    autoscaling: Mapping[str, object] | None
     nodes: int
     on_member_loss: str
     framework: str

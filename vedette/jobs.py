@@ -50,6 +50,7 @@ class Job(JobSpec, frozen=True, kw_only=True):
     mounts: list[dict[str, Any]] = []  # type: ignore[assignment]
     ports: list[dict[str, Any]] = []  # type: ignore[assignment]
     health_check: dict[str, Any] | None = None  # type: ignore[assignment]
+    autoscaling: dict[str, Any] | None = None  # type: ignore[assignment]
     dependencies: list[dict[str, str]] = []
     array_id: str | None = None
     array_index: int | None = None

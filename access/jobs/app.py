@@ -46,7 +46,7 @@ def is_job_access(path: str) -> bool:
     return _PATH.fullmatch(path) is not None
 
 
-def job_of_path(scope: Scope) -> str | None:
+async def job_of_path(scope: Scope) -> str | None:
     """Return the ID of the job in the path of a request."""
     match = _PATH.fullmatch(scope["path"])
     return match[1] if match else None

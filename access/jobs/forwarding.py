@@ -43,6 +43,8 @@ T = TypeVar("T")
 
 HEADER = b"x-vedette-forwarded"
 SCOPE_KEY = "vedette.forwarded"
+# The instance of a service that a request is for.
+INSTANCE_KEY = "vedette.instance"
 # A signature is for a request that is on its way.
 MAX_AGE_SECONDS = 30
 CONNECT_SECONDS = 5.0
@@ -62,11 +64,13 @@ class Forwarded(msgspec.Struct, frozen=True):
         path: of the request.
         address: of the client.
         appliance_id: of the agent that the forwarding process has authenticated, if any.
+        instance_id: of the service that the forwarding process has chosen, if any.
     """
 
     path: str
     address: str = ""
     appliance_id: str = ""
+    instance_id: str = ""
 
 
 class Forwarder:
@@ -95,6 +99,7 @@ class Forwarder:
             if forwarded is not None:
                 scope[SCOPE_KEY] = forwarded
                 scope["client"] = (forwarded.address, 0)
+                scope[INSTANCE_KEY] = forwarded.instance_id
             return app(scope, receive, send)
 
         return trusted
@@ -182,7 +187,7 @@ class Forwarder:
     def _headers(self, scope: Scope, appliance_id: str = "") -> list[tuple[bytes, bytes]]:
         client = scope.get("client")
         address = client[0] if client else ""
-        forwarded = Forwarded(scope["path"], address, appliance_id)
+        forwarded = Forwarded(scope["path"], address, appliance_id, scope.get(INSTANCE_KEY, ""))
         signature = self._signer.dumps(msgspec.to_builtins(forwarded))
         headers = [(name, value) for name, value in scope["headers"] if name not in OF_CONNECTION]
         return [*headers, (HEADER, str(signature).encode("ascii"))]

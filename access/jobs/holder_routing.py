@@ -1,6 +1,6 @@
 """Sends requests for running jobs to the process that holds the tunnel to their appliance."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from starlette.requests import Request
@@ -12,7 +12,7 @@ from access.jobs.forwarding import SCOPE_KEY, Forwarder, HolderGoneError
 from access.jobs.tunnels import Tunnels
 from core.errors import DatabaseUnavailableError, UnavailableError
 
-JobOf = Callable[[Scope], str | None]
+JobOf = Callable[[Scope], Awaitable[str | None]]
 """Returns the ID of the job that a request is for."""
 
 
@@ -23,10 +23,10 @@ def to_holder(app: ASGIApp, *, job_of: JobOf, tunnels: Tunnels, forwarder: Forwa
     """
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
-        job_id = None if SCOPE_KEY in scope else job_of(scope)
         url = None
-        if job_id:
-            with suppress(DatabaseUnavailableError):  # the app reports it in its own format
+        with suppress(DatabaseUnavailableError):  # the app reports it in its own format
+            job_id = None if SCOPE_KEY in scope else await job_of(scope)
+            if job_id:
                 url = await tunnels.holder_elsewhere(job_id)
         if url is not None:
             try:

@@ -5,7 +5,10 @@
 
 An origin of its own keeps a job's scripts from acting as the user in the portal. Requests of other
 origins' pages are refused (`access.jobs.other_sites`). The job never sees the pass, and can't set
-cookies for other jobs' origins (`access.jobs.web_ui_headers`).
+cookies for other jobs' origins (`access.jobs.web_ui_headers`). Programs send an API token instead.
+
+The address of a service that scales leads to the instance with the fewest requests of this process.
+A request wakes one that sleeps: a page reloads until it serves, a program's request waits for it.
 """
 
 import re
@@ -25,6 +28,7 @@ from websockets.exceptions import WebSocketException
 from websockets.typing import Subprotocol
 
 from access.database import Database
+from access.jobs.forwarding import INSTANCE_KEY, while_connected
 from access.jobs.other_sites import refuse_other_sites
 from access.jobs.proxying import (
     GOING_AWAY,
@@ -37,8 +41,16 @@ from access.jobs.proxying import (
     splice,
     target_path,
 )
+from access.jobs.services import STARTING_SECONDS, Instances, Sleepers, StartingError
+from access.jobs.traffic import TrafficCounter
 from access.jobs.tunnels import Tunnel, Tunnels
-from access.jobs.web_ui_headers import cookie_values, host_of, request_headers, response_headers
+from access.jobs.web_ui_headers import (
+    TOKEN_HEADER,
+    cookie_values,
+    host_of,
+    request_headers,
+    response_headers,
+)
 from access.jobs.web_ui_rights import WebUIRights
 from core.clock import Clock
 from core.errors import (
@@ -51,7 +63,14 @@ from core.errors import (
     VedetteError,
 )
 from core.rate_limits import ConcurrencyLimit
-from jobqueue.services.web_ui import PASS_SECONDS, Proof, Proofs, Target, spend_ticket
+from jobqueue.services.web_ui import (
+    PASS_SECONDS,
+    TOKEN_PREFIX,
+    Proof,
+    Proofs,
+    Target,
+    spend_ticket,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -98,16 +117,22 @@ class WebUI:
         self._rights = WebUIRights(database, clock=clock)
         self._tunnels = tunnels
         self._running = ConcurrencyLimit(MAX_CONCURRENT_PER_USER)
+        self._instances = Instances(database)
+        self._sleepers = Sleepers(database, self._rights, clock=clock)
+        self._traffic = TrafficCounter(database, clock=clock)
 
     def is_for_job(self, scope: Scope) -> bool:
         """Return whether a request is for the origin of a job."""
         # With a dot at its end it is the same name, but another origin, which is refused.
         return len(self._suffix) > 1 and host_of(scope).rstrip(".").endswith(self._suffix)
 
-    def job_of(self, scope: Scope) -> str | None:
-        """Return the ID of the job whose origin a request is for, if there is one."""
+    async def job_of(self, scope: Scope) -> str | None:
+        """Return the job or the instance that a request is for, if there is one."""
         proof = self._proof_of_host(scope, "")
-        return proof.job_id if proof else None
+        if proof is None:
+            return None
+        scope[INSTANCE_KEY] = await self._instances.chosen(proof.job_id)
+        return scope[INSTANCE_KEY] or proof.job_id
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request or a WebSocket."""
@@ -129,14 +154,16 @@ class WebUI:
         if request.url.path == ENTER_PATH:
             return await self._enter(request)
         proof = self._proof(request.scope)
-        target = await self._rights.target(proof)
+        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
+        is_page = "text/html" in request.headers.get("accept", "")
+        awaking = self._sleepers.target(proof, may_wait=not is_page)
+        target = await (awaking if has_body else while_connected(request, awaking))
         if not stack.enter_context(self._running.running(target.user_id)):
             raise OverloadedError("Too many requests to jobs at once. Wait for some to end.")
-        tunnel, path = await self._socket(target, stack)
+        tunnel, path = await self._socket(request.scope, target, stack)
         transport = await tunnel.transport_to(path)
         import httpx  # noqa: PLC0415 - the tunnel has loaded it, in a thread
 
-        has_body = "content-length" in request.headers or "transfer-encoding" in request.headers
         sent = httpx.Request(
             request.method,
             "http://job",
@@ -185,10 +212,10 @@ class WebUI:
             try:
                 self._check_sender(websocket)
                 proof = self._proof(websocket.scope)
-                target = await self._rights.target(proof)
+                target = await self._sleepers.target(proof, may_wait=False)
                 if not stack.enter_context(self._running.running(target.user_id)):
                     raise OverloadedError("Too many connections to jobs at once.")
-                _tunnel, path = await self._socket(target, stack)
+                _tunnel, path = await self._socket(websocket.scope, target, stack)
                 job = await stack.enter_async_context(
                     unix_connect(
                         str(path),
@@ -225,7 +252,10 @@ class WebUI:
         refuse_other_sites(connection, is_https=self._is_https)
 
     def _proof(self, scope: Scope) -> Proof:
-        """Return what the pass of a request proves."""
+        """Return what the pass of a request proves, or its API token is for."""
+        token = dict(scope["headers"]).get(TOKEN_HEADER.encode(), b"").decode("latin-1").strip()
+        if token and (of_token := self._proof_of_host(scope, f"{TOKEN_PREFIX}{token}")):
+            return of_token
         for cookie in cookie_values(scope, self._cookie):
             with suppress(UnauthenticatedError):
                 proof = self._proofs.verify("pass", cookie)
@@ -233,10 +263,17 @@ class WebUI:
                     return proof
         raise UnauthenticatedError("Open the page from the job again.")
 
-    async def _socket(self, target: Target, stack: AsyncExitStack) -> tuple[Tunnel, Path]:
-        tunnel = await stack.enter_async_context(self._tunnels.use(target.appliance_id))
+    async def _socket(
+        self, scope: Scope, target: Target, stack: AsyncExitStack
+    ) -> tuple[Tunnel, Path]:
+        """Return a socket to the place of a request, which counts until the end of the stack."""
+        place = self._instances.place(target, scope.get(INSTANCE_KEY, ""))
+        stack.enter_context(self._instances.using(place.job_id))
+        if target.service is not None:
+            stack.enter_context(self._traffic.counting(*target.service))
+        tunnel = await stack.enter_async_context(self._tunnels.use(place.appliance_id))
         try:
-            return tunnel, await tunnel.socket_to(target.attempt_id, target.port)
+            return tunnel, await tunnel.socket_to(place.attempt_id, target.port)
         except OSError as error:
             raise UnavailableError("The tunnel broke. Try again.", code="tunnel") from error
 
@@ -254,11 +291,14 @@ class WebUI:
         if isinstance(error, UnauthenticatedError) and proof and is_page:
             return RedirectResponse(f"{job_url}/open?{urlencode({'port': proof.port})}", 303)
         headers = {"Cache-Control": "no-store"}
+        is_starting = isinstance(error, StartingError)
         if isinstance(error, UnavailableError):
-            headers |= {"Refresh": str(RETRY_SECONDS), "Retry-After": str(RETRY_SECONDS)}
+            seconds = str(STARTING_SECONDS if is_starting else RETRY_SECONDS)
+            headers |= {"Refresh": seconds, "Retry-After": seconds}
         is_ended = isinstance(error, ConflictError)
+        title = "The job is not running" if is_ended else "The job's page can't be shown"
         page = _PAGE.format(
-            title="The job is not running" if is_ended else "The job's page can't be shown",
+            title="The service is starting" if is_starting else title,
             message=escape(error.message),
             url=escape(job_url),
         )

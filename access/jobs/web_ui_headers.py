@@ -9,6 +9,9 @@ from starlette.types import Scope
 
 from access.jobs.proxying import OF_CONNECTION, host_header
 
+# Programs send an API token in it.
+TOKEN_HEADER = "x-vedette-token"  # noqa: S105 - no secret
+_NOT_PASSED_ON = OF_CONNECTION | {TOKEN_HEADER.encode()}
 # It would clear the cookies of all subdomains of the registrable domain.
 _NOT_RETURNED = OF_CONNECTION | {b"clear-site-data"}
 # Browsers differ in how they read these, all but the tab.
@@ -28,11 +31,11 @@ def cookie_values(scope: Scope, cookie: str) -> list[str]:
 
 
 def request_headers(scope: Scope, *, cookie: str, is_https: bool) -> list[tuple[bytes, bytes]]:
-    """Return the headers for the job: all but those of this connection and the pass."""
+    """Return the headers for the job: all but those of this connection and of the pass."""
     headers = []
     for name, value in scope["headers"]:
         text = _without_cookie(value, cookie) if name == b"cookie" else value
-        if name not in OF_CONNECTION and text:
+        if name not in _NOT_PASSED_ON and text:
             headers.append((name, text))
     proto = b"https" if is_https else b"http"
     host = (b"x-forwarded-host", host_header(scope))

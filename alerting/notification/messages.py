@@ -213,12 +213,13 @@ def _notice(notification: Notification) -> Message:
     # The name of a tenant may contain line breaks, which a header must not.
     subject = " ".join(payload["subject"].split())
     text, link, name = payload["text"], payload["link"], payload["link_name"]
+    shown = escape(text).replace("\n", "<br>")
     return Message(
         id=notification.id,
         created_at=notification.created_at,
         subject=subject,
         text=f"{text}\n\n{name}: {link}\n",
-        html=f'<p>{escape(text)}</p><p><a href="{escape(link)}">{escape(name)}</a></p>',
+        html=f'<p>{shown}</p><p><a href="{escape(link)}">{escape(name)}</a></p>',
         payload=payload | {"id": notification.id, "subject": subject},
         file=notification.file,
     )

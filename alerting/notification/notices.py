@@ -12,7 +12,7 @@ from alerting.states import NOTICE, NotificationState, ReceiverKind
 
 def add_notice(
     session: Session,
-    tenant_id: str,
+    tenant_id: str | None,
     payload: dict[str, str],
     *,
     address: str = "",
@@ -24,8 +24,9 @@ def add_notice(
 
     Args:
         session: the session.
-        tenant_id: the tenant.
-        payload: `subject`, `text`, `link` and `link_name`.
+        tenant_id: the tenant; None is the platform.
+        payload: `subject`, `text`, `link` and `link_name`; an email may also have an address
+            `reply_to`, and the name of the `thread` that its program shows it in.
         address: an email address.
         receiver: without an address, the name of a receiver of the tenant.
         file: what an email has attached.

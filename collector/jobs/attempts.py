@@ -16,6 +16,7 @@ import msgspec
 from collector.data_dir import load_json, save_json
 from collector.datasets.credentials import without_credentials
 from collector.gpu_slices.base import GPUSlices, SliceError
+from collector.jobs.challenges import ChallengeRuns, Connect
 from collector.jobs.cluster_samples import ClusterSamples
 from collector.jobs.log_shipping import LogShipper
 from collector.jobs.preparations import Preparation, PreparationError, Preparations, failed
@@ -95,6 +96,7 @@ class AttemptRunner:
     Attributes:
         step_wanted: set when the desired state has changed, until the next step.
         tunnel_wanted: set while the portal wants a tunnel.
+        challenges: runs those that the portal orders.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class AttemptRunner:
         preparations: Sequence[Preparation] = (),
         on_desired: Callable[[DesiredState], None] = lambda _: None,
         add_points: Callable[[list[Point]], object] = list,
+        transfers: Connect | None = None,
         clock: Clock = utc_now,
     ) -> None:
         self._executor = executor
@@ -140,6 +143,9 @@ class AttemptRunner:
         self.step_wanted = Event()
         self._slices = AttemptSlices(slices, wake=self.step_wanted.set)
         self._preparations = Preparations(preparations)
+        self.challenges = ChallengeRuns(
+            executor.challenges(), connect=transfers, wake=self.step_wanted.set
+        )
 
     @property
     def generation(self) -> int:
@@ -232,6 +238,11 @@ class AttemptRunner:
             starting = {action.spec.attempt_id for action in actions if isinstance(action, Start)}
             self._slices.forget_all_but(starting)
             self._refused = {key: seen for key, seen in self._refused.items() if key in starting}
+            is_running = any(not seen.state.is_final for seen in observed)
+            self.challenges.follow(
+                desired.challenge if self._has_polled else None,
+                has_attempts=bool(desired.attempts) or is_running,
+            )
             self._execute_all(actions)
             listed = {spec.attempt_id for spec in desired.attempts}
             self._preparations.keep_only(
@@ -267,7 +278,13 @@ class AttemptRunner:
         """
         if not self._has_observed:
             return  # an empty report would say that nothing runs
-        observed = ObservedReport(attempts=self._known(), probe=self._state.probe)
+        with self._lock:
+            order = self._state.desired.challenge if self._state.desired else None
+        observed = ObservedReport(
+            attempts=self._known(),
+            probe=self._state.probe,
+            challenge=self.challenges.result_of(order),
+        )
         is_due = self._reported_at is None or now - self._reported_at >= REPORT_INTERVAL
         if observed == self._reported and not is_due:
             return
@@ -454,6 +471,7 @@ class AttemptRunner:
 
     def close(self) -> None:
         """End what prepares attempts; what they use stays."""
+        self.challenges.close()
         self._slices.close()
         self._preparations.close()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from collector.config import AgentConfig
+from collector.inventory import simulated_challenges
 from core.clock import Clock
 from jobqueue.executors.abilities import CLUSTERS
 from jobqueue.executors.base import Executor
@@ -134,6 +135,7 @@ def simulated_executor(
         on_fault=model.note_mps_fault,
         state_path=data_dir / "simulated-attempts.json",
         disk=lambda: (DISK_BYTES["/"], model.read(clock()).host.disk_used_bytes["/"]),
+        challenges=simulated_challenges(model, clock=clock),
     )
 
 

@@ -18,6 +18,7 @@ from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
+from jobqueue.dispatch.challenges import apply_challenge, challenge_order
 from jobqueue.dispatch.ordered_models import ordered_models
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
 from jobqueue.gangs.members import appliances_of_gang, gangs_of, may_start, network_of
@@ -46,6 +47,7 @@ from protocol.attempts import (
     RegistryToken,
     StagingProgress,
 )
+from protocol.challenges import ChallengeResult
 from protocol.clusters import are_requested, node_gpu_uuid, requested_gpus
 from protocol.datasets import StagedDataset
 from protocol.gangs import Gang, JobNetwork
@@ -82,6 +84,7 @@ _FAILURE_REASONS = frozenset(
 _STOP_MESSAGES = {
     Reason.PREEMPTED: "Stopped for another job.",
     Reason.UPDATED: "Stopped for an update.",
+    Reason.SCALED_DOWN: "Stopped: its service does not need it now.",
     Reason.MEMBER_ENDED: "Stopped: another member of the gang ended.",
     Reason.GANG_RESTARTED: "Stopped: the gang starts anew.",
     Reason.APPLIANCE_DRAINED: "Stopped to move: its appliance is drained.",
@@ -145,6 +148,7 @@ def desired_state(
         probe=probe,
         gpu_partitions=ordered_partitions(session, appliance_id),
         datasets=dataset_orders(session, appliance_id, box),
+        challenge=challenge_order(session, appliance_id),
     )
 
 
@@ -154,6 +158,7 @@ def apply_report(
     observations: Sequence[AttemptObservation],
     *,
     probe: ProbeResult | None = None,
+    challenge: ChallengeResult | None = None,
     now: datetime,
 ) -> int:
     """Move attempts and their jobs to the observed states; return how many moved.
@@ -190,6 +195,8 @@ def apply_report(
             moved += 1
     if probe is not None:
         apply_probe(session, appliance_id, probe, now=now)
+    if challenge is not None:
+        apply_challenge(session, appliance_id, challenge, now=now)
     return moved
 
 

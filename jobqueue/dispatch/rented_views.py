@@ -17,15 +17,16 @@ from core.db import chunked
 from jobqueue.dispatch.appliance_views import APPLIANCE_COLUMNS, is_host, own_views, views_of
 from jobqueue.dispatch.running_jobs import Running, jobs_of_others, running_jobs
 from jobqueue.executors.abilities import Need
-from jobqueue.holds.service import rental_hold
+from jobqueue.grants import read_grants
 from jobqueue.partitions.orders import policies_of
 from jobqueue.placement.rentals import RentalView
 from jobqueue.placement.views import ApplianceView, GPUView, ReservationView, RunningJob
+from jobqueue.reservations.bookings import booked_views
+from jobqueue.reservations.overlaps import PROVIDER
 from jobqueue.reservations.service import reservation_views
 from protocol.gpu_slices import PartitionMode
-from tenants.fleet.states import in_service
-from tenants.models import Appliance, Tenant, TenantState
-from tenants.models.rentals import Grant, OfferedAppliance
+from tenants.models import Appliance
+from tenants.models.rentals import OfferedAppliance
 
 _MISSING: Mapping[Need, str] = {
     Need.DATASETS: "fetches no datasets",
@@ -36,7 +37,7 @@ _MISSING: Mapping[Need, str] = {
 def usable_views(session: Session, tenant_id: str, *, now: datetime | None) -> list[ApplianceView]:
     """Return the tenant's own appliances, and those that it rents or has rented for running jobs.
 
-    A tenant without contracts pays one statement for it.
+    A tenant without contracts pays one statement for it, and one for bookings of others.
     """
     running = running_jobs(session, tenant_id, now=now)
     own = own_views(session, tenant_id, running, now=now)
@@ -51,55 +52,17 @@ def usable_views(session: Session, tenant_id: str, *, now: datetime | None) -> l
     return [*own, *_rented(session, tenant_id, grants, running, in_use)]
 
 
-def read_grants(session: Session, tenant_id: str, *, now: datetime | None) -> dict[str, RentalView]:
-    """Return what a tenant may use of others, the best grant of each offer, by offer."""
-    # The agents of a suspended provider are blocked.
-    granted = (
-        select(Grant)
-        .join(Tenant, Tenant.id == Grant.provider_id)
-        .where(Grant.tenant_id == tenant_id, Tenant.state == TenantState.ACTIVE)
-    )
-    rows = session.scalars(granted).all()
-    regions: set[str] = set()
-    is_held = bool(rows and rental_hold(session, tenant_id))
-    if rows:
-        own = select(Appliance.region).where(Appliance.tenant_id == tenant_id, in_service())
-        regions = {region.lower() for region in session.scalars(own.distinct())} - {""}
-    grants: dict[str, RentalView] = {}
-    for row in sorted(rows, key=lambda row: (not row.is_open, row.price, row.contract_id)):
-        ends_in = row.ends_at - now if row.ends_at and now else None
-        grants.setdefault(
-            row.offer_id,
-            RentalView(
-                contract_id=row.contract_id,
-                provider_id=row.provider_id,
-                offer_name=row.offer_name,
-                price=row.price,
-                is_open=row.is_open
-                and not is_held
-                and (ends_in is None or ends_in.total_seconds() > 0),
-                region=row.region,
-                is_local=row.region.lower() in regions,
-                facts=frozenset(fact.lower() for fact in row.facts),
-                availability_percent=row.availability_percent,
-                reputation=row.reputation,
-                allows_slices=row.allows_slices,
-                max_gpus=row.max_gpus,
-                max_seconds=row.max_seconds,
-                ends_at=row.ends_at,
-                ends_in=ends_in,
-            ),
-        )
-    return grants
-
-
-def provider_reservations(
-    session: Session, views: Iterable[ApplianceView], *, now: datetime
+def reservations_of_others(
+    session: Session, tenant_id: str, views: Iterable[ApplianceView], *, now: datetime
 ) -> list[ReservationView]:
-    """Return what the providers of rented appliances keep for themselves, without its names."""
+    """Return what others keep of a tenant's appliances and of those it rents, without its names.
+
+    That is what customers have booked, and what providers keep for themselves.
+    """
     providers = {view.rental.provider_id for view in views if view.rental}
-    return [
-        replace(reservation, name="", project="")
+    booked = booked_views(session, {tenant_id, *providers}, now=now, customer_id=tenant_id)
+    return booked + [
+        replace(reservation, name="", project="", holder=PROVIDER)
         for provider_id in sorted(providers)
         for reservation in reservation_views(session, provider_id, now=now)
     ]

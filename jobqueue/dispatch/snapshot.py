@@ -11,7 +11,7 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobqueue.dispatch.appliance_views import matching_models, models_of
-from jobqueue.dispatch.rented_views import provider_reservations, usable_views
+from jobqueue.dispatch.rented_views import reservations_of_others, usable_views
 from jobqueue.dispatch.waiting_jobs import SLICE_COLUMNS, slice_need
 from jobqueue.holds.service import hold_views
 from jobqueue.jobs.queue_settings import settings_of
@@ -42,7 +42,7 @@ def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapsho
         caps=Caps(gpus_per_user=settings.max_gpus_per_user, gpus=settings.max_gpus),
         allows_preemption=settings.allows_preemption,
         workload=_workload(session, tenant_id, models_of(views)) if has_workload else (),
-        reservations=[*reservations, *provider_reservations(session, views, now=now)],
+        reservations=[*reservations, *reservations_of_others(session, tenant_id, views, now=now)],
         projects=_projects(session, tenant_id),
         isolation=settings.isolation,
         holds=hold_views(session, tenant_id),

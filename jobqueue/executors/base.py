@@ -15,6 +15,7 @@ from protocol.attempts import (
     ProbeOrder,
     StopReason,
 )
+from protocol.challenges import ChallengeOrder, ChallengeResult
 from protocol.exec import TerminalSize
 from protocol.storage import CleanupOrder, CleanupResult, StorageReport
 
@@ -104,6 +105,16 @@ Takes up to a minute, in any thread, and raises nothing.
 """
 
 
+class Challenges(Protocol):
+    """Runs challenges of the hardware, one at a time; thread-safe, and raises nothing."""
+
+    def run(self, order: ChallengeOrder) -> ChallengeResult:
+        """Run a challenge to its end, within the limit of the order."""
+
+    def cancel(self) -> None:
+        """End the one that runs, if any, before returning: a job is about to start."""
+
+
 class Executor(Protocol):
     """Runs attempts on this appliance. All calls are idempotent, keyed by the attempt's id.
 
@@ -159,6 +170,9 @@ class Executor(Protocol):
 
     def probe(self) -> Probe | None:
         """Return what runs probes; None if it can't start containers of its own here."""
+
+    def challenges(self) -> Challenges | None:
+        """Return what runs challenges; None if it can't."""
 
     def close(self) -> None:
         """Close connections and threads; containers continue."""

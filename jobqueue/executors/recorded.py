@@ -21,6 +21,7 @@ from core.clock import Clock, to_ns, utc_now
 from jobqueue.executors.base import (
     STOPPED,
     AttemptUsage,
+    Challenges,
     ContainerStorage,
     ExecSession,
     ExecutorError,
@@ -253,6 +254,10 @@ class RecordedExecutor(ABC, Generic[S]):
 
     def probe(self) -> Probe | None:
         """Return None: the scheduler chooses where an attempt runs."""
+        return None
+
+    def challenges(self) -> Challenges | None:
+        """Return None: the scheduler chooses where a container runs."""
         return None
 
     def storage(self) -> ContainerStorage | None:

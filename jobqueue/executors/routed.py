@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from jobqueue.executors.base import (
     AttemptUsage,
+    Challenges,
     ContainerStorage,
     ExecSession,
     Executor,
@@ -73,6 +74,10 @@ class RoutedExecutor:
     def probe(self) -> Probe | None:
         """Return the first that there is."""
         return next(filter(None, (executor.probe() for executor in self._all)), None)
+
+    def challenges(self) -> Challenges | None:
+        """Return the first that there is."""
+        return next(filter(None, (executor.challenges() for executor in self._all)), None)
 
     def storage(self) -> ContainerStorage | None:
         """Return the storage of the one that has any."""

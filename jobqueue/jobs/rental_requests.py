@@ -1,6 +1,6 @@
 """What a requested job asks of rented appliances: its highest price, and what they must meet."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 
 from jobqueue.executors.abilities import needs_of
@@ -16,9 +16,8 @@ _FIELDS = {"network gang": "network", "network host": "network", "gang": "framew
 
 def rental_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     """Yield the errors of a request about rented appliances, by field."""
-    for key, value in request.rental.items():
-        if problem := _problem(key, value):
-            yield "rental", problem
+    for problem in requirement_errors(request.rental):
+        yield "rental", problem
     if not request.max_gpu_hour_price:
         if request.rental:
             yield "rental", "rental is set without max_gpu_hour_price; set the highest price, too."
@@ -32,6 +31,11 @@ def rental_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
     elif request.cluster_options:
         instead = "remove cluster_options, or set max_gpu_hour_price to 0"
         yield "max_gpu_hour_price", f"No clusters are rented; {instead}."
+
+
+def requirement_errors(rental: Mapping[str, str]) -> Iterator[str]:
+    """Yield what is wrong with requirements, as sentences."""
+    return filter(None, (_problem(key, value) for key, value in rental.items()))
 
 
 def _problem(key: str, value: str) -> str:

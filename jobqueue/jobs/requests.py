@@ -15,6 +15,7 @@ from jobqueue.executors.abilities import Need
 from jobqueue.executors.gpu_environment import CAPABILITIES, DEVICE_VARIABLES
 from jobqueue.images.names import MAX_IMAGE_LENGTH, is_image_name
 from jobqueue.jobs.arrays import parse_array
+from jobqueue.jobs.autoscaling_requests import autoscaling_errors
 from jobqueue.jobs.cluster_requests import option_errors
 from jobqueue.jobs.framework_requests import framework_errors
 from jobqueue.jobs.health_checks import health_check_errors
@@ -26,6 +27,7 @@ from jobqueue.placement.gangs import capacity
 from jobqueue.placement.ledger import Ledger, Mask
 from jobqueue.placement.sizing import whole_gpu_for
 from jobqueue.placement.views import ApplianceView, JobView
+from protocol.autoscaling import Autoscaling
 from protocol.job_spec import (
     MAX_PORT,
     MIN_IDLE_SECONDS,
@@ -57,6 +59,7 @@ _PARTS: Mapping[str, Any] = {
     "datasets": list[DatasetMount],
     "ports": list[Port],
     "health_check": HealthCheck | None,
+    "autoscaling": Autoscaling | None,
 }
 
 
@@ -278,10 +281,24 @@ def _service_errors(request: JobRequest) -> Iterator[tuple[str, str]]:
             yield "instances", "Only a service has instances; set kind to service, or use array."
         if check is not None:
             yield "health_check", "Only a service has a health check; set kind to service."
+        if request.autoscaling is not None:
+            yield "autoscaling", "Only a service scales by itself; set kind to service."
     elif request.array:
         yield "array", "A service has instances instead of an array; set instances."
     for error in () if check is None else health_check_errors(check):
         yield "health_check", error
+    policy = request.autoscaling
+    if policy is not None and request.kind is JobKind.SERVICE:
+        has_ports = bool(request.ports)
+        for error in autoscaling_errors(policy, has_ports=has_ports, has_gpus=_has_gpus(request)):
+            yield "autoscaling", error
+        if request.instances > policy.max_instances:
+            allowed = f"at most {policy.max_instances}, as autoscaling says"
+            yield "instances", f"instances is {request.instances}; enter {allowed}."
+
+
+def _has_gpus(request: JobRequest) -> bool:
+    return bool(request.gpus or is_slice_request(request))
 
 
 def _gang_errors(request: JobRequest) -> Iterator[tuple[str, str]]:

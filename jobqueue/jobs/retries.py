@@ -78,7 +78,9 @@ _QUEUED_AGAIN: Mapping[Reason, str] = {
     Reason.UPDATED: "stopped for an update",
     Reason.GANG_RESTARTED: "stopped with the other members",
     Reason.PREEMPTED_BY_CLUSTER: "made room for another job of the cluster",
+    Reason.SCALED_DOWN: "stopped as its service does not need it",
 }
+ASLEEP_MESSAGE = "Asleep: its service does not need it now."
 _NO_PAUSE = timedelta()
 _SERVICE_GOES_ON = frozenset({Reason.APPLIANCE_LOST, Reason.EXECUTOR_ERROR, Reason.RESTORED})
 
@@ -106,7 +108,7 @@ def end_job(
     session.execute(select(Job.id).where(locked).order_by(Job.id).with_for_update())
     session.refresh(job)
     state = JobState(job.state)
-    if to is JobState.SUCCEEDED and _gang_moves(attempt):
+    if to is JobState.SUCCEEDED and (_gang_moves(attempt) or _service_goes_on(attempt)):
         reason = attempt.stop_reason
     retry = _next_try(session, job, attempt, reason, now=now)
     if stands_together(job):
@@ -130,8 +132,16 @@ def end_job(
         if settings_of(session, job.tenant_id).ordering.policy is not OrderPolicy.FIFO:
             # By points it may come first again: the job that it made room for starts before it.
             waits["retry_at"] = now + PREEMPTED_PAUSE
-    if move_job(session, job.id, JobState.QUEUED, expected={state}, **waits):
+    following = JobState.QUEUED
+    if reason is Reason.SCALED_DOWN:
+        following, waits["message"], waits["retry_at"] = JobState.ASLEEP, ASLEEP_MESSAGE, None
+    if move_job(session, job.id, following, expected={state}, **waits):
         record_event(session, job, now=now)
+
+
+def _service_goes_on(attempt: Attempt) -> bool:
+    """Return whether the queue stopped an instance of a service, which ended well then."""
+    return attempt.job.kind is JobKind.SERVICE and attempt.stop_reason in _QUEUED_AGAIN
 
 
 def _gang_moves(attempt: Attempt) -> bool:

@@ -45,23 +45,21 @@ class GrantFilter:
     """What a filter rejects and why, asked once for each grant."""
 
     def __init__(self, problem: Problem) -> None:
-        self._problem = problem
+        self.problem = problem
 
     def rejects(self, ledger: Ledger, shape: JobShape) -> Mask:
         """Return the appliances of the grants with the problem."""
         need = shape.rental
         if need is None:
             return np.zeros(ledger.size, np.bool_)
-        return ledger.of_grants(
-            [bool(self._problem(grant, need, shape)) for grant in ledger.grants]
-        )
+        return ledger.of_grants([bool(self.problem(grant, need, shape)) for grant in ledger.grants])
 
     def fact(self, ledger: Ledger, shape: JobShape, place: int) -> str:
         """Return the problem of one appliance's grant."""
         grant = ledger.views[place].rental
         if grant is None or shape.rental is None:
             return ""
-        return self._problem(grant, shape.rental, shape)
+        return self.problem(grant, shape.rental, shape)
 
 
 def _closed(grant: RentalView, _need: RentalNeed, _shape: JobShape) -> str:

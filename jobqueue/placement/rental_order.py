@@ -1,4 +1,6 @@
-"""The order of rented appliances: by price, then reputation, then locality.
+"""The order of rented appliances: by price and reputation, then locality.
+
+The price is divided by a factor of the provider's reputation, which the operator's policy sets.
 
 Own appliances come before all of them. Of those that are alike, the ones with more of the job's
 data come first, then the policy of the tenant decides.
@@ -45,7 +47,9 @@ def _merit(rental: RentalView, offers: Sequence[RentalView]) -> str:
     if rental.rank > min(grant.rank for grant in offers):
         return f"costs {price}; better ones are kept for earlier jobs, or the job failed there"
     facts = [f"has the lowest price, {price}"]
-    same = [grant for grant in offers if grant.price == rental.price]
+    if any(grant.price < rental.price for grant in offers):
+        facts = [f"costs {price}, which is the lowest price with reputation counted"]
+    same = [grant for grant in offers if grant.rank[0] == rental.rank[0]]
     if any(grant.reputation < rental.reputation for grant in same):
         facts.append("the best reputation of those")
     same = [grant for grant in same if grant.reputation == rental.reputation]

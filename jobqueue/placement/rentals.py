@@ -24,6 +24,8 @@ class RentalView:
     Attributes:
         is_open: whether jobs may start under it now.
         price: of a GPU for an hour.
+        highest_price: the same, in the most expensive hour of the week.
+        placement_factor: what the price is divided by to compare offers; 1 for the best providers.
         is_local: whether the tenant has appliances of its own in the region.
         max_gpus: that its jobs may have at once; 0 is no limit.
         max_seconds: the longest time limit of a job; 0 is no limit.
@@ -34,12 +36,14 @@ class RentalView:
     provider_id: str
     offer_name: str
     price: Decimal = Decimal(0)
+    highest_price: Decimal = Decimal(0)
     is_open: bool = True
     region: str = ""
     is_local: bool = False
     facts: frozenset[str] = frozenset()
     availability_percent: float = 0.0
     reputation: float = 0.5
+    placement_factor: float = 1.0
     allows_slices: bool = False
     max_gpus: int = 0
     max_seconds: int = 0
@@ -59,7 +63,7 @@ class RentalView:
     @property
     def rank(self) -> tuple[Decimal, float, bool]:
         """Return the sort key of offers: the best comes first."""
-        return self.price, -self.reputation, not self.is_local
+        return order_price(self.price, self.placement_factor), -self.reputation, not self.is_local
 
 
 class RentalNeed(NamedTuple):
@@ -102,6 +106,11 @@ def rental_need(
         reputation=float(wishes.get(REPUTATION) or 0),
         time_limit=time_limit,
     )
+
+
+def order_price(price: Decimal, factor: float) -> Decimal:
+    """Return the price by which offers are compared: what work costs that a provider completes."""
+    return price if factor == 1 else exact(price / Decimal(str(factor)))
 
 
 def words_of(text: str) -> frozenset[str]:

@@ -115,8 +115,8 @@ def _overlap(period: tuple[datetime, datetime], other: tuple[datetime, datetime]
 
 def _kept(reservation: ReservationView) -> str:
     gpus = "" if reservation.gpus is None else f"{reservation.gpus} GPUs "
-    if not reservation.name:
-        return f"{gpus}reserved by its provider"
+    if reservation.holder:
+        return f"{gpus}reserved by {reservation.holder}"
     if not reservation.project:
         return f"{gpus}kept free for {reservation.name!r}"
     return f"{gpus}reserved for project {reservation.project}"

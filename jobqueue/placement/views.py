@@ -334,11 +334,12 @@ class ReservationView:
     """Appliances that are kept for a project at certain times.
 
     Attributes:
-        name: its own; "" for that of a rented appliance's provider, which nobody else sees.
+        name: its own; "" for one of another tenant, which nobody else sees.
         project: its name; "" keeps all jobs off, for maintenance.
         project_ids: it, and the projects below.
         gpus: of each appliance; None is the whole appliance.
         periods: the begin and the end of the next ones, the one that goes on included.
+        holder: of one of another tenant, such as `its provider`.
     """
 
     name: str
@@ -347,6 +348,7 @@ class ReservationView:
     appliance_ids: Sequence[str]
     gpus: int | None
     periods: Sequence[tuple[datetime, datetime]]
+    holder: str = ""
 
     def period(self, now: datetime) -> tuple[datetime, datetime] | None:
         """Return the period that goes on, or the next one; None if there is none."""

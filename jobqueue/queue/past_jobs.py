@@ -106,6 +106,7 @@ def add_past_jobs(
                 "tenant_id": tenant_id,
                 "appliance_id": appliance_id,
                 "contract_id": contract_id,
+                "provider_id": contract_id and appliance.tenant_id,
                 "number": 1,
                 "state": attempt_state,
                 "gpu_uuids": list(job.gpu_uuids),

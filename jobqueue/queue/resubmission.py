@@ -42,6 +42,8 @@ def retry_job(session: Session, scope: Scope, job_id: str, *, box: SecretBox, no
 def request_like(job: Job) -> JobRequest:
     """Return a request for the same job, without its secrets and dependencies."""
     spec = msgspec.convert(job, JobSpec, from_attributes=True)
+    if spec.autoscaling is not None:
+        spec = structs.replace(spec, instances=max(1, spec.autoscaling.min_instances))
     return JobRequest(
         **structs.asdict(spec),
         kind=job.kind,

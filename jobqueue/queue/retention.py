@@ -226,6 +226,7 @@ def _awaits_charge(session: Session, *, now: datetime) -> ColumnElement[bool]:
 
 
 def _is_stuck(now: datetime) -> ColumnElement[bool]:
-    waits = and_(Job.state.in_(WAITING), Job.submitted_at < now - WAITS_TOO_LONG)
+    waiting_since = func.coalesce(Job.retry_at, Job.submitted_at)
+    waits = and_(Job.state.in_(WAITING), waiting_since < now - WAITS_TOO_LONG)
     stops = and_(Job.state.not_in(_FINAL), Job.stop_requested_at < now - STOPS_TOO_LONG)
     return or_(waits, stops)

@@ -33,7 +33,7 @@ from jobqueue.jobs.network_requests import permission_errors
 from jobqueue.jobs.queue_settings import mount_errors, settings_of
 from jobqueue.jobs.requests import check_capacity, check_request
 from jobqueue.jobs.transitions import record_event
-from jobqueue.models import Attempt, Job, JobEvent
+from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.placement.views import ApplianceView, queue_time
 from jobqueue.projects.members import project_for_job
 from jobqueue.projects.models import Project
@@ -143,6 +143,8 @@ def submit_job(
     session.refresh(job)
     record_event(session, job, now=now)
     add_dependencies(session, job, dependencies)
+    if job.autoscaling is not None:
+        session.add(ServiceScaler(service_id=job.id, tenant_id=tenant_id, evaluate_at=now))
     session.flush()
     add_other_tasks(session, job, array.indexes[1:], is_notice_due=False)
     return job

@@ -20,7 +20,7 @@ from jobqueue.jobs.transitions import (
 )
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.service import get_job
-from jobqueue.states import ALLOCATED_STATES, WAITING, AttemptState, JobState, Reason
+from jobqueue.states import ALLOCATED_STATES, WITHOUT_ATTEMPT, AttemptState, JobState, Reason
 from tenants.auditing.drafts import actor_of
 from tenants.auditing.recording import record
 from tenants.fleet.appliances import bump_generation, bump_generations
@@ -131,8 +131,8 @@ def stop_all(
     # The savepoint lets nobody else write on SQLite, which has no locks of rows.
     with session.begin_nested():
         jobs = session.execute(statement.with_for_update()).all()
-        _stop_waiting_jobs(session, [job for job in jobs if job.state in WAITING], now=now)
-        running = [job for job in jobs if job.state not in WAITING]
+        _stop_waiting_jobs(session, [job for job in jobs if job.state in WITHOUT_ATTEMPT], now=now)
+        running = [job for job in jobs if job.state not in WITHOUT_ATTEMPT]
         _request_stops(session, running, _requester(session, scope), now=now)
     return len(jobs)
 
@@ -182,7 +182,9 @@ def _request_stops(
 def _stop_waiting(session: Session, job: Job, *, now: datetime) -> bool:
     values = {"reason": Reason.STOPPED_BY_USER, "message": _BEFORE_START, "finished_at": now}
     stopped = JobState.STOPPED
-    if not move_job(session, job.id, stopped, expected=WAITING, stop_requested_at=now, **values):
+    if not move_job(
+        session, job.id, stopped, expected=WITHOUT_ATTEMPT, stop_requested_at=now, **values
+    ):
         return False
     session.refresh(job)
     attempt = job.attempt
@@ -196,7 +198,7 @@ def _stop_waiting(session: Session, job: Job, *, now: datetime) -> bool:
 def _request_stop(session: Session, job: Job, scope: Scope, *, now: datetime) -> bool:
     """Let the appliance of a job stop it; return False if its state has just changed."""
     session.refresh(job)
-    if job.state in WAITING:
+    if job.state in WITHOUT_ATTEMPT:
         return False
     if job.state.is_final:
         message = f"The job {job.name!r} has already ended ({job.state.value})."

@@ -1,7 +1,7 @@
 """Checks of a reservation before it is saved: names, appliances, times, and other reservations."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any
 
@@ -11,16 +11,19 @@ from sqlalchemy.orm import Session
 from core.quantities import format_duration
 from core.schedule_times import check_schedule, check_time_zone
 from core.spec import About
+from jobqueue.jobs.rental_requests import requirement_errors
 from jobqueue.placement.views import period_text
 from jobqueue.projects.models import Project
-from jobqueue.reservations.models import MAX_NAME_LENGTH, Reservation
+from jobqueue.reservations.bookings import MAX_BOOKED, choose
+from jobqueue.reservations.models import MAX_NAME_LENGTH, Booking, Reservation
+from jobqueue.reservations.overlaps import busy_periods, kept_on
 from jobqueue.reservations.periods import (
     CHECKED_FOR,
-    Period,
     TakenTimes,
     overlaps_itself,
     periods_until,
 )
+from protocol.job_spec import MAX_ENTRIES, MAX_PRICE
 from tenants.fleet.states import in_service
 from tenants.models import Appliance
 from tenants.models.appliances import decode_inventory
@@ -30,8 +33,6 @@ MIN_DURATION = timedelta(minutes=5)
 MAX_DURATION = timedelta(days=90)
 # How often one may begin in the time in which overlaps are looked for.
 MAX_BEGINS = 1000
-# How often all may begin that have an appliance in common; comparing a thousand takes a second.
-MAX_COMPARED = 5000
 MAX_AHEAD = timedelta(days=366)
 _SECOND = timedelta(seconds=1)
 Errors = dict[str, list[str]]
@@ -43,29 +44,66 @@ class ReservationRequest:
     """A reservation as a user writes it."""
 
     name: str
-    appliance_ids: Annotated[Sequence[str], About("Appliances, by ID or name.")]
     schedule: Annotated[
         str,
         About("When it begins: a time such as 2026-12-01T22:00, cron, or an ISO 8601 interval."),
     ]
     duration_seconds: Annotated[int, About("How long it lasts, such as `8h`.")]
+    appliance_ids: Annotated[
+        Sequence[str], About("Appliances, by ID or name; empty for rented ones.")
+    ] = ()
     project_id: Annotated[
         str | None,
         About("Whose jobs may start there, by ID or name; null: nobody's, for maintenance."),
     ] = None
     gpus: Annotated[int | None, About("Of each appliance; null is the whole appliance.")] = None
     time_zone: str = "UTC"
+    max_gpu_hour_price: Annotated[
+        float,
+        About(
+            "Highest price of a GPU for an hour, for which rented appliances are reserved; 0 is "
+            "own appliances.",
+            "Highest price of a GPU-hour",
+            maximum=MAX_PRICE,
+        ),
+    ] = 0.0
+    appliance_count: Annotated[
+        int, About("Rented appliances to reserve; 0 for own ones.", maximum=MAX_BOOKED)
+    ] = 0
+    gpu_model: Annotated[
+        str, About("A word in the model of rented GPUs, such as H100; empty for any.")
+    ] = ""
+    rental: Annotated[
+        Mapping[str, str],
+        About(
+            "What rented appliances must meet: `region`, `compliance`, `availability` in percent, "
+            "`reputation` from 0 to 1.",
+            maximum=MAX_ENTRIES,
+        ),
+    ] = field(default_factory=dict)
+
+    @property
+    def is_rented(self) -> bool:
+        """Return whether it is about rented appliances."""
+        return self.max_gpu_hour_price > 0
 
 
 def checked(
     session: Session, reservation: Reservation, request: ReservationRequest, *, now: datetime
-) -> tuple[Columns, Errors]:
-    """Return the columns of a request for a new or stored reservation, and what is wrong with it.
+) -> tuple[Columns, list[Booking], Errors]:
+    """Return the columns of a request for a new or stored reservation, what it books, and errors.
 
-    An overlap with another reservation is only looked for when all else is right.
+    Whether others are in the way, or enough rented appliances free, is only looked for when all
+    else is right.
+
+    Raises:
+        InvalidInputError: other reservations begin too often to be compared.
     """
     tenant_id = reservation.tenant_id
-    appliances, missing = _appliances(session, tenant_id, request.appliance_ids)
+    appliances: list[Appliance] = []
+    missing: list[str] = []
+    if not request.is_rented:
+        appliances, missing = _appliances(session, tenant_id, request.appliance_ids)
     columns: Columns = {
         "name": request.name.strip(),
         "project_id": _project_id(session, tenant_id, request.project_id),
@@ -74,6 +112,10 @@ def checked(
         "schedule": _stored_schedule(request.schedule),
         "time_zone": request.time_zone,
         "duration_seconds": max(0, min(request.duration_seconds, 2 * MAX_DURATION // _SECOND)),
+        "appliance_count": request.appliance_count,
+        "gpu_model": request.gpu_model.strip(),
+        "max_gpu_hour_price": request.max_gpu_hour_price,
+        "stored_rental": dict(request.rental) or None,
     }
     errors = {
         **_name_errors(session, reservation, columns["name"]),
@@ -81,10 +123,37 @@ def checked(
         **({"appliance_ids": missing} if missing else {}),
         **_gpu_errors(appliances, request.gpus),
         **_schedule_errors(columns, now=now),
+        **_rental_errors(request),
     }
-    if not errors:
-        errors = _overlap_errors(session, reservation, columns, appliances, now=now)
-    return columns, errors
+    if errors:
+        return columns, [], errors
+    periods = periods_until(Reservation(**columns), now + CHECKED_FOR, now=now)
+    until = max(now + CHECKED_FOR, periods[-1][1]) + MAX_DURATION
+    if request.is_rented:
+        choice = choose(session, reservation, columns, periods, now=now, until=until)
+        problem = choice.problem
+        return columns, choice.bookings, {"appliance_count": [problem]} if problem else {}
+    providers = {appliance.id: tenant_id for appliance in appliances}
+    others = kept_on(session, reservation, providers, now=now, until=until)
+    taken = TakenTimes(
+        {
+            busy
+            for appliance in appliances
+            for busy in busy_periods(
+                _gpu_count(appliance), others.get(appliance.id, ()), columns["gpus"]
+            )
+        }
+    )
+    clash = taken.overlap(periods)
+    if clash is None:
+        return columns, [], {}
+    (begin, end), holder = clash
+    problem = f"{holder} has it from {period_text(begin, end)}."
+    free = taken.nearest_free(periods, now=now, until=until)
+    nearest = "No other time is free."
+    if free is not None:
+        nearest = f"The nearest free time is from {period_text(*free)}."
+    return columns, [], {"schedule": [f"{problem[0].upper()}{problem[1:]} {nearest}"]}
 
 
 def _name_errors(session: Session, reservation: Reservation, name: str) -> Errors:
@@ -186,67 +255,30 @@ def _schedule_errors(columns: Columns, *, now: datetime) -> Errors:
     return {}
 
 
-def _overlap_errors(
-    session: Session,
-    reservation: Reservation,
-    columns: Columns,
-    appliances: Sequence[Appliance],
-    *,
-    now: datetime,
-) -> Errors:
-    """Return which other reservation is in the way, and the nearest free time."""
-    periods = periods_until(Reservation(**columns), now + CHECKED_FOR, now=now)
-    until = max(now + CHECKED_FOR, periods[-1][1]) + MAX_DURATION
-    others = session.scalars(
-        select(Reservation).where(
-            Reservation.tenant_id == reservation.tenant_id, Reservation.id != reservation.id
-        )
-    )
-    ids = set(columns["appliance_ids"])
-    listed: list[tuple[Reservation, list[Period]]] = []
-    remaining = MAX_COMPARED
-    for other in others:
-        if not ids.isdisjoint(other.appliance_ids):
-            listed.append((other, periods_until(other, until, now=now, max_count=remaining + 1)))
-            remaining -= len(listed[-1][1])
-        if remaining < 0:
-            often = f"The reservations of these appliances begin more than {MAX_COMPARED:,} times"
-            return {"schedule": [f"{often}. Choose fewer times, each for longer."]}
-    taken = TakenTimes(
-        {
-            busy
-            for appliance in appliances
-            for busy in _busy_periods(appliance, listed, columns["gpus"])
+def _rental_errors(request: ReservationRequest) -> Errors:
+    """Return what is wrong with the fields about rented appliances."""
+    if not request.is_rented:
+        fields = {
+            "max_gpu_hour_price": request.max_gpu_hour_price,
+            "appliance_count": request.appliance_count,
+            "gpu_model": request.gpu_model,
+            "rental": request.rental,
         }
-    )
-    clash = taken.overlap(periods)
-    if clash is None:
-        return {}
-    (begin, end), name = clash
-    problem = f"{name!r} has it from {period_text(begin, end)}."
-    free = taken.nearest_free(periods, now=now, until=until)
-    if free is None:
-        return {"schedule": [f"{problem} No other time is free."]}
-    return {"schedule": [f"{problem} The nearest free time is from {period_text(*free)}."]}
-
-
-def _busy_periods(
-    appliance: Appliance, listed: Sequence[tuple[Reservation, list[Period]]], gpus: int | None
-) -> Iterator[tuple[Period, str]]:
-    """Yield when an appliance has too few GPUs left, with the reservation that took the last."""
-    total = max(1, _gpu_count(appliance))
-    left = total - (total if gpus is None else gpus)
-    changes = sorted(
-        (at, sign * (other.gpus or total), other.name)
-        for other, periods in listed
-        if appliance.id in other.appliance_ids
-        for period in periods
-        for at, sign in zip(period, (1, -1), strict=True)
-    )
-    reserved, since, name = 0, None, ""
-    for at, change, changed_by in changes:
-        before, reserved = reserved, reserved + change
-        if before <= left < reserved:
-            since, name = at, changed_by
-        elif since is not None and reserved <= left < before:
-            yield (since, at), name
+        without = "is for rented appliances; set max_gpu_hour_price, too, or remove it."
+        return {name: [f"{name} {without}"] for name, value in fields.items() if value}
+    errors = Errors()
+    if not 0 < request.max_gpu_hour_price <= MAX_PRICE:
+        errors["max_gpu_hour_price"] = [f"Enter an amount above 0, up to {MAX_PRICE:,}."]
+    if not 1 <= request.appliance_count <= MAX_BOOKED:
+        errors["appliance_count"] = [f"Enter how many to reserve, 1 to {MAX_BOOKED}."]
+    if request.appliance_ids:
+        errors["appliance_ids"] = ["Leave it empty: rented appliances are chosen by their offers."]
+    if request.project_id is None:
+        errors["project_id"] = ["Choose the project whose jobs may start there."]
+    if len(request.gpu_model) > MAX_NAME_LENGTH:
+        errors["gpu_model"] = [f"Enter up to {MAX_NAME_LENGTH} characters."]
+    if request.gpus is not None and request.gpus < 1:
+        errors["gpus"] = ["Enter 1 or more GPUs, or leave it empty for whole appliances."]
+    if problems := list(requirement_errors(request.rental)):
+        errors["rental"] = problems
+    return errors

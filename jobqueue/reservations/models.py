@@ -1,15 +1,17 @@
-"""The table of reservations."""
+"""Tables of reservations, and of what they book of rented appliances."""
 
 from datetime import datetime
 from typing import ClassVar
 
-from sqlalchemy import String, UniqueConstraint
+from sqlalchemy import Index, String, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column
 
 from core.db import Base, id_column
 from core.ids import ID_LENGTH
+from tenants.models.appliances import MAX_MODEL_LENGTH
 from tenants.models.audit import Audited
 from tenants.models.columns import reference
+from tenants.models.rentals import MAX_OFFER_NAME_LENGTH
 
 MAX_NAME_LENGTH = 100
 
@@ -22,6 +24,10 @@ class Reservation(Base):
             maintenance.
         appliance_ids: the appliances; those that are gone have no effect.
         gpus: of each appliance; None is the whole appliance.
+        appliance_count: of rented appliances, which `Booking` has; 0 for own ones.
+        gpu_model: a word that must be in the model of their GPUs; "" for any.
+        max_gpu_hour_price: the highest price of a GPU of theirs for an hour.
+        rental: what they must meet, as of jobs.
         schedule: when it begins, as of job schedules; `R1/2026-12-01T22:00/P1D` is once.
     """
 
@@ -33,6 +39,7 @@ class Reservation(Base):
         fields=(
             *("name", "project_id", "appliance_ids", "gpus"),
             *("schedule", "time_zone", "duration_seconds"),
+            *("appliance_count", "gpu_model", "max_gpu_hour_price"),
         ),
     )
 
@@ -42,8 +49,54 @@ class Reservation(Base):
     project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     appliance_ids: Mapped[list[str]]
     gpus: Mapped[int | None]
+    appliance_count: Mapped[int] = mapped_column(default=0, server_default="0")
+    gpu_model: Mapped[str] = mapped_column(String(MAX_NAME_LENGTH), default="", server_default="")
+    max_gpu_hour_price: Mapped[float] = mapped_column(default=0.0, server_default="0")
+    stored_rental: Mapped[dict[str, str] | None] = mapped_column("rental")
     schedule: Mapped[str] = mapped_column(String(200))
     time_zone: Mapped[str] = mapped_column(String(64))
     duration_seconds: Mapped[int]
     created_by: Mapped[str | None] = reference("users.id", ondelete="SET NULL")
     created_at: Mapped[datetime]
+
+    @property
+    def rental(self) -> dict[str, str]:
+        """What rented appliances must meet."""
+        return self.stored_rental or {}
+
+
+class Booking(Base):
+    """What a reservation keeps of a rented appliance, as it was saved.
+
+    Only its end is ever set, when the reservation is changed or deleted: what was kept is charged
+    later. So it outlives its reservation and both tenants, and has no foreign keys.
+
+    Attributes:
+        contract_id: by which the appliance is rented; nothing is kept without its grant.
+        gpus: so many of them.
+        gpu_model: of the appliance, for the price.
+        since: when it was booked.
+        until: when it was given up; None while it holds.
+    """
+
+    __tablename__ = "reservation_bookings"
+    __table_args__ = (
+        Index("ix_reservation_bookings_provider_id_until", "provider_id", "until"),
+        Index("ix_reservation_bookings_until", "until"),
+    )
+
+    id: Mapped[str] = id_column()
+    reservation_id: Mapped[str] = mapped_column(String(ID_LENGTH), index=True)
+    tenant_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
+    provider_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    contract_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    offer_name: Mapped[str] = mapped_column(String(MAX_OFFER_NAME_LENGTH))
+    appliance_id: Mapped[str] = mapped_column(String(ID_LENGTH))
+    gpus: Mapped[int]
+    gpu_model: Mapped[str] = mapped_column(String(MAX_MODEL_LENGTH))
+    schedule: Mapped[str] = mapped_column(String(200))
+    time_zone: Mapped[str] = mapped_column(String(64))
+    duration_seconds: Mapped[int]
+    since: Mapped[datetime]
+    until: Mapped[datetime | None]

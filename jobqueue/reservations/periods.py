@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from core.schedule_times import next_time, times_between
-from jobqueue.reservations.models import Reservation
+from jobqueue.reservations.models import Booking, Reservation
 
 Period = tuple[datetime, datetime]
 # Placement looks so many periods ahead.
@@ -24,7 +24,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC) - timedelta(days=2 * 366)
 
 
 def periods_of(
-    reservation: Reservation, *, now: datetime, max_count: int = AHEAD
+    reservation: Reservation | Booking, *, now: datetime, max_count: int = AHEAD
 ) -> tuple[Period, ...]:
     """Return the next periods of a reservation, the one that goes on included."""
     key = (reservation.schedule, reservation.time_zone, reservation.duration_seconds)
@@ -39,7 +39,11 @@ def _next_periods(
 
 
 def periods_until(
-    reservation: Reservation, until: datetime, *, now: datetime, max_count: int = _MAX_PERIODS
+    reservation: Reservation | Booking,
+    until: datetime,
+    *,
+    now: datetime,
+    max_count: int = _MAX_PERIODS,
 ) -> list[Period]:
     """Return the periods of a reservation that begin before an instant, but at least the next."""
     key = (reservation.schedule, reservation.time_zone, reservation.duration_seconds)

@@ -1,20 +1,29 @@
 """Reservations: list, create, change and delete them; and how placement sees them."""
 
+from collections.abc import Collection
 from datetime import datetime
 from typing import Unpack
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
-from core.db import begin_writing
+from core.db import begin_writing, chunked
 from core.errors import ConflictError, InvalidInputError
+from core.ids import new_id
 from core.paging import Columns, Page, Paging, list_page
 from jobqueue.placement.views import ReservationView
 from jobqueue.projects.models import Project
+from jobqueue.reservations.bookings import (
+    bookings_of,
+    close_bookings,
+    providers_of,
+    with_descendants,
+)
 from jobqueue.reservations.checks import ReservationRequest, checked
-from jobqueue.reservations.models import Reservation
+from jobqueue.reservations.models import Booking, Reservation
 from jobqueue.reservations.periods import periods_of
 from tenants.models import Tenant
+from tenants.models.rentals import Grant
 from tenants.permissions import Permission
 from tenants.scope import Scope
 
@@ -55,7 +64,9 @@ def create_reservation(
     count = select(func.count()).where(Reservation.tenant_id == tenant_id)
     if (session.scalar(count) or 0) >= MAX_RESERVATIONS:
         raise ConflictError(f"There are {MAX_RESERVATIONS} reservations. Delete one first.")
-    reservation = Reservation(tenant_id=tenant_id, created_by=scope.user_id, created_at=now)
+    reservation = Reservation(
+        id=new_id(), tenant_id=tenant_id, created_by=scope.user_id, created_at=now
+    )
     return _save(session, reservation, request, now=now)
 
 
@@ -77,10 +88,13 @@ def update_reservation(
     return _save(session, reservation, request, now=now)
 
 
-def delete_reservation(session: Session, scope: Scope, reservation_id: str) -> None:
-    """Delete a reservation."""
+def delete_reservation(
+    session: Session, scope: Scope, reservation_id: str, *, now: datetime
+) -> None:
+    """Delete a reservation; what it kept of rented appliances until now is charged."""
     scope.require(Permission.MANAGE_APPLIANCES)
     session.delete(get_reservation(session, scope, reservation_id))
+    close_bookings(session, reservation_id, now=now)
     session.flush()
 
 
@@ -102,12 +116,22 @@ def reservation_views(session: Session, tenant_id: str, *, now: datetime) -> lis
     archived = {project.id for project in projects if project.archived_at is not None}
     names = {project.id: project.name for project in projects}
     parents = {project.id: project.parent_id for project in projects}
+    rented = [row.id for row in reservations if row.appliance_count]
+    booked = bookings_of(session, rented) if rented else {}
+    granted = set(session.scalars(select(Grant.contract_id).where(Grant.tenant_id == tenant_id)))
     return [
         ReservationView(
             name=reservation.name,
             project=names.get(reservation.project_id or "", ""),
-            project_ids=_with_descendants(reservation.project_id, parents),
-            appliance_ids=reservation.appliance_ids,
+            project_ids=with_descendants(reservation.project_id, parents),
+            appliance_ids=[
+                *reservation.appliance_ids,
+                *(
+                    booking.appliance_id
+                    for booking in booked.get(reservation.id, ())
+                    if booking.contract_id in granted
+                ),
+            ],
             gpus=reservation.gpus,
             periods=periods_of(reservation, now=now),
         )
@@ -116,45 +140,47 @@ def reservation_views(session: Session, tenant_id: str, *, now: datetime) -> lis
     ]
 
 
-def _with_descendants(project_id: str | None, parents: dict[str, str | None]) -> frozenset[str]:
-    if project_id is None:
-        return frozenset()
-    inside = {project_id}
-    size = 0
-    while len(inside) > size:
-        size = len(inside)
-        inside |= {ident for ident, parent in parents.items() if parent in inside}
-    return frozenset(inside)
-
-
 def _save(
     session: Session, reservation: Reservation, request: ReservationRequest, *, now: datetime
 ) -> Reservation:
     tenant_id = reservation.tenant_id
+    owners = {tenant_id}
+    if request.is_rented:
+        owners |= providers_of(session, tenant_id, now=now)
     # Many times take a while to compare, so nobody waits for that.
     with session.no_autoflush:
-        compared = _times(session, tenant_id)
-        columns, errors = checked(session, reservation, request, now=now)
+        compared = _times(session, owners)
+        columns, bookings, errors = checked(session, reservation, request, now=now)
     if errors:
         details = " ".join(message for messages in errors.values() for message in messages)
         raise InvalidInputError(f"The reservation was not saved. {details}", errors=errors)
     begin_writing(session)
-    session.execute(select(Tenant.id).where(Tenant.id == tenant_id).with_for_update())
+    locked = select(Tenant.id).where(Tenant.id.in_(sorted(owners))).order_by(Tenant.id)
+    session.execute(locked.with_for_update())
     with session.no_autoflush:
-        if _times(session, tenant_id) != compared:
+        if _times(session, owners) != compared:
             raise ConflictError("Another reservation was saved at the same time. Try again.")
     for name, value in columns.items():
         setattr(reservation, name, value)
     session.add(reservation)
     session.flush()
+    close_bookings(session, reservation.id, now=now)
+    session.add_all(bookings)
+    session.flush()
     return reservation
 
 
-def _times(session: Session, tenant_id: str) -> list[tuple[object, ...]]:
-    """Return what a tenant's reservations keep, and when."""
-    columns = (
-        *(Reservation.id, Reservation.appliance_ids, Reservation.gpus, Reservation.schedule),
-        *(Reservation.time_zone, Reservation.duration_seconds),
-    )
-    statement = select(*columns).where(Reservation.tenant_id == tenant_id)
-    return [tuple(row) for row in session.execute(statement.order_by(Reservation.id))]
+def _times(session: Session, tenant_ids: Collection[str]) -> list[tuple[object, ...]]:
+    """Return what is kept of tenants' appliances, and when."""
+    times: list[tuple[object, ...]] = []
+    for part in chunked(sorted(tenant_ids)):
+        for table, owner, fields in (
+            (Reservation, Reservation.tenant_id, Reservation.appliance_ids),
+            (Booking, Booking.provider_id, Booking.until),
+        ):
+            columns = table.gpus, table.schedule, table.time_zone, table.duration_seconds, fields
+            statement = select(table.id, *columns).where(owner.in_(part)).order_by(table.id)
+            if table is Booking:
+                statement = statement.where(Booking.until.is_(None))
+            times += map(tuple, session.execute(statement))
+    return times

@@ -1,8 +1,9 @@
 """Rolling updates of services: their instances get new values one by one.
 
-An instance that waits gets them at once. One that runs is stopped and queued again with them; the
-next one follows when it is ready: when it is healthy, or without a health check when it has run for
-some seconds. GPUs are released first, so an update needs no more of them than the service has.
+An instance that waits or sleeps gets them at once. One that runs is stopped and queued again with
+them; the next one follows when it is ready: when it is healthy, or without a health check when it
+has run for some seconds. GPUs are released first, so an update needs no more of them than the
+service has.
 
 An update fails, and leaves the other instances as they are, when an updated instance is unhealthy,
 exits or can't start. docs/states/service_update.md draws its states.
@@ -28,7 +29,7 @@ from jobqueue.models import OPTIONS, Attempt, Job, ServiceUpdate
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.service import checked_job, get_job
 from jobqueue.services.scaling import changeable_service, columns_of, service_id, service_instances
-from jobqueue.states import WAITING, JobState, Reason, UpdateState
+from jobqueue.states import WAITING, WITHOUT_ATTEMPT, JobState, Reason, UpdateState
 from protocol.attempts import Health
 from protocol.job_spec import JobRequest
 from tenants.auditing.recording import record
@@ -43,7 +44,7 @@ FIXED = frozenset(
     {
         *("name", "kind", "array", "instances", "priority", "notify", "time_limit_seconds"),
         *("after_ok", "after_any", "secrets_from", "project", "nodes", "on_member_loss"),
-        *("framework", "network", "uses_rdma", "cluster_options"),
+        *("framework", "network", "uses_rdma", "cluster_options", "autoscaling"),
     }
 )
 UPDATABLE = frozenset(JobRequest.__struct_fields__) - FIXED
@@ -223,12 +224,14 @@ def _advance(session: Session, service_update: ServiceUpdate, *, now: datetime) 
     problem = problem or next(filter(None, map(_problem, updated)), "")
     problem = problem or _cannot_start(updated, since=service_update.requested_at)
     waiting = [
-        instance for instance in running if instance not in updated and instance.state in WAITING
+        instance
+        for instance in running
+        if instance not in updated and instance.state in WITHOUT_ATTEMPT
     ]
     others = [
         instance
         for instance in running
-        if instance not in updated and instance.state not in WAITING
+        if instance not in updated and instance.state not in WITHOUT_ATTEMPT
     ]
     if problem:
         _finish(session, service_update, UpdateState.FAILED, problem, now=now)
@@ -286,6 +289,8 @@ def _cannot_start(updated: Sequence[Job], *, since: datetime) -> str:
 
 
 def _is_ready(job: Job, *, now: datetime) -> bool:
+    if job.state is JobState.ASLEEP:
+        return True
     attempt = _updated_attempt(job)
     if attempt is None or attempt.started_at is None:
         return False
@@ -300,7 +305,7 @@ def _replace(session: Session, service_update: ServiceUpdate, job: Job, *, now: 
     is_same = service_update.changed and columns == _columns(job) | {
         "revision": service_update.revision
     }
-    stops = state not in WAITING and not is_same
+    stops = state not in WITHOUT_ATTEMPT and not is_same
     if stops and attempt is not None and attempt.stop_reason is None:
         held = {attempt.state}
         if not move_attempt(

@@ -1,5 +1,6 @@
 """Instances of services: each is a job, placed by itself. The first one stands for all of them."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
@@ -14,7 +15,8 @@ from jobqueue.placement.views import queue_time
 from jobqueue.queue.service import get_job, reserve_jobs
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState, Reason, UpdateState
-from protocol.job_spec import MAX_INSTANCES, ContainerPolicy, JobKind
+from protocol.autoscaling import MAX_INSTANCES
+from protocol.job_spec import ContainerPolicy, JobKind
 from tenants.auditing.recording import record
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -28,7 +30,8 @@ def scale_service(
     Raises:
         InvalidInputError: the number is out of range.
         ForbiddenError: it is another user's service, and the role may not stop those.
-        ConflictError: the job is no service, or has ended; or the tenant's job quota is reached.
+        ConflictError: the job is no service, has ended, or scales by itself; or the tenant's job
+            quota is reached.
     """
     if not 1 <= instances <= MAX_INSTANCES:
         error = (
@@ -36,17 +39,17 @@ def scale_service(
         )
         raise InvalidInputError(error, errors={"instances": [error]})
     job = changeable_service(session, scope, job_id)
+    if job.autoscaling is not None:
+        message = f"The service {job.name!r} scales by itself. Change or remove its autoscaling."
+        raise ConflictError(message, code="autoscaled")
     running = service_instances(session, job)
     before, change = len(running), instances - len(running)
     if change > 0:
-        reserve_jobs(session, job.tenant_id, change)
-        _add(session, running, change, now=now)
+        add_instances(session, running, change, now=now)
     for instance in reversed(running[instances:]):
         stop_job(session, scope, instance.id, now=now)
-    for number, instance in enumerate(running[:instances]):
-        index = number if instance.array_index is None else instance.array_index
-        values = {"array_id": service_id(job), "array_index": index, "array_size": instances}
-        move_job(session, instance.id, instance.state, expected={instance.state}, **values)
+    if change <= 0:
+        _number(session, running[:instances], size=instances)
     session.refresh(job)
     if change:
         record(
@@ -61,6 +64,17 @@ def scale_service(
             now=now,
         )
     return job
+
+
+def add_instances(session: Session, running: Sequence[Job], count: int, *, now: datetime) -> None:
+    """Add instances to those of a service.
+
+    Raises:
+        ConflictError: the tenant's job quota is reached.
+    """
+    reserve_jobs(session, running[0].tenant_id, count)
+    _add(session, running, count, now=now)
+    _number(session, running, size=len(running) + count)
 
 
 def changeable_service(session: Session, scope: Scope, job_id: str) -> Job:
@@ -110,7 +124,14 @@ def columns_of(service_update: ServiceUpdate) -> dict[str, Any]:
     }
 
 
-def _add(session: Session, running: list[Job], count: int, *, now: datetime) -> None:
+def _number(session: Session, running: Sequence[Job], *, size: int) -> None:
+    for number, instance in enumerate(running):
+        index = number if instance.array_index is None else instance.array_index
+        values = {"array_id": service_id(instance), "array_index": index, "array_size": size}
+        move_job(session, instance.id, instance.state, expected={instance.state}, **values)
+
+
+def _add(session: Session, running: Sequence[Job], count: int, *, now: datetime) -> None:
     like = max(running, key=lambda instance: instance.revision)
     latest = session.get(ServiceUpdate, service_id(like))
     is_rolling = latest is not None and latest.state is UpdateState.ROLLING

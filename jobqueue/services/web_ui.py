@@ -3,8 +3,13 @@
 The portal proves to the job's origin who opens it by a *ticket* in the address, which is valid once
 and for seconds. The origin keeps a *pass* in a cookie, which names the user's session; the rights
 are read again every few seconds, so that a pass ends with the session, the membership or the job.
+Programs send an API token instead.
+
+The address of the first instance of a service that scales is that of the service: it leads to any
+instance that serves.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
@@ -17,16 +22,22 @@ from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, NotFoundError, UnauthenticatedError
 from core.ids import hash_secret, new_id
-from jobqueue.models import Job
+from jobqueue.models import Attempt, Job
 from jobqueue.queue.service import get_job
+from jobqueue.services.autoscaling.instances import is_ready, wake_service
+from jobqueue.services.scaling import service_id, service_instances
 from jobqueue.states import AttemptState
+from protocol.autoscaling import Autoscaling
 from tenants.models import UsedTicket
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from tenants.users.sessions import principal_of_session
+from tenants.users.tokens import token_principal
 
 TICKET_SECONDS = 30
 PASS_SECONDS = 24 * 3600
+# Begins the session of a proof that is an API token, of which the rest is the secret.
+TOKEN_PREFIX = "token "  # noqa: S105 - no secret
 Kind = Literal["ticket", "pass"]
 
 
@@ -39,13 +50,42 @@ class Proof(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """The address of a job's port; `user_id` opens it."""
+class Place:
+    """Where a job, or an instance of a service, runs."""
 
+    job_id: str
     appliance_id: str
     attempt_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The address of a job's port, in one of some places; `user_id` opens it.
+
+    Attributes:
+        service: its service and tenant if that scales by itself and counts requests.
+    """
+
+    places: tuple[Place, ...]
     port: int
     user_id: str
+    service: tuple[str, str] | None = None
+
+
+class AsleepError(ConflictError):
+    """No instance of a service serves now; a request may wake it.
+
+    Attributes:
+        user_id: who may open it.
+        hold_seconds: how long a request of a program may wait.
+    """
+
+    default_code = "service_asleep"
+
+    def __init__(self, message: str, *, user_id: str, hold_seconds: float) -> None:
+        super().__init__(message)
+        self.user_id = user_id
+        self.hold_seconds = hold_seconds
 
 
 def origin_of(public_url: str, domain: str, job_id: str, port: int) -> str:
@@ -115,16 +155,66 @@ def port_of(session: Session, scope: Scope, job_id: str, port: int) -> Target:
     Raises:
         NotFoundError: there is no such job, or it has no such port.
         ForbiddenError: the role may not.
+        AsleepError: no instance of the service serves now.
         ConflictError: the job does not run; code `job_not_running`.
     """
     job = controlled_job(session, scope, job_id)
+    if job.autoscaling is not None and service_id(job) == job.id:
+        instances = service_instances(session, job)
+        if instances:
+            return _port_of_service(scope, instances, port)
     if port not in {job_port["container_port"] for job_port in job.ports}:
         raise NotFoundError.of("port", str(port))
     attempt = job.attempt
     if attempt is None or attempt.state is not AttemptState.RUNNING:
         message = f"The job {job.name!r} is not running ({job.state.value})."
         raise ConflictError(message, code="job_not_running")
-    return Target(attempt.appliance_id, attempt.id, port, scope.user_id)
+    service = None if job.autoscaling is None else (service_id(job), job.tenant_id)
+    return Target((_place(job, attempt),), port, scope.user_id, service)
+
+
+def _port_of_service(scope: Scope, instances: Sequence[Job], port: int) -> Target:
+    first = instances[0]
+    if port not in {job_port["container_port"] for job_port in first.ports}:
+        raise NotFoundError.of("port", str(port))
+    places = tuple(
+        _place(instance, instance.attempt)
+        for instance in instances
+        if is_ready(instance) and instance.attempt is not None
+    )
+    if not places:
+        hold_seconds = msgspec.convert(first.autoscaling, Autoscaling).hold_seconds
+        message = f"The service {first.name!r} is starting."
+        raise AsleepError(message, user_id=scope.user_id, hold_seconds=hold_seconds)
+    service = (service_id(first), first.tenant_id)
+    return Target(places, port, scope.user_id, service)
+
+
+def _place(job: Job, attempt: Attempt) -> Place:
+    return Place(job.id, attempt.appliance_id, attempt.id)
+
+
+def places_of(session: Session, job_id: str) -> tuple[str, ...]:
+    """Return the instances that serve at the address of a service that scales; () for other jobs.
+
+    For whoever forwards a request: it says nothing about who may open the job.
+    """
+    job = session.get(Job, job_id)
+    if job is None or job.autoscaling is None or service_id(job) != job.id:
+        return ()
+    return tuple(instance.id for instance in service_instances(session, job) if is_ready(instance))
+
+
+def wake(session: Session, proof: Proof, *, now: datetime) -> None:
+    """Wake the service of a pass, if it sleeps.
+
+    Raises:
+        VedetteError: the user may not open it, as `port_of_pass` says; or a budget is spent.
+    """
+    try:
+        port_of_pass(session, proof, now=now)
+    except AsleepError as error:
+        wake_service(session, session.get_one(Job, proof.job_id), error.user_id, now=now)
 
 
 def port_of_pass(session: Session, proof: Proof, *, now: datetime) -> Target:
@@ -133,6 +223,12 @@ def port_of_pass(session: Session, proof: Proof, *, now: datetime) -> Target:
     Raises:
         UnauthenticatedError: the user has signed out.
     """
+    if proof.session_id.startswith(TOKEN_PREFIX):
+        secret = proof.session_id.removeprefix(TOKEN_PREFIX)
+        principal = token_principal(session, secret, now=now)
+        if principal is None:
+            raise UnauthenticatedError("The API token is not valid. Create another one.")
+        return port_of(session, principal.scope, proof.job_id, proof.port)
     principal = principal_of_session(session, proof.session_id, now=now)
     if principal is None or principal.support_session is not None:
         raise UnauthenticatedError("You have signed out of the portal. Sign in again.")

@@ -119,8 +119,8 @@ def figures(recording: Recording, timeline: Timeline) -> Results:
         preempted_gpu_hours=round(table.lost_gpu_seconds / _HOUR, 3),
         energy_kilowatt_hours=energy,
         unknown_power=unknown,
-        allocated_over_time=_means(table.starts, table.ends, table.sizes / max(gpus, 1), edges),
-        waiting_over_time=_means(table.submitted, table.starts, np.ones(len(jobs)), edges),
+        allocated_over_time=means(table.starts, table.ends, table.sizes / max(gpus, 1), edges),
+        waiting_over_time=means(table.submitted, table.starts, np.ones(len(jobs)), edges),
     )
 
 
@@ -255,7 +255,7 @@ def _blocked(table: _Table, gpus: int, since: float, until: float) -> float:
     return _ratio(blocked, gpus * (until - since))
 
 
-def _means(
+def means(
     since: np.ndarray, until: np.ndarray, weights: np.ndarray, edges: np.ndarray
 ) -> list[float]:
     """Return the mean sum of the weights of those that last, in each part between edges."""

@@ -24,6 +24,7 @@ from marketplace.costs.unbilled import unbilled_costs
 from marketplace.invoices.closing import open_month
 from marketplace.invoices.service import open_amount
 from marketplace.models import Account
+from marketplace.tenant_errors import TenantErrors
 from tenants.models import Role, Tenant
 
 STOP_AFTER = timedelta(hours=1)
@@ -61,25 +62,31 @@ def credit_left(
     return balance - charged - cents(net * (100 + tax_percent) / 100)
 
 
-def update_credit_holds(session: Session, *, tax_percent: Decimal, now: datetime) -> CreditHolds:
+def update_credit_holds(
+    session: Session, *, tax_percent: Decimal, errors: TenantErrors, now: datetime
+) -> CreditHolds:
     """Hold the rented jobs of prepaid customers without credit; release those with some.
 
-    `tax_percent` is that of accounts without one of their own.
+    Args:
+        session: the session.
+        tax_percent: of accounts without one of their own.
+        errors: gets the customers whose credit can't be computed; their holds stay as they are.
+        now: the time.
     """
     accounts = session.scalars(select(Account).where(Account.is_prepaid.is_(True))).all()
     # Before anything is written: meanwhile, others write.
-    left = {
-        account.tenant_id: credit_left(
-            session,
-            account.tenant_id,
-            tax_percent=tax_percent if account.tax_percent is None else account.tax_percent,
-            now=now,
-        )
-        for account in accounts
-    }
+    left: dict[str, Decimal] = {}
+    for account in accounts:
+        own = account.tax_percent
+        percent = tax_percent if own is None else own
+        with errors.of(account.tenant_id):
+            left[account.tenant_id] = credit_left(
+                session, account.tenant_id, tax_percent=percent, now=now
+            )
+    prepaid = {account.tenant_id for account in accounts}
     holds = select(JobHold).where(JobHold.is_for_rentals.is_(True))
     for hold in session.scalars(holds).all():
-        if hold.source_id == hold.tenant_id and hold.tenant_id not in left:
+        if hold.source_id == hold.tenant_id and hold.tenant_id not in prepaid:
             release_hold(session, hold.source_id)
     new, stopping = [], []
     # The id of a tenant is that of no budget.

@@ -22,7 +22,7 @@ from marketplace.costs.unbilled import unbilled_costs
 WINDOW = timedelta(days=7)
 # The average of a tenant's first day is that of a whole one.
 SHORTEST_WINDOW = timedelta(days=1)
-_RUNNING = (LineKind.USAGE, LineKind.MINIMUM, LineKind.DISCOUNT)
+_RUNNING = (LineKind.USAGE, LineKind.MINIMUM, LineKind.RESERVATION, LineKind.DISCOUNT)
 
 
 def month_of(at: datetime) -> Period:

@@ -11,6 +11,7 @@ from jobqueue.holds.service import STOP_BATCH, stop_held
 from marketplace.budgets.credit import report_used_up, update_credit_holds
 from marketplace.budgets.evaluation import evaluate_budgets, tenants_with_budgets
 from marketplace.budgets.notices import warn
+from marketplace.tenant_errors import TenantErrors
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +28,25 @@ class BudgetTasks:
         return [PeriodicTask(self.watch_budgets, 60)]
 
     def watch_budgets(self) -> None:
-        """Warn of budgets, hold jobs of those that are spent, and stop what runs after a grace."""
+        """Warn of budgets, hold jobs of those that are spent, and stop what runs after a grace.
+
+        Raises:
+            TenantsFailedError: those of some tenants can't be compared; the others are.
+        """
+        errors = TenantErrors("compare budgets")
         with transaction(self._context.sessions) as session:
             tenant_ids = tenants_with_budgets(session)
         if self._settings.marketplace:
-            for source_id in self._update_credit():
-                self._stop(source_id)
+            for customer_id in self._update_credit(errors):
+                with errors.of(customer_id):
+                    self._stop(customer_id)
         for tenant_id in tenant_ids:
             if self._context.is_stopping():
                 return
-            for source_id in self._evaluate(tenant_id):
-                self._stop(source_id)
+            with errors.of(tenant_id):
+                for source_id in self._evaluate(tenant_id):
+                    self._stop(source_id)
+        errors.raise_if_any()
 
     def _evaluate(self, tenant_id: str) -> Sequence[str]:
         """Return the budgets whose running jobs stop now."""
@@ -55,12 +64,12 @@ class BudgetTasks:
                 )
             return evaluated.stopping
 
-    def _update_credit(self) -> Sequence[str]:
+    def _update_credit(self, errors: TenantErrors) -> Sequence[str]:
         """Return the tenants without prepaid credit whose rented jobs stop now."""
         settings, now = self._settings, self._context.clock()
         with transaction(self._context.sessions) as session:
             tax = Decimal(str(settings.tax_percent))
-            holds = update_credit_holds(session, tax_percent=tax, now=now)
+            holds = update_credit_holds(session, tax_percent=tax, errors=errors, now=now)
             for hold in holds.new if settings.smtp_url else ():
                 url = settings.resolved_public_url
                 report_used_up(session, hold.tenant_id, public_url=url, now=now)

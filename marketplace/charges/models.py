@@ -23,6 +23,8 @@ class LineKind(StrEnum):
     USAGE = "usage"
     MINIMUM = "minimum"
     """What an attempt costs more because it was shorter than the contract's minimum."""
+    RESERVATION = "reservation"
+    """What of reserved rented GPUs no job used."""
     DISCOUNT = "discount"
     COMMITMENT = "commitment"
     """What of a month's commitment was not used."""

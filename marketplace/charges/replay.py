@@ -21,6 +21,7 @@ from jobqueue.usage.models import UsageEntry, UsageHour
 from marketplace.charges.minimums import first_rate, missing_milliseconds, read_charged, read_ended
 from marketplace.charges.models import BillingLine, ChargedHour, LineKind
 from marketplace.charges.pricing import HOUR, Pricing, Use, charge
+from marketplace.charges.reserved import rate_of, read_charged_places, reserved_in
 
 BATCH = 5000
 HOURS_AT_ONCE = 48
@@ -102,6 +103,7 @@ def replay(sessions: SessionFactory, period: Period) -> Replay:
     for part in chunked(charged, HOURS_AT_ONCE):
         rented = _replay_rows(sessions, pricing, part, result)
         _replay_minimums(sessions, pricing, part, rented, result)
+        _replay_reserved(sessions, pricing, part, result)
     return result
 
 
@@ -184,3 +186,21 @@ def _replay_minimums(
             before = charged.get((row.attempt_id, row.gpu_model))
             amount = ZERO if before is None else before[0].amount
             result.add(floor_hour(row.begun_at), f"minimum of {row.attempt_id}", expected, amount)
+
+
+def _replay_reserved(
+    sessions: SessionFactory, pricing: Pricing, hours: list[datetime], result: Replay
+) -> None:
+    """Compare what reservations kept and no job used."""
+    with transaction(sessions) as session:
+        places = reserved_in(session, hours)
+        charged = read_charged_places(session, hours)
+        pricing.read(session, (("", place.contract_id) for place in places))
+    for place in sorted(places.keys() | charged.keys()):
+        reserved = places.get(place)
+        rate = None if reserved is None else rate_of(pricing, place, reserved)
+        expected = ZERO
+        if reserved is not None and rate is not None:
+            expected = charge(rate.net_price, reserved.unused_milliseconds)
+        amount = charged[place].amount if place in charged else ZERO
+        result.add(place.hour_at, f"reservation on {place.appliance_id}", expected, amount)

@@ -27,6 +27,7 @@ from jobqueue.usage.models import UsageEntry, UsageHour
 from marketplace.charges.minimums import add_minimums
 from marketplace.charges.models import BillingLine, ChargedHour, LineKind
 from marketplace.charges.pricing import Pricing, Use, charge
+from marketplace.charges.reserved import add_reserved
 from marketplace.prices.models import PriceList
 
 log = logging.getLogger(__name__)
@@ -270,7 +271,7 @@ def _lines(row: _Row, pricing: Pricing, *, now: datetime) -> Sequence[dict[str, 
         "gpu_milliseconds": 0,
         "unit_price": Decimal(0),
         "amount": rate.discount_of(amount),
-        "note": f"{rate.discount_percent.normalize():f} % discount",
+        "note": f"{rate.discount_percent.normalize():f} %",
     }
     return line, {**line, **discount}
 
@@ -284,12 +285,13 @@ def _insert(sessions: SessionFactory, lines: Sequence[dict[str, Any]]) -> None:
 
 
 def _settle(run: _Run, hours: dict[datetime, int]) -> int:
-    """Charge minimum times of attempts in hours, and mark these; return the lines added."""
+    """Charge minimum times and reservations in hours, and mark these; return the lines added."""
     try:
         with transaction(run.sessions) as session:
             # The sums below must not change until the lines are there.
             begin_writing(session)
             added = add_minimums(session, run.pricing, hours, now=run.now)
+            added += add_reserved(session, run.pricing, hours, now=run.now)
             rows = session.scalars(select(ChargedHour).where(ChargedHour.hour_at.in_(hours)))
             charged = {row.hour_at: row for row in rows}
             for hour_at, appends in hours.items():

@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from jobqueue.reservations.bookings import close_unusable
 from marketplace.accounts import account_of
 from marketplace.contracts.recording import email_sides, record_change, tenant_of
 from marketplace.models import Contract, Offer
@@ -54,11 +55,14 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
         and all(tenant is not None and tenant.state is TenantState.ACTIVE for tenant in tenants)
     )
     grant.price = terms.net_price_at(now)
+    grant.highest_price = terms.net_prices()[1]
     grant.allows_slices = terms.allows_slices
     grant.region = terms.region
     grant.facts = sorted(fact.name for fact in facts)
     grant.availability_percent = terms.service_level.availability_percent
-    grant.max_gpus, grant.min_seconds = terms.max_gpus, terms.min_seconds
+    limits = filter(None, (terms.max_gpus, provider.max_contract_gpus))
+    grant.max_gpus, grant.min_seconds = min(limits, default=0), terms.min_seconds
+    grant.placement_factor = provider.placement_factor
     grant.max_seconds = terms.max_seconds
     grant.ends_at, grant.refreshed_at = contract.ends_at, now
     session.add(grant)
@@ -81,6 +85,7 @@ def refresh_contract(session: Session, ident: str, *, now: datetime, mail_url: s
         record_change(session, contract, "ended", None, now=now)
         email_sides(session, contract, "has ended", None, mail_url=mail_url, now=now)
     write_grant(session, contract, now=now)
+    close_unusable(session, contract.id, now=now)
 
 
 def usable_contracts(session: Session) -> list[str]:

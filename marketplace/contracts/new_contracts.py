@@ -9,7 +9,7 @@ from core.db import begin_writing
 from core.errors import ConflictError, NotFoundError, OverloadedError
 from marketplace.accounts import account_of, require_customer
 from marketplace.models import Contract, Offer
-from marketplace.states import AccountState, ContractState, OfferState
+from marketplace.states import AccountState, ContractState, Listing, OfferState
 from tenants.models import Tenant, TenantState
 from tenants.scope import Scope
 
@@ -63,10 +63,12 @@ def new_contract(
 
 
 def is_available(session: Session, offer: Offer) -> bool:
-    """Return whether customers can take an offer: it is published, and its provider admitted."""
+    """Return whether customers can take an offer: it is listed, and its provider admitted."""
     provider = session.get_one(Tenant, offer.tenant_id)
+    account = account_of(session, offer.tenant_id)
     return (
         offer.state is OfferState.PUBLISHED
-        and account_of(session, offer.tenant_id).provider_state is AccountState.ACTIVE
+        and account.provider_state is AccountState.ACTIVE
+        and account.listing is not Listing.HIDDEN
         and provider.state is TenantState.ACTIVE
     )

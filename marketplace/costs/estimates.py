@@ -75,16 +75,15 @@ def estimate(
 
 def estimate_text(cost: Estimate, currency: str, *, unit: str = "an hour") -> str:
     """Return an estimate as a sentence; "" without a price."""
-    parts = []
-    if cost.lowest is not None and cost.highest is not None:
-        low, high = _shown(cost.lowest, currency), _shown(cost.highest, currency)
-        spread = low if low == high else f"{low} to {high.removeprefix(currency).strip()}"
-        parts.append(f"{spread} {unit} on own appliances")
+    rented = ""
     if cost.rented is not None:
-        amount = _shown(cost.rented, currency)
-        start = "rented from" if parts else "from"
-        parts.append(f"{start} {amount} {unit} ({cost.offer_name})")
-    return f"About {', '.join(parts)}." if parts else ""
+        rented = f"from {_shown(cost.rented, currency)} {unit}"
+    if cost.lowest is None or cost.highest is None:
+        return f"F{rented[1:]} on rented appliances ({cost.offer_name})." if rented else ""
+    low, high = _shown(cost.lowest, currency), _shown(cost.highest, currency)
+    spread = low if low == high else f"{low} to {high.removeprefix(currency).strip()}"
+    own = f"About {spread} {unit} on own appliances"
+    return f"{own}, rented {rented} ({cost.offer_name})." if rented else f"{own}."
 
 
 def _shown(amount: Decimal, currency: str) -> str:

@@ -25,13 +25,14 @@ _MILLISECOND = timedelta(milliseconds=1)
 _LAST_MILLISECOND = timedelta(milliseconds=1)
 
 
-def contracts_of(session: Session, month_at: datetime) -> list[str]:
-    """Return the contracts that were in force in a part of a month."""
-    statement = select(Contract.id).where(
+def contracts_of(session: Session, month_at: datetime) -> list[tuple[str, str, str]]:
+    """Return the contracts that were in force in a part of a month, each with its sides."""
+    statement = select(Contract.id, Contract.customer_id, Contract.provider_id).where(
         Contract.starts_at < next_month(month_at),
         or_(Contract.ends_at.is_(None), Contract.ends_at > month_at),
     )
-    return list(session.scalars(statement.order_by(Contract.id)))
+    rows = session.execute(statement.order_by(Contract.id))
+    return [(row[0], row[1], row[2]) for row in rows]
 
 
 def add_commitment(
@@ -53,7 +54,7 @@ def add_commitment(
     used = session.scalar(
         select(func.sum(BillingLine.gpu_milliseconds))
         .where(*_of_month(contract_id, month))
-        .where(BillingLine.kind.in_((LineKind.USAGE, LineKind.MINIMUM)))
+        .where(BillingLine.kind.in_((LineKind.USAGE, LineKind.MINIMUM, LineKind.RESERVATION)))
     )
     missing = max(0, committed - int(used or 0))
     terms = version.decoded_terms

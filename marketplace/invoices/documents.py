@@ -18,6 +18,7 @@ from core.ids import new_id
 from core.money import ZERO, cents, exact, format_amount
 from core.settings import ServerSettings
 from marketplace.charges.prepaid import pay_with_credit
+from marketplace.invoices.fees import fee_percent_of
 from marketplace.invoices.items import decoded, encoded, month_name, numbered, total_of
 from marketplace.invoices.models import BillingDocument, Closing, DocumentCounter, DocumentKind
 from marketplace.models import Account, Contract
@@ -50,12 +51,12 @@ class Issuing:
         )
 
 
-def left_to_issue(session: Session) -> list[tuple[DocumentKind, str]]:
-    """Return the documents that sealed closings wait for: of which kind, and of which tenant."""
+def left_to_issue(session: Session, month_at: datetime) -> list[tuple[DocumentKind, str]]:
+    """Return the documents of a month that sealed closings wait for: their kinds and tenants."""
     waiting: list[tuple[DocumentKind, str]] = []
     for kind in DocumentKind:
         column = Closing.provider_id if kind is DocumentKind.STATEMENT else Closing.tenant_id
-        statement = _waiting(kind).with_only_columns(column).distinct().order_by(column)
+        statement = _waiting(kind, month_at).with_only_columns(column).distinct().order_by(column)
         waiting += [(kind, tenant_id) for tenant_id in session.scalars(statement) if tenant_id]
     return waiting
 
@@ -76,7 +77,7 @@ def issue(
     """
     is_statement = kind is DocumentKind.STATEMENT
     owner = Closing.provider_id if is_statement else Closing.tenant_id
-    closings = list(session.scalars(_waiting(kind).where(owner == tenant_id)))
+    closings = list(session.scalars(_waiting(kind, month_at).where(owner == tenant_id)))
     others = _other_sides(session, closings, is_statement=is_statement)
     items = numbered(
         (item, others.get(closing.contract_id or "", ""))
@@ -94,7 +95,11 @@ def issue(
     account = session.get(Account, tenant_id) or Account()
     net = total_of(items)
     tax_percent = _percent(account.tax_percent, issuing.tax_percent, kind is DocumentKind.INVOICE)
-    fee_percent = _percent(account.fee_percent, issuing.fee_percent, is_statement)
+    fee_percent = (
+        fee_percent_of(session, tenant_id, month_at, default=issuing.fee_percent)
+        if is_statement
+        else ZERO
+    )
     tax, fee = cents(net * tax_percent / _HUNDRED), cents(net * fee_percent / _HUNDRED)
     document = BillingDocument(
         id=document_id,
@@ -132,8 +137,10 @@ def issue(
     return document
 
 
-def _waiting(kind: DocumentKind) -> Select[Closing]:
-    statement = select(Closing).where(Closing.sealed_at.is_not(None)).order_by(Closing.id)
+def _waiting(kind: DocumentKind, month_at: datetime) -> Select[Closing]:
+    """Select the sealed closings, up to those of a month, that are in no document of a kind."""
+    sealed = (Closing.sealed_at.is_not(None), Closing.month_at <= month_at)
+    statement = select(Closing).where(*sealed).order_by(Closing.id)
     if kind is DocumentKind.COST_STATEMENT:
         return statement.where(Closing.contract_id.is_(None), Closing.document_id.is_(None))
     rented = statement.where(Closing.contract_id.is_not(None))

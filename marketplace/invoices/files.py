@@ -7,7 +7,7 @@ from fpdf.enums import TextEmphasis, XPos, YPos
 from fpdf.fonts import FontFace
 
 from core.csv_cells import csv_text
-from core.money import format_amount
+from core.money import amount_text, format_amount
 from core.pdf_pages import GRAY, LINE, STRIPE, PDFPages
 from marketplace.charges.lines import cell
 from marketplace.invoices.items import Item, decoded, month_name
@@ -82,7 +82,7 @@ def totals_of(document: BillingDocument) -> list[tuple[str, str]]:
 
 def _write_parties(pdf: PDFPages, document: BillingDocument) -> None:
     party = document.party
-    address = " ".join(filter(None, (party.get("address", ""), party.get("country", ""))))
+    address = "\n".join(filter(None, (party.get("address", ""), party.get("country", ""))))
     tax_number = party.get("tax_number", "")
     rows = [
         ("Month", month_name(document.month_at)),
@@ -109,7 +109,7 @@ def _write_items(pdf: PDFPages, document: BillingDocument, items: list[Item]) ->
     pdf.set_draw_color(*LINE)
     head = FontFace(emphasis=TextEmphasis.B, color=GRAY, fill_color=None)
     with pdf.table(
-        col_widths=(8, 50, 16, 34, 22, 22, 26),
+        col_widths=(8, 42, 15, 52, 20, 17, 24),
         text_align=("RIGHT", "LEFT", "LEFT", "LEFT", "RIGHT", "RIGHT", "RIGHT"),
         borders_layout="HORIZONTAL_LINES",
         cell_fill_color=STRIPE,
@@ -135,7 +135,7 @@ def _cells(item: Item, document: BillingDocument) -> list[str]:
         item.month,
         "\n".join(filter(None, (item.text, item.gpu_model))),
         f"{item.gpu_hours.normalize():f}" if item.has_time else "",
-        f"{item.unit_price.normalize():,f}" if item.has_time else "",
+        amount_text(item.unit_price) if item.has_time else "",
         f"{item.amount:,}",
     ]
 

@@ -27,7 +27,7 @@ from marketplace.charges.lines import each_line
 from marketplace.charges.models import BillingLine, LineKind
 from marketplace.charges.pricing import HOUR, MILLISECONDS_PER_HOUR
 from marketplace.invoices.closing import open_month
-from marketplace.invoices.items import decoded, total_of
+from marketplace.invoices.items import TIMED, decoded, total_of
 from marketplace.invoices.models import BillingDocument, ClosedLine, Closing, DocumentKind
 from marketplace.models import Contract
 from marketplace.months import month_of, next_month
@@ -52,12 +52,12 @@ BATCH = 2000
 _CATEGORIES: Mapping[LineKind, tuple[str, str]] = {
     LineKind.USAGE: ("Usage", "Usage-Based"),
     LineKind.MINIMUM: ("Usage", "Usage-Based"),
+    LineKind.RESERVATION: ("Usage", "Usage-Based"),
     LineKind.DISCOUNT: ("Credit", "Usage-Based"),
     LineKind.COMMITMENT: ("Purchase", "Recurring"),
     LineKind.SERVICE_CREDIT: ("Credit", "One-Time"),
     LineKind.CORRECTION: ("Adjustment", "One-Time"),
 }
-_PRICED = {LineKind.USAGE, LineKind.MINIMUM, LineKind.COMMITMENT}
 _MOMENT = timedelta(seconds=1)
 
 
@@ -159,7 +159,7 @@ def _row(line: BillingLine, billing: Billing, names: _Names) -> dict[str, str]:
     }
     if line.kind is LineKind.DISCOUNT:
         row["ListCost"] = "0"
-    if line.kind in _PRICED:
+    if line.kind in TIMED:
         hours = _decimal(Decimal(line.gpu_milliseconds) / MILLISECONDS_PER_HOUR)
         price = _decimal(line.unit_price)
         row |= {
@@ -180,7 +180,7 @@ def _charge_period(line: BillingLine) -> tuple[datetime, datetime]:
     if line.kind is LineKind.COMMITMENT:
         since = month_of(line.at)
         return since, next_month(since)
-    is_hour = line.kind in {LineKind.USAGE, LineKind.MINIMUM, LineKind.DISCOUNT}
+    is_hour = line.kind in TIMED or line.kind is LineKind.DISCOUNT
     return line.at, line.at + (HOUR if is_hour else _MOMENT)
 
 

@@ -23,9 +23,12 @@ from marketplace.models import Contract
 
 _HOUR_PLACES = Decimal("0.000001")
 _KIND_ORDER = {kind: number for number, kind in enumerate(LineKind)}
+# Kinds of lines that are time at a price.
+TIMED = {LineKind.USAGE, LineKind.MINIMUM, LineKind.RESERVATION, LineKind.COMMITMENT}
 _TITLES: Mapping[LineKind, str] = {
     LineKind.USAGE: "GPU time",
     LineKind.MINIMUM: "Minimum time",
+    LineKind.RESERVATION: "Reserved, not used",
     LineKind.DISCOUNT: "Discount",
     LineKind.COMMITMENT: "Unused commitment",
     LineKind.SERVICE_CREDIT: "Service credit",
@@ -65,7 +68,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def has_time(self) -> bool:
         """Return whether it is time at a price."""
-        return self.kind in {LineKind.USAGE, LineKind.MINIMUM, LineKind.COMMITMENT}
+        return self.kind in TIMED
 
 
 def items_of(session: Session, closing: Closing) -> list[Item]:

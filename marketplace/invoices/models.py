@@ -151,3 +151,16 @@ class BillingDocument(Base):
         if self.kind is DocumentKind.INVOICE:
             return "Credit note" if self.total < 0 else "Invoice"
         return "Provider statement" if self.kind is DocumentKind.STATEMENT else "Cost statement"
+
+
+class ProviderFee(Base):
+    """What is added to the percentage of a provider's fee in a month, by its score before it.
+
+    Without a row nothing is. A row of a month that has begun never changes.
+    """
+
+    __tablename__ = "provider_fees"
+
+    provider_id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
+    month_at: Mapped[datetime] = mapped_column(primary_key=True)
+    points: Mapped[Decimal] = mapped_column(Amount)

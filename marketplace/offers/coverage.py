@@ -17,6 +17,7 @@ from core.db import begin_writing, chunked
 from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.models import Attempt
 from jobqueue.placement.views import ApplianceView, ReservationView
+from jobqueue.reservations.bookings import booked_views
 from jobqueue.reservations.service import reservation_views
 from jobqueue.states import ALLOCATED_STATES
 from marketplace.accounts import account_of
@@ -24,6 +25,7 @@ from marketplace.models import Contract, Offer
 from marketplace.offers.calendar import is_open, windows_of
 from marketplace.states import USABLE, AccountState, OfferState
 from marketplace.terms import Terms
+from marketplace.verification.gate import begin, kept_out
 from protocol.gpu_slices import WHOLE_GPU
 from tenants.models import Appliance, ApplianceState
 from tenants.models.appliances import MAX_MODEL_LENGTH
@@ -61,13 +63,19 @@ def offerable_views(
     ]
 
 
-def refresh_provider(session: Session, provider_id: str, *, now: datetime) -> int:
+def refresh_provider(
+    session: Session, provider_id: str, *, now: datetime, requires_verification: bool = False
+) -> int:
     """Write which appliances of a provider are on offer, and what is free; return their number.
 
-    What did not change is not written, so that a large fleet costs little each minute.
+    What did not change is not written, so that a large fleet costs little each minute. Appliances
+    that failed their verification are left out; where it is required, also those that did not pass.
     """
-    rows = _rows(session, provider_id, now=now)
+    covered = _rows(session, provider_id, now=now)
+    left_out = kept_out(session, covered, requires=requires_verification, now=now)
+    rows = {ident: row for ident, row in covered.items() if ident not in left_out}
     begin_writing(session)
+    begin(session, provider_id, covered, now=now)
     columns = OfferedAppliance.__table__.c
     own = select(*columns).where(OfferedAppliance.provider_id == provider_id)
     stored = {row.appliance_id: row for row in session.execute(own)}
@@ -100,7 +108,9 @@ def _rows(session: Session, provider_id: str, *, now: datetime) -> dict[str, Row
         return {}
     views = {view.id: view for view in offerable_views(session, provider_id, now=now)}
     taken = _taken(session, provider_id)
-    reserved = _reserved(reservation_views(session, provider_id, now=now), now=now)
+    reservations = reservation_views(session, provider_id, now=now)
+    reservations += booked_views(session, {provider_id}, now=now)
+    reserved = _reserved(reservations, now=now)
     accepts = account.provider_state is AccountState.ACTIVE
     regions = dict(
         session.execute(

@@ -14,7 +14,12 @@ from core.paging import Columns, Page, Paging, list_page
 from marketplace.accounts import require_provider
 from marketplace.models import Offer
 from marketplace.offers.checks import offer_errors
-from marketplace.offers.coverage import covered_ids, offerable_views, refresh_provider
+from marketplace.offers.coverage import (
+    covered_ids,
+    covering_offers,
+    offerable_views,
+    refresh_provider,
+)
 from marketplace.offers.requests import OfferRequest
 from marketplace.states import OFFER_TRANSITIONS, OfferState
 from marketplace.terms import stored
@@ -105,6 +110,7 @@ def change_offer(
     *,
     now: datetime,
     currency: str = "",
+    requires_verification: bool = False,
 ) -> Offer:
     """Change an offer; contracts that exist keep the terms that were accepted.
 
@@ -116,13 +122,26 @@ def change_offer(
     offer = get_offer(session, scope, ident)
     if offer.state is OfferState.WITHDRAWN:
         raise ConflictError(f"The offer {offer.name!r} is withdrawn. Create a new one.")
-    return _save(session, offer, request, now=now, currency=currency)
+    _save(session, offer, request, now=now, currency=currency)
+    if offer.state is not OfferState.DRAFT:
+        refresh_provider(
+            session, offer.tenant_id, now=now, requires_verification=requires_verification
+        )
+    return offer
 
 
 def set_offer_state(
-    session: Session, scope: Scope, ident: str, state: OfferState, *, now: datetime
+    session: Session,
+    scope: Scope,
+    ident: str,
+    state: OfferState,
+    *,
+    now: datetime,
+    requires_verification: bool = False,
 ) -> Offer:
     """Publish, pause or withdraw an offer; the catalogue follows at once.
+
+    Appliances that did not pass their verification follow once they do, if it is required.
 
     Raises:
         ConflictError: there is no such transition, or an appliance is in another offer.
@@ -143,7 +162,7 @@ def set_offer_state(
         _check_coverage(session, offer)
     offer.state, offer.updated_at = state, now
     session.flush()
-    refresh_provider(session, offer.tenant_id, now=now)
+    refresh_provider(session, offer.tenant_id, now=now, requires_verification=requires_verification)
     return offer
 
 
@@ -180,8 +199,6 @@ def _save(
     session.flush()
     if offer.state is OfferState.PUBLISHED:
         _check_coverage(session, offer)
-    if offer.state is not OfferState.DRAFT:
-        refresh_provider(session, offer.tenant_id, now=now)
     return offer
 
 
@@ -205,12 +222,17 @@ def _check_coverage(session: Session, offer: Offer) -> None:
             f"The offer {offer.name!r} covers no appliance with GPUs and an executor. "
             "Choose others, or change its labels."
         )
-    others = (
-        select(OfferedAppliance.appliance_id, Offer.name)
+    offered = (
+        select(OfferedAppliance.appliance_id, Offer.id, Offer.name)
         .join(Offer, Offer.id == OfferedAppliance.offer_id)
-        .where(OfferedAppliance.provider_id == offer.tenant_id, Offer.id != offer.id)
+        .where(OfferedAppliance.provider_id == offer.tenant_id)
     )
-    elsewhere = dict(session.execute(others).all())
+    owners = {ident: (owner, name) for ident, owner, name in session.execute(offered).all()}
+    # Those that wait for their verification are in no list yet.
+    for other in covering_offers(session, offer.tenant_id):
+        for ident in covered_ids(other, views):
+            owners.setdefault(ident, (other.id, other.name))
+    elsewhere = {ident: name for ident, (owner, name) in owners.items() if owner != offer.id}
     names = [
         f"{view.name} ({elsewhere[view.id]})"
         for view in views

@@ -22,6 +22,7 @@ from marketplace.service_levels.availability import (
 )
 from marketplace.service_levels.models import BreachKind, ServiceBreach
 from marketplace.states import ContractState
+from marketplace.tenant_errors import TenantErrors
 from marketplace.terms import Terms
 from timeseries.store import Store
 
@@ -39,7 +40,9 @@ def detect(sessions: SessionFactory, store: Store, *, now: datetime) -> int:
 
     Raises:
         StoreUnavailableError: the store is unavailable.
+        TenantsFailedError: those of some contracts can't be checked; the others are.
     """
+    errors = TenantErrors("check the service levels")
     with transaction(sessions) as session:
         contracts = session.scalars(
             select(Contract).where(
@@ -49,14 +52,9 @@ def detect(sessions: SessionFactory, store: Store, *, now: datetime) -> int:
         ).all()
     recorded = 0
     for contract in contracts:
-        month_at = month_of(now)
-        recorded += _detect_month(sessions, store, contract, month_at, now=now)
-        # Longer than until it is settled: the portal, or its store, may have been down.
-        if now < month_at + _RECENT:
-            earlier_at = previous_month(month_at)
-            recorded += _detect_month(sessions, store, contract, earlier_at, now=now)
-        with transaction(sessions) as session:
-            recorded += _detect_late_starts(session, contract, now=now)
+        with errors.of(contract.provider_id, contract.customer_id):
+            recorded += _detect(sessions, store, contract, now=now)
+    errors.raise_if_any()
     return recorded
 
 
@@ -97,6 +95,17 @@ def month_availability(
     return measured, hours
 
 
+def _detect(sessions: SessionFactory, store: Store, contract: Contract, *, now: datetime) -> int:
+    month_at = month_of(now)
+    recorded = _detect_month(sessions, store, contract, month_at, now=now)
+    # Longer than until it is settled: the portal, or its store, may have been down.
+    if now < month_at + _RECENT:
+        earlier_at = previous_month(month_at)
+        recorded += _detect_month(sessions, store, contract, earlier_at, now=now)
+    with transaction(sessions) as session:
+        return recorded + _detect_late_starts(session, contract, now=now)
+
+
 def _detect_month(
     sessions: SessionFactory, store: Store, contract: Contract, month_at: datetime, *, now: datetime
 ) -> int:
@@ -127,7 +136,7 @@ def _detect_month(
         },
     }
     with transaction(sessions) as session:
-        return _record(
+        return record_breach(
             session, contract, BreachKind.AVAILABILITY, f"{month_at:%Y-%m}", facts, now=now
         )
 
@@ -179,11 +188,13 @@ def _detect_late_starts(session: Session, contract: Contract, *, now: datetime) 
             "measured": (started_at - at).total_seconds(),
             "evidence": {"job_id": attempt.job_id, "has_started": attempt.started_at is not None},
         }
-        recorded += _record(session, contract, BreachKind.LATE_START, attempt.id, facts, now=now)
+        recorded += record_breach(
+            session, contract, BreachKind.LATE_START, attempt.id, facts, now=now
+        )
     return recorded
 
 
-def _record(
+def record_breach(
     session: Session,
     contract: Contract,
     kind: BreachKind,

@@ -15,21 +15,22 @@ from tenants.models.columns import enum_column
 
 
 class BreachKind(StrEnum):
-    """The promise that was not kept: the availability of a month, or the start of an attempt."""
+    """The promise that was not kept: for a month, an attempt, or a ticket."""
 
     AVAILABILITY = "availability"
     LATE_START = "late_start"
+    SUPPORT_RESPONSE = "support_response"
 
 
 class ServiceBreach(Base):
     """A promise of a contract that was not kept; both sides see it.
 
     Attributes:
-        subject: the month, such as `2026-11`, or the id of the attempt.
+        subject: the month, such as `2026-11`, or the id of the attempt or ticket.
         version_number: of the terms with the promise.
         since: the start of the time that was measured.
         until: its end.
-        promised: percent of the time, or seconds until the start.
+        promised: percent of the time, or seconds until the start or the first answer.
         measured: the same, as it was.
         evidence: what it was measured from, for `evidence_lines`.
         credit: what the customer gets; None until it is settled.

@@ -3,11 +3,9 @@
 import logging
 from collections.abc import Sequence
 
-from core.db import transaction
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from marketplace.service_levels.credits import settle
 from marketplace.service_levels.detection import detect
-from marketplace.service_levels.record import refresh_reputations
 from timeseries.store import Store
 
 log = logging.getLogger(__name__)
@@ -25,7 +23,6 @@ class ServiceLevelTasks:
         return [
             PeriodicTask(self.detect_breaches, 300),
             PeriodicTask(self.settle_breaches, 3600),
-            PeriodicTask(self.refresh_reputations, 3600),
         ]
 
     def detect_breaches(self) -> None:
@@ -37,8 +34,3 @@ class ServiceLevelTasks:
     def settle_breaches(self) -> None:
         """Credit what was not kept, once its costs are final."""
         settle(self._context.sessions, now=self._context.clock())
-
-    def refresh_reputations(self) -> None:
-        """Let placement know the records of providers."""
-        with transaction(self._context.sessions) as session:
-            refresh_reputations(session, self._store, now=self._context.clock())

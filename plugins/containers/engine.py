@@ -1,9 +1,9 @@
 """The Docker engine's HTTP API over its unix socket.
 
-The standard library is enough for two questions, and is loaded by the agent anyway; the engine's
+The standard library is enough for three questions, and is loaded by the agent anyway; the engine's
 own SDK would cost memory on appliances that run no jobs.
 
-Source: Docker Engine API, `GET /containers/json` and `GET /containers/{id}/json`.
+Source: Docker Engine API, `GET /containers/json`, `GET /containers/{id}/json`, `GET /version`.
 """
 
 import http.client
@@ -88,6 +88,19 @@ class InspectedContainer(msgspec.Struct, frozen=True, rename="pascal"):
     restart_count: int = 0
 
 
+class Component(msgspec.Struct, frozen=True, rename="pascal"):
+    """A part of the engine."""
+
+    name: str
+    version: str
+
+
+class EngineVersion(msgspec.Struct, frozen=True, rename="pascal"):
+    """What an engine is made of."""
+
+    components: list[Component] = []
+
+
 class Engine:
     """Client of a Docker engine, with one persistent connection."""
 
@@ -112,6 +125,14 @@ class Engine:
             PluginError: as `containers`.
         """
         return self._get(f"/containers/{container_id}/json", InspectedContainer)
+
+    def version(self) -> EngineVersion:
+        """Return its parts with their versions.
+
+        Raises:
+            PluginError: as `containers`.
+        """
+        return self._get("/version", EngineVersion) or EngineVersion()
 
     def close(self) -> None:
         """Close the connection; the next call opens another."""

@@ -124,6 +124,8 @@ class NVIDIAReader:
             memory_clock_max_hertz=self._max_clock(device, pynvml.NVML_CLOCK_MEM),
             power_limit_max_watts=limits[1] / MILLI if limits else 0.0,
             pci_address=self._pci_address(device),
+            pci_device_id=self._pci_id(device, "pciDeviceId"),
+            pci_subsystem_id=self._pci_id(device, "pciSubSystemId"),
             pcie_generation=self._current(device, pynvml.nvmlDeviceGetCurrPcieLinkGeneration) or 0,
             pcie_generation_max=constant(pynvml.nvmlDeviceGetMaxPcieLinkGeneration) or 0,
             pcie_width=self._current(device, pynvml.nvmlDeviceGetCurrPcieLinkWidth) or 0,
@@ -173,6 +175,12 @@ class NVIDIAReader:
         """Return the PCI address in the kernel's form, such as `0000:1b:00.0`."""
         pci = self._constant(device, pynvml.nvmlDeviceGetPciInfo)
         return _address(pci.busId) if pci is not None else ""
+
+    def _pci_id(self, device: Device, name: str) -> str:
+        """Return vendor and device, such as `10de:2330`; NVML has them the other way round."""
+        pci = self._constant(device, pynvml.nvmlDeviceGetPciInfo)
+        number = getattr(pci, name, 0) if pci is not None else 0
+        return f"{number & 0xFFFF:04x}:{number >> 16:04x}" if number else ""
 
     def _nvlinks(self, device: Device, uuid_at: dict[str, str]) -> list[NVLinkInfo]:
         links: list[NVLinkInfo] = []

@@ -18,6 +18,7 @@ from plugins.base import (
     PluginUnavailableError,
     gauges,
 )
+from plugins.inventory.components import ComponentReader
 from plugins.inventory.host import read_disks, read_facts, read_nics
 from plugins.nvml.reader import driver_is_present
 from protocol.inventory import GPUInfo, Inventory
@@ -41,6 +42,7 @@ class InventoryPlugin(BasePlugin):
         del config
         self._context = context
         self._source = InventorySource(proc=context.proc, sys=context.sys)
+        self._components = ComponentReader(context.docker_url)
 
     @classmethod
     def needs_worker(cls, context: PluginContext) -> bool:
@@ -50,7 +52,8 @@ class InventoryPlugin(BasePlugin):
 
     def gather(self, now: datetime) -> Iterable[Point]:
         """Publish the inventory and return the counts."""
-        inventory = self._source.read()
+        components = self._components.read()
+        inventory = msgspec.structs.replace(self._source.read(), components=components)
         self._context.publish_inventory(inventory)
         fields = {
             "cpu_count": inventory.cpu_count,
@@ -63,6 +66,7 @@ class InventoryPlugin(BasePlugin):
 
     def close(self) -> None:
         """Close the driver."""
+        self._components.close()
         self._source.close()
 
 

@@ -52,6 +52,18 @@ _TERMS = {
 }
 
 EXAMPLES: dict[str, dict[str, Any]] = {
+    "TicketFileSchema": {"name": "nccl.log", "content": "TkNDTCBXQVJOIC4uLgo="},
+    "TicketRequestSchema": {
+        "title": "Job stops after a minute",
+        "text": "It ran yesterday. The log is attached.",
+        "subject_kind": "job",
+        "subject_id": _ID,
+        "files": [{"name": "nccl.log", "content": "TkNDTCBXQVJOIC4uLgo="}],
+    },
+    "TicketMessageSchema": {"text": "We replaced the GPU. Please try again."},
+    "TicketRatingSchema": {"rating": 5, "comment": "Fast and clear."},
+    "AssigneeSchema": {"user": "dana@example.com"},
+    "DismissalRequestSchema": {"key": "short:NVIDIA H100 80GB HBM3"},
     "OfferRequestSchema": {
         "name": "H100s in Oslo",
         "description": "Eight to a host, with NVLink",
@@ -59,10 +71,22 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "calendar": [{"days": [5, 6]}, {"from_hour": 18}],
         "terms": _TERMS,
     },
+    "NewRatingSchema": {"stars": 4, "comment": "Fast, but two late starts.", "month": ""},
     "MarketAccountChangeSchema": {"public_name": "Acme Compute", "country": "NO"},
     "AdmissionRequestSchema": {"side": "provider"},
     "AdmissionSchema": {"side": "provider", "state": "active"},
     "ChargesSchema": {"tax_percent": "25", "fee_percent": None, "is_prepaid": True},
+    "AppealRequestSchema": {"text": "Our carrier was down; its report is at https://example.com"},
+    "AppealAnswerSchema": {"answer": "The carrier confirms it"},
+    "StandingReasonSchema": {"reason": "It resells stolen accounts"},
+    "StandingPolicyRequestSchema": {
+        "policy": {
+            "placement_weight": 2.0,
+            "fee_tiers": [{"score": 0.9, "points": "-2"}],
+            "suspension_breaches": 5,
+        },
+        "note": "Reputation counts more",
+    },
     "TakeSchema": {"offer_id": _ID, "terms_hash": _DIGEST},
     "HashSchema": {"terms_hash": _DIGEST},
     "ContractProposalSchema": {
@@ -215,6 +239,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     },
     "SchedulePatchSchema": {"schedule": "30 3 * * *", "job": {"gpus": 4}},
     "ScaleSchema": {"instances": 3},
+    "AutoscalingSchema": {
+        "min_instances": 0,
+        "max_instances": 4,
+        "metric": "concurrent_requests",
+        "target": 8,
+    },
     "QuotaSchema": {"max_appliances": 100, "max_gpus": 800},
     "AlertLabelsSchema": {"labels": {"rule": "GPU too hot", "severity": "critical"}},
     "NotificationPolicySchema": {

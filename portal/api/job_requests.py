@@ -10,6 +10,7 @@ from jobqueue.queue.applying import MAX_JOBS
 from portal.api.json_schema import file_schema
 from portal.api.schemas import StrictSchema
 from portal.api.spec_schemas import request_schema
+from protocol.autoscaling import Autoscaling, ScalingWindow
 from protocol.job_spec import DatasetMount, HealthCheck, JobRequest, Mount, Port
 
 _FILE_DESCRIPTION = "A job for `vedette job apply`."
@@ -27,6 +28,14 @@ class HealthCheckSchema(request_schema(HealthCheck)):  # type: ignore[misc] # a 
     """A check of a service; it is restarted after `max_failures` in a row."""
 
 
+class ScalingWindowSchema(request_schema(ScalingWindow)):  # type: ignore[misc] # a class made at run time
+    """Other bounds of a service at certain times."""
+
+
+class AutoscalingSchema(request_schema(Autoscaling, {ScalingWindow: ScalingWindowSchema})):  # type: ignore[misc] # likewise
+    """How a service changes its number of instances by itself."""
+
+
 class DatasetMountSchema(request_schema(DatasetMount)):  # type: ignore[misc] # a class made at run time
     """A dataset in the container, which is fetched before the job starts."""
 
@@ -36,6 +45,7 @@ SCHEMAS = {
     DatasetMount: DatasetMountSchema,
     Port: PortSchema,
     HealthCheck: HealthCheckSchema,
+    Autoscaling: AutoscalingSchema,
 }
 
 

@@ -2,9 +2,15 @@
 
 from typing import Any
 
+import msgspec
 from marshmallow import Schema, fields
 
 from jobqueue.models import Job
+from jobqueue.services.autoscaling.service import (
+    ScalingStatus,
+    scaling_status,
+    set_autoscaling,
+)
 from jobqueue.services.rolling_updates import (
     FIXED,
     UpdateProgress,
@@ -15,11 +21,11 @@ from jobqueue.services.rolling_updates import (
 from jobqueue.services.scaling import scale_service
 from jobqueue.states import UpdateState
 from portal.api.blueprint import APIBlueprint
-from portal.api.job_requests import JobChangeSchema
+from portal.api.job_requests import AutoscalingSchema, JobChangeSchema
 from portal.api.job_schemas import JobDetailSchema
 from portal.api.schemas import StrictSchema, instant
 from portal.context import current_scope, database, now, portal
-from protocol.job_spec import MAX_INSTANCES
+from protocol.autoscaling import MAX_INSTANCES, Autoscaling
 from tenants.permissions import Permission
 
 job_services = APIBlueprint(
@@ -55,6 +61,50 @@ class UpdateProgressSchema(Schema):
     total = fields.Integer()
     requested_at = instant()
     finished_at = instant()
+
+
+class ScalingStatusSchema(Schema):
+    """How a service scales, and its last decision."""
+
+    policy = fields.Nested(AutoscalingSchema)
+    awake = fields.Integer(metadata={"description": "Instances that serve, start or wait."})
+    ready = fields.Integer(metadata={"description": "Those of them that serve."})
+    wanted = fields.Integer(allow_none=True, metadata={"description": "Of the last decision."})
+    metric_value = fields.Float(
+        allow_none=True,
+        metadata={"description": "What it saw of the metric, as a sum of all instances."},
+    )
+    why = fields.String()
+    is_refused = fields.Boolean(metadata={"description": "Whether it could not add instances."})
+    decided_at = instant()
+    woken_at = instant(metadata={"description": "Since when it wakes."})
+    wake_seconds = fields.Float(
+        allow_none=True, metadata={"description": "How long the last wake-up took."}
+    )
+
+
+@job_services.operation("GET", "/<job_id>/autoscaling", answer=ScalingStatusSchema)
+def autoscaling(job_id: str) -> ScalingStatus:
+    """Return how a service scales by itself, and its last decision."""
+    with database() as session:
+        return scaling_status(session, current_scope(), job_id)
+
+
+@job_services.operation(
+    "POST", "/<job_id>/autoscaling", body=AutoscalingSchema, answer=JobDetailSchema
+)
+def autoscale(job_id: str, body: dict[str, Any]) -> Job:
+    """Let a service scale by itself, or change how."""
+    policy = msgspec.convert(body, Autoscaling)
+    with database() as session:
+        return set_autoscaling(session, current_scope(), job_id, policy, now=now())
+
+
+@job_services.operation("POST", "/<job_id>/autoscaling/remove", answer=JobDetailSchema)
+def remove_autoscaling(job_id: str) -> Job:
+    """Let a service scale by itself no longer; it has the instances that are awake."""
+    with database() as session:
+        return set_autoscaling(session, current_scope(), job_id, None, now=now())
 
 
 @job_services.operation("POST", "/<job_id>/scale", body=ScaleSchema, answer=JobDetailSchema)

@@ -105,7 +105,11 @@ class CatalogueEntrySchema(Schema):
     max_seconds = fields.Integer(metadata={"description": "Longest time limit; 0 is any."})
     availability_percent = fields.Float(metadata={"description": "Promised; 0 for none."})
     facts = fields.List(fields.String())
-    reputation = fields.Float(metadata={"description": "Of the provider, 0 to 1."})
+    reputation = fields.Float(metadata={"description": "What the provider is ranked by, 0 to 1."})
+    reputation_low = fields.Float(
+        metadata={"description": "Its reputation is above this, below the next, with 90 %."}
+    )
+    reputation_high = fields.Float()
 
 
 class PublishedOfferSchema(Schema):
@@ -116,6 +120,8 @@ class PublishedOfferSchema(Schema):
     description = fields.String()
     provider_name = fields.String()
     reputation = fields.Float()
+    reputation_low = fields.Float()
+    reputation_high = fields.Float()
     needs_approval = fields.Boolean(
         metadata={"description": "Whether the provider accepts each contract itself."}
     )

@@ -1,10 +1,12 @@
 """`/market/offers`: what a tenant offers to others, as their provider."""
 
+from datetime import datetime
 from functools import partial
 from typing import Any
 
 import msgspec
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
 from marketplace.models import Offer
 from marketplace.offers.calendar import Window
@@ -26,7 +28,9 @@ from portal.api.market_schemas import OfferWindowSchema, TermsSchema, amount, of
 from portal.api.objects import Objects
 from portal.api.schemas import instant, page_query
 from portal.api.spec_schemas import request_schema, response_schema
+from portal.context import portal
 from tenants.permissions import Permission
+from tenants.scope import Scope
 
 _PARTS: dict[type, type[Schema]] = {Terms: TermsSchema, Window: OfferWindowSchema}
 
@@ -78,6 +82,39 @@ def _request(**body: Any) -> OfferRequest:  # noqa: ANN401 - those of the schema
     return msgspec.convert(body, OfferRequest)
 
 
+def _change(
+    session: Session,
+    scope: Scope,
+    ident: str,
+    request: OfferRequest,
+    *,
+    now: datetime,
+    currency: str = "",
+) -> Offer:
+    return change_offer(
+        session,
+        scope,
+        ident,
+        request,
+        now=now,
+        currency=currency,
+        requires_verification=portal().settings.marketplace_requires_verification,
+    )
+
+
+def _set_state(
+    session: Session, scope: Scope, ident: str, *, state: OfferState, now: datetime
+) -> Offer:
+    return set_offer_state(
+        session,
+        scope,
+        ident,
+        state,
+        now=now,
+        requires_verification=portal().settings.marketplace_requires_verification,
+    )
+
+
 objects = Objects(
     offers,
     "/<offer_id>",
@@ -93,14 +130,14 @@ objects.lists(
 objects.creates("Create a draft of an offer.", create_offer)
 objects.shows("Return an offer.")
 objects.replaces(
-    "Replace an offer; contracts that exist keep the terms that were accepted.", change_offer
+    "Replace an offer; contracts that exist keep the terms that were accepted.", _change
 )
 for _text, _state, _action in (
     ("Publish an offer: it is in the catalogue at once.", OfferState.PUBLISHED, "publish"),
     ("Pause an offer: it takes no new contracts; others go on.", OfferState.PAUSED, "pause"),
     ("Withdraw an offer for good; contracts go on.", OfferState.WITHDRAWN, "withdraw"),
 ):
-    objects.acts(_text, partial(set_offer_state, state=_state), _action)
+    objects.acts(_text, partial(_set_state, state=_state), _action)
 objects.lists(
     "List the appliances that an offer covers now, and what is free there.",
     list_offered,

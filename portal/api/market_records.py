@@ -1,17 +1,19 @@
-"""`/market/records`: what providers earned, their record, and how contracts were kept."""
+"""`/market/records`: what providers earned, and how contracts were kept."""
 
 from typing import Any
 
 from marshmallow import Schema, fields
 
+from jobqueue.reservations.bookings import bookings_under
+from marketplace.contracts.scope import side_of
 from marketplace.contracts.service import get_contract
 from marketplace.service_levels.models import BreachKind
-from marketplace.service_levels.record import Record, provider_record
 from marketplace.service_levels.service import breaches_of
+from marketplace.states import Side
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import instant
 from portal.api.spec_schemas import DecimalField
-from portal.context import current_scope, database, now, portal, require_marketplace
+from portal.context import current_scope, database, now, require_marketplace
 from portal.presenters.contracts import monthly_lines
 from portal.presenters.market import currency_here
 from tenants.permissions import Permission
@@ -19,26 +21,9 @@ from tenants.permissions import Permission
 market_records = APIBlueprint(
     "Market records",
     "/market/records",
-    "What providers earned, their record, and how contracts were kept.",
+    "What providers earned, and how contracts were kept.",
 )
 market_records.before_request(require_marketplace)
-
-
-class ProviderEvidenceSchema(Schema):
-    """What a figure of a record rests on."""
-
-    name = fields.String()
-    text = fields.String()
-    good = fields.Float(metadata={"description": "The cases that speak for the provider."})
-    total = fields.Float(metadata={"description": "All cases."})
-    score = fields.Float(metadata={"description": "0 to 1; 0.5 without any case."})
-
-
-class ProviderRecordSchema(Schema):
-    """The record of a provider in the last 90 days; its score is the lowest of the figures."""
-
-    score = fields.Float(metadata={"description": "0 to 1."})
-    evidence = fields.List(fields.Nested(ProviderEvidenceSchema))
 
 
 class MarketMonthSchema(Schema):
@@ -83,18 +68,25 @@ class BreachSchema(Schema):
     detected_at = instant()
 
 
+class BookingSchema(Schema):
+    """What a reservation of the customer keeps of an appliance."""
+
+    gpus = fields.Integer()
+    gpu_model = fields.String()
+    appliance_id = fields.String(
+        allow_none=True, metadata={"description": "Null for the customer."}
+    )
+    schedule = fields.String()
+    time_zone = fields.String()
+    duration_seconds = fields.Integer()
+    since = instant()
+
+
 class ContractRecordSchema(Schema):
-    """How a contract was kept: breaches, the latest first."""
+    """How a contract was kept: breaches, the latest first; and what is reserved under it."""
 
     breaches = fields.List(fields.Nested(BreachSchema))
-
-
-@market_records.operation("GET", "/provider", answer=ProviderRecordSchema)
-def show_record() -> Record:
-    """Return the record of the tenant as a provider."""
-    tenant_id = current_scope().require_tenant()
-    with database() as session:
-        return provider_record(session, portal().store, tenant_id, now=now())
+    bookings = fields.List(fields.Nested(BookingSchema))
 
 
 @market_records.operation("GET", "/earnings", answer=EarningsSchema, needs=Permission.VIEW_BILLING)
@@ -108,7 +100,11 @@ def show_earnings() -> dict[str, Any]:
 
 @market_records.operation("GET", "/contracts/<contract_id>", answer=ContractRecordSchema)
 def show_contract(contract_id: str) -> dict[str, Any]:
-    """Return how a contract was kept, as both its sides see it."""
+    """Return how a contract was kept and what is reserved under it, as both its sides see it."""
+    scope = current_scope()
     with database() as session:
-        contract = get_contract(session, current_scope(), contract_id)
-        return {"breaches": breaches_of(session, contract)}
+        contract = get_contract(session, scope, contract_id)
+        bookings = BookingSchema(many=True).dump(bookings_under(session, contract.id))
+        if side_of(contract, scope) is Side.CUSTOMER:
+            bookings = [row | {"appliance_id": None} for row in bookings]
+        return {"breaches": breaches_of(session, contract), "bookings": bookings}

@@ -20,6 +20,7 @@ from core.paging import Page
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import envelope, page_of, whole_list
 from portal.context import current_scope, database, mail_url, now, portal, public_url
+from portal.presenters.tickets import desk
 
 Service = Callable[..., Any]
 _SUPPLIED: Mapping[str, Callable[[], object]] = {
@@ -28,6 +29,7 @@ _SUPPLIED: Mapping[str, Callable[[], object]] = {
     "public_url": public_url,
     "mail_url": mail_url,
     "currency": lambda: portal().settings.billing_currency,
+    "desk": desk,
 }
 
 

@@ -93,7 +93,13 @@ class CatalogueEntrySchema(Schema):
     )
     availability_percent = fields.Float(metadata={"description": "Promised; 0 is no promise."})
     facts = fields.List(fields.String())
-    reputation = fields.Float(metadata={"description": "Of the provider's record, 0 to 1."})
+    reputation = fields.Float(
+        metadata={"description": "What the provider is ranked by, from evidence, 0 to 1."}
+    )
+    reputation_low = fields.Float(
+        metadata={"description": "Its reputation is above this, below the next, with 90 %."}
+    )
+    reputation_high = fields.Float()
 
 
 class OfferSchema(Schema):
@@ -103,7 +109,13 @@ class OfferSchema(Schema):
     name = fields.String()
     description = fields.String()
     provider_name = fields.String()
-    reputation = fields.Float(metadata={"description": "Of the provider's record, 0 to 1."})
+    reputation = fields.Float(
+        metadata={"description": "What the provider is ranked by, from evidence, 0 to 1."}
+    )
+    reputation_low = fields.Float(
+        metadata={"description": "Its reputation is above this, below the next, with 90 %."}
+    )
+    reputation_high = fields.Float()
     entries = fields.List(fields.Nested(CatalogueEntrySchema))
     calendar = fields.List(
         fields.Dict(),
@@ -284,7 +296,8 @@ def show_offer(offer_id: str) -> dict[str, Any]:
     with database() as session:
         offer = published_offer(session, offer_id)
     names = (
-        *("offer_id", "name", "description", "provider_name", "reputation", "needs_approval"),
+        *("offer_id", "name", "description", "provider_name", "needs_approval"),
+        *("reputation", "reputation_low", "reputation_high"),
         *("calendar", "terms_hash", "entries"),
     )
     return {name: getattr(offer, name) for name in names} | {"terms": stored(offer.terms)}

@@ -79,7 +79,8 @@ class _EnumField(fields.Enum[Any]):
     """A member of an enum, which is stored as its value in parts of a job."""
 
     def _serialize(self, value: Any, attr: str | None, obj: Any, **options: Any) -> Any:  # noqa: ANN401 - marshmallow's
-        return super()._serialize(self.enum(value), attr, obj, **options)
+        member = None if value is None else self.enum(value)
+        return super()._serialize(member, attr, obj, **options)
 
 
 _PLAIN: Mapping[type, Callable[..., fields.Field[Any]]] = {
@@ -115,7 +116,7 @@ def _request_field(field: SpecField, schemas: Schemas) -> fields.Field[Any]:
     if field.default is not msgspec.NODEFAULT:
         is_shared = isinstance(field.default, list | dict)
         default = field.default.copy if is_shared else field.default
-        if isinstance(default, msgspec.Struct):
+        if isinstance(default, msgspec.Struct) or (default and isinstance(default, tuple)):
             default = partial(msgspec.to_builtins, default)
         options = {"load_default": default, "allow_none": field.is_nullable}
     options["metadata"] = _described(field) | _limits(field)

@@ -18,6 +18,7 @@ from flask import request, session, url_for
 from sqlalchemy.orm import Session
 
 from core.errors import ForbiddenError, OverloadedError, UnauthenticatedError
+from marketplace.sign_ups.service import is_crowded
 from portal.auth.device_cookies import known_device, remember_device
 from portal.context import (
     actor_signing_in,
@@ -44,7 +45,13 @@ from tenants.users.signin import (
     upgraded_hash,
     verify_credentials,
 )
-from tenants.users.throttling import CountedAttempt, count_attempt, discard_attempt, forgive_attempt
+from tenants.users.throttling import (
+    CountedAttempt,
+    count_attempt,
+    discard_attempt,
+    forgive_attempt,
+    network_of,
+)
 
 SESSION_KEY = "login"
 PENDING_KEY = "second_factor"
@@ -219,9 +226,15 @@ def count_reset_request(email: str) -> None:
 def count_sign_up(email: str) -> None:
     """Count a request for a link to sign up, successful or not: each one sends an email.
 
+    While many ask, a network address has few requests, so that nobody uses up those of all.
+
     Raises:
         TooManyAttemptsError: there were too many requests.
     """
+    with database() as db:
+        if is_crowded(db, now=now()):
+            network = f"sign-up from {network_of(request.remote_addr or '')}"
+            count_attempt(db, account=network, address=None, now=now())
     with database() as db:
         _count(db, f"sign-up of {email}", None)
 

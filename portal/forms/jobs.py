@@ -48,6 +48,7 @@ from portal.forms.form import (
 )
 from portal.forms.job_clusters import CLUSTER_FIELDS, ClusterFields, values_of_clusters
 from portal.time_zone import current_zone_name
+from protocol.autoscaling import format_autoscaling, parse_autoscaling
 from protocol.gangs import Framework, JobNetwork
 from protocol.job_spec import MAX_PRICE, FailureClass, JobKind, JobRequest, OnMemberLoss
 from protocol.notation import (
@@ -133,7 +134,7 @@ OPTIONS = {
     ),
     "placement": ("gpu_models", "required_labels", "labels", "priority", "is_preemptible"),
     "rental": ("max_gpu_hour_price", "rental"),
-    "service": ("instances", "health_check"),
+    "service": ("instances", "autoscaling", "health_check"),
     "limits": (
         "time_limit",
         "idle_gpu_time",
@@ -202,6 +203,7 @@ class JobForm(ClusterFields):
     network = SelectField("Network", choices=NETWORK_CHOICES, default="")
     uses_rdma = BooleanField("RDMA", default=False)
     instances = IntegerField("Instances", [Optional()], default=1)
+    autoscaling = NotationField("Autoscaling", parse=parse_autoscaling, format=format_autoscaling)
     health_check = NotationField(
         "Health check", parse=parse_health_check, format=format_health_check
     )

@@ -1,7 +1,7 @@
 """The forms of the marketplace: sign-up, accounts, offers, and terms of contracts."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -9,16 +9,20 @@ from wtforms import (
     BooleanField,
     EmailField,
     IntegerField,
+    SelectField,
     StringField,
     TextAreaField,
 )
-from wtforms.validators import DataRequired, InputRequired, NumberRange, Optional
+from wtforms.fields import SelectChoice
+from wtforms.validators import DataRequired, InputRequired, Length, NumberRange, Optional
 
 from core.errors import VedetteError
 from core.money import parse_amount
 from marketplace.models import Account, Offer
 from marketplace.offers.calendar import Window, windows_of
 from marketplace.offers.requests import OfferRequest
+from marketplace.reputation.models import MAX_COMMENT_LENGTH
+from marketplace.reputation.opinions import RatingRequest
 from marketplace.terms import ComplianceFact, Credit, HourlyPrice, ServiceLevel, Terms
 from portal.forms.accounts import NewAccountForm
 from portal.forms.form import (
@@ -37,6 +41,14 @@ MAX_LISTED_APPLIANCES = 500
 _DAYS = {name.lower(): number for number, name in enumerate(DAY_NAMES)}
 _HOURLY = re.compile(r"(?P<days>\S+)\s+(?P<start>\d{1,2})\s*-\s*(?P<end>\d{1,2})\s+(?P<price>\S+)")
 _HOURS = re.compile(r"(\d{1,2})-(\d{1,2})")
+STARS = [
+    SelectChoice("", "Choose"),
+    SelectChoice("5", "5 stars: very satisfied"),
+    SelectChoice("4", "4 stars: satisfied"),
+    SelectChoice("3", "3 stars: neither"),
+    SelectChoice("2", "2 stars: unsatisfied"),
+    SelectChoice("1", "1 star: very unsatisfied"),
+]
 _COUNT = [Optional(), NumberRange(0, 1_000_000)]
 _ACCOUNT_FIELDS = (
     *("public_name", "description", "legal_name", "address", "country", "tax_number"),
@@ -249,7 +261,7 @@ class TermsForm(Form):
     max_seconds = DurationField("Longest time limit of a job", default=0.0)
     max_gpus = IntegerField("GPUs at once", _COUNT)
     commitment_gpu_hours = IntegerField("Commitment in GPU-hours a month", _COUNT)
-    term_days = IntegerField("Prices are fixed for days", _COUNT)
+    term_days = IntegerField("Term in days", _COUNT)
     notice_days = IntegerField("Notice in days", _COUNT)
     availability_percent = NotationField(
         "Availability in percent of a month",
@@ -308,6 +320,28 @@ class ProposalForm(TermsForm):
     """Terms that a side proposes to the other, with a note."""
 
     note = TextAreaField("Note", default="")
+
+
+class RatingForm(Form):
+    """How satisfied a customer was with a contract in a month."""
+
+    month = SelectField("Month")
+    stars = SelectField("Rating", choices=STARS, validators=[InputRequired("Choose a rating.")])
+    comment = TextAreaField(
+        "Comment",
+        [Length(max=MAX_COMMENT_LENGTH, message=f"Use at most {MAX_COMMENT_LENGTH:,} characters.")],
+        default="",
+    )
+
+    def list_months(self, months: Sequence[str]) -> None:
+        """Set the months that can be rated."""
+        self.month.choices = [SelectChoice(month, month) for month in months]
+
+    def rating(self) -> RatingRequest:
+        """Return the rating that was entered."""
+        return RatingRequest(
+            stars=int(self.stars.data), comment=self.comment.data or "", month=self.month.data
+        )
 
 
 class OfferForm(TermsForm):

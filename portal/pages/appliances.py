@@ -25,7 +25,7 @@ from jobqueue.partitions.slot_texts import content_text, place_text, slots_text
 from jobqueue.queue.service import list_jobs
 from jobqueue.rentals import ListedJob, list_rented_jobs
 from jobqueue.states import JobState
-from portal.context import current_scope, database, now
+from portal.context import current_scope, database, now, portal
 from portal.forms.appliances import WAIT_CHOICES, ApplianceForm, BulkForm, DrainForm
 from portal.pages.common import changing, plural
 from portal.presenters.appliances import (
@@ -61,7 +61,7 @@ from tenants.fleet.events import EventKind, list_events
 from tenants.fleet.liveness import current_outage, release_mass_outage_guard
 from tenants.fleet.nodes import refuse_nodes
 from tenants.fleet.states import SKEW_LIMIT_SECONDS, EffectiveStatus, effective_status_of, is_skewed
-from tenants.models import Appliance, FleetOutage
+from tenants.models import Appliance, FleetOutage, Verification
 from tenants.permissions import Permission
 from tenants.pki.certificates import newest_certificate, state_of
 from tenants.scope import Scope
@@ -177,11 +177,15 @@ def show(appliance_id: str) -> ResponseReturnValue:
         if appliance.connector_id is not None:
             return _show_node(session, scope, appliance)
         details = _details(session, scope, appliance)
+        verification = (
+            session.get(Verification, appliance_id) if portal().settings.marketplace else None
+        )
     health = read_health(appliance)
     return render_template(
         "appliances/show.html",
         appliance=appliance,
         **details,
+        verification=verification,
         health=health,
         findings=finding_rows(health),
         gpu_health={gpu.uuid: gpu for gpu in health.gpus} if health else {},

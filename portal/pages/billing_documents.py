@@ -4,7 +4,7 @@ from flask import Blueprint, Response, render_template
 from flask.typing import ResponseReturnValue
 
 from core.money import format_amount
-from marketplace.invoices.files import document_csv, document_pdf
+from marketplace.invoices.files import document_csv, document_pdf, totals_of
 from marketplace.invoices.items import decoded, month_name
 from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.invoices.service import get_document, list_documents
@@ -57,6 +57,7 @@ def show(document_id: str) -> ResponseReturnValue:
         "billing/document.html",
         document=document,
         items=items[:MAX_ITEMS],
+        totals=totals_of(document),
         left_out=max(len(items) - MAX_ITEMS, 0),
         has_sides=any(item.other_side for item in items),
         month=month_name(document.month_at),

@@ -20,13 +20,16 @@ from marketplace.contracts.service import (
     withdraw_version,
 )
 from marketplace.models import Contract, Offer
+from marketplace.reputation.opinions import months_to_rate, ratings_of
+from marketplace.reputation.opinions import rate as rate_contract
 from marketplace.service_levels.service import breaches_of, month_so_far
 from marketplace.states import ContractState, Side, VersionState
 from portal.context import current_scope, database, mail_url, now, portal, require_marketplace
-from portal.forms.market import ProposalForm, terms_data
+from portal.forms.market import ProposalForm, RatingForm, terms_data
 from portal.pages.common import changing
 from portal.presenters.contracts import monthly_lines, version_rows
 from portal.presenters.market import currency_here, price_grid, term_rows
+from portal.query_string import ignore_value
 from tenants.permissions import Permission
 from timeseries.store import StoreUnavailableError
 
@@ -47,7 +50,14 @@ def show(contract_id: str) -> ResponseReturnValue:
         months = (
             monthly_lines(session, contract.id) if scope.allows(Permission.VIEW_BILLING) else None
         )
-    side = side_of(contract, scope)
+        side = side_of(contract, scope)
+        is_customer = side is Side.CUSTOMER
+        ratings = ratings_of(session, scope, contract_id) if is_customer else []
+        may_rate = (
+            is_customer
+            and scope.allows(Permission.SUBMIT_JOBS)
+            and bool(months_to_rate(session, contract, now=at))
+        )
     measured = None
     with suppress(StoreUnavailableError):
         measured = month_so_far(portal().sessions, portal().store, contract, now=at)
@@ -66,6 +76,8 @@ def show(contract_id: str) -> ResponseReturnValue:
         ),
         breaches=breaches,
         measured=measured,
+        ratings=ratings,
+        may_rate=may_rate,
         months=months,
         is_over=contract.ends_at is not None and contract.ends_at <= at,
         ContractState=ContractState,
@@ -162,6 +174,38 @@ def end(session: Session, contract_id: str) -> str:
         session, current_scope(), contract_id, now=now(), reason=reason, mail_url=mail_url()
     )
     return "Contract ended"
+
+
+@pages.get("/<contract_id>/rate")
+@pages.post("/<contract_id>/rate")
+def rate(contract_id: str) -> ResponseReturnValue:
+    """Rate the provider of a contract, or change the rating of a month."""
+    scope = current_scope()
+    scope.require(Permission.SUBMIT_JOBS)
+    with database() as session:
+        contract = get_contract(session, scope, contract_id)
+        ratings = {rating.month: rating for rating in ratings_of(session, scope, contract_id)}
+        months = months_to_rate(session, contract, now=now())
+    asked = request.args.get("month", "")
+    if asked and asked not in months:
+        ignore_value("month", asked, f"Use {' or '.join(months) or 'none yet'}.")
+    month = asked if asked in months else next(iter(months), "")
+    rating = ratings.get(month)
+    form = RatingForm(
+        data={
+            "month": month,
+            "stars": str(rating.stars) if rating else "",
+            "comment": rating.comment if rating else "",
+        }
+    )
+    form.list_months(months)
+    if form.validate_on_submit():
+        with form.showing_errors():
+            with database() as session:
+                rate_contract(session, scope, contract_id, form.rating(), now=now())
+            flash("Rating saved. Thank you.", "success")
+            return redirect(url_for(".show", contract_id=contract_id))
+    return render_template("market/rate.html", contract=contract, form=form), form.status
 
 
 def _check_reason(reason: str) -> None:

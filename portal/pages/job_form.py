@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.appliance_views import tenant_views
-from jobqueue.dispatch.rented_views import read_grants
 from jobqueue.dispatch.waiting_jobs import slice_need
+from jobqueue.grants import read_grants
 from jobqueue.images.catalog import offered_images
 from jobqueue.jobs.end_notices import receiver_names
 from jobqueue.projects.members import default_project, usable_projects
@@ -156,7 +156,8 @@ def _cost(session: Session, form: JobForm, shape: JobRequest, offers: Sequence[S
     counts = [field.data for field in (form.nodes, form.instances) if field]
     is_array = form.array and form.array.data.strip()
     # A job that names no highest price runs on own appliances alone.
-    highest = Decimal(str(getattr(shape, "max_gpu_hour_price", 0) or 0))
+    field = form.max_gpu_hour_price
+    highest = field.data if field and field.data and not field.errors else Decimal(0)
     cost = estimate(
         session,
         current_scope().require_tenant(),

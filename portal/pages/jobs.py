@@ -1,5 +1,6 @@
 """`/jobs`: the list of jobs, and the page of each."""
 
+from contextlib import suppress
 from datetime import timedelta
 from http import HTTPStatus
 from urllib.parse import urlencode
@@ -10,7 +11,6 @@ from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError, InvalidInputError, UnavailableError
-from core.spec import listed_facts
 from jobqueue.gangs.description import framework_description
 from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
@@ -20,23 +20,33 @@ from jobqueue.partitions.isolation import ISOLATION
 from jobqueue.partitions.texts import requested_text, slice_text
 from jobqueue.projects.service import list_projects
 from jobqueue.queue.pending import explain_job
-from jobqueue.queue.resubmission import request_like, retry_job, set_priority
+from jobqueue.queue.resubmission import retry_job, set_priority
 from jobqueue.queue.retention import delete_job
 from jobqueue.queue.service import JOB_SORTS, get_job, job_counts, job_events, list_jobs
 from jobqueue.queue.stopping import stop_array, stop_job
+from jobqueue.services.autoscaling.service import set_autoscaling, status_of
 from jobqueue.services.rolling_updates import latest_update, roll_back
 from jobqueue.services.scaling import changeable_service, scale_service, service_instances
-from jobqueue.services.web_ui import Proof, origin_of, port_of
+from jobqueue.services.web_ui import AsleepError, Proof, origin_of, port_of
 from jobqueue.states import WAITING, JobState
-from marketplace.costs.groups import job_cost
+from marketplace.costs.groups import job_cost, job_costs
 from portal.context import current_principal, current_scope, database, now, portal
 from portal.pages.common import changing, changing_in_parts
 from portal.presenters.appliances import gpu_findings
 from portal.presenters.arrays import listed
-from portal.presenters.jobs import EVIDENCE_LABELS, check_text, efficiency_of, gpu_names, stepper
+from portal.presenters.jobs import (
+    EVIDENCE_LABELS,
+    check_text,
+    efficiency_of,
+    facts_of,
+    gpu_names,
+    stepper,
+)
+from portal.presenters.service_load import drawn_load
 from portal.presenters.sparklines import HEIGHT, RECENT, WIDTH, sparklines
 from portal.presenters.staging import datasets_of
 from portal.query_string import PAGE_SIZE, chosen, day, search_text
+from protocol.autoscaling import format_autoscaling, parse_autoscaling
 from protocol.gpu_slices import GPUSlice
 from protocol.job_spec import MAX_PRIORITY, JobKind
 from tenants.auditing.recording import record
@@ -85,6 +95,7 @@ def index() -> ResponseReturnValue:
         names = appliance_names(session, scope.tenants)
         tenants = tenant_names(session, (job.tenant_id for job in page.items))
         projects = list_projects(session, scope) if scope.tenant_id else []
+        costs = job_costs(session, page.items)
     filters = {name: request.args[name] for name in FILTERS if request.args.get(name)}
     return render_template(
         "jobs/index.html",
@@ -93,6 +104,7 @@ def index() -> ResponseReturnValue:
         states=JobState,
         tenants=tenants,
         projects=projects,
+        costs=costs,
         filters=filters,
         sort=_sort(),
         appliance_name=names.get(filters.get("appliance_id", "")),
@@ -146,8 +158,11 @@ def show(job_id: str) -> ResponseReturnValue:
         members, stops_gang = gang_members(session, job), stops_together(session, job)
         framework = framework_description(session, job)
         update = latest_update(session, scope, job_id) if is_service else None
+        scaling = status_of(session, job)
+        load = drawn_load(job) if scaling else None
         datasets = datasets_of(session, job)
         cost, hourly_cost = job_cost(session, job, now=now())
+    is_first = job.array_id in {None, job.id}
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
     return render_template(
@@ -165,10 +180,14 @@ def show(job_id: str) -> ResponseReturnValue:
         stops_gang=stops_gang,
         framework=framework,
         update=update,
+        scaling=scaling,
+        load=load,
+        scaling_text=format_autoscaling(scaling.policy) if scaling else "",
+        has_page=job.state is JobState.RUNNING or (scaling is not None and is_first),
         datasets=datasets,
         cost=cost,
         hourly_cost=hourly_cost,
-        facts=listed_facts(request_like(job)),
+        facts=facts_of(job),
         health_check=check_text(job),
         idle_limit_problem=idle_limit_problem(job),
         array_states=states.get(job.array_id or "", {}),
@@ -228,6 +247,20 @@ def scale(session: Session, job_id: str) -> str:
     return f"{job.name} has {wanted} instance{'' if wanted == 1 else 's'}"
 
 
+@pages.post("/jobs/<job_id>/autoscaling")
+@changing(back="jobs.show")
+def autoscale(session: Session, job_id: str) -> str:
+    """Change how a service scales by itself; without a text it no longer does."""
+    changeable_service(session, current_scope(), job_id)
+    text = request.form.get("policy", "").strip()
+    try:
+        policy = parse_autoscaling(text) if text else None
+        job = set_autoscaling(session, current_scope(), job_id, policy, now=now())
+    except (ValueError, InvalidInputError) as error:
+        raise ConflictError(str(error)) from error
+    return f"{job.name} {'scales by itself' if policy else 'no longer scales by itself'}"
+
+
 @pages.post("/jobs/<job_id>/rollback")
 @changing(back="jobs.show")
 def undo_update(session: Session, job_id: str) -> str:
@@ -243,7 +276,9 @@ def open_port(job_id: str) -> ResponseReturnValue:
     if current.via is not Via.SESSION or current.support_session is not None:
         raise ForbiddenError("Sign in with a browser to open pages of jobs.")
     with database() as session:
-        port_of(session, current.scope, job_id, port)
+        # A request to its page wakes a service that sleeps.
+        with suppress(AsleepError):
+            port_of(session, current.scope, job_id, port)
         job = get_job(session, current.scope, job_id)
         if not domain:
             raise UnavailableError(

@@ -8,6 +8,7 @@ from flask.typing import ResponseReturnValue
 from core.money import cents
 from marketplace.catalogue import published_offer
 from marketplace.offers.calendar import windows_of
+from marketplace.reputation.service import public_dimensions
 from portal.context import database, now, portal, require_marketplace
 from portal.presenters.market import (
     SORTS,
@@ -19,6 +20,7 @@ from portal.presenters.market import (
     prices_of,
     term_rows,
 )
+from portal.presenters.reputation import DIMENSION_TEXTS
 from portal.presenters.service_status import service_status
 
 pages = Blueprint("market", __name__, url_prefix="/market")
@@ -52,9 +54,12 @@ def show(offer_id: str) -> ResponseReturnValue:
     """Show an offer with its terms and what is free."""
     with database() as session:
         offer = published_offer(session, offer_id)
+        reputation = public_dimensions(session, offer.provider_id)
     return render_template(
         "market/show.html",
         offer=offer,
+        reputation=reputation,
+        reputation_texts=DIMENSION_TEXTS,
         terms=offer.terms,
         rows=term_rows(offer.terms),
         grid=price_grid(offer.terms),

@@ -6,12 +6,14 @@ from sqlalchemy.orm import Session
 
 from core.errors import NotFoundError
 from marketplace.accounts import admit, get_account, list_accounts, set_charges
+from marketplace.consequences.service import open_appeals
 from marketplace.contracts.service import list_contracts
 from marketplace.states import AccountState, Side
 from portal.context import current_scope, database, mail_url, now, portal, require_marketplace
 from portal.forms.market import ChargesForm
 from portal.pages.common import changing
 from portal.presenters.contracts import platform_turnover
+from portal.presenters.reputation import reputation_page
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.permissions import Permission
 from tenants.tenants import get_tenant
@@ -39,11 +41,13 @@ def index() -> ResponseReturnValue:
             session, scope, page=page_number("contracts_page"), page_size=PAGE_SIZE
         )
         months = platform_turnover(session, now=now())
+        waiting = open_appeals(session)
     return render_template(
         "market/console.html",
         accounts=accounts,
         contracts=contracts,
         months=months,
+        open_appeals=waiting,
         default_fee_percent=portal().settings.marketplace_fee_percent,
         sides=list(Side),
     )
@@ -77,6 +81,23 @@ def account(tenant_id: str) -> ResponseReturnValue:
         sides=list(Side),
     )
     return text, form.status
+
+
+@pages.get("/accounts/<tenant_id>/reputation")
+def show_reputation(tenant_id: str) -> ResponseReturnValue:
+    """Show the reputation of a provider with its evidence."""
+    scope = current_scope()
+    scope.require(Permission.MANAGE_TENANTS)
+    with database() as session:
+        shown = get_account(session, scope, tenant_id)
+        tenant = get_tenant(session, scope, tenant_id)
+    return render_template(
+        "market/reputation.html",
+        is_own=False,
+        name=shown.public_name or tenant.name,
+        back=url_for(".account", tenant_id=tenant_id),
+        **reputation_page(tenant_id),
+    )
 
 
 @pages.post("/<tenant_id>/<side>/<decision>")

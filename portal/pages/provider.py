@@ -1,6 +1,6 @@
-"""`/provider`: the provider area: appliances on offer, offers, contracts, earnings, record."""
+"""`/provider`: the provider area: appliances on offer, offers, contracts, earnings, reputation."""
 
-from contextlib import suppress
+from decimal import Decimal
 
 from flask import Blueprint, flash, redirect, render_template, request, url_for
 from flask.typing import ResponseReturnValue
@@ -9,7 +9,9 @@ from sqlalchemy.orm import Session
 from core.errors import InvalidInputError
 from core.money import ZERO, cents
 from marketplace.accounts import account_of
+from marketplace.consequences.standing import standing_of
 from marketplace.contracts.service import list_contracts
+from marketplace.invoices.fees import fee_percent_of
 from marketplace.models import Offer
 from marketplace.offers.service import (
     change_offer,
@@ -18,8 +20,8 @@ from marketplace.offers.service import (
     list_offers,
     set_offer_state,
 )
-from marketplace.service_levels.record import provider_record
 from marketplace.states import OFFER_TRANSITIONS, USABLE, ContractState, OfferState, Side
+from marketplace.verification.views import list_left_out
 from portal.context import current_scope, database, now, portal, require_marketplace
 from portal.forms.market import OfferForm, offer_data
 from portal.pages.common import changing
@@ -31,10 +33,10 @@ from portal.presenters.provider import (
     offered_appliances,
     provider_contracts,
 )
+from portal.presenters.reputation import reputation_page
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
-from timeseries.store import StoreUnavailableError
 
 pages = Blueprint("provider", __name__, url_prefix="/provider")
 pages.before_request(require_marketplace)
@@ -52,7 +54,7 @@ STATE_VERBS = {
 
 @pages.get("")
 def index() -> ResponseReturnValue:
-    """Show appliances on offer, offers, what waits for an answer, earnings and the record."""
+    """Show appliances on offer, offers, what waits for an answer, earnings and the reputation."""
     scope = current_scope()
     tenant_id = scope.require_tenant()
     with database() as session:
@@ -65,7 +67,13 @@ def index() -> ResponseReturnValue:
             if scope.allows(Permission.VIEW_BILLING)
             else None
         )
-        score = account.reputation
+        standing = standing_of(session, tenant_id, now=now())
+        left_out = list_left_out(
+            session,
+            scope,
+            requires=portal().settings.marketplace_requires_verification,
+            now=now(),
+        )
     this_month = [row.total for row in months or () if row.start == month_of(now())[0]]
     return render_template(
         "market/provider.html",
@@ -77,7 +85,8 @@ def index() -> ResponseReturnValue:
         waiting=[row for row in contracts if row.state is ContractState.PROPOSED],
         active=[row for row in contracts if row.state in USABLE],
         months=months,
-        score=score,
+        standing=standing,
+        left_out=left_out,
     )
 
 
@@ -108,7 +117,8 @@ def change_state(session: Session, offer_id: str) -> str:
     if text not in list(OfferState):
         raise InvalidInputError(f"Unknown state {text[:50]!r}. Use {', '.join(OfferState)}.")
     state = OfferState(text)
-    set_offer_state(session, scope, offer_id, state, now=now())
+    requires = portal().settings.marketplace_requires_verification
+    set_offer_state(session, scope, offer_id, state, now=now(), requires_verification=requires)
     return f"{offer.name} {STATE_VERBS.get(state, state.value)}"
 
 
@@ -131,27 +141,25 @@ def show_earnings() -> ResponseReturnValue:
     tenant_id = scope.require_tenant()
     scope.require(Permission.VIEW_BILLING)
     with database() as session:
-        account = account_of(session, tenant_id)
         months = monthly_lines(session, provider_id=tenant_id, now=now())
         rows = earnings(session, tenant_id, now=now())
-    fee = account.fee_percent
+        default = Decimal(str(portal().settings.marketplace_fee_percent))
+        fee_percent = fee_percent_of(session, tenant_id, now(), default=default)
     return render_template(
         "market/earnings.html",
         months=months,
         rows=rows,
-        fee_percent=portal().settings.marketplace_fee_percent if fee is None else fee,
+        fee_percent=fee_percent,
     )
 
 
-@pages.get("/record")
-def show_record() -> ResponseReturnValue:
-    """Show the record of the tenant as a provider, with its evidence."""
-    scope = current_scope()
-    tenant_id = scope.require_tenant()
-    record = None
-    with suppress(StoreUnavailableError), database() as session:
-        record = provider_record(session, portal().store, tenant_id, now=now())
-    return render_template("market/record.html", record=record)
+@pages.get("/reputation")
+def show_reputation() -> ResponseReturnValue:
+    """Show the reputation of the tenant as a provider: its evidence, and what would raise it."""
+    current_scope().require_tenant()
+    return render_template(
+        "market/reputation.html", is_own=True, back=url_for(".index"), **reputation_page()
+    )
 
 
 def _save(offer: Offer | None) -> ResponseReturnValue:
@@ -172,7 +180,13 @@ def _save(offer: Offer | None) -> ResponseReturnValue:
                     saved = create_offer(session, scope, wanted, now=now(), currency=currency)
                 else:
                     saved = change_offer(
-                        session, scope, offer.id, wanted, now=now(), currency=currency
+                        session,
+                        scope,
+                        offer.id,
+                        wanted,
+                        now=now(),
+                        currency=currency,
+                        requires_verification=portal().settings.marketplace_requires_verification,
                     )
             flash("Draft saved" if offer is None else "Changes saved", "success")
             return redirect(url_for(".edit", offer_id=saved.id))

@@ -7,8 +7,8 @@ from core.errors import ConflictError
 from marketplace.accounts import account_of
 from marketplace.catalogue import published_offer
 from marketplace.contracts.service import list_contracts, propose_contract, take_offer
-from marketplace.models import Offer
 from marketplace.offers.calendar import windows_of
+from marketplace.reputation.service import public_dimensions
 from marketplace.states import AccountState, ContractState, Side
 from portal.context import current_scope, database, mail_url, now, require_marketplace
 from portal.forms.market import ProposalForm, terms_data
@@ -20,6 +20,7 @@ from portal.presenters.market import (
     price_grid,
     term_rows,
 )
+from portal.presenters.reputation import DIMENSION_TEXTS
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.permissions import Permission
 
@@ -62,7 +63,8 @@ def show(offer_id: str) -> ResponseReturnValue:
         offer = published_offer(session, offer_id)
         state = account_of(session, tenant_id).customer_state
         contract = open_contracts(session, tenant_id).get(offer_id)
-        is_own = session.get_one(Offer, offer_id).tenant_id == tenant_id
+        is_own = offer.provider_id == tenant_id
+        reputation = public_dimensions(session, offer.provider_id)
     return render_template(
         "market/offer.html",
         offer=offer,
@@ -73,6 +75,8 @@ def show(offer_id: str) -> ResponseReturnValue:
         contract=contract,
         is_admitted=state is AccountState.ACTIVE,
         is_own=is_own,
+        reputation=reputation,
+        reputation_texts=DIMENSION_TEXTS,
     )
 
 

@@ -6,7 +6,10 @@ from sqlalchemy.orm import Session
 from wtforms.fields import SelectChoice
 
 from jobqueue.fairshare.accounts import read_projects
+from jobqueue.grants import read_grants
+from jobqueue.reservations.bookings import bookings_of, customers_of
 from jobqueue.reservations.models import Reservation
+from jobqueue.reservations.overlaps import active_bookings
 from jobqueue.reservations.periods import periods_of
 from jobqueue.reservations.service import (
     create_reservation,
@@ -15,7 +18,7 @@ from jobqueue.reservations.service import (
     list_reservations,
     update_reservation,
 )
-from portal.context import current_scope, database, now
+from portal.context import current_scope, database, now, portal
 from portal.forms.reservations import MAINTENANCE, ReservationForm
 from portal.pages.common import changing
 from portal.query_string import PAGE_SIZE, page_number
@@ -50,7 +53,7 @@ def edit(reservation_id: str) -> ResponseReturnValue:
 @changing(back="reservations.index")
 def remove(session: Session, reservation_id: str) -> str:
     """Delete a reservation."""
-    delete_reservation(session, current_scope(), reservation_id)
+    delete_reservation(session, current_scope(), reservation_id, now=now())
     return "Reservation deleted"
 
 
@@ -61,6 +64,9 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
         scope.require(Permission.MANAGE_APPLIANCES)
     with database() as session:
         projects = read_projects(session, tenant_id).rows
+        has_grants = bool(read_grants(session, tenant_id, now=now()))
+    if not has_grants and not (reservation and reservation.appliance_count):
+        form.without_rentals()
     names = {ident: project.name for ident, project in projects.items()}
     form.project_id.choices = [
         *(
@@ -81,6 +87,9 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
     with database() as session:
         page = list_reservations(session, scope, page=page_number(), page_size=PAGE_SIZE)
         appliances = appliance_names(session, scope.tenants)
+        booked = bookings_of(session, [row.id for row in page.items if row.appliance_count])
+        by_customers = active_bookings(session, {tenant_id})
+        customers = customers_of(session, by_customers)
     text = render_template(
         "jobs/reservations.html",
         page=page,
@@ -88,7 +97,14 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
         form=form,
         projects=names,
         appliances=appliances,
+        booked=booked,
+        currency=portal().settings.billing_currency,
+        by_customers=by_customers,
+        customers=customers,
         current_time=now(),
-        next_periods={row.id: periods_of(row, now=now(), max_count=1) for row in page.items},
+        next_periods={
+            **{row.id: periods_of(row, now=now(), max_count=1) for row in page.items},
+            **{row.id: periods_of(row, now=now(), max_count=1) for row in by_customers},
+        },
     )
     return text, form.status

@@ -60,6 +60,7 @@ _KIND_TONES: Final[Mapping[str, str]] = {
     EventKind.FENCE_LIFTED: "good",
     EventKind.READMITTED: "good",
     EventKind.SAMPLES_REJECTED: "warn",
+    EventKind.VERIFICATION: "warn",
 }
 # They summarize the findings of the GPUs.
 _SUMMARIES = frozenset({HealthReason.GPU_FAILED, HealthReason.GPU_DEGRADED})

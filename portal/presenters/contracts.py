@@ -10,7 +10,8 @@ from sqlalchemy.orm import Session
 
 from core.money import PLACES, cents
 from marketplace.charges.models import BillingLine, LineKind
-from marketplace.models import Account, Contract, ContractVersion
+from marketplace.invoices.fees import fee_percents
+from marketplace.models import Contract, ContractVersion
 from marketplace.states import ContractState, VersionState
 from marketplace.terms import Terms
 from portal.context import portal
@@ -148,13 +149,11 @@ class Turnover:
 def platform_turnover(session: Session, *, now: datetime) -> list[Turnover]:
     """Return the turnover of the last months, newest first, without empty ones.
 
-    The fee is estimated with the present rates; statements have the exact one.
+    Fees are computed with the present rates; statements have the exact ones.
     """
     default = Decimal(str(portal().settings.marketplace_fee_percent))
-    rates: dict[str, Decimal] = {
-        tenant_id: default if percent is None else percent
-        for tenant_id, percent in session.execute(select(Account.tenant_id, Account.fee_percent))
-    }
+    earliest = now - timedelta(days=31 * MONTHS)
+    percent_of = fee_percents(session, since=earliest, default=default)
     months: list[Turnover] = []
     start, end = month_of(now)
     for _ in range(MONTHS):
@@ -167,13 +166,10 @@ def platform_turnover(session: Session, *, now: datetime) -> list[Turnover]:
             )
             .group_by(BillingLine.provider_id)
         )
-        amounts = {row[0]: as_amount(row[1]) for row in session.execute(statement)}
+        amounts = {str(row[0]): as_amount(row[1]) for row in session.execute(statement)}
         if amounts:
             fee = sum(
-                (
-                    amount * rates.get(str(ident), default) / 100
-                    for ident, amount in amounts.items()
-                ),
+                (amount * percent_of(ident, start) / 100 for ident, amount in amounts.items()),
                 Decimal(0),
             )
             months.append(Turnover(start, sum(amounts.values(), Decimal(0)), cents(fee)))

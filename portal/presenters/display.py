@@ -17,7 +17,10 @@ from core.zones import SECONDS
 from datasets.models import VersionState as DatasetState
 from jobqueue.simulation.models import SimulationState
 from jobqueue.states import JobState, Reason, UpdateState
+from marketplace.consequences.states import AppealState, StandingState
 from marketplace.states import AccountState, ContractState, OfferState, VersionState
+from marketplace.support.states import TicketState
+from marketplace.verification.findings import Severity as FindingSeverity
 from portal.context import now, portal, principal
 from portal.presenters.service_status import ComponentState
 from portal.time_zone import ZONE_COOKIE, current_zone_name, local_time, time_text, viewer
@@ -30,9 +33,11 @@ from tenants.fleet.states import EffectiveStatus
 from tenants.models import (
     ApplianceState,
     ApplianceUpdateState,
+    ChallengeOutcome,
     Role,
     RolloutState,
     TenantState,
+    VerificationState,
 )
 from tenants.permissions import Permission
 from tenants.pki.certificates import CertificateState
@@ -48,8 +53,19 @@ TONES: dict[StrEnum, str] = {
     ApplianceState.LOST: "bad",
     ApplianceState.REPORTING: "good",
     ApplianceState.SILENT: "bad",
+    VerificationState.UNVERIFIED: "idle",
+    VerificationState.PENDING: "busy",
+    VerificationState.PASSED: "good",
+    VerificationState.FAILED: "bad",
+    ChallengeOutcome.OPEN: "busy",
+    ChallengeOutcome.INTERRUPTED: "off",
+    ChallengeOutcome.UNANSWERED: "warn",
+    FindingSeverity.FAILURE: "bad",
+    FindingSeverity.WARNING: "warn",
+    FindingSeverity.NOTE: "idle",
     JobState.SUBMITTED: "idle",
     JobState.QUEUED: "idle",
+    JobState.ASLEEP: "idle",
     JobState.STARTING: "busy",
     JobState.RUNNING: "busy",
     JobState.SUCCEEDED: "good",
@@ -121,6 +137,17 @@ TONES: dict[StrEnum, str] = {
     ContractState.ENDED: "off",
     ContractState.DECLINED: "bad",
     VersionState.ACCEPTED: "good",
+    TicketState.OPEN: "busy",
+    TicketState.WAITING_FOR_CUSTOMER: "warn",
+    TicketState.WAITING_FOR_PROVIDER: "warn",
+    TicketState.WAITING_FOR_OPERATOR: "warn",
+    TicketState.SOLVED: "good",
+    TicketState.CLOSED: "off",
+    StandingState.GOOD: "good",
+    StandingState.PROBATION: "warn",
+    AppealState.OPEN: "idle",
+    AppealState.REJECTED: "bad",
+    AppealState.CLOSED: "off",
     ComponentState.OPERATIONAL: "good",
 }
 # Members of different enums may be equal strings (`lost`), which then have the same tone.

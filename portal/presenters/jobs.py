@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from decimal import Decimal
 from enum import StrEnum
 from typing import Any
 
@@ -10,16 +11,19 @@ import msgspec
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.quantities import unit_of
+from core.spec import listed_facts, spec_fields
 from jobqueue.jobs.gangs import gang_members
 from jobqueue.logs.logs import MAX_LIMIT_BYTES, LogPage, read_log
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.partitions.measures import activity_of, memory_measurement, slice_of
+from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.service import get_job
 from jobqueue.states import JobState
 from jobqueue.usage.efficiency import Efficiency, hardware_of, job_efficiency
 from portal.context import current_scope, database, now, portal
+from portal.presenters.market import money
 from protocol.clusters import are_requested
-from protocol.job_spec import HealthCheck, JobKind
+from protocol.job_spec import HealthCheck, JobKind, JobRequest
 from protocol.logs import Stream, log_lines, plain_log, whole_records
 from protocol.notation import format_health_check
 from tenants.fleet.appliances import read_inventory
@@ -65,6 +69,16 @@ class Step:
     at: datetime | None
 
 
+def facts_of(job: Job) -> list[tuple[str, list[str]]]:
+    """Return the label and lines of what a job asks for; its highest price with the currency."""
+    request = request_like(job)
+    price = Decimal(str(request.max_gpu_hour_price))
+    label = spec_fields(JobRequest)["max_gpu_hour_price"].label
+    return [
+        (name, [money(price)] if name == label else lines) for name, lines in listed_facts(request)
+    ]
+
+
 def check_text(job: Job) -> str:
     """Return the health check of a service as users write it, or ""."""
     check = msgspec.convert(job.health_check, HealthCheck | None)
@@ -77,7 +91,7 @@ def stepper(job: Job, events: Sequence[JobEvent]) -> list[Step]:
     for event in events:
         reached.setdefault(event.state, event.at)
     expected = JobState.STOPPED if job.kind is JobKind.SERVICE else JobState.SUCCEEDED
-    end = job.state if job.state.is_final else expected
+    end = job.state if job.state.is_final or job.state is JobState.ASLEEP else expected
     steps = (*STEPS, end)
     current = steps.index(job.state)
     return [

@@ -30,7 +30,7 @@ T = TypeVar("T")
 SORTS = {
     "price": "Lowest price",
     "-free_gpus": "Most free GPUs",
-    "-reputation": "Best record",
+    "-reputation": "Best reputation",
     "-availability_percent": "Highest availability",
 }
 

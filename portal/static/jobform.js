@@ -50,7 +50,10 @@
     const lead = document.createElement("div");
     lead.className = "form-text mt-0";
     if (!listed.length) {
-      lead.textContent = "No GPU that the job may use has that.";
+      const rents = Number(form.elements.max_gpu_hour_price?.value) > 0;
+      lead.textContent = rents
+        ? "No GPU of an own appliance has that: the job runs on rented ones alone."
+        : "No GPU that the job may use has that.";
     } else if (isPart && listed.every((offer) => offer.mode === "whole")) {
       lead.textContent = "No GPU is cut into slices that suffice, so the job gets a whole one.";
     }
@@ -78,12 +81,29 @@
     const response = await fetch(form.dataset.fit, { method: "POST", body, headers: { Accept: "application/json" } });
     if (response.ok && own === latest) {
       const answer = await response.json();
-      show(answer);
-      showOffers(answer.offers);
-      showProblems(answer.clusters);
-      showCost(answer.cost);
+      const showAnswer = () => {
+        show(answer);
+        showOffers(answer.offers);
+        showProblems(answer.clusters);
+        showCost(answer.cost);
+      };
+      if (isAimed) pending = showAnswer;
+      else showAnswer();
     }
   }
+
+  // An answer moves the buttons: one below the pointer would miss the click.
+  const actions = form.querySelector(".vd-form-actions");
+  let isAimed = false;
+  let pending = null;
+  actions.addEventListener("pointerenter", () => {
+    isAimed = true;
+  });
+  actions.addEventListener("pointerleave", () => {
+    isAimed = false;
+    pending?.();
+    pending = null;
+  });
 
   form.addEventListener("input", (event) => {
     if (names.includes(event.target.name)) {

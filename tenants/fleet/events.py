@@ -49,6 +49,7 @@ class EventKind(StrEnum):
     CERTIFICATE_REVOKED = "certificate_revoked"
     READMITTED = "readmitted"
     SAMPLES_REJECTED = "samples_rejected"
+    VERIFICATION = "verification"
 
 
 def add_event(

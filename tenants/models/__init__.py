@@ -55,3 +55,12 @@ from tenants.models.signin import (
     UsedTicket,
 )
 from tenants.models.users import Membership, Role, Tenant, TenantQuota, TenantState, User
+from tenants.models.verification import (
+    Challenge,
+    ChallengeOutcome,
+    ComplianceNotice,
+    HardwareIdentity,
+    IdentityKind,
+    Verification,
+    VerificationState,
+)

@@ -76,12 +76,14 @@ class Grant(Base):
         offer_name: as the customer sees where its jobs run.
         is_open: whether jobs may start under it now.
         price: of a GPU for an hour now, by the contract's terms.
+        highest_price: the same, in the most expensive hour of the week.
         max_gpus: that its jobs may have at once; 0 is no limit.
         min_seconds: the shortest time that is charged for an attempt.
         max_seconds: the longest time limit of a job; 0 is no limit.
         availability_percent: the promised one; 0 for none.
         facts: names of compliance facts that hold now, such as `iso27001`.
         reputation: of the provider, 0 to 1.
+        placement_factor: what placement divides the price by when it compares offers.
         ends_at: when the contract ends and its jobs stop; None while that is open. They also stop
             once the row is gone.
     """
@@ -95,6 +97,7 @@ class Grant(Base):
     offer_name: Mapped[str] = mapped_column(String(MAX_OFFER_NAME_LENGTH), default="")
     is_open: Mapped[bool] = mapped_column(default=True)
     price: Mapped[Decimal] = mapped_column(Amount)
+    highest_price: Mapped[Decimal] = mapped_column(Amount, default=Decimal(0), server_default="0")
     allows_slices: Mapped[bool] = mapped_column(default=False, server_default=false())
     region: Mapped[str] = mapped_column(String(MAX_REGION_LENGTH), default="")
     facts: Mapped[list[str]] = mapped_column(default=list)
@@ -103,5 +106,6 @@ class Grant(Base):
     min_seconds: Mapped[int] = mapped_column(default=0)
     max_seconds: Mapped[int] = mapped_column(default=0)
     reputation: Mapped[float] = mapped_column(default=0.5)
+    placement_factor: Mapped[float] = mapped_column(default=1.0, server_default="1")
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime]

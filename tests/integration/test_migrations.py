@@ -1,17 +1,20 @@
 """Migrations create the schema of the models, and drop it, on SQLite and MariaDB."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, inspect, text
+from sqlalchemy import Engine, inspect, select, text
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.orm import Session
 
 from core.db import create_database_engine
 from core.errors import ConfigurationError
 from core.migrations import HERE, downgrade_database, schema_differences, upgrade_database
 from core.revisions import current_revision, head_revision, revisions
+from tenants.models import Verification, VerificationState
 from tests.fixtures.rows import insert_row
 
 
@@ -113,6 +116,25 @@ def test_nodes_of_clusters_go_with_the_columns_that_make_them_nodes(database: En
         assert connection.scalars(text("SELECT id FROM appliance_events")).all() == ["e-login"]
     upgrade_database(database)
     assert schema_differences(database) == []
+
+
+def test_appliances_on_offer_have_a_week_to_pass_their_verification(database: Engine) -> None:
+    upgrade_database(database)
+    downgrade_database(database, "0039_market")
+    rows: dict[str, dict[str, object]] = {
+        "tenants": {"id": "t", "slug": "acme", "name": "Acme"},
+        "appliances": {"id": "a", "tenant_id": "t", "name": "dgx-01", "state": "online"},
+        "offered_appliances": {"appliance_id": "a", "provider_id": "t", "offer_id": "o"},
+    }
+    with database.begin() as connection:
+        for table, values in rows.items():
+            insert_row(connection, table, values)
+    upgrade_database(database)
+    with Session(database) as session:
+        row = session.scalars(select(Verification)).one()
+        assert (row.appliance_id, row.state) == ("a", VerificationState.UNVERIFIED)
+        assert row.grace_until is not None
+        assert row.grace_until - row.since == timedelta(days=7)
 
 
 def test_receivers_of_one_tenant_or_of_the_platform_have_different_names(database: Engine) -> None:

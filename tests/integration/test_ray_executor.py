@@ -17,10 +17,8 @@ from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.clusters import NodeState, requested_gpus
 from tests.fixtures.polling import eventually
-from tests.fixtures.ray_head import CPUS, GPUS, MEMORY_BYTES, RayCluster, end_node, ray_head
+from tests.fixtures.ray_head import CPUS, GPUS, MEMORY_BYTES, RayCluster, end_node
 from tests.servers import free_port
-
-__all__ = ["ray_head"]
 
 pytestmark = [pytest.mark.needs_ray, pytest.mark.nightly, pytest.mark.timeout(240)]
 MEBIBYTE = 2**20

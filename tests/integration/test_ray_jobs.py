@@ -6,11 +6,9 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.polling import eventually
-from tests.fixtures.ray_head import GPUS, RayCluster, ray_head
+from tests.fixtures.ray_head import GPUS, RayCluster
 from tests.integration.cluster_site import ClusterSite, cluster_site
 from tests.integration.test_jobs import FINAL
-
-__all__ = ["ray_head"]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_ray, pytest.mark.timeout(300)]
 

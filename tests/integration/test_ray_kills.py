@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from tests.fixtures.polling import eventually
-from tests.fixtures.ray_head import ray_cluster
+from tests.fixtures.ray_head import ENDS_WITH_HEAD, ray_cluster
 from tests.integration.cluster_kills import Kills
 from tests.integration.cluster_site import cluster_site
 
@@ -19,7 +19,7 @@ SUPERVISOR = "ray::JobSupervisor"
 @pytest.mark.needs_ray
 @pytest.mark.timeout(1500)
 def test_nothing_runs_twice_and_nothing_is_lost(tmp_path: Path) -> None:
-    with ray_cluster() as cluster:
+    with ray_cluster(ENDS_WITH_HEAD) as cluster:
 
         def kill_head() -> None:
             cluster.kill_head()

@@ -21,9 +21,7 @@ from jobqueue.executors.recorded import ExecutorSite
 from jobqueue.executors.settings import RaySettings
 from protocol.attempts import AttemptSpec, ObservedState
 from tests.fixtures.polling import eventually
-from tests.fixtures.ray_head import RayCluster, ray_cluster, ray_head
-
-__all__ = ["ray_head"]
+from tests.fixtures.ray_head import RayCluster, ray_cluster
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 
@@ -69,7 +67,6 @@ def test_a_cluster_that_is_too_old_takes_no_jobs_and_says_why(tmp_path: Path) ->
 
 
 @pytest.mark.needs_ray
-@pytest.mark.timeout(240)
 def test_agent_check_shows_the_version_and_the_number_of_nodes(ray_head: RayCluster) -> None:
     settings = RaySettings(url=ray_head.url)
     (result,) = check_schedulers(AgentConfig(executor="ray", ray=settings))

@@ -22,6 +22,8 @@ from timeseries.store import IDENTITY_TAGS, Resolution, StoreUnavailableError, T
 
 Tenants = tuple[str, ...] | None
 _Result = TypeVar("_Result")
+# What a statement ends with that reads an empty table which was dropped meanwhile, or made again.
+_MISSING = (duckdb.CatalogException, duckdb.BinderException)
 Fetch = Callable[[str, Sequence[object]], list[tuple[Any, ...]]]
 
 
@@ -132,18 +134,18 @@ class Catalog:
                 matchers=matchers,
                 overwritten=self.writer.overwrites.of(measurement, tenants),
             )
-            result = work(relation)
+            try:
+                result = work(relation)
+            except StoreUnavailableError as error:
+                is_drop = isinstance(error.__cause__, _MISSING) and self.writer.dropped_any(tables)
+                if not is_drop:
+                    raise
+                return read(segments)
             if self.writer.overwrites.of(measurement, tenants) == relation.overwritten:
                 return result
             return read(segments)  # samples were overwritten meanwhile
 
-        try:
-            return self.manifest.read(measurement, read)
-        except StoreUnavailableError as error:
-            if not isinstance(error.__cause__, duckdb.CatalogException):
-                raise
-            # An empty table was dropped meanwhile.
-            return self.manifest.read(measurement, read)
+        return self.manifest.read(measurement, read)
 
     def _present(self, relation: Relation, key: Key, columns: Mapping[str, str]) -> set[str]:
         """Return the names whose columns have any value in a table of samples."""

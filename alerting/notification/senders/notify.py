@@ -150,6 +150,10 @@ class EmailSender:
         mail["Date"] = format_datetime(message.created_at)
         mail["Message-ID"] = f"<{message.id}@{domain}>"
         mail["Auto-Submitted"] = "auto-generated"
+        if reply_to := message.payload.get("reply_to"):
+            mail["Reply-To"] = reply_to
+        if thread := message.payload.get("thread"):
+            mail["References"] = f"<{thread}@{domain}>"
         mail.set_content(message.text)
         self._add_html(mail, message, domain)
         if message.file is not None:

@@ -23,6 +23,7 @@ from jobqueue.executors.base import (
     ATTEMPT_LABEL,
     OWNER_LABEL,
     AttemptUsage,
+    Challenges,
     ExecSession,
     ExecutorError,
     ExecutorUnavailableError,
@@ -31,6 +32,7 @@ from jobqueue.executors.base import (
 )
 from jobqueue.executors.confinement import PIDS_LIMIT
 from jobqueue.executors.docker import mapping
+from jobqueue.executors.docker.challenge import DockerChallenges
 from jobqueue.executors.docker.health import ContainerHealth
 from jobqueue.executors.docker.launch import Launches
 from jobqueue.executors.docker.logs import LogSpool
@@ -91,6 +93,9 @@ class DockerExecutor:
             clock=clock,
         )
         self._probe = DockerProbe(
+            self._client, owner=owner, registry_token=registry_token, pids_limit=pids_limit
+        )
+        self._challenges = DockerChallenges(
             self._client, owner=owner, registry_token=registry_token, pids_limit=pids_limit
         )
         self._stop_threads: dict[str, Thread] = {}
@@ -192,6 +197,10 @@ class DockerExecutor:
     def probe(self) -> Probe | None:
         """Return what runs probes on the engine; None on processors that it has no program for."""
         return self._probe.run if platform.machine() in MACHINES else None
+
+    def challenges(self) -> Challenges | None:
+        """Return what runs challenges on the engine."""
+        return self._challenges
 
     def close(self) -> None:
         """Stop following output and disconnect; containers continue."""

@@ -22,11 +22,13 @@ from core.clock import Clock, from_ns, to_ns
 from jobqueue.executors.base import (
     STOPPED,
     AttemptUsage,
+    Challenges,
     ExecSession,
     ExecutorError,
     NoExecError,
     Probe,
 )
+from jobqueue.executors.simulated.challenge import SimulatedChallenges
 from jobqueue.executors.simulated.output import SimulatedLog, fraction, number_of
 from jobqueue.executors.simulated.storage import Disk, SimulatedStorage
 from protocol.attempts import AttemptObservation, AttemptSpec, Health, ObservedState, StopReason
@@ -75,7 +77,8 @@ class SimulatedExecutor:
 
     `on_work` is called with each attempt that starts to load the hardware, and the time; `on_end`
     with the id of an attempt that stops; `on_fault` with the UUID of a GPU on which a job causes a
-    fatal fault. `disk` returns total and used bytes without images.
+    fatal fault. `disk` returns total and used bytes without images. `challenges` answers for the
+    hardware.
 
     Attributes:
         start_fault: why no attempt can start now; "" if they can.
@@ -93,8 +96,10 @@ class SimulatedExecutor:
         on_fault: OnFault = lambda _: None,
         state_path: Path | None = None,
         disk: Disk = lambda: (0, 0),
+        challenges: Challenges | None = None,
     ) -> None:
         self.start_fault = ""
+        self._challenges = challenges or SimulatedChallenges(clock)
         self._clock = clock
         self._on_work = on_work
         self._on_end = on_end
@@ -202,6 +207,10 @@ class SimulatedExecutor:
     def probe(self) -> Probe | None:
         """Return what tells whether attempts can start now."""
         return lambda _order: self.start_fault
+
+    def challenges(self) -> Challenges | None:
+        """Return what answers for the simulated hardware."""
+        return self._challenges
 
     def _images(self) -> set[str]:
         """Return the images of the attempts that run."""

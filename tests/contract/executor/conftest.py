@@ -29,7 +29,7 @@ from tests.fixtures.docker_engine import docker_engine
 from tests.fixtures.empty_registry import empty_registry
 from tests.fixtures.kubernetes_site import KubernetesSite, kubernetes_server, kubernetes_site
 from tests.fixtures.mesos_site import HOSTNAME, MesosSite, mesos_site
-from tests.fixtures.ray_head import RayCluster, ray_head
+from tests.fixtures.ray_head import RayCluster
 from tests.fixtures.slurm import SlurmCluster, slurm_cluster
 
 __all__ = [
@@ -38,7 +38,6 @@ __all__ = [
     "kubernetes_server",
     "kubernetes_site",
     "mesos_site",
-    "ray_head",
     "slurm_cluster",
 ]
 

@@ -1,5 +1,6 @@
 """The marketplace of the demo: providers, customers, contracts, and jobs under them."""
 
+from datetime import timedelta
 from itertools import pairwise
 from typing import Any, cast
 
@@ -20,7 +21,9 @@ from cli.demo_market import (
 )
 from collector.inventory import simulated_inventory
 from core.db import SessionFactory
+from jobqueue.advice.child import fleet_figures, whole_hours
 from jobqueue.models import Attempt, Job
+from jobqueue.usage.measuring import Period
 from marketplace.catalogue import CatalogueFilter, capacity, search
 from marketplace.models import Account, Contract
 from marketplace.states import AccountState, ContractState
@@ -93,6 +96,18 @@ def test_the_market_is_opened_once(demo: SessionFactory) -> None:
         states = session.scalars(select(Contract.state).order_by(Contract.state)).all()
         assert states == [ContractState.ACTIVE, ContractState.ACTIVE, ContractState.PROPOSED]
         assert session.scalar(select(func.count()).select_from(Grant)) == len(OFFERS)
+
+
+def test_fleet_advice_has_weeks_of_rented_appliances(demo: SessionFactory) -> None:
+    with demo.begin() as session:
+        enroll(session)
+    assert open_market(demo, "EUR", now=NOON)
+    with demo() as session:
+        acme = session.scalars(select(Tenant.id).where(Tenant.slug == "acme")).one()
+        period = whole_hours(session, acme, Period(NOON - timedelta(weeks=4), NOON))
+        figures = fleet_figures(session, acme, period)
+    [model] = figures.models
+    assert sum(model.capacity) == model.gpus * 4 * 7 * 24 > 0
 
 
 def test_past_jobs_ran_under_the_contracts_of_their_customers(demo: SessionFactory) -> None:

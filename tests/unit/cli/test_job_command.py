@@ -233,3 +233,17 @@ def test_a_service_is_scaled_updated_and_rolled_back(job: Vedette) -> None:
     assert "no_service" not in job("run", "--image", "a").stdout
     refused = job("scale", "a", "2")
     assert (refused.returncode, "not a service" in refused.stderr) == (1, True)
+
+
+def test_a_service_scales_by_itself_as_commands_say(job: Vedette) -> None:
+    run = ("run", "--service", "--image", "acme/api:1", "--name", "model", "--port", "web=8000")
+    policy = "0-4; requests_per_second=20; zero=5m; window=0 8 * * 1-5 for 10h 2-8 in Europe/Oslo"
+    assert "number of instances" in job(*run, "--autoscale", "many").stderr
+    assert job(*run, "--autoscale", policy).returncode == 0
+    assert policy in job("autoscale", "model").stdout
+    assert "scales by itself" in job("autoscale", "model", "1-2").stdout
+    status = json.loads(job("autoscale", "model", "-o", "json").stdout)
+    assert (status["policy"]["max_instances"], status["awake"]) == (2, 1)
+    assert "scales by itself" in job("scale", "model", "2").stderr
+    assert "is fixed" in job("autoscale", "model", "--off").stdout
+    assert job("autoscale", "model").returncode == 1

@@ -8,10 +8,12 @@ import pytest
 
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from marketplace.models import Contract
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import run_vedette
 from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.marketplace.attempts import end_attempts
 
 OFFER = """
 name: H100s in Oslo
@@ -31,7 +33,7 @@ calendar: [{from_date: 2026-12-24, is_closed: true}]
 @pytest.fixture
 def settings(settings: ServerSettings) -> ServerSettings:
     """A portal whose marketplace is on."""
-    return replace(settings, marketplace=True)
+    return replace(settings, marketplace=True, marketplace_requires_verification=False)
 
 
 class Run:
@@ -154,3 +156,74 @@ def test_both_sides_negotiate(published: Run) -> None:
 )
 def test_a_wrong_file_is_refused_with_the_reason(run: Run, text: str, message: str) -> None:
     assert message in run("alice", "offer", "apply", "-f", run.file(text), code=1)
+
+
+def test_a_provider_reads_its_reputation_and_a_customer_rates(
+    published: Run, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    run = published
+    run("charlie", "take", "H100s in Oslo", "--yes")
+    (contract,) = json.loads(run("charlie", "contracts", "-o", "json"))
+    assert "Rate it once a job has" in run(
+        "charlie", "contract", "rate", contract["id"], "5", code=1
+    )
+    with sessions.begin() as session:
+        made = session.get_one(Contract, contract["id"])
+        end_attempts(session, cast, made, {}, at=clock.now)
+    rated = run("charlie", "contract", "rate", contract["id"], "5", "--comment", "Fast")
+    assert rated == "Rated 2026-03 with 5 of 5 stars.\n"
+    shown = run("alice", "reputation")
+    assert "Score 72 of 100; expected 50, with 90 % probability 14 to 86" in shown
+    assert "What would raise it:" in shown
+    assert "satisfaction  rated_5  100 %" in run("alice", "reputation", "evidence")
+    assert "No evidence" in run("alice", "reputation", "evidence", "--dimension", "checks")
+    operators = run("olivia", "reputation", "--tenant", cast.acme.id)
+    assert operators == shown
+
+
+def test_providers_see_their_standing_and_appeal_against_suspensions(run: Run, cast: Cast) -> None:
+    acme = cast.acme.id
+    run("olivia", "admit", acme, "provider")
+    assert "state: good" in run("alice", "standing", "show")
+    suspended = run("olivia", "standing", "suspend", acme, "--reason", "It resells accounts.")
+    assert suspended == "Acme is suspended\n"
+    shown = run("alice", "standing", "show")
+    assert "cause: An operator suspended the provider: It resells accounts." in shown
+    assert "decides about its return" in shown
+    assert "operator" in run("alice", "standing", "events")
+    assert run("alice", "standing", "appeals") == "No appeals.\n"
+    assert run("alice", "standing", "appeal", "We don't.") == "Appeal sent to the operator.\n"
+    assert "has appealed" in run("alice", "standing", "appeal", "Really.", code=1)
+    appeal_id = run("olivia", "standing", "appeals", "-o", "name").strip()
+    answer = ("--answer", "A mistake.")
+    assert run("olivia", "standing", "accept", appeal_id, *answer) == "Appeal accepted\n"
+    assert "decided already" in run("olivia", "standing", "reject", appeal_id, *answer, code=1)
+    assert "accepted" in run("alice", "standing", "appeals", "--all")
+    assert "Acme" in run("olivia", "standing", "list", "--state", "good")
+    assert "in good standing already" in run(
+        "olivia", "standing", "reinstate", acme, "--reason", "x", code=1
+    )
+
+
+def test_operators_keep_the_policy_in_a_file(run: Run) -> None:
+    file = run.file(run("olivia", "standing", "policy").replace("mend_days: 7", "mend_days: 5"))
+    saved = run("olivia", "standing", "policy", "-f", file, "--note", "Faster")
+    assert "Version 1 applies within five minutes." in saved
+    assert "mend_days: 5" in saved
+    assert "mend_days: 5" in run("olivia", "standing", "policy")
+    wrong = run.file("mend_days: 0")
+    assert "enter 1 to 365" in run("olivia", "standing", "policy", "-f", wrong, code=1)
+    run("alice", "standing", "policy", code=1)
+
+
+def test_checks_are_listed_explained_and_repeated(published: Run) -> None:
+    run = published
+    (line,) = run("alice", "check", "list").splitlines()[1:]
+    assert line.startswith("dgx-01     unverified")
+    assert "No appliance is verified" in run("charlie", "check", "list")
+    assert run("alice", "check", "show", "dgx-01").startswith("dgx-01: unverified since")
+    assert "It was not challenged yet" in run("alice", "check", "challenges", "dgx-01")
+    said = "dgx-01 is verified as soon as it has no jobs\n"
+    assert run("alice", "check", "run", "dgx-01") == said
+    assert run("olivia", "check", "run", "dgx-01") == said
+    assert "No appliance has the name" in run("charlie", "check", "show", "dgx-01", code=1)

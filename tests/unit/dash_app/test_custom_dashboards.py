@@ -1,5 +1,6 @@
 """The data of custom dashboards: their panels over HTTP, within tenant and bounds."""
 
+import threading
 from dataclasses import replace
 from html import unescape
 from typing import Any
@@ -9,6 +10,7 @@ from flask.testing import FlaskClient
 
 from alerting.states import Comparison, Severity
 from core.db import SessionFactory
+from dash_app.context import View
 from dash_app.custom import panels as custom_panels
 from dash_app.custom.dashboards import (
     DashboardRequest,
@@ -17,6 +19,7 @@ from dash_app.custom.dashboards import (
 )
 from dash_app.custom.panels import ChartKind, Panel, load_panels
 from dash_app.custom.scales import PanelThreshold
+from dash_app.queries.variables import Located, located_appliances
 from dash_app.routes import custom_path, gpu_path
 from dash_app.tiers import custom
 from tests.cast import Cast, FrozenClock, scope_of
@@ -222,6 +225,36 @@ def test_a_panel_has_its_own_unit_limits_and_thresholds(dashboards: Dashboards) 
         assert str(area).count("is-warning") == 2
         assert "is-critical" not in str(area)
         assert "400 tokens/s" in str(area)
+
+
+def test_pages_that_are_prepared_take_no_turn_of_a_viewer(
+    dashboards: Dashboards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    panels = (Panel(title="Power", chart=ChartKind.LINE, **GPU),)
+    ident = dashboards.create(*panels)
+    threads = list[threading.Thread]()
+    started, is_viewed = threading.Semaphore(0), threading.Event()
+
+    def slow(view: View) -> dict[str, Located]:
+        thread = threading.current_thread()
+        if thread is not threading.main_thread():
+            threads.append(thread)
+            started.release()
+            is_viewed.wait(60)
+        return located_appliances(view)
+
+    monkeypatch.setattr(custom, "located_appliances", slow)
+    try:
+        for time_range in ("1h", "6h"):
+            assert "Mine" in dashboards.page(ident, f"?range={time_range}")
+            assert started.acquire(timeout=60)
+        problem, line = dashboards.refresh(ident, panels)
+    finally:
+        is_viewed.set()
+        for thread in threads:
+            thread.join()
+    assert problem is None
+    assert len(line["data"]) == 4
 
 
 def test_variables_are_chosen_in_the_toolbar_and_filter_all_panels(

@@ -100,6 +100,23 @@ def test_of_one_price_the_better_reputation_comes_first_then_the_own_region() ->
     assert nearer.reason.endswith("and is in a region of own appliances.")
 
 
+def test_prices_are_compared_divided_by_the_factor_of_the_provider() -> None:
+    dear = rental("dear", "2.50", placement_factor=0.95)
+    cheap = rental("cheap", "2.00", placement_factor=0.7)
+    wanted = job("train", gpus=1, rental=paying())
+    decision = decide(rented("a", cheap), rented("b", dear), wanted=wanted)
+    assert decision.appliance_id == "b"
+    assert decision.reason.endswith(
+        "dear costs 2.50 an hour for each GPU, which is the lowest price with reputation counted."
+    )
+
+
+def test_what_a_job_pays_at_most_is_compared_with_the_price_itself() -> None:
+    poor = rental("poor", "2.00", placement_factor=0.1)
+    wanted = job("train", gpus=1, rental=paying("2.00"))
+    assert decide(rented("a", poor), wanted=wanted).action is Action.ASSIGN
+
+
 def test_of_one_offer_the_appliance_with_the_data_comes_first() -> None:
     pool = rental()
     wanted = job("train", gpus=1, rental=paying(), datasets=(("imagenet", 100 * GIB),))
@@ -307,6 +324,7 @@ def test_what_the_provider_reserves_is_kept_without_the_name_of_it() -> None:
         appliance_ids=["a"],
         gpus=None,
         periods=[(NOON, NOON + HOUR)],
+        holder="its provider",
     )
     decision = decide(
         rented("a", rental()),

@@ -167,7 +167,7 @@ def test_placement_follows_a_reservation_until_it_is_deleted(
     explanation = explain_job(session, scope_of(cast.bob), job.id, now=NOON)
     assert explanation is not None
     assert "the job has no time limit" in str(explanation.rejections[0])
-    delete_reservation(session, scope_of(cast.alice), reservation.id)
+    delete_reservation(session, scope_of(cast.alice), reservation.id, now=NOON)
     dispatch(session, now=NOON)
     assert session.get_one(Job, job.id).state is JobState.STARTING
 
@@ -289,15 +289,15 @@ def test_comparing_many_times_is_bounded_and_blocks_nobody(
     with monkeypatch.context() as context:
         context.setattr("jobqueue.reservations.checks.MAX_BEGINS", 9000)
         create_reservation(session, scope, hourly, now=NOON)
-        context.setattr("jobqueue.reservations.checks.MAX_COMPARED", 100)
+        context.setattr("jobqueue.reservations.overlaps.MAX_COMPARED", 100)
         later = wanted(name="Later", schedule="30 2 * * *", **fields)
         with pytest.raises(InvalidInputError, match="begin more than 100 times"):
             create_reservation(session, scope, later, now=NOON)
 
     def save_another(*arguments: Any, **options: Any) -> Any:
-        columns, errors = checked(*arguments, **options)
+        answer = checked(*arguments, **options)
         add_reservation(session, cast, "Meanwhile")
-        return columns, errors
+        return answer
 
     monkeypatch.setattr("jobqueue.reservations.service.checked", save_another)
     with pytest.raises(ConflictError, match="at the same time"):

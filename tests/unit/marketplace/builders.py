@@ -2,7 +2,7 @@
 
 # ruff: noqa: ANN401 - builders pass any field on
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -13,6 +13,7 @@ from marketplace.contracts.service import take_offer
 from marketplace.models import Contract, Offer
 from marketplace.offers.requests import OfferRequest
 from marketplace.offers.service import create_offer, set_offer_state
+from marketplace.service_levels.models import BreachKind, ServiceBreach
 from marketplace.states import AccountState, OfferState, Side
 from marketplace.terms import Terms, terms_hash
 from tests.cast import NOON, Cast, scope_of
@@ -52,3 +53,24 @@ def take(session: Session, cast: Cast, offer: Offer, *, now: datetime = NOON) ->
     """Let charlie take an offer for globex as it is."""
     accepted = terms_hash(offer.decoded_terms)
     return take_offer(session, scope_of(cast.charlie), offer.id, terms_hash=accepted, now=now)
+
+
+def add_late_starts(session: Session, contract: Contract, *days: datetime) -> None:
+    """Add a late start of a contract at each time."""
+    for number, at in enumerate(days):
+        session.add(
+            ServiceBreach(
+                contract_id=contract.id,
+                provider_id=contract.provider_id,
+                customer_id=contract.customer_id,
+                version_number=1,
+                kind=BreachKind.LATE_START,
+                subject=f"attempt-{at:%m%d%H%M}-{number}",
+                since=at,
+                until=at + timedelta(seconds=900),
+                promised=300.0,
+                measured=900.0,
+                detected_at=at + timedelta(minutes=20),
+            )
+        )
+    session.flush()

@@ -113,7 +113,7 @@ def test_a_discount_is_a_line_of_its_own(
     usage, discount = sorted(lines(session), key=lambda line: -line.amount)
     assert usage.amount == Decimal("0.275")
     assert discount.amount == Decimal("-0.034375")
-    assert (discount.kind, discount.note) == (LineKind.DISCOUNT, "12.5 % discount")
+    assert (discount.kind, discount.note) == (LineKind.DISCOUNT, "12.5 %")
 
 
 def test_a_row_without_a_price_has_no_line_and_its_hour_is_done(

@@ -77,7 +77,7 @@ def test_an_entry_has_figures_prices_and_promises(session: Session) -> None:
     assert (entry.gpu_model, entry.gpu_memory_bytes) == ("NVIDIA H100 80GB HBM3", 80 * GIB)
     assert (entry.region, entry.currency, entry.is_open) == ("oslo", "EUR", True)
     assert entry.facts == ("gdpr", "iso27001")
-    assert (entry.availability_percent, entry.reputation) == (99.5, 0.5)
+    assert (entry.availability_percent, entry.reputation) == (99.5, 0.7236)
 
 
 H100, A100S = "H100s in Oslo", "A100s"

@@ -41,7 +41,11 @@ def context(sessions: SessionFactory, clock: FrozenClock) -> SchedulerContext:
 @pytest.fixture
 def settings(tmp_path: Path) -> ServerSettings:
     return ServerSettings(
-        data_dir=tmp_path, marketplace=True, smtp_url="smtp://mail.example", mail_from="a@b.example"
+        data_dir=tmp_path,
+        marketplace=True,
+        marketplace_requires_verification=False,
+        smtp_url="smtp://mail.example",
+        mail_from="a@b.example",
     )
 
 

@@ -23,6 +23,7 @@ from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing, issue
 from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.models import Account
+from marketplace.tenant_errors import TenantErrors
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import start, submit
 from tests.unit.marketplace import ledger
@@ -106,11 +107,12 @@ def test_a_customer_that_pays_later_is_not_held(session: Session, cast: Cast) ->
     account = Account(tenant_id=cast.acme.id, is_prepaid=True, updated_at=NOON)
     session.add_all([account, Account(tenant_id=cast.globex.id, updated_at=NOON)])
     session.flush()
-    update_credit_holds(session, tax_percent=Decimal(0), now=NOON)
+    errors = TenantErrors("test")
+    update_credit_holds(session, tax_percent=Decimal(0), errors=errors, now=NOON)
     assert session.scalars(select(JobHold.tenant_id)).all() == [cast.acme.id]
     account.is_prepaid = False
     session.flush()
-    update_credit_holds(session, tax_percent=Decimal(0), now=NOON)
+    update_credit_holds(session, tax_percent=Decimal(0), errors=errors, now=NOON)
     assert session.scalars(select(JobHold)).all() == []
 
 

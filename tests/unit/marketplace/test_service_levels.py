@@ -19,7 +19,6 @@ from marketplace.models import Account, Contract, ContractVersion
 from marketplace.service_levels.credits import credit_percent, describe, settle
 from marketplace.service_levels.detection import detect
 from marketplace.service_levels.models import BreachKind, ServiceBreach
-from marketplace.service_levels.record import provider_record, refresh_reputations
 from marketplace.service_levels.service import breaches_of, month_so_far
 from marketplace.states import AccountState, ContractState, Side, VersionState
 from marketplace.terms import Credit, ServiceLevel, Terms, terms_hash
@@ -45,10 +44,10 @@ LEVEL = ServiceLevel(
 )
 
 
-def rent(session: Session, cast: Cast) -> tuple[str, str]:
+def rent(session: Session, cast: Cast, level: ServiceLevel = LEVEL) -> tuple[str, str]:
     """Let globex rent acme's `gpu-01` from March on; return the contract and the appliance."""
     appliance = make_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
-    terms = Terms(currency="EUR", price=Decimal(2), service_level=LEVEL)
+    terms = Terms(currency="EUR", price=Decimal(2), service_level=level)
     contract = Contract(
         offer_id="offer",
         offer_name="H100",
@@ -324,44 +323,56 @@ def test_an_attempt_that_ends_before_its_late_start_is_no_breach(
     assert settle(sessions, now=NOON + timedelta(days=2)) == 0
 
 
+@pytest.mark.parametrize(
+    ("late_percent", "expected"),
+    [
+        # Of three attempts for 100 each, and a quarter of all: 255 of 300.
+        (60, [60, 60, 75, 60]),
+        # 255 before the last one, which has the 45 that are left.
+        (90, [90, 90, 75, 45]),
+        (100, [100, 100, 75, 25]),
+    ],
+)
+def test_all_credits_of_a_month_are_never_more_than_its_use_cost(
+    sessions: SessionFactory, session: Session, cast: Cast, late_percent: int, expected: list[int]
+) -> None:
+    level = msgspec.structs.replace(LEVEL, late_start_credit_percent=Decimal(late_percent))
+    contract_id, appliance_id = rent(session, cast, level)
+    attempts = []
+    for number in range(3):
+        at = MARCH + number * HOUR
+        use(session, cast, contract_id, appliance_id, at)
+        attempts.append((BreachKind.LATE_START, f"attempt-{at:%d-%H}"))
+    breaches = []
+    for kind, subject in (*attempts[:2], (BreachKind.AVAILABILITY, "2026-03"), attempts[2]):
+        breach = ServiceBreach(
+            contract_id=contract_id,
+            provider_id=cast.acme.id,
+            customer_id=cast.globex.id,
+            version_number=1,
+            kind=kind,
+            subject=subject,
+            since=MARCH,
+            until=MARCH + HOUR,
+            promised=99.5,
+            measured=90.0,
+            detected_at=MARCH,
+        )
+        session.add(breach)
+        session.flush()
+        breaches.append(breach)
+    record_until(session, APRIL)
+    session.commit()
+    accrue_all(sessions)
+    assert settle(sessions, now=APRIL + timedelta(days=2)) == 4
+    session.expire_all()
+    assert [breach.credit for breach in breaches] == expected
+    lines = select(BillingLine).where(BillingLine.kind == LineKind.SERVICE_CREDIT)
+    cut = [line.amount for line in session.scalars(lines) if "up to the cost" in line.note]
+    assert cut == [-expected[3]] * (late_percent > 60)
+
+
 def test_the_lowest_limit_that_was_missed_decides_the_credit() -> None:
     assert credit_percent(LEVEL.credits, 99.4) == 10
     assert credit_percent(LEVEL.credits, 94.9) == 25
     assert credit_percent(LEVEL.credits, 99.5) == 0
-
-
-def test_a_record_starts_uncertain_and_follows_its_evidence(
-    sessions: SessionFactory, store: Store, cast: Cast
-) -> None:
-    with transaction(sessions) as session:
-        contract_id, appliance_id = rent(session, cast)
-        before = provider_record(session, store, cast.acme.id, now=NOON)
-        job = submit(session, cast.charlie, name="train")
-        session.add_all(
-            Attempt(
-                job_id=job.id,
-                tenant_id=cast.globex.id,
-                appliance_id=appliance_id,
-                contract_id=contract_id,
-                number=number,
-                state=AttemptState.LOST if number < 6 else AttemptState.SUCCEEDED,
-                reason=Reason.APPLIANCE_LOST if number < 6 else Reason.NONE,
-                bound_at=NOON,
-                assigned_at=NOON,
-                started_at=NOON,
-                finished_at=NOON,
-            )
-            for number in range(10)
-        )
-    assert before.score == 0.5
-    measured(store, cast, appliance_id, {NOON - n * HOUR: 1.0 for n in range(48)})
-    with transaction(sessions) as session:
-        refresh_reputations(session, store, now=NOON + HOUR)
-    with sessions() as session:
-        record = provider_record(session, store, cast.acme.id, now=NOON + HOUR)
-        grant = session.scalars(select(Grant)).one()
-        account = session.get_one(Account, cast.acme.id)
-    jobs = next(entry for entry in record.evidence if entry.name == "jobs")
-    assert (jobs.good, jobs.total) == (4, 10)
-    assert record.score == jobs.score == pytest.approx(6 / 14)
-    assert grant.reputation == account.reputation == pytest.approx(6 / 14, abs=1e-4)

@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from marketplace.consequences.states import STANDING_TRANSITIONS
 from marketplace.states import CONTRACT_TRANSITIONS, OFFER_TRANSITIONS, USABLE, ContractState
+from marketplace.support.states import TICKET_TRANSITIONS
+from marketplace.verification.states import VERIFICATION_TRANSITIONS
 
 STATES = Path(__file__).parents[3] / "docs" / "states"
 TABLES: list[tuple[str, Any]] = [
     ("offer.md", OFFER_TRANSITIONS),
     ("contract.md", CONTRACT_TRANSITIONS),
+    ("ticket.md", TICKET_TRANSITIONS),
+    ("standing.md", STANDING_TRANSITIONS),
+    ("verification.md", VERIFICATION_TRANSITIONS),
 ]
 
 

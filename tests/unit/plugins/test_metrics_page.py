@@ -128,6 +128,7 @@ def test_the_catalog_describes_every_declared_metric_as_its_plugin_does() -> Non
     # Measurements of the agent and the portal have no plugin.
     own = {"agent", "appliance_status", "attempt", "gpu_health", "job_queue", "plugin"}
     own |= {"cluster", "cluster_node", "outgoing_messages", "rule_evaluation", "service_status"}
+    own |= {"service_load"}
     others = {pair for name in own for pair in descriptions()[name].items()}
     assert {pair for pair in texts if pair[0] in declared} <= by_plugins | others
 

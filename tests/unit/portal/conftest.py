@@ -85,6 +85,7 @@ def usual_settings(data_dir: Path) -> ServerSettings:
         public_requests_per_second_per_address=0.0,
         marketplace=True,
         marketplace_sign_up=True,
+        marketplace_requires_verification=False,
     )
 
 

@@ -132,11 +132,15 @@ def test_the_documentation_lists_the_scopes() -> None:
 
 # Lists that are short by their nature: they come whole, as one page.
 SHORT = {
+    "/api/v1/tickets/{ticket_id}/entries",
+    "/api/v1/tickets/{ticket_id}/subject-events",
     "/api/v1/billing/price-lists",
     "/api/v1/agent-rollouts/versions",
     "/api/v1/jobs/{job_id}/artifacts/parts",
     "/api/v1/jobs/{job_id}/events",
     "/api/v1/market/capacity",
+    "/api/v1/market/reputation/contracts/{contract_id}/ratings",
+    "/api/v1/market/reputation/history",
     "/api/v1/metrics",
     "/api/v1/projects",
     "/api/v1/projects/{project_id}/members",

@@ -77,7 +77,11 @@ def test_every_list_can_be_sorted(alice: Browser, path: str) -> None:
 
 # Lists that have one order: they come whole, or are read along a chain.
 UNSORTED = {
+    "/api/v1/tickets/{ticket_id}/entries": "a thread, the oldest first",
+    "/api/v1/tickets/{ticket_id}/subject-events": "a history, the newest first",
     "/api/v1/billing/price-lists": "versions, the newest first",
+    "/api/v1/fleet-advice/appliances": "those with the most free GPU-hours first",
+    "/api/v1/fleet-advice/hours": "hours, oldest first",
     "/api/v1/logs": "lines, the newest first",
     "/api/v1/agent-rollouts/versions": "a few, the most frequent first",
     "/api/v1/alerts/history": "a history, the newest first",
@@ -88,6 +92,9 @@ UNSORTED = {
     "/api/v1/gpu-partition-policies/modes": "a few, the weakest isolation first",
     "/api/v1/job-templates": "the tenant's by name, then those that ship",
     "/api/v1/market/capacity": "by GPU model and region",
+    "/api/v1/market/reputation/contracts/{contract_id}/ratings": "months, the newest first",
+    "/api/v1/market/reputation/evidence": "cases, the newest first",
+    "/api/v1/market/reputation/history": "days, the earliest first",
     "/api/v1/jobs/gpu-offers": "a few, the one with the most free first",
     "/api/v1/jobs/appliances": "what a search finds, by name",
     "/api/v1/jobs/apply": "jobs, in the order of the file",

@@ -31,7 +31,9 @@ ANYBODYS = {"Me.show_me"}
 # Reads whose service asks for more than to look, of some who ask.
 ASKING_MORE = {
     *("Users.show", "Queue.jobs", "Queue.shares"),
-    *("Market records.show_record", "Market records.show_earnings"),
+    "Market records.show_earnings",
+    *("Reputation.show", "Reputation.list_evidence", "Reputation.list_history"),
+    "Reputation.list_ratings",
 }
 
 Headers = dict[str, dict[str, dict[str, str]]]

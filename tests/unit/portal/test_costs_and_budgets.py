@@ -1,10 +1,11 @@
 """Pages and operations of costs and budgets, and costs on other pages."""
 
+import re
 from datetime import timedelta
 from decimal import Decimal
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 import marketplace.costs.unbilled
@@ -13,7 +14,8 @@ from jobqueue.projects.service import ProjectRequest, create_project
 from marketplace.budgets.evaluation import evaluate_budgets
 from marketplace.budgets.models import Budget, BudgetAction
 from tests.cast import NOON, Cast, FrozenClock, scope_of
-from tests.unit.jobqueue.builders import add_appliance, start
+from tests.fixtures.statements import counted_statements
+from tests.unit.jobqueue.builders import add_appliance, start, submit
 from tests.unit.marketplace.cost_builders import MARCH, add_budget, add_line
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.test_job_pages import FORM
@@ -211,3 +213,21 @@ def test_a_hold_shows_on_the_page_of_budgets(
     text = alice.get("/billing/budgets").text
     assert "110 % of EUR 10.00" in text
     assert "holds jobs since" in text
+
+
+def test_the_list_of_jobs_has_costs_where_some_have_a_price(
+    *, engine: Engine, sessions: SessionFactory, cast: Cast, bob: Browser
+) -> None:
+    with sessions.begin() as session:
+        first = start(session, cast, name="first", gpus=1)
+        submit(session, cast.alice, name="second")
+    assert "Cost</th>" not in bob.get("/jobs").text
+    with sessions.begin() as session:
+        for amount in ("7.5", "-0.25"):
+            add_line(session, cast.acme, amount, job_id=first.job_id)
+        add_line(session, cast.globex, "99", job_id=first.job_id)
+    with counted_statements(engine) as statements:
+        text = bob.get("/jobs").text
+    shown = re.findall(r'data-label="Cost"[^>]*>(?:<span[^>]*>)?([^<]+)', text)
+    assert shown == ["\N{EN DASH}", "EUR 7.25"]
+    assert sum("billing_lines" in statement for statement in statements) == 1

@@ -263,6 +263,31 @@ def test_the_options_of_a_new_job_are_folded_until_they_are_used(bob: Browser) -
     assert (wrong.status_code, opened(wrong.text)) == (422, ["storage", "limits"])
 
 
+def test_a_service_that_scales_is_submitted_and_changed_in_the_browser(bob: Browser) -> None:
+    policy = "0-4; concurrent_requests=8; zero=5m"
+    fields: dict[str, object] = {"kind": "service", "ports": "web=8000", "autoscaling": policy}
+    assert bob.post("/jobs/new", {**FORM, **fields, "autoscaling": "4"}).status_code == 422
+    assert (
+        "at most max_instances"
+        in bob.post("/jobs/new", {**FORM, **fields, "autoscaling": "5-4"}).text
+    )
+    page = bob.post("/jobs/new", {**FORM, **fields}).headers["Location"]
+    shown = bob.get(page).text
+    assert "Scales by itself" in shown
+    assert f'name="policy" value="{policy}"' in shown
+    assert "0 of 1 awake instance serves" in shown
+    assert f'value="{policy}"' in bob.get(f"/jobs/new?copy={page.rpartition('/')[2]}").text
+    assert bob.post(f"{page}/autoscaling", {"policy": "1-"}).status_code == 302
+    assert (
+        bob.post(f"{page}/autoscaling", {"policy": "1-2; requests_per_second=5"}).status_code == 302
+    )
+    status = bob.get(f"/api/v1{page}/autoscaling").json
+    assert status is not None
+    assert (status["policy"]["max_instances"], status["policy"]["target"]) == (2, 5)
+    assert bob.post(f"{page}/autoscaling", {"policy": ""}).status_code == 302
+    assert bob.get(f"/api/v1{page}/autoscaling").status_code == 404
+
+
 def test_a_service_is_submitted_scaled_and_updated_in_the_browser(bob: Browser) -> None:
     fields: dict[str, object] = {
         "kind": "service",

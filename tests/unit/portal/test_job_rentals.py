@@ -34,7 +34,7 @@ def test_the_form_without_contracts_has_no_word_of_rentals(bob: Browser, charlie
 @pytest.mark.usefixtures("rented")
 def test_the_form_shows_the_contracts_and_submits_and_copies_a_job(bob: Browser) -> None:
     text = bob.get("/jobs/new").text
-    assert "Contracts: pool for 2.50 an hour in eu-north." in text
+    assert "Contracts: pool for EUR 2.50 an hour in eu-north." in text
     assert "In EUR. Runs on offers up to this price" in text
     wishes = "region=eu-north\ncompliance=gdpr"
     fields = {"max_gpu_hour_price": "12.40", "rental": wishes}
@@ -47,8 +47,20 @@ def test_the_form_shows_the_contracts_and_submits_and_copies_a_job(bob: Browser)
     assert re.search(r'name="max_gpu_hour_price"[^>]* value="12.4"', copied)
     assert "region=eu-north\ncompliance=gdpr</textarea>" in copied
     page = bob.get(f"/jobs/{job['id']}").text
-    assert "<dt>Highest price of a GPU-hour</dt><dd><div>12.4</div>" in page
+    assert "<dt>Highest price of a GPU-hour</dt><dd><div>EUR 12.40</div>" in page
     assert "<dt>Rental requirements</dt><dd><div>region=eu-north</div>" in page
+
+
+@pytest.mark.usefixtures("rented")
+def test_the_form_shows_what_rented_gpus_cost_up_to_the_highest_price(bob: Browser) -> None:
+    costs = {
+        price: bob.post("/jobs/new/fit", FORM | {"gpus": "2", "max_gpu_hour_price": price}).json
+        for price in ("2.50", "2.49", "x", "")
+    }
+    assert {price: answer and answer["cost"] for price, answer in costs.items()} == {
+        "2.50": "From EUR 5.00 an hour on rented appliances (pool).",
+        **dict.fromkeys(("2.49", "x", ""), ""),
+    }
 
 
 @pytest.mark.usefixtures("rented")

@@ -279,7 +279,9 @@ def test_a_provider_sees_offers_appliances_and_earnings(alice: Browser) -> None:
     assert "Globex" in page
     assert "EUR 24.50" in page
     assert "10 %" in page
-    assert "Promises" in alice.get("/provider/record").text
+    page = alice.get("/provider/reputation").text
+    assert "No evidence yet" in page
+    assert "most likely 14 to 86" in page
 
 
 @pytest.mark.usefixtures("market")

@@ -126,6 +126,18 @@ def test_requests_are_limited_by_address(nobody: Browser, mail: MailServer) -> N
     assert len(mail.messages) == 5
 
 
+def test_while_many_ask_a_network_has_few_requests_and_another_one_its_own(
+    nobody: Browser, mail: MailServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "CROWDED_PER_HOUR", 2)
+    texts = [ask(nobody, f"dora{number}@initech.example") for number in range(8)]
+    # Five of them after the first two, which were not many.
+    assert ["Too many requests" in text for text in texts] == [False] * 7 + [True]
+    nobody.client.environ_base["REMOTE_ADDR"] = "192.0.2.7"
+    assert "Too many requests" not in ask(nobody, "dora8@initech.example")
+    assert len(mail.messages) == 8
+
+
 def test_all_sign_ups_of_an_hour_are_limited(
     *,
     nobody: Browser,

@@ -18,6 +18,7 @@ from alerting.rule_request import RuleRequest
 from alerting.rules.service import create_rule
 from alerting.states import AlertState, NotificationState, ReceiverKind, Severity
 from core.ids import hash_secret, new_id
+from core.settings import ServerSettings
 from dash_app.custom.dashboards import DashboardRequest, create_dashboard
 from dash_app.custom.panels import Panel
 from dash_app.custom.views import ViewRequest, create_view
@@ -28,6 +29,8 @@ from datasets.catalog import DatasetRequest, VersionRequest, create_dataset, cre
 from datasets.connections import ConnectionRequest, create_connection
 from datasets.models import VersionState
 from datasets.prefetches import PrefetchRequest, create_prefetch
+from jobqueue.advice.models import AdviceDismissal, FleetAdvice
+from jobqueue.advice.runner import totals_of
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
 from jobqueue.models import Job
@@ -51,6 +54,7 @@ from marketplace.budgets.models import BudgetTarget
 from marketplace.budgets.requests import BudgetRequest
 from marketplace.budgets.service import create_budget
 from marketplace.charges.models import LineKind
+from marketplace.consequences.models import Appeal
 from marketplace.contracts.versions import add_version
 from marketplace.invoices.items import Item, encoded
 from marketplace.invoices.models import BillingDocument, DocumentKind
@@ -60,7 +64,12 @@ from marketplace.offers.service import create_offer
 from marketplace.prices.models import PriceList
 from marketplace.prices.service import PriceListRequest, PriceRow, create_price_list
 from marketplace.states import AccountState, ContractState, Side
+from marketplace.support.desk import Desk
+from marketplace.support.models import TicketAttachment
+from marketplace.support.requests import File, TicketRequest
+from marketplace.support.service import create_ticket
 from marketplace.terms import Terms
+from marketplace.verification.gate import begin
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import JobRequest
@@ -82,6 +91,7 @@ from tenants.users.tokens import create_api_token
 from tenants.write_tokens import create_write_token
 from tests.cast import BOX, Cast, make_appliance, scope_of
 from tests.fixtures.signing_requests import signing_request
+from tests.unit.jobqueue.advice_builders import ADDITION, SHORT, figures
 from tests.unit.jobqueue.builders import append_log, dispatch
 
 GIB = 1024**3
@@ -199,6 +209,29 @@ def add_document(session: Session, cast: Cast, *, now: datetime) -> BillingDocum
     session.add(document)
     session.flush()
     return document
+
+
+def add_advice(session: Session, cast: Cast, *, now: datetime) -> AdviceDismissal:
+    """Add figures of acme's fleet, and a dismissal of the advice that follows from them."""
+    stored = figures(SHORT, additions=[ADDITION], replayed_since=now)
+    advice = FleetAdvice(
+        tenant_id=cast.acme.id,
+        state=SimulationState.SUCCEEDED,
+        requested_at=now,
+        finished_at=now,
+        computed_at=now,
+        figures=msgspec.json.encode(stored).decode(),
+        **totals_of(stored),
+    )
+    dismissal = AdviceDismissal(
+        tenant_id=cast.acme.id,
+        advice_key=f"short:{SHORT.gpu_model}",
+        dismissed_at=now,
+        dismissed_until=now + timedelta(days=30),
+    )
+    session.add_all([advice, dismissal])
+    session.flush()
+    return dismissal
 
 
 POWER = Panel(title="Power", measurement="gpu", fields=["power_watts"])
@@ -424,10 +457,27 @@ def make_world(session: Session, cast: Cast, *, now: datetime) -> World:
             "connection_id": connection.id,
             "offer_id": offer.id,
             "contract_id": contract.id,
+            **_ticket_ids(session, cast, now=now),
+            "appeal_id": add_appeal(session, cast, now=now).id,
             "price_list_id": add_price_list(session, cast, now=now).id,
             "document_id": add_document(session, cast, now=now).id,
+            "dismissal_id": add_advice(session, cast, now=now).id,
         }
     )
+
+
+def add_appeal(session: Session, cast: Cast, *, now: datetime) -> Appeal:
+    """Add an appeal of acme against a suspension that is over."""
+    appeal = Appeal(
+        tenant_id=cast.acme.id,
+        suspension_id=new_id(),
+        text="Our carrier was down.",
+        created_by=cast.alice.email,
+        created_at=now,
+    )
+    session.add(appeal)
+    session.flush()
+    return appeal
 
 
 def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, Contract]:
@@ -439,6 +489,8 @@ def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, 
     terms = Terms(currency="EUR", price=Decimal(2))
     request = OfferRequest(name="H100s in Oslo", terms=terms, appliance_ids=["dgx-01"])
     offer = create_offer(session, scope_of(cast.alice), request, now=now)
+    dgx = session.scalars(select(Appliance.id).where(Appliance.name == "dgx-01")).one()
+    begin(session, cast.acme.id, [dgx], now=now)
     contract = Contract(
         offer_id=new_id(),
         offer_name="A100s in Bergen",
@@ -453,3 +505,17 @@ def _add_market(session: Session, cast: Cast, *, now: datetime) -> tuple[Offer, 
     session.add(contract)
     session.flush()
     return offer, contract
+
+
+def _ticket_ids(session: Session, cast: Cast, *, now: datetime) -> dict[str, str]:
+    """Add a ticket of bob's, with a file."""
+    ticket = create_ticket(
+        session,
+        scope_of(cast.bob),
+        TicketRequest(title="Jobs stop", text="After a minute."),
+        desk=Desk(ServerSettings()),
+        files=[File("log.txt", b"stopped")],
+        now=now,
+    )
+    statement = select(TicketAttachment).where(TicketAttachment.ticket_id == ticket.id)
+    return {"ticket_id": ticket.id, "attachment_id": session.scalars(statement).one().id}

@@ -1,11 +1,19 @@
-"""The scheduler continues: on a busy database, an overloaded store, a clock that was set back."""
+"""The scheduler continues: on a busy database, an overloaded store, a clock that was set back.
+
+It stops at any moment.
+"""
 
 import logging
+import threading
+import time
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from apscheduler.executors.base import BaseExecutor
+from apscheduler.job import Job
+from apscheduler.schedulers.base import BaseScheduler
 from sqlalchemy import Engine
 
 from core.clock import utc_now
@@ -64,3 +72,28 @@ def test_tasks_run_on_when_the_clock_was_set_back(scheduler: Scheduler) -> None:
     next_at = scheduler.next_run_at(prune.run)
     assert next_at is not None
     assert next_at < planned_at
+
+
+def test_a_scheduler_that_is_stopped_while_it_starts_a_task_ends_without_an_error(
+    tmp_path: Path, sessions: SessionFactory, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread would end with a traceback, which pytest reports as an error of the test."""
+    starting, stopping = threading.Event(), list[BaseScheduler]()
+    submit, shutdown = BaseExecutor.submit_job, BaseScheduler.shutdown
+
+    def submit_late(self: BaseExecutor, job: Job, run_times: list[datetime]) -> None:
+        starting.set()
+        while not stopping or stopping[0].running:
+            time.sleep(0.001)
+        submit(self, job, run_times)
+
+    def begin_to_stop(self: BaseScheduler, *, wait: bool) -> None:
+        stopping.append(self)
+        shutdown(self, wait=wait)
+
+    monkeypatch.setattr(BaseExecutor, "submit_job", submit_late)
+    monkeypatch.setattr(BaseScheduler, "shutdown", begin_to_stop)
+    stopped = Scheduler(ServerSettings(data_dir=tmp_path), sessions=sessions, store=store)
+    stopped.start()
+    assert starting.wait(60)
+    stopped.stop()

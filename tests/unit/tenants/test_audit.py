@@ -31,6 +31,7 @@ from datasets.models import (
     TenantDataSettings,
     VersionState,
 )
+from jobqueue.advice.models import AdviceDismissal
 from jobqueue.models import (
     Job,
     JobSchedule,
@@ -49,9 +50,11 @@ from logs.models import ForwardKind, LogForward
 from marketplace import states
 from marketplace.budgets.models import Budget, BudgetAction, BudgetTarget
 from marketplace.charges.models import PrepaidEntry
+from marketplace.consequences.models import PolicyVersion
 from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.models import Account, Contract, ContractVersion, Offer
 from marketplace.prices.models import PriceList
+from marketplace.reputation.models import Rating
 from marketplace.states import ContractState, Side
 from protocol.datasets import SourceKind
 from protocol.gpu_slices import PartitionMode
@@ -280,6 +283,7 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             created_at=NOON,
         ),
         PrepaidEntry(**tenant, amount=Decimal("1.00"), source_id="x", created_at=NOON),
+        PolicyVersion(number=1, document={}, created_at=NOON),
         BillingDocument(
             **tenant,
             kind=DocumentKind.INVOICE,
@@ -306,6 +310,9 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             active_at=NOON,
         ),
         DatasetPrefetch(**tenant, dataset_id=dataset.id, created_at=NOON),
+        AdviceDismissal(
+            **tenant, advice_key="short:H100", dismissed_at=NOON, dismissed_until=LATER
+        ),
         Simulation(**tenant, since=NOON, until=LATER, changes={}, created_at=NOON),
         ProjectMember(**tenant, project_id=project.id, user_id=cast.bob.id),
         ProjectQuota(**tenant, project_id=project.id, resource=QuotaResource.GPUS, guaranteed=4),
@@ -359,6 +366,16 @@ def one_of_each(cast: Cast, appliance: Appliance) -> list[Any]:
             proposed_side=Side.CUSTOMER,
             proposed_by=cast.alice.email,
             proposed_at=NOON,
+        ),
+        Rating(
+            **tenant,
+            contract_id=contract.id,
+            provider_id=cast.globex.id,
+            month="2026-03",
+            stars=4,
+            created_by=cast.alice.email,
+            created_at=NOON,
+            updated_at=NOON,
         ),
     ]
 

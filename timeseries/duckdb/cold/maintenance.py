@@ -301,11 +301,14 @@ class Maintenance:
         )
         text = f"DELETE FROM {table} WHERE {condition} AND {_TIME} >= ? AND {_TIME} <= ?"  # noqa: S608 - own identifiers only
 
-        def count(cursor: duckdb.DuckDBPyConnection, _schema: Schema) -> list[tuple[int, int]]:
-            return cursor.execute(counted, values).fetchall()
+        # An empty table may be dropped at any time.
+        def count(cursor: duckdb.DuckDBPyConnection, schema: Schema) -> list[tuple[int, int]]:
+            return cursor.execute(counted, values).fetchall() if key in schema else []
 
         def delete(span: Span) -> int:
-            def work(cursor: duckdb.DuckDBPyConnection, _schema: Schema) -> int:
+            def work(cursor: duckdb.DuckDBPyConnection, schema: Schema) -> int:
+                if key not in schema:
+                    return 0
                 bounds = [max(span[0], MIN_INT64), span[1] - 1]
                 (deleted,) = cursor.execute(text, [*values, *bounds]).fetchall()[0]
                 return int(deleted)

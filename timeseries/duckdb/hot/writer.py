@@ -93,6 +93,7 @@ class DuckDBWriter:
     _schema: Schema
     _planned_schema: Schema
     _staging: StagingTable
+    _oldest_ns: dict[Key, int]
 
     def __init__(
         self,
@@ -173,6 +174,10 @@ class DuckDBWriter:
         """Return the tables of a measurement that exist."""
         return [key for key in self._schema if key.measurement == measurement]
 
+    def dropped_any(self, tables: Schema) -> bool:
+        """Return whether a table no longer exists, even if there is a new one of its name."""
+        return any(self._schema.get(key) is not table for key, table in tables.items())
+
     def measurements(self, tenants: Sequence[str] | None) -> set[str]:
         """Return the measurements that may have samples of these tenants."""
         keys = {*self._schema, *self._staging.keys, *self._flush_errors}
@@ -229,15 +234,13 @@ class DuckDBWriter:
             for key in list(keys):
                 table = quoted(table_name(key))
                 if (
-                    not self._staging.has(key)
+                    key in self._schema
+                    and not self._staging.has(key)
                     and not self._cursor.execute(
                         f"SELECT 1 FROM {table} LIMIT 1"  # noqa: S608 - own identifiers only
                     ).fetchall()
                 ):
-                    self._inserter.clear()
-                    self._cursor.execute(f"DROP TABLE {table}")
-                    self._intake.forget(self._cursor, key)
-                    self._forget(key)
+                    self._drop_empty(key)
 
         self._do(run)
 
@@ -294,6 +297,18 @@ class DuckDBWriter:
         self._checkpoints.close()
         self._cursor.close()
 
+    def _drop_empty(self, key: Key) -> None:
+        """Drop a table; a reader that finds it missing doesn't find it in the schema again."""
+        before = self._schema, self._planned_schema, dict(self._oldest_ns)
+        self._forget(key)
+        self._inserter.clear()
+        try:
+            self._cursor.execute(f"DROP TABLE {quoted(table_name(key))}")
+        except duckdb.Error:
+            self._schema, self._planned_schema, self._oldest_ns = before
+            raise
+        self._intake.forget(self._cursor, key)
+
     def _forget(self, key: Key) -> None:
         self._schema = {other: table for other, table in self._schema.items() if other != key}
         self._planned_schema = self._staging.schema(self._schema)
@@ -325,7 +340,7 @@ class DuckDBWriter:
         for key, rows in self._staging.rows(self._staging.keys).items():
             self._suspects.setdefault(key.measurement, []).extend(staged_suspects(rows))
         # No sample of a table, staged or not, is older; without an entry, any may be.
-        self._oldest_ns: dict[Key, int] = {}
+        self._oldest_ns = {}
         self._flush_at = 0.0
         self._due: list[Key] = []
         self._flush_errors: Mapping[Key, str] = {}

@@ -1,0 +1,209 @@
+"""`vedette advice`: what a fleet has idle and is short of, and what to do about it."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from cli.client import all_items, output_option, print_items
+from core.errors import NotFoundError, VedetteError
+from core.quantities import format_duration
+from vedette.client import Client
+
+_PATH = "/fleet-advice"
+_UNFINISHED = ("waiting", "running")
+_POLL_SECONDS = 2.0
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def advice(context: click.Context) -> None:
+    """Show what your GPUs have idle and are short of; compute it, and dismiss advice.
+
+    Without a command, advice is listed.
+    """
+    if context.invoked_subcommand is None:
+        context.invoke(list_advice)
+
+
+@advice.command("ls")
+@click.option("--evidence", is_flag=True, help="Print the reasons and what to do, too.")
+@output_option
+def list_advice(output: str = "table", *, evidence: bool = False) -> None:
+    """List advice, the largest first; GPU-hours are those of the period."""
+    with Client() as client:
+        report = client.get(_PATH)
+    rows = report["advice"]
+    if output == "table" and not rows:
+        click.echo(_why_none(report), err=True)
+        return
+    print_items(
+        rows,
+        output,
+        columns={
+            "KEY": [row["key"] for row in rows],
+            "GPU-HOURS": [f"{row['gpu_hours']:,.1f}" for row in rows],
+            "A MONTH": [_amount(row, report["currency"]) for row in rows],
+            "ACTION": [row["action"] for row in rows],
+            "TITLE": [row["title"] for row in rows],
+        },
+    )
+    if evidence and output == "table":
+        for row in rows:
+            click.echo(f"\n{row['title']}")
+            for sentence in (*row["evidence"], row["action_text"]):
+                click.echo(f"  {sentence}")
+
+
+@advice.command()
+@output_option
+def models(output: str) -> None:
+    """List GPU models with their GPU-hours in the period, waits and prices."""
+    with Client() as client:
+        report = client.get(_PATH)
+    rows = report["models"]
+    if output == "table" and not rows:
+        click.echo(_why_none(report), err=True)
+        return
+    figures = ("capacity", "allocated", "idle", "free", "rented", "waiting", "short")
+    print_items(
+        rows,
+        output,
+        columns={
+            "MODEL": [row["gpu_model"] for row in rows],
+            "GPUS": [str(row["gpus"]) for row in rows],
+            **{
+                name.upper(): [f"{row[f'{name}_gpu_hours']:,.1f}" for row in rows]
+                for name in figures
+            },
+            "WAIT P50": [_wait(row["wait_seconds_p50"]) for row in rows],
+            "WAIT P95": [_wait(row["wait_seconds_p95"]) for row in rows],
+            "OWN PRICE": [row["own_price"] or "-" for row in rows],
+            "TO RENT": [row["rent_price"] or "-" for row in rows],
+        },
+    )
+
+
+@advice.command()
+@output_option
+def additions(output: str) -> None:
+    """Show what one more appliance of each model would have changed in waiting."""
+    with Client() as client:
+        report = client.get(_PATH)
+    rows = report["additions"]
+    if report["problem"]:
+        click.echo(report["problem"], err=True)
+    if output == "table" and not rows:
+        click.echo("No job waited for a model that an appliance has.", err=True)
+        return
+    cases = [("as today", rows[0]["today"])] if rows else []
+    cases += [(f"one more {row['appliance']}", row["changed"]) for row in rows]
+    print_items(
+        rows,
+        output,
+        columns={
+            "APPLIANCES": [name for name, _ in cases],
+            "WAIT P50": [_wait(case["wait_seconds_p50"]) for _, case in cases],
+            "WAIT P95": [_wait(case["wait_seconds_p95"]) for _, case in cases],
+            "WAITED GPU-HOURS": [f"{case['waiting_gpu_hours']:,.1f}" for _, case in cases],
+        },
+    )
+
+
+@advice.command()
+@output_option
+def appliances(output: str) -> None:
+    """List appliances, those with the most free GPU-hours first."""
+    with Client() as client:
+        rows = list(all_items(client, f"{_PATH}/appliances"))
+    print_items(
+        rows,
+        output,
+        columns={
+            "APPLIANCE": [row["name"] for row in rows],
+            "MODEL": [row["gpu_model"] for row in rows],
+            "GPUS": [str(row["gpus"]) for row in rows],
+            "CAPACITY": [f"{row['capacity_gpu_hours']:,.1f}" for row in rows],
+            "ALLOCATED": [f"{row['allocated_gpu_hours']:,.1f}" for row in rows],
+            "IDLE": [f"{row['idle_gpu_hours']:,.1f}" for row in rows],
+            "LAST USED": [row["last_used_at"] or "-" for row in rows],
+        },
+    )
+
+
+@advice.command()
+@click.option("--wait/--no-wait", default=True, help="Wait for the end; on by default.")
+def compute(*, wait: bool) -> None:
+    """Compute the figures now; they are computed every night otherwise."""
+    with Client() as client:
+        report = client.post(f"{_PATH}/compute")
+        while wait and report["state"] in _UNFINISHED:
+            time.sleep(_POLL_SECONDS)
+            report = client.get(_PATH)
+    if report["state"] not in (*_UNFINISHED, "succeeded"):
+        raise VedetteError(report["message"])
+    click.echo(
+        "The figures are computed."
+        if report["state"] == "succeeded"
+        else "The figures are computed in the background."
+    )
+
+
+@advice.command()
+@click.argument("key")
+def dismiss(key: str) -> None:
+    """Don't show advice for 30 days; KEY is that of the list."""
+    with Client() as client:
+        dismissal = client.post(f"{_PATH}/dismissals", {"key": key})
+    click.echo(f"Dismissed {key} until {dismissal['dismissed_until']}.")
+
+
+@advice.command()
+@click.argument("key")
+def restore(key: str) -> None:
+    """Show dismissed advice again."""
+    with Client() as client:
+        listed = all_items(client, f"{_PATH}/dismissals")
+        ident = next((row["id"] for row in listed if row["key"] == key), None)
+        if ident is None:
+            raise NotFoundError.of("dismissed advice", key)
+        client.delete(f"{_PATH}/dismissals/{ident}")
+    click.echo(f"{key} is shown again.")
+
+
+@advice.command("tenants")
+@output_option
+def list_tenants(output: str) -> None:
+    """List the sums of all tenants (operators only)."""
+    with Client() as client:
+        rows = list(all_items(client, f"{_PATH}/tenants"))
+    print_items(
+        rows,
+        output,
+        columns={
+            "TENANT": [row["tenant_name"] for row in rows],
+            "GPUS": [str(row["gpus"]) for row in rows],
+            **{
+                name.upper(): [f"{row[f'{name}_gpu_hours']:,.1f}" for row in rows]
+                for name in ("capacity", "allocated", "idle", "short")
+            },
+            "COMPUTED": [row["computed_at"] or "-" for row in rows],
+        },
+    )
+
+
+def _why_none(report: Mapping[str, Any]) -> str:
+    if report["computed_at"] is None:
+        return "No figures are computed yet. Compute them with: vedette advice compute"
+    return report["too_little"] or "There is nothing to advise."
+
+
+def _amount(row: Mapping[str, Any], currency: str) -> str:
+    if row["amount"] is None:
+        return "-"
+    return f"{currency} {row['amount']} {row['amount_kind']}"
+
+
+def _wait(seconds: float | None) -> str:
+    return "-" if seconds is None else format_duration(seconds)

@@ -1,0 +1,189 @@
+"""`vedette market standing`: how providers stand, appeals, and the operator's policy."""
+
+import sys
+from typing import Any, TextIO
+
+import click
+
+from cli.client import all_items, output_option, print_items, print_object
+from cli.local_time import local_minutes
+from cli.market_offers import load_texts
+from vedette.client import Client
+
+_FORMAT = click.Choice(["text", "json", "yaml"])
+_STATES = click.Choice(["good", "noticed", "suspended", "probation"])
+
+
+@click.group()
+def standing() -> None:
+    """Show what follows for providers from their scores and from breaches."""
+
+
+@standing.command()
+@click.option("--tenant", "tenant_id", help="Another provider, by tenant ID, as the operator.")
+@click.option("-o", "--output", type=_FORMAT, default="text")
+def show(tenant_id: str | None, output: str) -> None:
+    """Show how your tenant stands as a provider."""
+    path = f"/market/standings/{tenant_id}" if tenant_id else "/market/standing"
+    with Client() as client:
+        _show(client.get(path), output)
+
+
+@standing.command()
+@click.option("--tenant", "tenant_id", help="Another provider, by tenant ID, as the operator.")
+@output_option
+def events(tenant_id: str | None, output: str) -> None:
+    """List what changed and why, the newest first."""
+    path = f"/market/standings/{tenant_id}" if tenant_id else "/market/standing"
+    with Client() as client:
+        items = list(all_items(client, f"{path}/events"))
+    if output == "table" and not items:
+        click.echo("Nothing has changed yet.", err=True)
+        return
+    columns = {
+        "TIME": [local_minutes(item["at"]) for item in items],
+        "CHANGE": [item["kind"] for item in items],
+        "BY": [item["actor"] or "policy" for item in items],
+        "CAUSE": [" ".join(item["cause"].split()) for item in items],
+    }
+    named = [{**item, "name": item["id"]} for item in items]
+    print_items(named if output == "name" else items, output, columns=columns)
+
+
+@standing.command()
+@click.argument("text")
+def appeal(text: str) -> None:
+    """Appeal against your tenant's suspension; TEXT says why, - reads it from stdin."""
+    said = sys.stdin.read() if text == "-" else text
+    with Client() as client:
+        client.post("/market/standing/appeal", {"text": said})
+    click.echo("Appeal sent to the operator.")
+
+
+@standing.command("list")
+@click.option("--state", type=_STATES, help="Only providers with this state.")
+@output_option
+def list_standings(state: str | None, output: str) -> None:
+    """List how providers stand, as the operator."""
+    with Client() as client:
+        items = list(all_items(client, "/market/standings", **({"state": state} if state else {})))
+    if output == "table" and not items:
+        click.echo("No providers.", err=True)
+        return
+    columns = {
+        "PROVIDER": [item["public_name"] for item in items],
+        "STATE": [item["state"] for item in items],
+        "SCORE": [f"{item['score']:.2f}" for item in items],
+        "BREACHES": [f"{item['breaches']} of {item['breach_limit']}" for item in items],
+        "LISTING": [item["listing"] for item in items],
+        "FEE": [item["fee_points"] for item in items],
+        "TENANT": [item["tenant_id"] for item in items],
+    }
+    named = [{**item, "name": item["public_name"]} for item in items]
+    print_items(named if output == "name" else items, output, columns=columns)
+
+
+@standing.command()
+@click.argument("tenant_id")
+@click.option("--reason", required=True, help="The provider reads it.")
+def suspend(tenant_id: str, reason: str) -> None:
+    """Suspend provider TENANT_ID at once, as the operator."""
+    _change(tenant_id, "suspend", reason)
+
+
+@standing.command()
+@click.argument("tenant_id")
+@click.option("--reason", required=True, help="The provider reads it.")
+def reinstate(tenant_id: str, reason: str) -> None:
+    """End the suspension, notice or probation of provider TENANT_ID, as the operator."""
+    _change(tenant_id, "reinstate", reason)
+
+
+@standing.command()
+@click.option("--all", "is_all", is_flag=True, help="Also those that are decided.")
+@output_option
+def appeals(*, is_all: bool, output: str) -> None:
+    """List appeals that wait: your tenant's, or all as the operator."""
+    query = {} if is_all else {"state": "open"}
+    with Client() as client:
+        items = list(all_items(client, "/market/appeals", **query))
+    if output == "table" and not items:
+        click.echo("No appeals.", err=True)
+        return
+    columns = {
+        "ID": [item["id"] for item in items],
+        "STATE": [item["state"] for item in items],
+        "SENT": [local_minutes(item["created_at"]) for item in items],
+        "BY": [item["created_by"] for item in items],
+        "TEXT": [" ".join(item["text"].split())[:60] for item in items],
+    }
+    named = [{**item, "name": item["id"]} for item in items]
+    print_items(named if output == "name" else items, output, columns=columns)
+
+
+@standing.command()
+@click.argument("appeal_id")
+@click.option("--answer", required=True, help="The provider reads it.")
+def accept(appeal_id: str, answer: str) -> None:
+    """Accept an appeal, as the operator: the provider is back without limits."""
+    _decide(appeal_id, "accept", answer)
+
+
+@standing.command()
+@click.argument("appeal_id")
+@click.option("--answer", required=True, help="The provider reads it.")
+def reject(appeal_id: str, answer: str) -> None:
+    """Reject an appeal, as the operator: the suspension goes on."""
+    _decide(appeal_id, "reject", answer)
+
+
+@standing.command()
+@click.option("-f", "--file", type=click.File(), help="Save the policy of a YAML file; - is stdin.")
+@click.option("--note", default="", help="Why it changes, for other operators.")
+@click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="yaml")
+def policy(file: TextIO | None, note: str, output: str) -> None:
+    """Show the policy, or save another one, as the operator."""
+    with Client() as client:
+        if file is None:
+            shown = client.get("/market/standing-policies/current")
+        else:
+            body = {"policy": load_texts(file), "note": note}
+            shown = client.post("/market/standing-policies", body)
+            click.echo(f"Version {shown['number']} applies within five minutes.", err=True)
+    print_object(shown["policy"], output)
+
+
+def _change(tenant_id: str, action: str, reason: str) -> None:
+    with Client() as client:
+        changed = client.post(f"/market/standings/{tenant_id}/{action}", {"reason": reason})
+    click.echo(f"{changed['public_name']} is {changed['state']}")
+
+
+def _decide(appeal_id: str, action: str, answer: str) -> None:
+    with Client() as client:
+        decided = client.post(f"/market/appeals/{appeal_id}/{action}", {"answer": answer})
+    click.echo(f"Appeal {decided['state']}")
+
+
+def _show(shown: dict[str, Any], output: str) -> None:
+    if output != "text":
+        print_object(shown, output)
+        return
+    facts = {
+        "provider": shown["public_name"],
+        "state": shown["state"],
+        "cause": shown["cause"] or "-",
+        "time to mend": local_minutes(shown["mend_until"]),
+        "returns": local_minutes(shown["returns_at"]),
+        "probation until": local_minutes(shown["probation_until"]),
+        "breaches": f"{shown['breaches']} of {shown['breach_limit']} that lead to notice",
+        "score": f"{shown['score']:.2f}",
+        "listing": shown["listing"],
+        "prices compared": f"divided by {shown['placement_factor']:.2f}",
+        "fee points of next month": shown["fee_points"],
+        "appeal": shown["appeal"]["state"] if shown["appeal"] else "-",
+    }
+    for key, value in facts.items():
+        click.echo(f"{key}: {value}")
+    for text in shown["missing"]:
+        click.echo(f"- {text}")

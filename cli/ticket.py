@@ -1,0 +1,212 @@
+"""`vedette ticket`: requests for support."""
+
+import base64
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import click
+
+from cli.client import all_items, output_option, print_items, print_object
+from cli.local_time import local_minutes
+from core.quantities import format_duration
+from vedette.client import Client
+
+_PATH = "/tickets"
+_KINDS = ("job", "appliance", "invoice", "contract", "offer")
+files_option = click.option(
+    "--file", "files", type=click.File("rb"), multiple=True, help="Attach a file. Repeatable."
+)
+
+
+@click.group()
+def ticket() -> None:
+    """Ask providers and the operator for support, and answer."""
+
+
+@ticket.command("ls")
+@click.option("--all", "is_all", is_flag=True, help="Also solved and closed ones.")
+@click.option("--waiting", is_flag=True, help="Only those that wait for your side.")
+@output_option
+def list_tickets(*, is_all: bool, waiting: bool, output: str) -> None:
+    """List tickets, those that are due first."""
+    query = {} if is_all else {"is_active": "true"}
+    if waiting:
+        query["needs_answer"] = "true"
+    with Client() as client:
+        rows = list(all_items(client, _PATH, **query))
+    if output == "table" and not rows:
+        click.echo("No tickets. Open one with: vedette ticket open TITLE --text TEXT", err=True)
+        return
+    columns = {
+        "ID": [row["id"] for row in rows],
+        "TITLE": [row["title"] for row in rows],
+        "STATE": [row["state"] for row in rows],
+        "ABOUT": [f"{row['subject_kind']} {row['subject_name']}".strip() for row in rows],
+        "DUE": ["late" if row["is_late"] else local_minutes(row["due_at"]) for row in rows],
+        "UPDATED": [local_minutes(row["updated_at"]) for row in rows],
+    }
+    print_items([{**row, "name": row["id"]} for row in rows], output, columns=columns)
+
+
+@ticket.command("show")
+@click.argument("ticket_id")
+@output_option
+def show(ticket_id: str, output: str) -> None:
+    """Show a ticket with its thread."""
+    with Client() as client:
+        shown = client.get(f"{_PATH}/{ticket_id}")
+        entries = client.get(f"{_PATH}/{ticket_id}/entries")["items"]
+    if output != "table":
+        print_object({**shown, "entries": entries}, output)
+        return
+    click.echo(f"{shown['title']} ({shown['state'].replace('_', ' ')})")
+    if shown["limit_seconds"]:
+        click.echo(f"Answer within {format_duration(shown['limit_seconds'])}: {_clock(shown)}")
+    for entry in entries:
+        who = entry["author_name"] or "the portal"
+        kind = "" if entry["kind"] == "message" else f", {entry['kind']}"
+        click.echo(f"\n{local_minutes(entry['created_at'])}  {who}{kind}\n{entry['text']}")
+        for file in entry["attachments"]:
+            click.echo(f"  file {file['id']}  {file['name']}  {file['size_bytes']} bytes")
+
+
+@ticket.command("open")
+@click.argument("title")
+@click.option("--text", required=True, help="The message.")
+@click.option("--about", type=(click.Choice(_KINDS), str), help="Such as: --about job ID.")
+@click.option("--to", type=click.Choice(("provider", "operator")), help="Whom it asks.")
+@click.option("--tenant", help="As an operator, the ID of the tenant that you write to.")
+@files_option
+@output_option
+def open_ticket(
+    title: str,
+    *,
+    text: str,
+    about: tuple[str, str] | None,
+    to: str | None,
+    tenant: str | None,
+    files: tuple[BinaryIO, ...],
+    output: str,
+) -> None:
+    """Open a ticket.
+
+    \b
+    vedette ticket open "Job stops" --text "After a minute." --about job ID --file nccl.log
+    """
+    body: dict[str, Any] = {"title": title, "text": text, "files": _encoded(files)}
+    if about is not None:
+        body["subject_kind"], body["subject_id"] = about
+    if to is not None:
+        body["recipient"] = to
+    if tenant is not None:
+        body["tenant_id"] = tenant
+    _change("", body, output)
+
+
+@ticket.command("reply")
+@click.argument("ticket_id")
+@click.option("--text", required=True, help="The message.")
+@click.option("--note", is_flag=True, help="For your side alone.")
+@click.option("--waits-for", type=click.Choice(("customer", "provider", "operator")))
+@files_option
+@output_option
+def reply(
+    ticket_id: str,
+    *,
+    text: str,
+    note: bool,
+    waits_for: str | None,
+    files: tuple[BinaryIO, ...],
+    output: str,
+) -> None:
+    """Add a message, or a note for your side, to a ticket."""
+    body = {"text": text, "is_internal": note, "files": _encoded(files)}
+    if waits_for is not None:
+        body["waits_for"] = waits_for
+    _change(f"/{ticket_id}/messages", body, output)
+
+
+@ticket.command("solve")
+@click.argument("ticket_id")
+@output_option
+def solve(ticket_id: str, output: str) -> None:
+    """Mark a ticket as solved."""
+    _change(f"/{ticket_id}/solve", None, output)
+
+
+@ticket.command("reopen")
+@click.argument("ticket_id")
+@output_option
+def reopen(ticket_id: str, output: str) -> None:
+    """Open a ticket again that was solved within the last two weeks."""
+    _change(f"/{ticket_id}/reopen", None, output)
+
+
+@ticket.command("close")
+@click.argument("ticket_id")
+@output_option
+def close(ticket_id: str, output: str) -> None:
+    """Close a solved ticket for good."""
+    _change(f"/{ticket_id}/close", None, output)
+
+
+@ticket.command("call-operator")
+@click.argument("ticket_id")
+@output_option
+def call_operator(ticket_id: str, output: str) -> None:
+    """Call the operator in, who then sees the thread."""
+    _change(f"/{ticket_id}/call-operator", None, output)
+
+
+@ticket.command("assign")
+@click.argument("ticket_id")
+@click.argument("user", default="")
+@output_option
+def assign(ticket_id: str, user: str, output: str) -> None:
+    """Say who of your side works on a ticket; without USER, nobody."""
+    _change(f"/{ticket_id}/assign", {"user": user}, output)
+
+
+@ticket.command("rate")
+@click.argument("ticket_id")
+@click.argument("rating", type=click.IntRange(1, 5))
+@click.option("--comment", default="")
+@output_option
+def rate(ticket_id: str, rating: int, comment: str, output: str) -> None:
+    """Rate the support of a solved ticket, from 1 (bad) to 5 (very good)."""
+    _change(f"/{ticket_id}/rate", {"rating": rating, "comment": comment}, output)
+
+
+@ticket.command("download")
+@click.argument("ticket_id")
+@click.argument("attachment_id")
+@click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
+def download(ticket_id: str, attachment_id: str, file: Path) -> None:
+    """Download a file of a ticket; `ticket show` lists them."""
+    with Client() as client:
+        content = client.download(f"{_PATH}/{ticket_id}/attachments/{attachment_id}")
+    file.write_bytes(content)
+    click.echo(f"{len(content)} bytes written to {file}")
+
+
+def _change(path: str, body: dict[str, Any] | None, output: str) -> None:
+    with Client() as client:
+        shown = client.post(f"{_PATH}{path}", body)
+    if output != "table":
+        print_object(shown, output)
+        return
+    click.echo(f"Ticket {shown['id']} is {shown['state'].replace('_', ' ')}")
+
+
+def _encoded(files: tuple[BinaryIO, ...]) -> list[dict[str, str]]:
+    return [
+        {"name": Path(file.name).name, "content": base64.b64encode(file.read()).decode()}
+        for file in files
+    ]
+
+
+def _clock(shown: dict[str, Any]) -> str:
+    took = shown["first_response_seconds"]
+    if took is not None:
+        return f"first answer after {format_duration(took)}"
+    return "late" if shown["is_late"] else f"due {local_minutes(shown['due_at'])}"

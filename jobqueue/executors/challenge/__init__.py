@@ -1,0 +1,1 @@
+"""The program of a challenge, which runs in a container."""

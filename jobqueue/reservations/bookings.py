@@ -1,0 +1,273 @@
+"""Bookings: what reservations keep of rented appliances.
+
+Appliances are chosen when a reservation is saved, by the rules that place jobs on offers: those of
+the tenant's contracts that meet what it asks, the cheapest first, if they are free in all of its
+times of the next months.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import select, update
+from sqlalchemy.orm import Session
+
+from core.db import chunked
+from jobqueue.grants import read_grants
+from jobqueue.holds.service import rental_hold
+from jobqueue.placement.rental_filters import GRANT_FILTERS
+from jobqueue.placement.rentals import RentalNeed, RentalView, price_text, rental_need
+from jobqueue.placement.views import JobShape, ReservationView
+from jobqueue.projects.models import Project
+from jobqueue.reservations.models import Booking, Reservation
+from jobqueue.reservations.overlaps import (
+    OTHER_CUSTOMER,
+    active_bookings,
+    busy_periods,
+    kept_on,
+)
+from jobqueue.reservations.periods import Period, TakenTimes, periods_of
+from tenants.models import Tenant
+from tenants.models.rentals import Grant, OfferedAppliance
+
+MAX_BOOKED = 100
+_SHAPE = JobShape(gpus=1)
+_FILTERS = ("offer_region", "offer_compliance", "offer_availability", "offer_reputation")
+Columns = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The appliances that a reservation books; or why there are not as many as it needs."""
+
+    bookings: list[Booking]
+    problem: str = ""
+
+
+def providers_of(session: Session, tenant_id: str, *, now: datetime) -> set[str]:
+    """Return the providers with which a tenant has contracts."""
+    return {grant.provider_id for grant in read_grants(session, tenant_id, now=now).values()}
+
+
+def choose(
+    session: Session,
+    reservation: Reservation,
+    columns: Columns,
+    periods: list[Period],
+    *,
+    now: datetime,
+    until: datetime,
+) -> Choice:
+    """Return the best appliances for a reservation that is to be saved.
+
+    Args:
+        session: the session.
+        reservation: a new or a stored one.
+        columns: what it will have.
+        periods: its times.
+        now: the time.
+        until: the end of the time in which overlaps are looked for.
+
+    Raises:
+        InvalidInputError: other reservations begin too often to be compared.
+    """
+    tenant_id = reservation.tenant_id
+    hold = rental_hold(session, tenant_id)
+    need = rental_need(columns["max_gpu_hour_price"], columns["stored_rental"] or {}, None)
+    grants = read_grants(session, tenant_id, now=now)
+    if hold or need is None or not grants:
+        return Choice([], hold or "There is no contract about an offer. Rent one first.")
+    problems = Counter[str]()
+    usable: dict[str, RentalView] = {}
+    for offer_id, grant in grants.items():
+        if problem := _problem(grant, need, periods[0]):
+            problems[f"{grant.title}: {problem}"] += 1
+        else:
+            usable[offer_id] = grant
+    rows = _offered(session, usable, columns["gpu_model"])
+    providers = {row.appliance_id: row.provider_id for row in rows}
+    others = kept_on(session, reservation, providers, now=now, until=until)
+    bookings: list[Booking] = []
+    booked_gpus: defaultdict[str, int] = defaultdict(int)
+    for row in rows:
+        grant = usable[row.offer_id]
+        gpus = columns["gpus"] or row.gpu_count
+        if row.gpu_count < max(1, gpus):
+            problem = f"has {row.gpu_count} GPUs, {gpus} requested"
+        elif grant.max_gpus and booked_gpus[grant.contract_id] + gpus > grant.max_gpus:
+            problem = f"its contract allows {grant.max_gpus} GPUs at once"
+        else:
+            taken = TakenTimes(busy_periods(row.gpu_count, others.get(row.appliance_id, ()), gpus))
+            clash = taken.overlap(periods)
+            problem = (
+                "" if clash is None else f"{clash[1]} has it from {clash[0][0]:%Y-%m-%d %H:%M}"
+            )
+        if problem:
+            problems[f"{grant.title}: {problem}"] += 1
+            continue
+        booked_gpus[grant.contract_id] += gpus
+        bookings.append(_booking(reservation, columns, row, grant, gpus, now=now))
+        if len(bookings) == columns["appliance_count"]:
+            return Choice(bookings)
+    counted = f"{len(bookings)} of {columns['appliance_count']} rented appliances can be reserved."
+    reasons = "; ".join(f"{number} of {text}" for text, number in problems.most_common(3))
+    return Choice([], f"{counted} {reasons}" if reasons else f"{counted} No other is on offer.")
+
+
+def close_bookings(session: Session, reservation_id: str, *, now: datetime) -> None:
+    """Give up what a reservation has booked."""
+    session.execute(
+        update(Booking)
+        .where(Booking.reservation_id == reservation_id, Booking.until.is_(None))
+        .values(until=now)
+    )
+
+
+def close_unusable(session: Session, contract_id: str, *, now: datetime) -> None:
+    """Give up what a contract has booked and no longer grants: its end, or what left the offer.
+
+    What nobody can use is not charged.
+    """
+    is_granted = (
+        select(Grant.contract_id)
+        .join(OfferedAppliance, OfferedAppliance.offer_id == Grant.offer_id)
+        .where(
+            Grant.contract_id == Booking.contract_id,
+            OfferedAppliance.appliance_id == Booking.appliance_id,
+        )
+    )
+    session.execute(
+        update(Booking)
+        .where(Booking.contract_id == contract_id, Booking.until.is_(None), ~is_granted.exists())
+        .values(until=now),
+        execution_options={"synchronize_session": False},
+    )
+
+
+def bookings_of(session: Session, reservation_ids: Collection[str]) -> dict[str, list[Booking]]:
+    """Return what reservations have booked now, by reservation."""
+    booked: dict[str, list[Booking]] = defaultdict(list)
+    for part in chunked(sorted(reservation_ids)):
+        statement = select(Booking).where(Booking.reservation_id.in_(part), Booking.until.is_(None))
+        for booking in session.scalars(statement.order_by(Booking.id)):
+            booked[booking.reservation_id].append(booking)
+    return booked
+
+
+def bookings_under(session: Session, contract_id: str) -> list[Booking]:
+    """Return what is booked now under a contract, by GPU model."""
+    statement = select(Booking).where(Booking.contract_id == contract_id, Booking.until.is_(None))
+    return list(session.scalars(statement.order_by(Booking.gpu_model, Booking.id)))
+
+
+def booked_views(
+    session: Session,
+    provider_ids: Collection[str],
+    *,
+    now: datetime,
+    customer_id: str = "",
+) -> list[ReservationView]:
+    """Return what customers have booked of providers' appliances, as others see it.
+
+    Args:
+        session: the session.
+        provider_ids: the tenants of the appliances.
+        now: the time.
+        customer_id: whose own bookings are left out.
+    """
+    bookings = [
+        booking
+        for booking in active_bookings(session, provider_ids)
+        if booking.tenant_id != customer_id
+    ]
+    tenant_ids = {booking.tenant_id for booking in bookings}
+    parents: dict[str, str | None] = {}
+    for part in chunked(sorted(tenant_ids)):
+        statement = select(Project.id, Project.parent_id).where(Project.tenant_id.in_(part))
+        parents |= {row[0]: row[1] for row in session.execute(statement)}
+    return [
+        ReservationView(
+            name="",
+            project="",
+            project_ids=with_descendants(booking.project_id, parents),
+            appliance_ids=[booking.appliance_id],
+            gpus=booking.gpus,
+            periods=periods_of(booking, now=now),
+            holder=OTHER_CUSTOMER,
+        )
+        for booking in bookings
+    ]
+
+
+def with_descendants(project_id: str | None, parents: Mapping[str, str | None]) -> frozenset[str]:
+    """Return a project with all below it, by the parents of all projects; none for None."""
+    if project_id is None:
+        return frozenset()
+    inside = {project_id}
+    size = 0
+    while len(inside) > size:
+        size = len(inside)
+        inside |= {ident for ident, parent in parents.items() if parent in inside}
+    return frozenset(inside)
+
+
+def customers_of(session: Session, bookings: Collection[Booking]) -> dict[str, str]:
+    """Return the names of the tenants that have booked, by id."""
+    wanted = {booking.tenant_id for booking in bookings}
+    statement = select(Tenant.id, Tenant.name).where(Tenant.id.in_(sorted(wanted)))
+    return {row[0]: row[1] for row in session.execute(statement)}
+
+
+def _problem(grant: RentalView, need: RentalNeed, first: Period) -> str:
+    """Return why nothing is booked by a grant; "" if it may be."""
+    if grant.highest_price > need.max_price:
+        highest = price_text(need.max_price)
+        return f"{price_text(grant.highest_price)} an hour is above the highest price {highest}"
+    if grant.ends_at is not None and grant.ends_at < first[1]:
+        return f"its contract ends at {grant.ends_at:%Y-%m-%d %H:%M} UTC"
+    texts = (GRANT_FILTERS[name].problem(grant, need, _SHAPE) for name in _FILTERS)
+    return next(filter(None, texts), "")
+
+
+def _offered(
+    session: Session, grants: Mapping[str, RentalView], gpu_model: str
+) -> list[OfferedAppliance]:
+    """Return the appliances of grants with GPUs of a model, the best first."""
+    rows: list[OfferedAppliance] = []
+    for part in chunked(sorted(grants)):
+        statement = select(OfferedAppliance).where(OfferedAppliance.offer_id.in_(part))
+        if gpu_model:
+            statement = statement.where(
+                OfferedAppliance.gpu_model.icontains(gpu_model, autoescape=True)
+            )
+        rows += session.scalars(statement)
+    dearest = {ident: replace(grant, price=grant.highest_price) for ident, grant in grants.items()}
+    return sorted(rows, key=lambda row: (dearest[row.offer_id].rank, row.appliance_id))
+
+
+def _booking(
+    reservation: Reservation,
+    columns: Columns,
+    row: OfferedAppliance,
+    grant: RentalView,
+    gpus: int,
+    *,
+    now: datetime,
+) -> Booking:
+    return Booking(
+        reservation_id=reservation.id,
+        tenant_id=reservation.tenant_id,
+        project_id=columns["project_id"],
+        provider_id=row.provider_id,
+        contract_id=grant.contract_id,
+        offer_name=grant.offer_name,
+        appliance_id=row.appliance_id,
+        gpus=gpus,
+        gpu_model=row.gpu_model,
+        schedule=columns["schedule"],
+        time_zone=columns["time_zone"],
+        duration_seconds=columns["duration_seconds"],
+        since=now,
+    )

@@ -1,0 +1,1 @@
+"""Consequences of how providers keep their promises: order, listing, fee, suspension, way back."""

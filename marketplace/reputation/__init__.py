@@ -1,0 +1,1 @@
+"""Reputation of providers: distributions that evidence moves and time fades."""

@@ -1,0 +1,1 @@
+"""A simulated market: what reputation and consequences do to providers over time."""

@@ -1,0 +1,1 @@
+"""Verification of appliances: whether they are what they claim to be."""

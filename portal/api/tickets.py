@@ -1,0 +1,328 @@
+"""`/tickets`: requests for support, and their threads."""
+
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any
+
+from flask import Response
+from marshmallow import Schema, fields, validate
+from sqlalchemy.orm import Session
+
+from marketplace.support.models import MAX_COMMENT_LENGTH, EntryKind, SubjectKind, Ticket
+from marketplace.support.requests import (
+    MAX_RATING,
+    FileRequest,
+    MessageRequest,
+    TicketRequest,
+)
+from marketplace.support.service import (
+    TICKET_SORTS,
+    add_message,
+    assign_ticket,
+    call_operator,
+    close_ticket,
+    create_ticket,
+    get_attachment,
+    get_ticket,
+    list_entries,
+    list_subject_events,
+    list_tickets,
+    rate_ticket,
+    reopen_ticket,
+    solve_ticket,
+)
+from marketplace.support.states import Party, TicketState
+from portal.api.blueprint import APIBlueprint
+from portal.api.objects import Objects
+from portal.api.schemas import (
+    StrictSchema,
+    file_response,
+    instant,
+    page_of,
+    page_query,
+    whole_list,
+)
+from portal.api.spec_schemas import request_schema
+from portal.context import current_scope, database, now
+from portal.presenters.artifacts import disposition
+from portal.presenters.tickets import (
+    ShownTicket,
+    desk,
+    shown_entries,
+    shown_ticket,
+    shown_tickets,
+)
+from tenants.permissions import Permission
+
+tickets = APIBlueprint(
+    "Tickets",
+    "/tickets",
+    "Requests for support of customers, providers and operators. Users see those that they take "
+    "part in, admins all of their tenant, billing users those about invoices.",
+    reads=Permission.USE_SUPPORT,
+    changes=Permission.USE_SUPPORT,
+)
+
+
+class TicketFileSchema(request_schema(FileRequest)):  # type: ignore[misc] # a class made at run time
+    """A file of a message."""
+
+
+class TicketRequestSchema(request_schema(TicketRequest, {FileRequest: TicketFileSchema})):  # type: ignore[misc] # likewise
+    """A new ticket."""
+
+
+class TicketMessageSchema(request_schema(MessageRequest, {FileRequest: TicketFileSchema})):  # type: ignore[misc] # likewise
+    """A message to all parties, or a note for your side."""
+
+
+class TicketRatingSchema(StrictSchema):
+    """How good the support was."""
+
+    rating = fields.Integer(
+        required=True,
+        validate=validate.Range(min=1, max=MAX_RATING),
+        metadata={"description": "1 (bad) to 5 (very good)."},
+    )
+    comment = fields.String(load_default="", metadata={"maxLength": MAX_COMMENT_LENGTH})
+
+
+class AssigneeSchema(StrictSchema):
+    """Who of your side works on a ticket."""
+
+    user = fields.String(
+        required=True, metadata={"description": "An ID or email address; empty for nobody."}
+    )
+
+
+class TicketSchema(Schema):
+    """A ticket as your side sees it."""
+
+    id = fields.String()
+    title = fields.String()
+    state = fields.Enum(TicketState, by_value=True)
+    side = fields.Enum(Party, by_value=True, metadata={"description": "Yours."})
+    requester = fields.Enum(Party, by_value=True, metadata={"description": "Who opened it."})
+    responder = fields.Enum(Party, by_value=True, metadata={"description": "Who is asked."})
+    awaited = fields.Enum(
+        Party,
+        by_value=True,
+        allow_none=True,
+        metadata={"description": "Who is waited for; null once it is solved."},
+    )
+    customer_name = fields.String()
+    provider_name = fields.String(metadata={"description": "Empty if the operator is asked."})
+    has_operator = fields.Boolean(metadata={"description": "Whether the operator takes part."})
+    subject_kind = fields.Enum(SubjectKind, by_value=True)
+    subject_id = fields.String(metadata={"description": "Empty where it is another tenant's."})
+    subject_name = fields.String(metadata={"description": "Empty where it is another tenant's."})
+    contract_id = fields.String(allow_none=True)
+    author_name = fields.String(
+        metadata={"description": "An email address, or the name of another side."}
+    )
+    assignee = fields.String(metadata={"description": "Of your side: an email address, or empty."})
+    limit_seconds = fields.Integer(
+        metadata={"description": "Within which the responder should answer; 0 for no limit."}
+    )
+    is_promised = fields.Boolean(metadata={"description": "Whether a contract promises it."})
+    elapsed_seconds = fields.Float(
+        metadata={"description": "For which the responder was waited for, this time."}
+    )
+    due_at = instant(metadata={"description": "Null while the clock stands, or after the limit."})
+    is_late = fields.Boolean()
+    first_response_seconds = fields.Float(
+        allow_none=True, metadata={"description": "Null until the responder has answered."}
+    )
+    rating = fields.Integer(allow_none=True, metadata={"description": "1 to 5."})
+    rating_comment = fields.String()
+    created_at = instant()
+    updated_at = instant()
+    solved_at = instant()
+    closed_at = instant()
+
+
+class AttachmentSchema(Schema):
+    """A file of an entry."""
+
+    id = fields.String()
+    name = fields.String()
+    media_type = fields.String(metadata={"description": "By its content."})
+    size_bytes = fields.Integer()
+
+
+class TicketEntrySchema(Schema):
+    """A message, a note of your side, or a change."""
+
+    id = fields.String()
+    kind = fields.Enum(EntryKind, by_value=True)
+    party = fields.Enum(
+        Party, by_value=True, allow_none=True, metadata={"description": "Null for the portal."}
+    )
+    author_name = fields.String(
+        metadata={"description": "An email address, or the name of another side."}
+    )
+    via = fields.String(metadata={"description": "`email`, or empty."})
+    text = fields.String()
+    created_at = instant()
+    attachments = fields.List(fields.Nested(AttachmentSchema))
+
+
+class SubjectEventSchema(Schema):
+    """What happened to the subject of a ticket."""
+
+    at = instant()
+    text = fields.String()
+
+
+class TicketQuery(page_query(TICKET_SORTS, default="")):  # type: ignore[misc] # a class made at run time
+    """Which tickets are listed."""
+
+    state = fields.Enum(TicketState, by_value=True, load_default=None)
+    is_active = fields.Boolean(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only those that are not solved, or only those that are."},
+    )
+    needs_answer = fields.Boolean(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only those in which your side is waited for."},
+    )
+    is_late = fields.Boolean(
+        load_default=None,
+        allow_none=True,
+        metadata={"description": "Only those whose answer is late."},
+    )
+    subject_id = fields.String(
+        load_default="", metadata={"description": "Only those about this object."}
+    )
+    search = fields.String(
+        load_default="",
+        validate=validate.Length(max=200),
+        metadata={"description": "Part of the title."},
+    )
+
+
+objects = Objects(
+    tickets,
+    "/<ticket_id>",
+    read=get_ticket,
+    answer=TicketSchema,
+    shown=shown_tickets,
+)
+objects.lists(
+    "List tickets: those that are due first, then the latest.", list_tickets, query=TicketQuery
+)
+objects.shows("Return a ticket.", has_etag=False)
+
+
+@tickets.operation("POST", answer=TicketSchema, body=TicketRequestSchema, status=HTTPStatus.CREATED)
+def create(body: Mapping[str, Any]) -> ShownTicket:
+    """Open a ticket; its recipient gets an email."""
+    return _changed(lambda session: create_ticket(session, current_scope(), _ticket(body), **_at()))
+
+
+@tickets.operation(
+    "POST",
+    "/<ticket_id>/messages",
+    answer=TicketSchema,
+    body=TicketMessageSchema,
+    status=HTTPStatus.CREATED,
+)
+def add_ticket_message(ticket_id: str, body: Mapping[str, Any]) -> ShownTicket:
+    """Add a message, which opens a solved ticket again, or a note for your side."""
+    request = MessageRequest(**{**body, "files": _files(body)})
+    return _changed(
+        lambda session: add_message(session, current_scope(), ticket_id, request, **_at())
+    )
+
+
+@tickets.operation("POST", "/<ticket_id>/solve", answer=TicketSchema)
+def solve(ticket_id: str) -> ShownTicket:
+    """Mark a ticket as solved."""
+    return _changed(lambda session: solve_ticket(session, current_scope(), ticket_id, **_at()))
+
+
+@tickets.operation("POST", "/<ticket_id>/reopen", answer=TicketSchema)
+def reopen(ticket_id: str) -> ShownTicket:
+    """Open a ticket again that was solved within the last two weeks."""
+    return _changed(lambda session: reopen_ticket(session, current_scope(), ticket_id, **_at()))
+
+
+@tickets.operation("POST", "/<ticket_id>/close", answer=TicketSchema)
+def close(ticket_id: str) -> ShownTicket:
+    """Close a solved ticket for good, as the side that opened it."""
+    return _changed(lambda session: close_ticket(session, current_scope(), ticket_id, **_at()))
+
+
+@tickets.operation("POST", "/<ticket_id>/call-operator", answer=TicketSchema)
+def call(ticket_id: str) -> ShownTicket:
+    """Call in the operator, who then sees the whole thread but for notes."""
+    return _changed(lambda session: call_operator(session, current_scope(), ticket_id, **_at()))
+
+
+@tickets.operation("POST", "/<ticket_id>/assign", answer=TicketSchema, body=AssigneeSchema)
+def assign(ticket_id: str, body: Mapping[str, Any]) -> ShownTicket:
+    """Say who of your side works on a ticket."""
+    user = body["user"]
+    return _changed(
+        lambda session: assign_ticket(session, current_scope(), ticket_id, user, **_at())
+    )
+
+
+@tickets.operation("POST", "/<ticket_id>/rate", answer=TicketSchema, body=TicketRatingSchema)
+def rate(ticket_id: str, body: Mapping[str, Any]) -> ShownTicket:
+    """Rate the support of a solved ticket, as the customer who opened it."""
+    return _changed(
+        lambda session: rate_ticket(session, current_scope(), ticket_id, **body, **_at())
+    )
+
+
+@tickets.operation("GET", "/<ticket_id>/entries", answer=page_of(TicketEntrySchema))
+def list_thread(ticket_id: str) -> dict[str, Any]:
+    """List the messages, notes of your side and changes of a ticket, the oldest first."""
+    scope = current_scope()
+    with database() as session:
+        ticket = get_ticket(session, scope, ticket_id, desk=desk())
+        entries = list_entries(session, scope, ticket_id, desk=desk())
+        return whole_list(shown_entries(ticket, entries, scope))
+
+
+@tickets.operation("GET", "/<ticket_id>/subject-events", answer=page_of(SubjectEventSchema))
+def list_events(ticket_id: str) -> dict[str, Any]:
+    """List the last events of a ticket's subject that your side may see, the newest first."""
+    with database() as session:
+        return whole_list(list_subject_events(session, current_scope(), ticket_id, desk=desk()))
+
+
+@tickets.operation(
+    "GET",
+    "/<ticket_id>/attachments/<attachment_id>",
+    has_etag=False,
+    responses=file_response("The content.", "application/octet-stream"),
+)
+def download(ticket_id: str, attachment_id: str) -> Response:
+    """Download a file of a message."""
+    with database() as session:
+        file = get_attachment(session, current_scope(), ticket_id, attachment_id, desk=desk())
+        content, name = file.content, file.name
+    # Never shown by browsers, whatever it is: it comes from another tenant.
+    headers = {"Content-Disposition": disposition(name), "X-Content-Type-Options": "nosniff"}
+    return Response(content, mimetype="application/octet-stream", headers=headers)
+
+
+def _changed(change: Callable[[Session], Ticket]) -> ShownTicket:
+    with database() as session:
+        return shown_ticket(change(session), current_scope(), at=now())
+
+
+def _at() -> dict[str, Any]:
+    return {"desk": desk(), "now": now()}
+
+
+def _ticket(body: Mapping[str, Any]) -> TicketRequest:
+    return TicketRequest(**{**body, "files": _files(body)})
+
+
+def _files(body: Mapping[str, Any]) -> list[FileRequest]:
+    return [FileRequest(**file) for file in body["files"]]

@@ -1,0 +1,73 @@
+"""What the scheduler does with tickets."""
+
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import select, true
+
+from core.db import SessionFactory
+from core.periodic_tasks import SchedulerContext
+from core.settings import ServerSettings
+from marketplace.support.models import Ticket, TicketAttachment, TicketEntry
+from marketplace.support.requests import File
+from marketplace.support.service import solve_ticket
+from marketplace.support.states import TicketState
+from marketplace.support.tasks import SupportTasks
+from tests.cast import Cast, FrozenClock, scope_of
+from tests.unit.marketplace.support_builders import DESK, SETTINGS, ask, texts
+
+
+@pytest.fixture
+def context(sessions: SessionFactory, clock: FrozenClock) -> SchedulerContext:
+    return SchedulerContext(
+        sessions=sessions,
+        clock=clock,
+        listening_since=clock.now,
+        is_active=lambda: True,
+        has_lease=true(),
+        is_stopping=lambda: False,
+        run_soon=lambda _task: None,
+    )
+
+
+def test_tickets_are_escalated_closed_and_deleted_in_time(
+    context: SchedulerContext, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    tasks = SupportTasks(ServerSettings(support_retention_days=30), context)
+    with sessions.begin() as session:
+        ticket = ask(session, cast.bob, files=[File("a.txt", b"a")])
+    clock.advance(8 * 3600)
+    tasks.escalate_tickets()
+    tasks.escalate_tickets()
+    with sessions.begin() as session:
+        late = "No answer of the operator in 8h, due within 8h"
+        assert texts(session, ticket) == ["After a minute.", late]
+        solve_ticket(session, scope_of(cast.bob), ticket.id, desk=DESK, now=clock.now)
+    for days, state in ((13, TicketState.SOLVED), (1, TicketState.CLOSED)):
+        clock.advance(timedelta(days=days).total_seconds())
+        tasks.close_tickets()
+        with sessions() as session:
+            assert session.get_one(Ticket, ticket.id).state is state
+    clock.advance(timedelta(days=30).total_seconds())
+    tasks.close_tickets()
+    with sessions() as session:
+        for table in (Ticket, TicketEntry, TicketAttachment):
+            assert session.scalars(select(table)).all() == []
+
+
+def test_the_mailbox_is_read_only_where_there_is_one(context: SchedulerContext) -> None:
+    def names(settings: ServerSettings) -> set[str]:
+        return {task.name for task in SupportTasks(settings, context).table()}
+
+    assert names(ServerSettings()) == {"escalate_tickets", "close_tickets"}
+    assert names(SETTINGS) == {"escalate_tickets", "close_tickets", "receive_replies"}
+
+
+def test_a_mail_server_that_is_away_is_logged(
+    context: SchedulerContext, caplog: pytest.LogCaptureFixture
+) -> None:
+    away = ServerSettings(
+        support_address="support@portal.example", support_imap_url="imap://u:p@127.0.0.1:9/INBOX"
+    )
+    SupportTasks(away, context).receive_replies()
+    assert "The mail server 127.0.0.1 fails" in caplog.text
