@@ -91,20 +91,26 @@ def replay(sessions: SessionFactory, period: Period) -> Replay:
             .where(UsageHour.hour_at >= period.since, UsageHour.hour_at < period.until)
         )
         hours = session.execute(statement.order_by(UsageHour.hour_at)).all()
-        lost = select(func.count()).where(
-            BillingLine.kind == LineKind.USAGE,
-            BillingLine.at >= period.since,
-            BillingLine.at < period.until,
-            ~exists().where(UsageEntry.id == BillingLine.usage_entry_id),
-        )
-        result.orphans = session.scalar(lost) or 0
     charged = [row.hour_at for row in hours if row[1] == row[2]]
     result.waiting_hours = len(hours) - len(charged)
+    for part in chunked([row.hour_at for row in hours], HOURS_AT_ONCE):
+        result.orphans += _orphans(sessions, part)
     for part in chunked(charged, HOURS_AT_ONCE):
         rented = _replay_rows(sessions, pricing, part, result)
         _replay_minimums(sessions, pricing, part, rented, result)
         _replay_reserved(sessions, pricing, part, result)
     return result
+
+
+def _orphans(sessions: SessionFactory, hours: list[datetime]) -> int:
+    """Return how many lines of hours are of rows that were deleted."""
+    lost = select(func.count()).where(
+        BillingLine.kind == LineKind.USAGE,
+        BillingLine.at.in_(hours),
+        ~exists().where(UsageEntry.id == BillingLine.usage_entry_id),
+    )
+    with transaction(sessions) as session:
+        return session.scalar(lost) or 0
 
 
 def _replay_rows(
