@@ -35,6 +35,8 @@ class ChallengeRuns:
         self._connect = connect
         self._wake = wake
         self._thread: Thread | None = None
+        # Of an agent that was killed, which may still have the GPUs.
+        self._is_left_behind = True
         self._result: ChallengeResult | None = None
 
     def result_of(self, order: ChallengeOrder | None) -> ChallengeResult | None:
@@ -43,14 +45,18 @@ class ChallengeRuns:
         return result if order and result and result.number == order.number else None
 
     def follow(self, order: ChallengeOrder | None, *, has_attempts: bool) -> None:
-        """Start what is ordered; with attempts, end what runs and return once its GPUs are free."""
+        """Start what is ordered; with attempts, end what runs and return once its GPUs are free.
+
+        What an agent that was killed has left running ends, too.
+        """
         challenges, thread = self._challenges, self._thread
         is_running = thread is not None and thread.is_alive()
         if challenges is None:
             return
         if has_attempts or order is None:
-            if is_running:
+            if is_running or self._is_left_behind:
                 challenges.cancel()
+                self._is_left_behind = False
         elif not is_running and self.result_of(order) is None:
             self._thread = Thread(
                 target=self._run, args=(challenges, order), name="challenge", daemon=True

@@ -90,6 +90,17 @@ def test_no_challenge_starts_beside_a_job(tmp_path: Path, hand_clock: HandClock)
     runner.close()
 
 
+def test_a_job_ends_the_challenge_of_an_agent_that_was_killed(
+    tmp_path: Path, hand_clock: HandClock
+) -> None:
+    endless = EndlessChallenges()
+    runner = runner_of(tmp_path, hand_clock, endless)
+    runner.set_desired(DesiredState(generation=1, attempts=[JOB]))
+    runner.step()
+    assert endless.cancelled.is_set()
+    runner.close()
+
+
 def test_a_restarted_agent_waits_for_the_portal(tmp_path: Path, hand_clock: HandClock) -> None:
     runner = runner_of(tmp_path, hand_clock, SimulatedChallenges(hand_clock))
     runner.set_desired(DesiredState(generation=1, challenge=ORDER))
