@@ -21,9 +21,8 @@ WINDOW, DISTINCT = 30, 12
 RESET_SHARE, STEP_BACK_SHARE = 0.05, 0.999
 LEAST_UTILIZATION_PERCENT = 30.0
 LEAST_SAMPLES = 2
-# The end of a challenge, in which its GPUs are busy for 20 seconds; samples that are further apart
-# may miss that.
-IDLE_WINDOW_SECONDS, MOST_APART_SECONDS = 90.0, 15.0
+# GPUs are busy for 20 seconds of a challenge; samples that are further apart may miss that.
+MOST_APART_SECONDS = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +134,10 @@ def backward(readings: Sequence[Readings]) -> Iterator[Finding]:
 def idle(
     readings: Sequence[Readings], gpu_uuids: Sequence[str], *, start_ns: int, end_ns: int
 ) -> Iterator[Finding]:
-    """Yield the GPUs that were challenged, but idle by their samples."""
-    start_ns = max(start_ns, end_ns - int(IDLE_WINDOW_SECONDS * NS_PER_SECOND))
+    """Yield the GPUs that were challenged, but idle by their samples.
+
+    An answer comes as late as the portal can be reached, so they may have been busy long before.
+    """
     needed = max(LEAST_SAMPLES, (end_ns - start_ns) / NS_PER_SECOND / MOST_APART_SECONDS)
     for series in readings:
         if series.field != UTILIZATION or series.gpu not in gpu_uuids:

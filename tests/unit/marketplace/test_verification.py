@@ -47,7 +47,7 @@ from tenants.models import (
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 from tests.unit.marketplace.builders import admit_sides, publish, terms
-from tests.unit.marketplace.verifying import Verifying
+from tests.unit.marketplace.verifying import INTERVAL_SECONDS, Verifying
 from timeseries.store import Store
 
 H100 = SimulationConfig(seed="h100")
@@ -281,6 +281,22 @@ class TestAnswers:
         with portal.sessions() as session:
             stored = session.scalars(select(Challenge)).one().result
         assert msgspec.convert(stored, ChallengeResult) == result
+
+    def test_an_answer_that_waited_for_the_portal_is_no_failure(
+        self, portal: Verifying, cast: Cast
+    ) -> None:
+        agent = portal.agent(cast.acme, "dgx-03")
+        portal.send_history(agent)
+        portal.tasks.verify_appliances()
+        order = portal.order(agent)
+        assert order is not None
+        for number in range(30):
+            portal.clock.advance(INTERVAL_SECONDS)
+            portal.write(agent, agent.samples(portal.clock.now, is_busy=2 <= number < 4))
+        portal.report(agent, agent.answer(order))
+        portal.clock.advance(60)
+        portal.tasks.verify_appliances()
+        assert portal.signs(agent) == set()
 
     def test_silence_fails_after_a_while_and_an_answer_mends_it(
         self, portal: Verifying, cast: Cast
