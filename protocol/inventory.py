@@ -22,6 +22,8 @@ MAX_TEXT_LENGTH = 200
 # The body of a heartbeat: a host with all of these and its health fits.
 MAX_REPORT_BYTES = 2 * 1024 * 1024
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT_LENGTH)]
+# Larger ones can't be computed with as floating-point numbers.
+Number = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class NVLinkInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +45,14 @@ class GPUInfo(msgspec.Struct, frozen=True, kw_only=True):
     index: int
     uuid: Text
     model: Text
-    memory_bytes: int
+    memory_bytes: Number
     has_unified_memory: bool = False
-    core_count: int = 0
+    core_count: Number = 0
     architecture: Text = ""
     compute_capability: Text = ""
     memory_bus_bits: int = 0
-    sm_clock_max_hertz: int = 0
-    memory_clock_max_hertz: int = 0
+    sm_clock_max_hertz: Number = 0
+    memory_clock_max_hertz: Number = 0
     power_limit_max_watts: float = 0.0
     pci_address: Text = ""
     pci_device_id: Text = ""
@@ -84,7 +86,7 @@ class DiskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """One whole disk."""
 
     name: Text
-    size_bytes: int
+    size_bytes: Number
     model: Text = ""
     is_rotational: bool = False
 
@@ -95,7 +97,7 @@ class NICInfo(msgspec.Struct, frozen=True, kw_only=True):
     name: Text
     address: Text = ""
     driver: Text = ""
-    speed_bits_per_second: int = 0
+    speed_bits_per_second: Number = 0
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +123,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     cpu_count: int = 1
     cpu_core_count: int = 0
     cpu_socket_count: int = 0
-    memory_bytes: int = 0
+    memory_bytes: Number = 0
     driver_version: Text = ""
     cuda_version: Text = ""
     gpus: Annotated[list[GPUInfo], msgspec.Meta(max_length=MAX_GPUS)] = []

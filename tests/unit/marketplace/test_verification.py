@@ -298,6 +298,19 @@ class TestAnswers:
         portal.tasks.verify_appliances()
         assert portal.signs(agent) == set()
 
+    def test_absurd_figures_of_an_agent_keep_nobody_else_from_passing(
+        self, portal: Verifying, cast: Cast
+    ) -> None:
+        absurd = portal.agent(cast.globex, "dgx-66")
+        with portal.sessions.begin() as session:
+            appliance = session.get_one(Appliance, absurd.appliance_id)
+            gpus = [{**gpu, "memory_bytes": 10**400} for gpu in appliance.inventory["gpus"]]
+            appliance.inventory = {**appliance.inventory, "gpus": gpus}
+        agent = portal.agent(cast.acme, "dgx-03")
+        portal.send_history(agent)
+        portal.challenge(agent)
+        assert portal.row(agent).state is VerificationState.PASSED
+
     def test_silence_fails_after_a_while_and_an_answer_mends_it(
         self, portal: Verifying, cast: Cast
     ) -> None:
