@@ -1,6 +1,6 @@
 """Hardware that several appliances report: each GPU belongs to the first that reported it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from sqlalchemy import delete, select
@@ -38,16 +38,43 @@ def identities_of(inventory: Inventory) -> set[Identity]:
 def store_identities(
     session: Session, appliance_id: str, inventory: Inventory, *, now: datetime
 ) -> None:
-    """Store what identifies an appliance's GPUs now; what it had before keeps its time."""
+    """Store what identifies an appliance's GPUs now; what it had before keeps its time.
+
+    So does what a retired appliance of its tenant had: who enrolls a host again is not later than
+    somebody who copied what it reports.
+    """
     current = identities_of(inventory)
     own = select(HardwareIdentity).where(HardwareIdentity.appliance_id == appliance_id)
     before = {(row.kind, row.value): row.id for row in session.scalars(own)}
     gone = [before[identity] for identity in before.keys() - current]
     for part in chunked(gone):
         session.execute(delete(HardwareIdentity).where(HardwareIdentity.id.in_(part)))
-    for kind, value in sorted(current - before.keys()):
-        session.add(HardwareIdentity(appliance_id=appliance_id, kind=kind, value=value, since=now))
+    added = sorted(current - before.keys())
+    earlier = _since_retired(session, appliance_id, [value for _, value in added])
+    for kind, value in added:
+        since = earlier.get((kind, value), now)
+        row = HardwareIdentity(appliance_id=appliance_id, kind=kind, value=value, since=since)
+        session.add(row)
     session.flush()
+
+
+def _since_retired(
+    session: Session, appliance_id: str, values: Sequence[str]
+) -> dict[Identity, datetime]:
+    """Return since when retired appliances of the same tenant had hardware."""
+    tenant_id = select(Appliance.tenant_id).where(Appliance.id == appliance_id).scalar_subquery()
+    since: dict[Identity, datetime] = {}
+    for part in chunked(sorted(values)):
+        retired = (
+            select(HardwareIdentity)
+            .join(Appliance, Appliance.id == HardwareIdentity.appliance_id)
+            .where(
+                HardwareIdentity.value.in_(part), Appliance.tenant_id == tenant_id, ~in_service()
+            )
+            .order_by(HardwareIdentity.since.desc())
+        )
+        since |= {(row.kind, row.value): row.since for row in session.scalars(retired)}
+    return since
 
 
 def others_with(session: Session, appliance_id: str) -> dict[Identity, list[tuple[str, bool]]]:

@@ -141,6 +141,27 @@ def test_two_agents_on_one_gpu_are_refused_by_what_they_report(
     assert "'first'" in portal.row(second).reason
 
 
+def test_a_copied_inventory_fails_nobody_who_enrolls_again(
+    portal: Verifying, cast: Cast, clock: FrozenClock
+) -> None:
+    config = SimulationConfig(seed="acme/copied", gpu_count=1)
+    first = portal.agent(cast.acme, "first", config=config)
+    portal.challenge(first)
+    clock.advance(3600)
+    # Globex ran a job there, and reports what it saw.
+    copy = portal.agent(cast.globex, "copy", config=config)
+    portal.challenge(copy)
+    assert "shared_uuid" in portal.signs(copy)
+    clock.advance(3600)
+    with portal.sessions.begin() as session:
+        session.get_one(Appliance, first.appliance_id).retired_at = clock.now
+    again = portal.agent(cast.acme, "again", config=config)
+    portal.due(copy)
+    portal.challenge(again)
+    assert portal.signs(again) == set()
+    assert "shared_uuid" in portal.signs(copy)
+
+
 def test_a_gpu_with_another_uuid_for_each_agent_is_caught_by_its_speed(
     portal: Verifying, cast: Cast, clock: FrozenClock
 ) -> None:
