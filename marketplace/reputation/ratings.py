@@ -7,7 +7,7 @@ bounded three times: by the weight of a customer, which saturates with what it r
 for; by the weight of all that are tied to the provider; and by the weight of the dimension.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -171,26 +171,27 @@ def tied_groups(
 ) -> dict[str, str]:
     """Return the group of each tenant as this provider's reputation sees it.
 
+    Ties are not passed on: anybody may name the email domains of others, and whoever rents here
+    and names those of the provider and of its best customers must not tie these to it. So those
+    that share something with the provider are tied to it, and of the others, each is tied to those
+    that share the one thing of it that most share.
+
     Args:
-        affiliations: of the provider and its customers, such as email domains: who shares any is
-            tied. Others are left out, so that nobody else can tie two of them.
+        affiliations: of the provider and its customers, such as email domains.
         provider_id: whose reputation it is; its ring joins its group.
         praises: whom each tenant rates highly.
     """
-    parents: dict[str, str] = {}
-
-    def root(name: str) -> str:
-        while (parent := parents.setdefault(name, name)) != name:
-            parents[name] = parents[parent]
-            name = parent
-        return name
-
+    own = set(affiliations.get(provider_id, ()))
+    members = ring(provider_id, praises)
+    counts = Counter(name for shared in affiliations.values() for name in set(shared))
+    groups = {provider_id: provider_id}
     for tenant_id, shared in affiliations.items():
-        for affiliation in shared:
-            parents[root(f"={affiliation}")] = root(tenant_id)
-    for member in ring(provider_id, praises).intersection(affiliations):
-        parents[root(member)] = root(provider_id)
-    return {tenant_id: root(tenant_id) for tenant_id in (provider_id, *affiliations)}
+        main = max(shared, key=lambda name: (counts[name], name), default="")
+        if tenant_id in members or own.intersection(shared):
+            groups[tenant_id] = provider_id
+        elif tenant_id != provider_id:
+            groups[tenant_id] = f"={main}" if counts[main] > 1 else tenant_id
+    return groups
 
 
 def ring(provider_id: str, praises: Mapping[str, Collection[str]]) -> set[str]:

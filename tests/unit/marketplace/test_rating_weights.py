@@ -89,6 +89,21 @@ def test_a_tenant_that_is_no_customer_ties_nobody() -> None:
     assert groups["a"] != groups["p"]
 
 
+def test_a_customer_ties_no_others_by_naming_their_email_domains() -> None:
+    affiliations = {
+        "p": ["p.example"],
+        "a": ["a.example"],
+        "b": ["b.example"],
+        "mallory": ["m.example", "p.example", "a.example", "b.example"],
+    }
+    groups = tied_groups(affiliations, provider_id="p", praises={})
+    assert groups["mallory"] == groups["p"]
+    assert len({groups[name] for name in "pab"}) == 3
+    del affiliations["p"]
+    groups = tied_groups(affiliations, provider_id="p", praises={})
+    assert len({groups[name] for name in "pab"}) == 3
+
+
 def test_a_rating_is_a_case_of_satisfaction() -> None:
     ratings = [
         GivenRating(id="r1", customer_id="a", stars=5, gpu_hours=20, at=NOON, text="fast"),
