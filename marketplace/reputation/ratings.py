@@ -62,11 +62,18 @@ class Entry:
         customer_id: the tenant.
         amount: how much it rests on, in the unit of the limit.
         at: when.
+        good: how far it speaks for the provider, 0 to 1.
     """
 
     customer_id: str
     amount: float
     at: datetime
+    good: float = 1.0
+
+    @property
+    def is_complaint(self) -> bool:
+        """Return whether it speaks against the provider."""
+        return self.good < 0.5  # noqa: PLR2004 - a half
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +112,12 @@ def rating_cases(
 ) -> list[Case]:
     """Return the cases that ratings of a provider make, weighed by who gave them."""
     entries = [
-        Entry(customer_id=rating.customer_id, amount=rating.gpu_hours, at=rating.at)
+        Entry(
+            customer_id=rating.customer_id,
+            amount=rating.gpu_hours,
+            at=rating.at,
+            good=rating.good,
+        )
         for rating in ratings
     ]
     weights = bounded_weights(
@@ -137,7 +149,8 @@ def bounded_weights(
     """Return the weight of each entry, before it decays.
 
     After decay, the entries of a group together weigh `limit.weight * a / (a + half_amount)`,
-    with a the decayed sum of their amounts: splitting an amount on more entries gains nothing.
+    with a the decayed sum of their amounts: splitting an amount on more entries gains nothing. A
+    tie to the provider takes no weight from complaints: it may have made the tie.
 
     Args:
         entries: of all customers of the provider.
@@ -147,20 +160,31 @@ def bounded_weights(
         now: the current time.
         half_life: after which an entry counts half.
     """
-    amounts: dict[str, list[float]] = defaultdict(list)
-    for entry in entries:
-        group = groups.get(entry.customer_id, entry.customer_id)
-        amounts[group].append(entry.amount * decay(now - entry.at, half_life))
     own = groups.get(provider_id, provider_id)
-    factors = {
-        group: (limit.tied_weight if group == own else limit.weight)
-        / (fsum(parts) + limit.half_amount)
-        for group, parts in amounts.items()
-    }
-    return [
-        entry.amount * factors[groups.get(entry.customer_id, entry.customer_id)]
-        for entry in entries
-    ]
+
+    def group_of(entry: Entry) -> str:
+        return groups.get(entry.customer_id, entry.customer_id)
+
+    amounts: dict[str, list[float]] = defaultdict(list)
+    of_tied: dict[str, list[float]] = defaultdict(list)
+    for entry in entries:
+        decayed = entry.amount * decay(now - entry.at, half_life)
+        amounts[group_of(entry)].append(decayed)
+        if group_of(entry) == own:
+            of_tied[entry.customer_id].append(decayed)
+
+    totals = {group: fsum(parts) + limit.half_amount for group, parts in amounts.items()}
+    totals_of_tied = {name: fsum(parts) + limit.half_amount for name, parts in of_tied.items()}
+
+    def factor(entry: Entry) -> float:
+        group = group_of(entry)
+        if group != own:
+            return limit.weight / totals[group]
+        if entry.is_complaint:
+            return limit.weight / totals_of_tied[entry.customer_id]
+        return limit.tied_weight / totals[own]
+
+    return [entry.amount * factor(entry) for entry in entries]
 
 
 def tied_groups(

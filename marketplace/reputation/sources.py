@@ -162,7 +162,7 @@ def _attempt_cases(session: Session, provider_id: str, window: Window) -> list[t
             kind=row.kind,
             text=f"{count} of a customer on {row.day_at:%Y-%m-%d}",
         )
-        entry = Entry(customer_id=row.subject, amount=row.total, at=job_case.at)
+        entry = Entry(customer_id=row.subject, amount=row.total, at=job_case.at, good=job_case.good)
         attempts.append((job_case, entry))
     for breach in _breaches(session, provider_id, BreachKind.LATE_START, window):
         late = Case(
@@ -172,7 +172,8 @@ def _attempt_cases(session: Session, provider_id: str, window: Window) -> list[t
             kind="late_start",
             text=_capitalized(describe(breach)),
         )
-        attempts.append((late, Entry(customer_id=breach.customer_id, amount=1.0, at=late.at)))
+        entry = Entry(customer_id=breach.customer_id, amount=1.0, at=late.at, good=0.0)
+        attempts.append((late, entry))
     return attempts
 
 

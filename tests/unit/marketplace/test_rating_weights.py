@@ -104,6 +104,21 @@ def test_a_customer_ties_no_others_by_naming_their_email_domains() -> None:
     assert len({groups[name] for name in "pab"}) == 3
 
 
+def test_a_provider_silences_no_customer_by_a_tie() -> None:
+    # It names the email domain of its customer, or rents there and praises it.
+    groups = tied_groups({"p": ["a.example"], "a": ["a.example"]}, provider_id="p", praises={})
+    ratings = [
+        GivenRating(id="r1", customer_id="a", stars=1, gpu_hours=20, at=NOON),
+        GivenRating(id="r2", customer_id="a", stars=5, gpu_hours=20, at=NOON),
+    ]
+    tied_complaint, tied_praise = rating_cases(
+        ratings, groups, provider_id="p", now=NOON, half_life=HALF_LIFE
+    )
+    complaint, praise = rating_cases(ratings, {}, provider_id="p", now=NOON, half_life=HALF_LIFE)
+    assert tied_praise.weight < praise.weight / 2
+    assert tied_complaint.weight == complaint.weight
+
+
 def test_a_rating_is_a_case_of_satisfaction() -> None:
     ratings = [
         GivenRating(id="r1", customer_id="a", stars=5, gpu_hours=20, at=NOON, text="fast"),
