@@ -125,10 +125,13 @@ def close_bookings(session: Session, reservation_id: str, *, now: datetime) -> N
     )
 
 
-def close_unusable(session: Session, contract_id: str, *, now: datetime) -> None:
+def close_unusable(
+    session: Session, contract_id: str, *, is_admitted: bool = True, now: datetime
+) -> None:
     """Give up what a contract has booked and no longer grants: its end, or what left the offer.
 
-    What nobody can use is not charged.
+    All of it, unless both sides are admitted: a suspended provider starts no jobs. What nobody can
+    use is not charged.
     """
     is_granted = (
         select(Grant.contract_id)
@@ -140,7 +143,11 @@ def close_unusable(session: Session, contract_id: str, *, now: datetime) -> None
     )
     session.execute(
         update(Booking)
-        .where(Booking.contract_id == contract_id, Booking.until.is_(None), ~is_granted.exists())
+        .where(
+            Booking.contract_id == contract_id,
+            Booking.until.is_(None),
+            *([~is_granted.exists()] if is_admitted else []),
+        )
         .values(until=now),
         execution_options={"synchronize_session": False},
     )

@@ -44,15 +44,12 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
             reputation=provider.reputation,
         )
     offer = session.get(Offer, contract.offer_id)
-    customer = account_of(session, contract.customer_id)
     today = now.date().isoformat()
     facts = (fact for fact in terms.facts if not fact.valid_until or today <= fact.valid_until)
     grant.is_open = (
         offer is not None
         and is_open(windows_of(offer.calendar), terms.time_zone, now)
-        and provider.provider_state is AccountState.ACTIVE
-        and customer.customer_state is AccountState.ACTIVE
-        and all(tenant is not None and tenant.state is TenantState.ACTIVE for tenant in tenants)
+        and _are_admitted(session, contract)
     )
     grant.price = terms.net_price_at(now)
     grant.highest_price = terms.net_prices()[1]
@@ -85,7 +82,18 @@ def refresh_contract(session: Session, ident: str, *, now: datetime, mail_url: s
         record_change(session, contract, "ended", None, now=now)
         email_sides(session, contract, "has ended", None, mail_url=mail_url, now=now)
     write_grant(session, contract, now=now)
-    close_unusable(session, contract.id, now=now)
+    is_admitted = contract.state in USABLE and _are_admitted(session, contract)
+    close_unusable(session, contract.id, is_admitted=is_admitted, now=now)
+
+
+def _are_admitted(session: Session, contract: Contract) -> bool:
+    """Return whether both sides are admitted to the marketplace and active."""
+    tenants = [session.get(Tenant, ident) for ident in (contract.customer_id, contract.provider_id)]
+    return (
+        account_of(session, contract.provider_id).provider_state is AccountState.ACTIVE
+        and account_of(session, contract.customer_id).customer_state is AccountState.ACTIVE
+        and all(tenant is not None and tenant.state is TenantState.ACTIVE for tenant in tenants)
+    )
 
 
 def usable_contracts(session: Session) -> list[str]:

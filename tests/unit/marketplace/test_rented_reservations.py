@@ -27,11 +27,13 @@ from jobqueue.states import AttemptState
 from jobqueue.usage.measuring import Period
 from marketplace.charges.models import BillingLine, LineKind
 from marketplace.charges.replay import replay
+from marketplace.charges.reserved import reserved_in
 from marketplace.charges.service import accrue
 from marketplace.contracts.grants import refresh_contract, write_grant
 from marketplace.contracts.service import end_contract
-from marketplace.models import Contract
+from marketplace.models import Account, Contract
 from marketplace.offers.coverage import refresh_provider
+from marketplace.states import AccountState
 from marketplace.terms import HourlyPrice
 from tenants.models import Appliance
 from tenants.models.rentals import OfferedAppliance
@@ -273,3 +275,14 @@ def test_a_booking_ends_with_what_it_rests_on(
     write_grant(session, contract, now=NOON + HOUR)
     refresh_contract(session, contract.id, now=NOON + 2 * HOUR)
     assert not bookings_under(session, contract.id)
+
+
+@pytest.mark.usefixtures("project")
+def test_nothing_is_kept_and_charged_of_a_suspended_provider(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    reserve(session, cast)
+    session.get_one(Account, cast.acme.id).provider_state = AccountState.SUSPENDED
+    refresh_contract(session, contract.id, now=NOON + HOUR)
+    assert not bookings_under(session, contract.id)
+    assert not reserved_in(session, [BEGIN])
