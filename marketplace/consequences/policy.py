@@ -18,7 +18,7 @@ MAX_TIERS = 10
 MAX_DAYS = 365
 MAX_POINTS = 100
 # No score makes an offer look infinitely dear.
-MIN_SCORE = 0.05
+MIN_SCORE, MIN_FACTOR = 0.05, 0.0001
 # What a score must move by before an effect changes, so that small moves change nothing.
 MARGIN = 0.02
 
@@ -121,7 +121,8 @@ def _problems(policy: Policy) -> Iterator[tuple[str, str]]:
 
 def placement_factor(policy: Policy, score: float) -> float:
     """Return what placement divides a provider's prices by, above 0 and up to 1."""
-    return round(float(min(max(score, MIN_SCORE), 1.0) ** policy.placement_weight), 4)
+    factor = float(min(max(score, MIN_SCORE), 1.0) ** policy.placement_weight)
+    return max(round(factor, 4), MIN_FACTOR)
 
 
 def listing_for(policy: Policy, score: float, now: Listing) -> Listing:

@@ -162,6 +162,7 @@ class TestEffects:
         assert placement_factor(Policy(placement_weight=2), 0.8) == 0.64
         assert placement_factor(Policy(placement_weight=0), 0.1) == 1
         assert placement_factor(Policy(), 0) == 0.05
+        assert placement_factor(Policy(placement_weight=4), 0) > 0
 
     def test_listing_moves_up_only_above_a_margin(self) -> None:
         policy = Policy()
