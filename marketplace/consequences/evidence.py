@@ -63,8 +63,9 @@ def read_evidence(
 def _promises(
     session: Session, provider_id: str, *, since: datetime, now: datetime
 ) -> Iterable[Breach]:
-    """Yield what contracts were not kept; of late starts, a contract's day counts once.
+    """Yield what contracts were not kept; of late starts and answers, a customer's day counts once.
 
+    So nobody brings about notice in a day, by several contracts and an image that is slow to pull.
     The availability of a month is breached when that becomes certain, the others when they
     happened.
     """
@@ -82,7 +83,11 @@ def _promises(
     for row in session.scalars(statement):
         is_month = row.kind is BreachKind.AVAILABILITY
         at = row.detected_at if is_month else row.since
-        key = (row.contract_id, row.kind, row.subject if is_month else f"{at:%Y-%m-%d}")
+        key = (
+            (row.contract_id, row.kind, row.subject)
+            if is_month
+            else (row.customer_id, row.kind, f"{at:%Y-%m-%d}")
+        )
         if at < since or key in counted:
             continue
         counted.add(key)

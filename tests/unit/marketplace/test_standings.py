@@ -113,6 +113,15 @@ class TestEvidence:
         assert evidence.size == 2
         assert len(self.read(session, contract, counted_from=NOON - 1.5 * DAY).breaches) == 1
 
+    def test_several_contracts_of_a_customer_count_no_more_than_one(
+        self, session: Session, cast: Cast, contract: Contract
+    ) -> None:
+        add_appliance(session, cast.acme, "dgx-02")
+        other = take(session, cast, publish(session, cast, "dgx-02", name="B200s"))
+        for late in (contract, other):
+            add_late_starts(session, late, NOON - DAY)
+        assert len(self.read(session, contract).breaches) == 1
+
     def test_failed_checks_count_and_keep_an_appliance_failing_until_it_passes(
         self,
         session: Session,
