@@ -11,6 +11,8 @@ GIB = 2**30
 # Of the nominal memory: the driver shows less with ECC, and never more.
 MEMORY_SHARES = (0.90, 1.03)
 SIMULATED = "simulated"
+# Of the UUIDs of NVIDIA's driver: only these GPUs are challenged.
+NVIDIA_PREFIX = "GPU-"
 _REPLACE = "Offer the appliance with the model that it really has."
 
 
@@ -58,11 +60,20 @@ def _general(inventory: Inventory, *, accepts_simulated: bool) -> Iterator[Findi
 
 
 def _nvidia(inventory: Inventory) -> list[GPUInfo]:
-    return [gpu for gpu in inventory.gpus if gpu.uuid.startswith("GPU-")]
+    return [gpu for gpu in inventory.gpus if gpu.uuid.startswith(NVIDIA_PREFIX)]
 
 
 def _gpu(gpu: GPUInfo, count: int) -> Iterator[Finding]:
     card = model_of(gpu.model)
+    is_nvidia = card is not None or "nvidia" in gpu.model.lower()
+    if is_nvidia and not gpu.uuid.startswith(NVIDIA_PREFIX):
+        yield failure(
+            "uuid_differs",
+            f"GPU {gpu.index} is listed as {gpu.model}, but has the UUID {gpu.uuid}, which is not "
+            "of NVIDIA's driver.",
+            _REPLACE,
+            gpu=gpu.index,
+        )
     if card is None:
         if gpu.memory_bytes <= 0:
             yield failure(

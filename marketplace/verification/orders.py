@@ -14,7 +14,7 @@ from core.settings import ServerSettings
 from jobqueue.models import Attempt
 from jobqueue.states import ALLOCATED_STATES
 from marketplace.verification.identities import others_with
-from marketplace.verification.inventory_checks import SIMULATED
+from marketplace.verification.inventory_checks import NVIDIA_PREFIX, SIMULATED
 from protocol.challenges import ChallengeOrder
 from protocol.inventory import Inventory
 from tenants.fleet.agents import lock_appliance
@@ -129,7 +129,7 @@ def order_for(inventory: Inventory, policy: Policy, *, number: int) -> Challenge
         gpu_uuids=[
             gpu.uuid
             for gpu in inventory.gpus
-            if gpu.uuid.startswith("GPU-") and not gpu.is_mig_enabled
+            if gpu.uuid.startswith(NVIDIA_PREFIX) and not gpu.is_mig_enabled
         ],
     )
     if SIMULATED not in inventory.executors:

@@ -21,7 +21,7 @@ from marketplace.verification.findings import (
     stored,
 )
 from marketplace.verification.identities import shared_findings, store_identities
-from marketplace.verification.inventory_checks import inventory_findings
+from marketplace.verification.inventory_checks import NVIDIA_PREFIX, inventory_findings
 from marketplace.verification.orders import (
     ANSWER_WITHIN,
     LONGEST_SHARE,
@@ -262,7 +262,7 @@ def _answered(
     if last.ended_at < now - (1 + LONGEST_SHARE) * policy.interval:
         return None
     challenged = set(msgspec.convert(last.spec, ChallengeOrder).gpu_uuids)
-    current = {gpu.uuid for gpu in inventory.gpus if gpu.uuid.startswith("GPU-")}
+    current = {gpu.uuid for gpu in inventory.gpus if gpu.uuid.startswith(NVIDIA_PREFIX)}
     cut = {gpu.uuid for gpu in inventory.gpus if gpu.is_mig_enabled}
     if not current - cut <= challenged:
         return None

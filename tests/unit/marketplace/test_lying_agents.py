@@ -141,6 +141,20 @@ def test_two_agents_on_one_gpu_are_refused_by_what_they_report(
     assert "'first'" in portal.row(second).reason
 
 
+def test_one_that_lists_gpus_of_another_maker_so_that_none_is_challenged_is_refused(
+    portal: Verifying, cast: Cast
+) -> None:
+    liar = portal.agent(cast.acme, "liar", real=[])
+    gpus = [msgspec.structs.replace(gpu, uuid=f"AMD-{gpu.index}") for gpu in liar.claimed.gpus]
+    liar.claimed = msgspec.structs.replace(liar.claimed, gpus=gpus)
+    with portal.sessions.begin() as session:
+        row = session.get_one(Appliance, liar.appliance_id)
+        row.inventory = msgspec.to_builtins(liar.claimed)
+    portal.challenge(liar)
+    assert portal.row(liar).state is VerificationState.FAILED
+    assert portal.signs(liar) == {"uuid_differs"}
+
+
 def test_a_copied_inventory_fails_nobody_who_enrolls_again(
     portal: Verifying, cast: Cast, clock: FrozenClock
 ) -> None:
