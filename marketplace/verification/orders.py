@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
-from sqlalchemy import Select, exists, select
+from sqlalchemy import Select, exists, or_, select
 from sqlalchemy.orm import Session
 
 from core.settings import ServerSettings
@@ -142,17 +142,23 @@ def _partners(session: Session, ident: str, *, now: datetime) -> list[str]:
     """Return idle appliances to challenge at the same time.
 
     Those that report the same hardware come first, then random ones of the same provider that were
-    not challenged for a day.
+    not challenged for a day. Nor were those of other tenants: who copies what they report does not
+    keep them busy.
     """
     suspects = {other for others in others_with(session, ident).values() for other, _ in others}
     free = _free(select(Verification.appliance_id))
-    chosen = session.scalars(free.where(Verification.appliance_id.in_(suspects)))
-    partners = list(chosen.all())[:MAX_PARTNERS]
     tenant_id = session.get_one(Verification, ident).tenant_id
     recent = exists().where(
         Challenge.appliance_id == Verification.appliance_id,
         Challenge.ordered_at > now - timedelta(days=1),
     )
+    chosen = session.scalars(
+        free.where(
+            Verification.appliance_id.in_(suspects),
+            or_(Verification.tenant_id == tenant_id, ~recent),
+        )
+    )
+    partners = list(chosen.all())[:MAX_PARTNERS]
     idle = session.scalars(
         free.where(
             Verification.tenant_id == tenant_id, Verification.appliance_id != ident, ~recent

@@ -176,6 +176,24 @@ def test_a_copied_inventory_fails_nobody_who_enrolls_again(
     assert "shared_uuid" in portal.signs(copy)
 
 
+def test_a_copied_inventory_keeps_no_appliance_of_others_busy(
+    portal: Verifying, cast: Cast, clock: FrozenClock
+) -> None:
+    config = SimulationConfig(seed="acme/copied", gpu_count=1)
+    first = portal.agent(cast.acme, "first", config=config)
+    portal.challenge(first)
+    copy = portal.agent(cast.globex, "copy", config=config)
+    for _ in range(3):
+        clock.advance(600)
+        portal.due(copy)
+        portal.challenge(copy)
+    assert portal.row(first).challenge_number == 1
+    clock.advance(timedelta(days=1).total_seconds())
+    portal.due(copy)
+    portal.tasks.verify_appliances()
+    assert portal.row(first).challenge_number == 2
+
+
 def test_a_gpu_with_another_uuid_for_each_agent_is_caught_by_its_speed(
     portal: Verifying, cast: Cast, clock: FrozenClock
 ) -> None:
