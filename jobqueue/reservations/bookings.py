@@ -126,12 +126,12 @@ def close_bookings(session: Session, reservation_id: str, *, now: datetime) -> N
 
 
 def close_unusable(
-    session: Session, contract_id: str, *, is_admitted: bool = True, now: datetime
+    session: Session, contract_id: str, *, can_start: bool, now: datetime
 ) -> None:
     """Give up what a contract has booked and no longer grants: its end, or what left the offer.
 
-    All of it, unless both sides are admitted: a suspended provider starts no jobs. What nobody can
-    use is not charged.
+    All of it, if no job can start: a side is suspended, or the customer has used up its credit. What
+    nobody can use is not charged.
     """
     is_granted = (
         select(Grant.contract_id)
@@ -146,7 +146,7 @@ def close_unusable(
         .where(
             Booking.contract_id == contract_id,
             Booking.until.is_(None),
-            *([~is_granted.exists()] if is_admitted else []),
+            *([~is_granted.exists()] if can_start else []),
         )
         .values(until=now),
         execution_options={"synchronize_session": False},

@@ -9,6 +9,7 @@ from datetime import datetime
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from jobqueue.holds.service import rental_hold
 from jobqueue.reservations.bookings import close_unusable
 from marketplace.accounts import account_of
 from marketplace.contracts.recording import email_sides, record_change, tenant_of
@@ -82,8 +83,12 @@ def refresh_contract(session: Session, ident: str, *, now: datetime, mail_url: s
         record_change(session, contract, "ended", None, now=now)
         email_sides(session, contract, "has ended", None, mail_url=mail_url, now=now)
     write_grant(session, contract, now=now)
-    is_admitted = contract.state in USABLE and _are_admitted(session, contract)
-    close_unusable(session, contract.id, is_admitted=is_admitted, now=now)
+    can_start = (
+        contract.state in USABLE
+        and _are_admitted(session, contract)
+        and not rental_hold(session, contract.customer_id)
+    )
+    close_unusable(session, contract.id, can_start=can_start, now=now)
 
 
 def _are_admitted(session: Session, contract: Contract) -> bool:

@@ -12,6 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.db import SessionFactory
 from core.errors import InvalidInputError
+from jobqueue.holds.models import JobHold
 from jobqueue.models import Job
 from jobqueue.projects.models import Project
 from jobqueue.queue.pending import explain_job
@@ -286,3 +287,21 @@ def test_nothing_is_kept_and_charged_of_a_suspended_provider(
     refresh_contract(session, contract.id, now=NOON + HOUR)
     assert not bookings_under(session, contract.id)
     assert not reserved_in(session, [BEGIN])
+
+
+@pytest.mark.usefixtures("project")
+def test_nothing_is_kept_for_who_has_used_up_its_credit(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    reserve(session, cast)
+    hold = JobHold(
+        source_id=cast.globex.id,
+        tenant_id=cast.globex.id,
+        is_for_rentals=True,
+        reason="The credit is used up.",
+        held_at=NOON,
+    )
+    session.add(hold)
+    session.flush()
+    refresh_contract(session, contract.id, now=NOON + HOUR)
+    assert not bookings_under(session, contract.id)
