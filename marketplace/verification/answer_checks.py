@@ -7,7 +7,7 @@ from typing import Any
 
 from core.clock import from_ns
 from marketplace.verification.findings import Finding, failure, note, warning
-from marketplace.verification.inventory_checks import SIMULATED
+from marketplace.verification.inventory_checks import SIMULATED, shares_memory
 from marketplace.verification.known import KnownModel, model_of
 from protocol.challenge_walk import WORD_BYTES, opened, root_of, walk, word_at
 from protocol.challenges import (
@@ -22,6 +22,8 @@ from protocol.inventory import GPUInfo, Inventory
 GIGA = 1e9
 # Of the memory that the inventory lists; contexts of the driver take some hundred MiB.
 LEAST_MEMORY_SHARE = 0.85
+# Of the host's memory, which has other users.
+LEAST_UNIFIED_SHARE = 0.3
 # Of the nominal bandwidth: a plain loop gets 80 to 92 %.
 LEAST_SPEED_SHARE, MOST_SPEED_SHARE, USUAL_SPEED_SHARE = 0.55, 1.05, 0.8
 # Of the bandwidth that the same GPU had in earlier challenges.
@@ -204,7 +206,8 @@ def _device(order: ChallengeOrder, device: DeviceAnswer, gpu: GPUInfo | None) ->
             gpu=gpu.index,
         )
     filled = device.words * WORD_BYTES
-    if filled < LEAST_MEMORY_SHARE * gpu.memory_bytes * order.memory_percent / 100:
+    least = LEAST_UNIFIED_SHARE if shares_memory(gpu) else LEAST_MEMORY_SHARE
+    if filled < least * gpu.memory_bytes * order.memory_percent / 100:
         yield failure(
             "memory_missing",
             f"{name} lists {gpu.memory_bytes / 2**30:.0f} GiB, but {filled / 2**30:.1f} GiB could "

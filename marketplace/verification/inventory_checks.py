@@ -25,6 +25,11 @@ def inventory_findings(inventory: Inventory, *, accepts_simulated: bool) -> list
     ]
 
 
+def shares_memory(gpu: GPUInfo) -> bool:
+    """Return whether a GPU's memory is the host's; the known models have their own."""
+    return gpu.has_unified_memory and model_of(gpu.model) is None
+
+
 def _general(inventory: Inventory, *, accepts_simulated: bool) -> Iterator[Finding]:
     if SIMULATED in inventory.executors and not accepts_simulated:
         yield failure(

@@ -14,7 +14,7 @@ from core.settings import ServerSettings
 from jobqueue.models import Attempt
 from jobqueue.states import ALLOCATED_STATES
 from marketplace.verification.identities import others_with
-from marketplace.verification.inventory_checks import NVIDIA_PREFIX, SIMULATED
+from marketplace.verification.inventory_checks import NVIDIA_PREFIX, SIMULATED, shares_memory
 from protocol.challenges import ChallengeOrder
 from protocol.inventory import Inventory
 from tenants.fleet.agents import lock_appliance
@@ -35,6 +35,7 @@ MAX_PARTNERS = 3
 ANSWER_WITHIN = timedelta(minutes=15)
 RETRY_AFTER = timedelta(minutes=10)
 SHORTEST_SHARE, LONGEST_SHARE = 1 / 7, 3.0
+UNIFIED_PERCENT = 50
 _RANDOM = secrets.SystemRandom()
 _LARGEST_SEED = 2**63 - 1
 
@@ -120,7 +121,7 @@ def order_for(inventory: Inventory, policy: Policy, *, number: int) -> Challenge
     """Return a challenge of all GPUs of an appliance, with a seed of its own.
 
     AMD's GPUs, and those that MIG cuts, are checked by the inventory alone. Simulated ones compute
-    without the memory, so they get a small one.
+    without the memory, so they get a small one. Of memory that is the host's, half is left to it.
     """
     order = ChallengeOrder(
         number=number,
@@ -132,6 +133,8 @@ def order_for(inventory: Inventory, policy: Policy, *, number: int) -> Challenge
             if gpu.uuid.startswith(NVIDIA_PREFIX) and not gpu.is_mig_enabled
         ],
     )
+    if any(shares_memory(gpu) for gpu in inventory.gpus):
+        order = msgspec.structs.replace(order, memory_percent=UNIFIED_PERCENT)
     if SIMULATED not in inventory.executors:
         return order
     small = {"rounds": 1, "leaves": 32, "steps": 8, "cpu_words": 2**10, "cpu_leaves": 16}

@@ -10,15 +10,17 @@ import pytest
 from sqlalchemy import select, update
 from sqlalchemy.orm import Session
 
-from collector.inventory import simulated_inventory
+from collector.inventory import simulated_devices, simulated_inventory
 from core.db import SessionFactory
 from core.errors import ConflictError, ForbiddenError, NotFoundError
 from core.settings import ServerSettings
+from jobqueue.executors.simulated.challenge import SimulatedChallenges
 from jobqueue.models import Attempt
 from jobqueue.states import AttemptState
 from marketplace.cases import Dimension
 from marketplace.offers.coverage import refresh_provider
 from marketplace.terms import ComplianceFact
+from marketplace.verification.answer_checks import answer_findings
 from marketplace.verification.compliance import notify_expiring
 from marketplace.verification.evidence import check_cases
 from marketplace.verification.findings import Severity, failure, failures, warning
@@ -225,6 +227,23 @@ class TestOrders:
         assert order.gpu_uuids == [gpus[0].uuid]
         assert (order.number, order.leaves) == (3, 2**18)
         assert order_for(inventory, POLICY, number=3).seed != order.seed
+
+    def test_half_of_the_memory_is_left_to_a_host_that_shares_it(self) -> None:
+        spark = replace(H100, gpu_model="NVIDIA GB10", gpu_count=1)
+        (gpu,) = simulated_inventory(spark).gpus
+        gpus = [msgspec.structs.replace(gpu, has_unified_memory=True)]
+        inventory = msgspec.structs.replace(simulated_inventory(spark), gpus=gpus)
+        order = order_for(inventory, POLICY, number=3)
+        assert order.memory_percent == 50
+        small = msgspec.structs.replace(
+            order, leaves=8, steps=2, rounds=1, cpu_words=512, cpu_leaves=8, busy_seconds=0.0
+        )
+        (device,) = simulated_devices(spark)
+        device = msgspec.structs.replace(device, memory_bytes=gpu.memory_bytes // 2)
+        result = SimulatedChallenges(FrozenClock(), lambda: [device]).run(small)
+        later = NOON + timedelta(seconds=60)
+        found = answer_findings(small, result, inventory, ordered_at=NOON, answered_at=later)
+        assert not failures(found)
 
     def test_nothing_is_ordered_beside_jobs_or_of_absent_appliances(
         self, portal: Verifying, cast: Cast
