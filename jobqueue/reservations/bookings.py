@@ -125,13 +125,11 @@ def close_bookings(session: Session, reservation_id: str, *, now: datetime) -> N
     )
 
 
-def close_unusable(
-    session: Session, contract_id: str, *, can_start: bool, now: datetime
-) -> None:
+def close_unusable(session: Session, contract_id: str, *, can_start: bool, now: datetime) -> None:
     """Give up what a contract has booked and no longer grants: its end, or what left the offer.
 
-    All of it, if no job can start: a side is suspended, or the customer has used up its credit. What
-    nobody can use is not charged.
+    All of it, if no job can start: a side is suspended, or the customer has used up its credit.
+    What nobody can use is not charged.
     """
     is_granted = (
         select(Grant.contract_id)

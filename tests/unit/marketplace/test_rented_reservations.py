@@ -30,7 +30,7 @@ from marketplace.charges.models import BillingLine, LineKind
 from marketplace.charges.replay import replay
 from marketplace.charges.reserved import reserved_in
 from marketplace.charges.service import accrue
-from marketplace.contracts.grants import refresh_contract, write_grant
+from marketplace.contracts.grants import refresh_contract, usable_contracts, write_grant
 from marketplace.contracts.service import end_contract
 from marketplace.models import Account, Contract
 from marketplace.offers.coverage import refresh_provider
@@ -304,4 +304,15 @@ def test_nothing_is_kept_for_who_has_used_up_its_credit(
     session.add(hold)
     session.flush()
     refresh_contract(session, contract.id, now=NOON + HOUR)
+    assert not bookings_under(session, contract.id)
+
+
+@pytest.mark.usefixtures("project")
+def test_nothing_is_booked_under_a_contract_that_was_ended(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    reserve(session, cast)
+    end_contract(session, scope_of(cast.olivia), contract.id, reason="test", now=NOON + HOUR)
+    # The periodic task only looks at contracts that can be used.
+    assert contract.id not in usable_contracts(session)
     assert not bookings_under(session, contract.id)
