@@ -17,8 +17,9 @@ MAX_SAMPLES = 1_000_000
 POWER, ENERGY, UTILIZATION = "power_watts", "energy_joules", "utilization_percent"
 # Readings in a row that no GPU repeats by chance, if so many of them differ.
 WINDOW, DISTINCT = 30, 12
-# A counter that starts anew after a reboot is far below.
-RESET_SHARE, STEP_BACK_SHARE = 0.05, 0.999
+STEP_BACK_SHARE = 0.999
+# No GPU draws more: a counter above what that gives since the reading before did not start anew.
+MOST_WATTS = 2000.0
 LEAST_UTILIZATION_PERCENT = 30.0
 LEAST_SAMPLES = 2
 # GPUs are busy for 20 seconds of a challenge; samples that are further apart may miss that.
@@ -116,7 +117,9 @@ def backward(readings: Sequence[Readings]) -> Iterator[Finding]:
         if series.field != ENERGY:
             continue
         for at, (before, after) in enumerate(pairwise(series.values)):
-            if RESET_SHARE * before < after < STEP_BACK_SHARE * before:
+            start_ns, end_ns = series.times_ns[at : at + 2]
+            most_since = MOST_WATTS * (end_ns - start_ns) / NS_PER_SECOND
+            if most_since < after < STEP_BACK_SHARE * before:
                 when = from_ns(series.times_ns[at + 1])
                 yield failure(
                     "energy_runs_backward",

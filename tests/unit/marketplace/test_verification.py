@@ -27,6 +27,7 @@ from marketplace.verification.findings import Severity, failure, failures, warni
 from marketplace.verification.inventory_checks import inventory_findings
 from marketplace.verification.known import is_weak, known_models, model_of, weaknesses
 from marketplace.verification.orders import Policy, next_challenge_at, order_for
+from marketplace.verification.sample_checks import ENERGY, Readings, backward
 from marketplace.verification.service import MAX_UNANSWERED
 from marketplace.verification.states import VERIFICATION_TRANSITIONS, Facts, next_state
 from marketplace.verification.views import (
@@ -264,6 +265,16 @@ class TestOrders:
         portal.tasks.verify_appliances()
         assert portal.order(agent) is not None
         assert portal.order(away) is None
+
+
+def test_a_counter_that_starts_anew_does_not_run_backward() -> None:
+    def energy(*joules: float) -> Readings:
+        times = [number * 10 * 10**9 for number in range(len(joules))]
+        return Readings(field=ENERGY, gpu="GPU-1", times_ns=times, values=joules)
+
+    # The second reboot of the day, two minutes after the first.
+    assert not list(backward([energy(8_400, 9_100, 1_400, 2_100)]))
+    assert list(backward([energy(9.4e6, 9.5e6, 9.3e6)]))
 
 
 class TestAnswers:
