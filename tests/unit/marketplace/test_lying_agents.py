@@ -11,6 +11,7 @@ from collector.inventory import simulated_devices
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from marketplace.verification import sample_checks
 from plugins.simulation.config import GIB, SimulationConfig
 from protocol.challenges import ChallengeOrder, ChallengeResult
 from tenants.models import Appliance, VerificationState
@@ -153,6 +154,20 @@ def test_one_that_lists_gpus_of_another_maker_so_that_none_is_challenged_is_refu
     portal.challenge(liar)
     assert portal.row(liar).state is VerificationState.FAILED
     assert portal.signs(liar) == {"uuid_differs"}
+
+
+def test_one_that_sends_too_many_samples_to_check_is_seen_idle_all_the_same(
+    portal: Verifying, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = portal.agent(cast.acme, "busybody", config=SimulationConfig(seed="x", gpu_count=1))
+    agent.is_idle = True
+    for _ in range(3):
+        portal.send_history(agent)
+        portal.clock.advance(3600)
+    # What it sends in the hour of the challenge is less.
+    monkeypatch.setattr(sample_checks, "MAX_SAMPLES", 200)
+    portal.challenge(agent)
+    assert portal.signs(agent) == {"idle_while_challenged"}
 
 
 def test_a_copied_inventory_fails_nobody_who_enrolls_again(
