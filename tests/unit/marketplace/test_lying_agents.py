@@ -184,10 +184,10 @@ def test_a_copied_inventory_fails_nobody_who_enrolls_again(
     clock.advance(3600)
     with portal.sessions.begin() as session:
         session.get_one(Appliance, first.appliance_id).retired_at = clock.now
-    again = portal.agent(cast.acme, "again", config=config)
+    second = portal.agent(cast.acme, "second", config=config)
     portal.due(copy)
-    portal.challenge(again)
-    assert portal.signs(again) == set()
+    portal.challenge(second)
+    assert portal.signs(second) == set()
     assert "shared_uuid" in portal.signs(copy)
 
 

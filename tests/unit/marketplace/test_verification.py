@@ -243,8 +243,8 @@ class TestOrders:
         device = msgspec.structs.replace(device, memory_bytes=gpu.memory_bytes // 2)
         result = SimulatedChallenges(FrozenClock(), lambda: [device]).run(small)
         later = NOON + timedelta(seconds=60)
-        found = answer_findings(small, result, inventory, ordered_at=NOON, answered_at=later)
-        assert not failures(found)
+        findings = answer_findings(small, result, inventory, ordered_at=NOON, answered_at=later)
+        assert not failures(findings)
 
     def test_nothing_is_ordered_beside_jobs_or_of_absent_appliances(
         self, portal: Verifying, cast: Cast
