@@ -1,15 +1,20 @@
 """Emails that come in, as text: what was written above the quote, files, and whether to ignore it.
 
 Emails are not trusted: their size is bounded before they come here, their HTML is only read for its
-text, and programs that answer by themselves are ignored.
+text, and programs that answer by themselves are ignored. Whatever makes the standard library's
+parsers slow is bounded, too: anybody may write to the mailbox.
 """
 
+import codecs
 import re
 from dataclasses import dataclass
-from email import message_from_bytes, policy
+from email import message_from_bytes
 from email.message import EmailMessage
+from email.policy import EmailPolicy
 from email.utils import getaddresses, parseaddr
 from html.parser import HTMLParser
+from itertools import islice
+from typing import Any, cast
 
 from core.quantities import format_size
 from marketplace.support.emails import REPLY_ABOVE
@@ -17,10 +22,17 @@ from marketplace.support.models import MAX_TEXT_LENGTH
 from marketplace.support.requests import MAX_FILES, MAX_FILES_BYTES, File
 
 MAX_PARTS = 100
+# The parser compares each line with the boundaries of all parts that it is in.
+MAX_BOUNDARIES = 50
+MAX_BOUNDARY_LINES = 2000
 MAX_RECIPIENTS = 50
+# Of a header; programs that send emails have lines of 998 characters at most.
+MAX_HEADER_LENGTH = 10_000
 # Before the quote is cut off.
-_MAX_READ_LENGTH = 500_000
-_RECIPIENTS = ("Delivered-To", "X-Original-To", "Envelope-To", "To", "Cc")
+_MAX_READ_LENGTH = 200_000
+_RECIPIENTS = {"delivered-to", "x-original-to", "envelope-to", "to", "cc"}
+# Decoding them takes quadratic time.
+_SLOW_CHARSETS = {"punycode", "idna"}
 _QUOTES = re.compile(
     r"^(?:"
     r"-{2,}\s*Write your reply above this line.*"
@@ -57,13 +69,23 @@ class Reply:
     ignored: str
 
 
+class _Policy(EmailPolicy):
+    """Parses only the beginning of long headers."""
+
+    def header_fetch_parse(self, name: str, value: str) -> Any:  # noqa: ANN401 - as its base class
+        return super().header_fetch_parse(name, value[:MAX_HEADER_LENGTH])
+
+
+_POLICY = cast("EmailPolicy[EmailMessage]", _Policy())
+_BOUNDARY = re.compile(rb"boundary[*0]*\s*=", re.IGNORECASE)
+
+
 def read_reply(raw: bytes) -> Reply:
     """Return what an email says; whatever is wrong with it, it raises nothing."""
-    mail = message_from_bytes(raw, policy=policy.default)
     try:
-        return _read(mail)
-    except (LookupError, ValueError, AttributeError, TypeError, IndexError) as error:
-        # The standard library's parser fails on some headers and charsets.
+        return _read(raw)
+    except Exception as error:  # noqa: BLE001 - others must be read after a stranger's email
+        # The standard library's parser fails on some headers, charsets and deep nesting.
         return Reply(
             sender="",
             recipients=[],
@@ -93,19 +115,26 @@ def _is_attribution(text: str) -> bool:
     return bool(re.match(r"On .{5,200} wrote:\s*$", text.strip()))
 
 
-def _read(mail: EmailMessage) -> Reply:
+def _read(raw: bytes) -> Reply:
+    lines = raw.count(b"\n--") + raw.count(b"\r--")
+    if len(_BOUNDARY.findall(raw)) > MAX_BOUNDARIES or lines > MAX_BOUNDARY_LINES:
+        raise ValueError
+    mail = message_from_bytes(raw, policy=_POLICY)
     text, files, dropped = _content(mail)
     if dropped:
         limit = format_size(MAX_FILES_BYTES)
         names = ", ".join(dropped[:10])
         text = f"{text}\n\n(Not attached, as a message has {MAX_FILES} files and {limit}: {names})"
-    headers = [str(value) for name in _RECIPIENTS for value in mail.get_all(name, [])]
+    headers = [
+        value[:MAX_HEADER_LENGTH] for name, value in mail.raw_items() if name.lower() in _RECIPIENTS
+    ]
     addresses = [address.lower() for _, address in getaddresses(headers[:MAX_RECIPIENTS])]
     return Reply(
         sender=parseaddr(str(mail.get("From", "")))[1].lower(),
         recipients=addresses[:MAX_RECIPIENTS],
         message_id=str(mail.get("Message-ID", "")).strip(),
-        text=text[:MAX_TEXT_LENGTH],
+        # Some charsets decode to halves of characters, which no database takes.
+        text=text.encode(errors="replace").decode()[:MAX_TEXT_LENGTH],
         files=files,
         ignored=_why_ignored(mail),
     )
@@ -130,17 +159,18 @@ def _why_ignored(mail: EmailMessage) -> str:
 
 def _content(mail: EmailMessage) -> tuple[str, list[File], list[str]]:
     """Return the text of an email, its files, and the names of files above the bounds."""
+    parts = list(islice(mail.walk(), MAX_PARTS + 1))
+    if len(parts) > MAX_PARTS:
+        raise ValueError
     body = mail.get_body(("plain", "html"))
     text = ""
-    if body is not None:
-        text = str(body.get_content())[:_MAX_READ_LENGTH]
+    if isinstance(body, EmailMessage):
+        text = _decoded(body)
         text = _text_of(text) if body.get_content_subtype() == "html" else text
     files: list[File] = []
     dropped: list[str] = []
     size = 0
-    for number, part in enumerate(mail.walk()):
-        if number >= MAX_PARTS:
-            break
+    for part in parts:
         if part.is_multipart() or not (part.is_attachment() or part.get_filename()):
             continue
         name = part.get_filename() or "file"
@@ -153,6 +183,15 @@ def _content(mail: EmailMessage) -> tuple[str, list[File], list[str]]:
         files.append(File(name, content))
         size += len(content)
     return without_quote(text), files, dropped
+
+
+def _decoded(part: EmailMessage) -> str:
+    charset = part.get_content_charset("ascii")
+    if codecs.lookup(charset).name in _SLOW_CHARSETS:
+        raise LookupError(charset)
+    content = part.get_payload(decode=True)
+    data = content[: 4 * _MAX_READ_LENGTH] if isinstance(content, bytes) else b""
+    return data.decode(charset, errors="replace")[:_MAX_READ_LENGTH]
 
 
 class _Text(HTMLParser):
@@ -183,7 +222,10 @@ class _Text(HTMLParser):
 
 
 def _text_of(html: str) -> str:
+    # The parser takes quadratic time for tags and comments that do not end.
+    first, *others = html.split("<!--")
+    html = "".join([first, *(other.partition("-->")[2] for other in others)])
     parser = _Text()
-    parser.feed(html)
+    parser.feed(re.sub(r"<(?![a-zA-Z/!][^<>]*>)", "&lt;", html))
     parser.close()
     return re.sub(r"\n{3,}", "\n\n", "".join(parser.parts)).strip()

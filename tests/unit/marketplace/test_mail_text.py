@@ -1,5 +1,6 @@
 """Emails that come in: what is read of them, and what is ignored."""
 
+import time
 from email.message import EmailMessage
 
 import pytest
@@ -96,12 +97,33 @@ def test_programs_are_ignored(headers: dict[str, str]) -> None:
         b"From: a@b.example\nContent-Transfer-Encoding: base64\n\n%%%",
         b"From: " + b"a" * 100_000 + b"\n\nx",
         b"To: " + b"a@b.example, " * 10_000 + b"\n\nx",
+        b"To: a@b.example\n" * 50_000 + b"\nx",
+        b"From: " + b"(" * 5000 + b"\n\nx",
+        b"".join(
+            b"Content-Type: multipart/mixed; boundary=%d\n\n--%d\n" % (number, number)
+            for number in range(2000)
+        ),
+        b"Content-Type: message/rfc822\n\n" * 2000,
+        b"Content-Type: multipart/mixed; boundary=x\n\n" + b"--x\n\nx\n" * 400_000,
+        b"Content-Type: text/plain; charset=punycode\n\na-" + b"b9c" * 1_000_000,
+        *(
+            b"Content-Type: text/html\n\n" + tag * (3_000_000 // len(tag))
+            for tag in (b"<a ", b"<!--", b'<a b="c" ', b"<a a='")
+        ),
     ],
+    ids=lambda raw: repr(raw[:40]),
 )
-def test_broken_emails_raise_nothing(raw: bytes) -> None:
+def test_broken_emails_raise_nothing_and_are_read_in_seconds(raw: bytes) -> None:
+    began_at = time.process_time()
     reply = read_reply(raw)
+    assert time.process_time() - began_at < 10
     assert isinstance(reply.text, str)
     assert len(reply.recipients) <= 50
+
+
+def test_halves_of_characters_are_not_stored() -> None:
+    raw = b"From: a@b.example\nContent-Type: text/plain; charset=unicode_escape\n\nx\\ud800y"
+    assert read_reply(raw).text == "x?y"
 
 
 def test_an_address_is_for_a_ticket_and_its_recipient() -> None:
