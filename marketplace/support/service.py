@@ -168,7 +168,13 @@ def create_ticket(
     clocks.follow(ticket, now=now)
     _record(session, scope, ticket, "opened", now=now)
     entry = add_entry(
-        session, ticket, EntryKind.MESSAGE, request.text, party=ticket.requester, user=user
+        session,
+        ticket,
+        EntryKind.MESSAGE,
+        request.text,
+        party=ticket.requester,
+        user=user,
+        now=now,
     )
     store_files(session, scope, entry, files)
     emails.about_entry(session, ticket, entry, desk, now=now)
@@ -216,9 +222,7 @@ def add_message(
     if request.is_internal:
         if ticket.state is TicketState.CLOSED:
             next_state(ticket.state, Step.ANSWER, party)
-        entry = add_entry(
-            session, ticket, EntryKind.NOTE, request.text, party=party, user=user, via=via
-        )
+        kind = EntryKind.NOTE
     else:
         awaited = _awaited_after(ticket, party, request.waits_for)
         is_follow_up = party is ticket.requester and awaited is ticket.responder
@@ -228,9 +232,9 @@ def add_message(
         if party is ticket.responder:
             _count_answer(session, ticket, now=now)
         _move(ticket, next_state(ticket.state, step, awaited), now=now)
-        entry = add_entry(
-            session, ticket, EntryKind.MESSAGE, request.text, party=party, user=user, via=via
-        )
+        kind = EntryKind.MESSAGE
+    author: dict[str, Any] = {"party": party, "user": user, "via": via}
+    entry = add_entry(session, ticket, kind, request.text, **author, now=now)
     entry.email_hash = email_hash
     store_files(session, scope, entry, files)
     emails.about_entry(session, ticket, entry, desk, now=now)
@@ -252,6 +256,7 @@ def reopen_ticket(
     """Open a solved ticket again, within two weeks; its responder is waited for."""
     ticket = read_ticket(session, scope, ticket_id, desk=desk, is_locked=True)
     state = next_state(ticket.state, Step.REOPEN, ticket.responder)
+    check_thread(session, ticket, session.get_one(User, scope.user_id), now=now)
     _require_recent(ticket, now=now)
     _move(ticket, state, now=now)
     return _changed(session, scope, ticket, "reopened", "Opened again", desk=desk, now=now)
@@ -394,7 +399,7 @@ def _changed(
     party = party_of(ticket, scope)
     user = session.get_one(User, scope.user_id)
     ticket.updated_at = now
-    entry = add_entry(session, ticket, EntryKind.CHANGE, text, party=party, user=user)
+    entry = add_entry(session, ticket, EntryKind.CHANGE, text, party=party, user=user, now=now)
     _record(session, scope, ticket, verb, now=now)
     emails.about_entry(session, ticket, entry, desk, now=now)
     return ticket

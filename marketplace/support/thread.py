@@ -30,7 +30,7 @@ MAX_STORED_BYTES = 512 * 1024**2
 
 
 def check_thread(session: Session, ticket: Ticket, user: User, *, now: datetime) -> None:
-    """Check that a user may add a message.
+    """Check that a user may add a message, or open a ticket again; both are emailed.
 
     Raises:
         ConflictError: the thread is full.
@@ -42,13 +42,12 @@ def check_thread(session: Session, ticket: Ticket, user: User, *, now: datetime)
             f"The thread has {MAX_ENTRIES} entries. Open a new ticket that refers to it."
         )
     recent = select(func.count()).where(
-        TicketEntry.author_id == user.id,
-        TicketEntry.created_at > now - timedelta(hours=1),
-        TicketEntry.kind != EntryKind.CHANGE,
+        TicketEntry.author_id == user.id, TicketEntry.created_at > now - timedelta(hours=1)
     )
     if (session.scalar(recent) or 0) >= MAX_MESSAGES_PER_HOUR:
         raise OverloadedError(
-            f"You wrote {MAX_MESSAGES_PER_HOUR} messages within an hour. Try again later.",
+            f"You added {MAX_MESSAGES_PER_HOUR} entries to tickets within an hour. "
+            "Try again later.",
             retry_after_seconds=600,
         )
 
@@ -62,6 +61,7 @@ def add_entry(
     party: Party,
     user: User,
     via: str = "",
+    now: datetime,
 ) -> TicketEntry:
     """Add an entry; its author, and whom it mentions, follow the ticket from now on."""
     entry = TicketEntry(
@@ -72,7 +72,7 @@ def add_entry(
         author_name=user.email,
         via=via,
         text=text.strip(),
-        created_at=ticket.updated_at,
+        created_at=now,
     )
     session.add(entry)
     session.flush()

@@ -189,6 +189,14 @@ def test_notes_and_their_files_are_for_one_side(session: Session, cast: Cast) ->
     assert not [to for to, text in mails(session) if "hard one" in text]
 
 
+def test_a_note_is_of_the_time_at_which_it_was_written(session: Session, cast: Cast) -> None:
+    ticket = ask(session, cast.bob)
+    answer(session, cast.alice, ticket, is_internal=True, now=NOON + HOUR)
+    entries = list_entries(session, scope_of(cast.alice), ticket.id, desk=DESK)
+    assert [entry.created_at for entry in entries] == [NOON, NOON + HOUR]
+    assert ticket.updated_at == NOON, "the other side does not learn of it"
+
+
 class TestClock:
     def test_it_runs_while_the_responder_is_waited_for(self, session: Session, cast: Cast) -> None:
         contract = rent_with_promise(session, cast, seconds=7200)
@@ -427,6 +435,17 @@ class TestBounds:
         monkeypatch.setattr(thread, "MAX_ENTRIES", 2)
         with pytest.raises(ConflictError, match="thread has 2 entries"):
             answer(session, cast.alice, tickets[0])
+
+    def test_of_opening_again(
+        self, session: Session, cast: Cast, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(thread, "MAX_MESSAGES_PER_HOUR", 4)
+        ticket, bob = ask(session, cast.bob), scope_of(cast.bob)
+        solve_ticket(session, bob, ticket.id, desk=DESK, now=NOON)
+        reopen_ticket(session, bob, ticket.id, desk=DESK, now=NOON)
+        solve_ticket(session, bob, ticket.id, desk=DESK, now=NOON)
+        with pytest.raises(OverloadedError, match="within an hour"):
+            reopen_ticket(session, bob, ticket.id, desk=DESK, now=NOON)
 
     def test_files_are_named_and_typed_by_what_they_are(self, session: Session, cast: Cast) -> None:
         page = FileRequest(name="../../a\n<b>.html", content="PGh0bWw+")
