@@ -6,12 +6,13 @@ ticket. Others get no answer, so that nobody learns what exists here, nor do pro
 
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
+from alerting.notification.models import Notification
 from core.db import SessionFactory, begin_writing, transaction
 from core.errors import (
     ConflictError,
@@ -37,6 +38,8 @@ from tenants.scope import Scope, active_memberships
 log = logging.getLogger(__name__)
 
 VIA_EMAIL = "email"
+# To a user who got so many notices within an hour, whose program may answer by itself.
+MAX_NOTICES_PER_HOUR = 20
 REFUSED = (ConflictError, ForbiddenError, InvalidInputError, NotFoundError, OverloadedError)
 
 
@@ -144,6 +147,13 @@ def _answer(
     if user is None or ticket is None or scope is None:
         return
     party = party_of(ticket, scope)
+    recent = select(func.count()).where(
+        Notification.tenant_id == ticket.tenant_of(party),
+        Notification.address == user.email,
+        Notification.created_at > now - timedelta(hours=1),
+    )
+    if (session.scalar(recent) or 0) >= MAX_NOTICES_PER_HOUR:
+        return
     emails.about_refusal(session, ticket, desk, problem, party=party, user=user, now=now)
 
 

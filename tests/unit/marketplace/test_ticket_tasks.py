@@ -5,15 +5,18 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, true
 
+from alerting.notification.models import Notification
 from core.db import SessionFactory
 from core.periodic_tasks import SchedulerContext
 from core.settings import ServerSettings
+from marketplace.support.inbound import MAX_NOTICES_PER_HOUR, accept
+from marketplace.support.mail_text import Reply
 from marketplace.support.models import Ticket, TicketAttachment, TicketEntry
 from marketplace.support.requests import File
 from marketplace.support.service import solve_ticket
 from marketplace.support.states import TicketState
 from marketplace.support.tasks import SupportTasks
-from tests.cast import Cast, FrozenClock, scope_of
+from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.unit.marketplace.support_builders import DESK, SETTINGS, ask, texts
 
 
@@ -71,3 +74,25 @@ def test_a_mail_server_that_is_away_is_logged(
     )
     SupportTasks(away, context).receive_replies()
     assert "The mail server 127.0.0.1 fails" in caplog.text
+
+
+def test_a_program_that_answers_refusals_gets_few_of_them(
+    sessions: SessionFactory, cast: Cast
+) -> None:
+    with sessions.begin() as session:
+        ticket = ask(session, cast.bob)
+        ticket.state = TicketState.CLOSED
+        before = len(session.scalars(select(Notification)).all())
+    for number in range(MAX_NOTICES_PER_HOUR + 5):
+        reply = Reply(
+            sender=cast.bob.email,
+            recipients=[DESK.reply_address(ticket.id, cast.bob.id)],
+            message_id=f"<{number}@x>",
+            text="I am away.",
+            files=[],
+            ignored="",
+        )
+        assert "closed" in accept(sessions, DESK, reply, now=NOON)
+    with sessions() as session:
+        count = len(session.scalars(select(Notification)).all())
+    assert count - before == MAX_NOTICES_PER_HOUR
