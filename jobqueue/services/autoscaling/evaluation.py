@@ -183,7 +183,8 @@ def _evaluate(
     seen = _observation(session, instances, policy, traffic, load, now=now)
     memory = msgspec.convert(scaler.memory, Memory)
     if scaler.woken_at is not None:
-        memory.busy_at = max(memory.busy_at, scaler.woken_at.timestamp())
+        # It may take longer to start than it serves without requests.
+        memory.busy_at = now.timestamp()
     decision = decide(policy, memory, seen, now=now)
     decision = _applied(session, instances, seen, decision, now=now)
     _note(session, instances[0], scaler, seen, decision, now=now)

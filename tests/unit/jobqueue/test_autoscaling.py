@@ -195,6 +195,24 @@ def test_a_request_while_it_falls_asleep_wakes_it_once_it_has_stopped(
     assert service.states == ["running"]
 
 
+def test_a_service_that_starts_slowly_is_not_put_to_sleep_before_it_serves(
+    make: Callable[..., Service],
+) -> None:
+    service = make()
+    service.tick(0, count=21)
+    assert service.states == ["asleep"]
+    assert service.wake()
+    for _ in range(25):  # longer than zero_seconds
+        service.at += timedelta(seconds=TICK)
+        scale_services(service.sessions, service.store, now=service.at)
+    assert service.states == ["queued"]
+    service.settle()
+    service.tick()
+    assert service.states == ["running"]
+    service.tick(0, count=21)
+    assert service.states == ["asleep"]
+
+
 def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
     service = make()
     service.tick(35, count=4)
