@@ -133,7 +133,7 @@ def end_job(
             # By points it may come first again: the job that it made room for starts before it.
             waits["retry_at"] = now + PREEMPTED_PAUSE
     following = JobState.QUEUED
-    if reason is Reason.SCALED_DOWN:
+    if reason is Reason.SCALED_DOWN and job.autoscaling is not None:
         following, waits["message"], waits["retry_at"] = JobState.ASLEEP, ASLEEP_MESSAGE, None
     if move_job(session, job.id, following, expected={state}, **waits):
         record_event(session, job, now=now)

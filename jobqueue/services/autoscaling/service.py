@@ -17,7 +17,6 @@ from jobqueue.queue.stopping import stop_job
 from jobqueue.services.autoscaling.evaluation import policy_of
 from jobqueue.services.autoscaling.instances import is_awake, is_ready, set_awake
 from jobqueue.services.scaling import changeable_service, service_id, service_instances
-from jobqueue.states import JobState
 from protocol.autoscaling import Autoscaling
 from tenants.auditing.recording import record
 from tenants.models import User
@@ -135,8 +134,11 @@ def _end(session: Session, scope: Scope, job: Job, *, now: datetime) -> None:
     instances = service_instances(session, job)
     if not any(map(is_awake, instances)):
         set_awake(session, instances, 1, now=now)
-    for instance in service_instances(session, job):
-        if instance.state is JobState.ASLEEP:
+    instances = service_instances(session, job)
+    # If all are about to sleep, the first one starts again once it has stopped.
+    left = [instance for instance in instances if is_awake(instance)] or instances[:1]
+    for instance in instances:
+        if instance not in left:
             stop_job(session, scope, instance.id, now=now)
     left = service_instances(session, job)
     for instance in left:

@@ -213,6 +213,31 @@ def test_a_service_that_starts_slowly_is_not_put_to_sleep_before_it_serves(
     assert service.states == ["asleep"]
 
 
+def test_without_autoscaling_no_instance_is_left_asleep(make: Callable[..., Service]) -> None:
+    service = make()
+    service.tick(35, count=4)
+    while not any(event.startswith("Stopping") for event in service.events):
+        service.at += timedelta(seconds=TICK)
+        scale_services(service.sessions, service.store, now=service.at)
+    with service.sessions.begin() as session:
+        set_autoscaling(session, scope_of(service.cast.alice), service.id, None, now=service.at)
+    service.settle()
+    assert set(service.states) == {"running"}
+
+
+def test_without_autoscaling_a_service_that_falls_asleep_starts_again(
+    make: Callable[..., Service],
+) -> None:
+    service = make()
+    while not any(event.startswith("Stopping") for event in service.events):
+        service.at += timedelta(seconds=TICK)
+        scale_services(service.sessions, service.store, now=service.at)
+    with service.sessions.begin() as session:
+        set_autoscaling(session, scope_of(service.cast.alice), service.id, None, now=service.at)
+    service.settle()
+    assert service.states == ["running"]
+
+
 def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
     service = make()
     service.tick(35, count=4)
