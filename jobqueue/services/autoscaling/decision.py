@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 import msgspec
 
 from core.schedule_times import next_time
-from protocol.autoscaling import Autoscaling, ScalingMetric
+from protocol.autoscaling import MAX_INSTANCES, Autoscaling, ScalingMetric
 
 TOLERANCE = 0.1
 BURST_FACTOR = 2
@@ -138,8 +138,9 @@ def _wish(policy: Autoscaling, seen: Observation) -> tuple[int, str]:
 
 
 def _instances(load: float | None, target: float) -> int:
-    # A part of an instance that is only an error of rounding is none.
-    return math.ceil(load / target - 1e-9) if load else 0
+    # A part of an instance that is only an error of rounding is none; and the quotient of a small
+    # target may be infinite.
+    return math.ceil(min(load / target - 1e-9, 2 * MAX_INSTANCES)) if load else 0
 
 
 def _recent(

@@ -6,16 +6,17 @@ decided at a change, or refused, is an event in the history of the service's fir
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import msgspec
-from sqlalchemy import func, or_, select
+from sqlalchemy import func, or_, select, update
 from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory, begin_writing, transaction
-from core.errors import ConflictError
+from core.errors import ConflictError, DatabaseUnavailableError
 from core.quantities import format_duration
 from jobqueue.holds.service import require_no_hold
 from jobqueue.jobs.transitions import record_event
@@ -39,6 +40,7 @@ from timeseries.store import (
     TENANT_TAG,
     Aggregate,
     RangeQuery,
+    RejectedPoint,
     Store,
     StoreUnavailableError,
 )
@@ -84,19 +86,20 @@ def scale_services(
         service_ids = session.scalars(
             due.order_by(ServiceScaler.evaluate_at).limit(MAX_SERVICES)
         ).all()
-    writes = []
+    writes: list[Future[list[RejectedPoint]]] = []
     for service_id in service_ids:
         if is_stopping():
             break
-        with transaction(sessions) as session:
-            question = _question(session, service_id)
-        load = _ask(store, question, now=now) if question else None
-        with transaction(sessions) as session:
-            begin_writing(session)
-            point = _evaluate(session, service_id, load, now=now)
-        if question and point:
-            batch = Batch.of([point])
-            writes.append(store.submit(batch, identity={TENANT_TAG: question.tenant_id}))
+        try:
+            writes += _scale(sessions, store, service_id, now=now)
+        except DatabaseUnavailableError:
+            raise
+        except Exception:
+            # The services of other tenants must not wait for it.
+            log.exception("the service %s was not scaled; trying again", service_id)
+            later = update(ServiceScaler).where(ServiceScaler.service_id == service_id)
+            with transaction(sessions) as session:
+                session.execute(later.values(evaluate_at=now + INTERVAL))
     for write in writes:
         try:
             write.result()
@@ -104,6 +107,21 @@ def scale_services(
             log.warning("the load of services was not stored: %s", error)
             break
     return len(service_ids)
+
+
+def _scale(
+    sessions: SessionFactory, store: Store, service_id: str, *, now: datetime
+) -> list[Future[list[RejectedPoint]]]:
+    """Decide about a service; return the writes of its samples."""
+    with transaction(sessions) as session:
+        question = _question(session, service_id)
+    load = _ask(store, question, now=now) if question else None
+    with transaction(sessions) as session:
+        begin_writing(session)
+        point = _evaluate(session, service_id, load, now=now)
+    if question is None or point is None:
+        return []
+    return [store.submit(Batch.of([point]), identity={TENANT_TAG: question.tenant_id})]
 
 
 def _instances(session: Session, service_id: str) -> list[Job]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
@@ -236,6 +237,26 @@ def test_without_autoscaling_a_service_that_falls_asleep_starts_again(
         set_autoscaling(session, scope_of(service.cast.alice), service.id, None, now=service.at)
     service.settle()
     assert service.states == ["running"]
+
+
+def test_a_service_whose_policy_overflows_keeps_no_other_from_scaling(
+    make: Callable[..., Service],
+) -> None:
+    service = make(replace(POLICY, target=5e-324))
+    service.tick(35, count=4)
+    assert service.states.count("running") == 6
+
+
+def test_a_service_that_can_not_be_scaled_keeps_no_other_from_it(
+    make: Callable[..., Service],
+) -> None:
+    service = make()
+    with service.sessions.begin() as session:
+        fields = {"kind": JobKind.SERVICE, "ports": WEB, "autoscaling": POLICY}
+        broken = submit(session, service.cast.alice, "broken", **fields)
+        session.get_one(ServiceScaler, broken.id).memory = {"wishes": "of another version"}
+    service.tick(35, count=4)
+    assert service.states.count("running") == 4
 
 
 def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
