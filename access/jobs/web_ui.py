@@ -181,7 +181,8 @@ class WebUI:
             raise UnavailableError("The job's server does not respond.", code="timeout") from error
         except httpx.HTTPError as error:
             self._rights.forget(proof)
-            await self._rights.target(proof)  # the job may have ended
+            # The job may have ended, or its service fallen asleep.
+            await self._sleepers.target(proof, may_wait=False)
             raise UnavailableError(
                 f"Nothing answers on port {target.port} of the job. It may still be starting.",
                 code="port_closed",

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -25,6 +26,7 @@ from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.polling import eventually
 from tests.fixtures.serving import Serving
+from tests.servers import free_port
 from tests.unit.cli.test_web_ui import JOB_SERVER, PORT, Site, settings
 from tests.unit.jobqueue.builders import dispatch, report, start
 
@@ -107,6 +109,11 @@ def make_site(
             agent.join()
 
 
+def list_quietly(parts: Iterator[bytes]) -> None:
+    with suppress(requests.RequestException):
+        list(parts)
+
+
 def token_of(site: ServiceSite, cast: Cast) -> str:
     with site.sessions.begin() as session:
         return create_api_token(session, scope_of(cast.alice), name="ci", now=NOON)[1]
@@ -185,3 +192,18 @@ def test_nobody_else_wakes_a_service(make_site: Callable[[int], ServiceSite], ca
     assert site.get("/").status_code == 303
     assert site.call("vdt_wrong").status_code == 401
     assert site.states == {JobState.ASLEEP}
+
+
+def test_a_request_to_an_instance_that_has_gone_wakes_the_service(
+    make_site: Callable[[int], ServiceSite], cast: Cast
+) -> None:
+    site = make_site(60)
+    cookie = site.cookie_of(cast.alice)
+    assert site.get("/", cookie=cookie).status_code == 200
+    # For some seconds, requests are still passed on to where it was.
+    site.endpoint = f"127.0.0.1:{free_port()}"
+    site.sleep()
+    answer = site.get("/", cookie=cookie)
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
+    assert "The service is starting" in answer.text
+    assert JobState.QUEUED in site.states
