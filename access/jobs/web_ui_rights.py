@@ -6,11 +6,12 @@ open for longer is checked as often, and ends when the user has lost the right t
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 from typing import TypeVar
 
 from access.database import Database
 from core.clock import Clock
-from jobqueue.services.web_ui import Proof, Target, port_of_pass
+from jobqueue.services.web_ui import AsleepError, Proof, Target, port_of_pass
 
 T = TypeVar("T")
 
@@ -45,7 +46,8 @@ class WebUIRights:
         working = asyncio.ensure_future(work)
         try:
             while not (await asyncio.wait([working], timeout=RIGHTS_SECONDS))[0]:
-                await self.target(proof)
+                with suppress(AsleepError):  # the instance at work may finish
+                    await self.target(proof)
             return working.result()
         finally:
             working.cancel()

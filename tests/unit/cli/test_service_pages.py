@@ -8,10 +8,10 @@ from datetime import timedelta
 
 import pytest
 import requests
-from sqlalchemy import func, select
+from sqlalchemy import delete, func, select
 from starlette.types import ASGIApp
 
-from access.jobs import services, traffic
+from access.jobs import services, traffic, web_ui_rights
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from jobqueue.models import Attempt, Job, ServiceTraffic
@@ -22,6 +22,7 @@ from jobqueue.states import AttemptState, JobState
 from protocol.attempts import ObservedState
 from protocol.autoscaling import Autoscaling
 from protocol.job_spec import JobKind, Port
+from tenants.models import LoginSession
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.polling import eventually
@@ -207,3 +208,24 @@ def test_a_request_to_an_instance_that_has_gone_wakes_the_service(
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
     assert "The service is starting" in answer.text
     assert JobState.QUEUED in site.states
+
+
+def test_what_is_open_does_not_end_while_no_instance_is_healthy(
+    make_site: Callable[[int], ServiceSite], cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(web_ui_rights, "RIGHTS_SECONDS", 0.2)
+    site = make_site(0)
+    endless = site.open("/endless", site.cookie_of(cast.alice))
+    parts = endless.iter_content(1)
+    assert next(parts) == b"x"
+    with site.sessions.begin() as session:
+        for job in session.scalars(select(Job)).unique():
+            job.health_check = {"kind": "tcp", "port": PORT}
+    ended = threading.Event()
+    reading = threading.Thread(target=lambda: (list_quietly(parts), ended.set()))
+    reading.start()
+    assert not ended.wait(1.5)
+    with site.sessions.begin() as session:
+        session.execute(delete(LoginSession))
+    assert ended.wait(10), "the user has signed out"
+    reading.join()
