@@ -5,7 +5,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import choice
 
 from access.database import Database
@@ -80,6 +80,7 @@ class Sleepers:
         self._database = database
         self._rights = rights
         self._clock = clock
+        self._waking: dict[Proof, asyncio.Task[bool]] = {}
         self._of_user = ConcurrencyLimit(MAX_WAITING_PER_USER)
         self._of_process = ConcurrencyLimit(MAX_WAITING)
 
@@ -98,15 +99,23 @@ class Sleepers:
             may_wait = may_wait and is_first and has
             until = time.monotonic() + (asleep.hold_seconds if may_wait else 0)
             while True:
-                await self._wake(proof)
+                if await self._is_awake(proof):
+                    with suppress(AsleepError):
+                        return await self._rights.target(proof)
                 if time.monotonic() >= until:
                     raise StartingError(f"{asleep.message} Wait a moment.")
                 await asyncio.sleep(POLL_SECONDS)
-                try:
-                    return await self._rights.target(proof)
-                except AsleepError:
-                    continue
 
-    async def _wake(self, proof: Proof) -> None:
+    async def _is_awake(self, proof: Proof) -> bool:
+        """Wake a service; requests that wait with the same pass share an answer of a moment ago."""
+        waking = self._waking.get(proof)
+        if waking is None:
+            waking = self._waking[proof] = asyncio.create_task(self._wake(proof))
+        return await asyncio.shield(waking)
+
+    async def _wake(self, proof: Proof) -> bool:
         now = self._clock()
-        await self._database.run(lambda session: wake(session, proof, now=now))
+        try:
+            return await self._database.run(lambda session: wake(session, proof, now=now))
+        finally:
+            asyncio.get_running_loop().call_later(POLL_SECONDS, self._waking.pop, proof, None)

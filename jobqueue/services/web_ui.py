@@ -205,8 +205,8 @@ def places_of(session: Session, job_id: str) -> tuple[str, ...]:
     return tuple(instance.id for instance in service_instances(session, job) if is_ready(instance))
 
 
-def wake(session: Session, proof: Proof, *, now: datetime) -> None:
-    """Wake the service of a pass, if it sleeps.
+def wake(session: Session, proof: Proof, *, now: datetime) -> bool:
+    """Wake the service of a pass, if it sleeps; return whether it serves now.
 
     Raises:
         VedetteError: the user may not open it, as `port_of_pass` says; or a budget is spent.
@@ -215,6 +215,8 @@ def wake(session: Session, proof: Proof, *, now: datetime) -> None:
         port_of_pass(session, proof, now=now)
     except AsleepError as error:
         wake_service(session, session.get_one(Job, proof.job_id), error.user_id, now=now)
+        return False
+    return True
 
 
 def port_of_pass(session: Session, proof: Proof, *, now: datetime) -> Target:

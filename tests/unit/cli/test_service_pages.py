@@ -2,9 +2,11 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 import pytest
 import requests
@@ -18,6 +20,7 @@ from jobqueue.models import Attempt, Job, ServiceTraffic
 from jobqueue.queue.service import job_events
 from jobqueue.services.autoscaling.instances import set_awake
 from jobqueue.services.scaling import service_instances
+from jobqueue.services.web_ui import wake
 from jobqueue.states import AttemptState, JobState
 from protocol.attempts import ObservedState
 from protocol.autoscaling import Autoscaling
@@ -221,11 +224,31 @@ def test_what_is_open_does_not_end_while_no_instance_is_healthy(
     with site.sessions.begin() as session:
         for job in session.scalars(select(Job)).unique():
             job.health_check = {"kind": "tcp", "port": PORT}
-    ended = threading.Event()
-    reading = threading.Thread(target=lambda: (list_quietly(parts), ended.set()))
+    reading = threading.Thread(target=list_quietly, args=[parts])
     reading.start()
-    assert not ended.wait(1.5)
+    reading.join(1.5)
+    assert reading.is_alive()
     with site.sessions.begin() as session:
         session.execute(delete(LoginSession))
-    assert ended.wait(10), "the user has signed out"
-    reading.join()
+    reading.join(10)
+    assert not reading.is_alive(), "the user has signed out"
+
+
+def test_requests_that_wait_ask_the_database_together(
+    make_site: Callable[[int], ServiceSite], cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = make_site(3)
+    token = token_of(site, cast)
+    site.sleep()
+    asked = 0
+
+    def counted(*args: Any, **values: Any) -> bool:  # noqa: ANN401 - any
+        nonlocal asked
+        asked += 1
+        return wake(*args, **values)
+
+    monkeypatch.setattr("access.jobs.services.wake", counted)
+    with ThreadPoolExecutor(16) as pool:
+        answers = list(pool.map(lambda _: site.call(token), range(16)))
+    assert {answer.status_code for answer in answers} == {503}
+    assert asked < 40
