@@ -2,7 +2,8 @@
 
 A job waits from its submission, or the end of the last job that it depends on, until GPUs are
 allocated to it for the first time. It counts for the GPU model that it got. One that got none
-counts for all models that it could have had, in proportion to their GPUs.
+counts for all models that it could have had, in proportion to their GPUs. An instance of a service
+that scales may have slept since then: it counts while it waits now, from its last wake-up on.
 """
 
 from collections import Counter, defaultdict
@@ -19,6 +20,7 @@ from core.db import chunked
 from jobqueue.dispatch.appliance_views import matching_models
 from jobqueue.models import CHARGED_FROM, Attempt, Job
 from jobqueue.partitions.measures import gpu_amount
+from jobqueue.states import WAITING
 from jobqueue.usage.ledger import HOUR, UNKNOWN_MODEL, WANTS_GPUS, read_models
 from jobqueue.usage.measuring import Period
 from jobqueue.usage.models import UsageEntry
@@ -111,6 +113,10 @@ def waits(session: Session, tenant_id: str, period: Period, fleet: Counter[str])
         first = next((row for row in group if row.charged_from is not None), None)
         since = max(group[0].submitted_at, released.get(group[0].id, group[0].submitted_at))
         started_at = first.charged_from if first else None
+        if group[0].autoscaling is not None:
+            if group[0].state not in WAITING:
+                continue
+            since, started_at = group[0].retry_at or since, None
         until = started_at or group[0].finished_at or period.until
         gpus = _gpus_of(group[0], first, models, fleet)
         is_in = started_at is not None and period.since <= started_at < period.until
@@ -125,7 +131,7 @@ def _rows(session: Session, tenant_id: str, period: Period) -> Iterator[Row[*tup
     """Yield jobs that were not over before a period, each with its attempts."""
     columns = (
         *(Job.id, Job.submitted_at, Job.finished_at, Job.gpus, Job.gpu_compute, Job.gpu_models),
-        Job.dependencies,
+        *(Job.dependencies, Job.state, Job.autoscaling, Job.retry_at),
         CHARGED_FROM.label("charged_from"),
         *(Attempt.gpu_uuids, Attempt.gpu_slice),
         func.coalesce(Attempt.node_id, Attempt.appliance_id).label("site_id"),

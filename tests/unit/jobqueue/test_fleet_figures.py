@@ -12,6 +12,7 @@ from jobqueue.advice.additions import add_replays
 from jobqueue.advice.child import fleet_figures, whole_hours
 from jobqueue.advice.figures import FleetFigures, ModelFigures
 from jobqueue.advice.week import high_hours
+from jobqueue.states import JobState
 from jobqueue.usage.measuring import Period
 from tenants.fleet.events import EventKind, add_event
 from tests.cast import Cast
@@ -123,6 +124,21 @@ def test_jobs_that_still_wait_count_for_the_models_that_they_may_have(
     assert sum(model_of(figures, "B200").waiting) == 10
     # Three and three are free.
     assert sum(model_of(figures, H100).blocked()) == 30
+
+
+def test_instances_that_sleep_do_not_wait(sessions: SessionFactory, cast: Cast) -> None:
+    with sessions.begin() as session:
+        add_gpus(session, cast.acme, "dgx-01", model=H100, gpus=8)
+        close_ledger(session)
+        for state, retry_at in (
+            (JobState.ASLEEP, None),
+            (JobState.QUEUED, LATER - 2 * HOUR),
+        ):
+            job = add_waiting(session, cast.alice, since=MONDAY, gpus=1, models="")
+            job.autoscaling, job.state, job.retry_at = {}, state, retry_at
+        session.flush()
+        h100 = model_of(computed(session, cast), H100)
+    assert sum(h100.waiting) == 2
 
 
 def test_jobs_do_not_wait_for_gpus_while_they_wait_for_other_jobs(
