@@ -44,13 +44,14 @@ def is_ready(instance: Job) -> bool:
 def set_awake(session: Session, instances: Sequence[Job], wanted: int, *, now: datetime) -> None:
     """Let so many instances of a service be awake, as far as possible now.
 
-    The lowest numbers wake first, and the highest sleep first. An instance that is about to sleep
-    can wake once it has stopped.
+    The lowest numbers wake first. Those that wait or start sleep before those that serve, and among
+    them the highest numbers. An instance that is about to sleep can wake once it has stopped.
 
     Raises:
         ConflictError: the tenant's job quota is reached.
     """
     awake = [instance for instance in instances if is_awake(instance)]
+    awake.sort(key=lambda instance: (not is_ready(instance), instance.state in WAITING))
     for instance in reversed(awake[wanted:]):
         _put_to_sleep(session, instance, now=now)
     missing = wanted - len(awake)

@@ -259,6 +259,24 @@ def test_a_service_that_can_not_be_scaled_keeps_no_other_from_it(
     assert service.states.count("running") == 4
 
 
+def test_an_instance_that_serves_stays_rather_than_one_that_waits(
+    make: Callable[..., Service],
+) -> None:
+    service = make(gpus=4)
+    service.tick(15, count=2)
+    assert service.states == ["running", "running"]
+    with service.sessions.begin() as session:
+        # A job of another user has taken the place of the first one.
+        submit(session, service.cast.alice, "other", gpus=4, priority=100)
+        (first,) = [row for row in service.attempts(session) if row.job_id == service.id]
+        first.stop_reason = Reason.PREEMPTED
+        report(session, first, ObservedState.STOPPED)
+        dispatch(session, now=service.at)
+    assert service.states == ["queued", "running"]
+    service.tick(5, count=10)
+    assert service.states == ["asleep", "running"]
+
+
 def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
     service = make()
     service.tick(35, count=4)
