@@ -203,9 +203,9 @@ def test_a_request_to_an_instance_that_has_gone_wakes_the_service(
 ) -> None:
     site = make_site(60)
     cookie = site.cookie_of(cast.alice)
-    assert site.get("/", cookie=cookie).status_code == 200
-    # For some seconds, requests are still passed on to where it was.
     site.endpoint = f"127.0.0.1:{free_port()}"
+    assert "Nothing answers on port" in site.get("/", cookie=cookie).text
+    # For some seconds, requests are still passed on to where it was.
     site.sleep()
     answer = site.get("/", cookie=cookie)
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "2")
