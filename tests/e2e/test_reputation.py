@@ -30,6 +30,10 @@ from timeseries.store import StoreUnavailableError
 pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 
 DAYS = 20
+SETTINGS = {
+    "VEDETTE_MARKETPLACE": "true",
+    "VEDETTE_MARKETPLACE_REQUIRES_VERIFICATION": "false",
+}
 
 
 class NoStore:
@@ -96,7 +100,7 @@ class Market:
 def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Market]:
     deployment = make_deployment(tmp_path_factory.mktemp("deployment"))
     with (
-        serving(deployment, environ={"VEDETTE_MARKETPLACE": "true"}),
+        serving(deployment, environ=SETTINGS),
         open_database(deployment.settings) as (_engine, sessions),
     ):
         yield Market(deployment, sessions)

@@ -55,7 +55,10 @@ def test_a_suspended_provider_appeals_and_returns(chromium: Browser, tmp_path: P
     provider, operator = (chromium.new_context(base_url=deployment.url) for _ in range(2))
     for context in (provider, operator):
         context.set_default_timeout(STEP_MS)
-    environ = {"VEDETTE_MARKETPLACE": "true"}
+    environ = {
+        "VEDETTE_MARKETPLACE": "true",
+        "VEDETTE_MARKETPLACE_REQUIRES_VERIFICATION": "false",
+    }
     with (
         no_umask(),
         serving(deployment, environ=environ),
