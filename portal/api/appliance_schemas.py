@@ -73,6 +73,9 @@ def _field(name: str, kind: Any) -> fields.Field[Any]:  # noqa: ANN401 - a type
         kind = get_args(kind)[0]
     if get_origin(kind) is list:
         return fields.List(_field("", *get_args(kind)))
+    if get_origin(kind) is dict:
+        keys, values = (_field("", part) for part in get_args(kind))
+        return fields.Dict(keys=keys, values=values)
     if issubclass(kind, msgspec.Struct):
         return fields.Nested(_schema_of(kind))
     metadata: dict[str, Any] = {}
