@@ -79,7 +79,7 @@ TOKEN_SCOPES: dict[str, frozenset[Permission]] = {
     "market": frozenset({_P.VIEW, _P.RENT, _P.MANAGE_OFFERS, _P.VERIFY}),
     "billing": frozenset({_P.VIEW, _P.VIEW_BILLING, _P.MANAGE_BILLING}),
     "audit": frozenset({_P.VIEW_AUDIT}),
-    "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE, _P.VERIFY}),
+    "operator": frozenset({_P.VIEW, _P.MANAGE_TENANTS, _P.OPERATE}),
 }
 
 

@@ -90,7 +90,8 @@ def test_a_limited_token_makes_no_token(session: Session, cast: Cast) -> None:
 def test_scopes_are_offered_by_role() -> None:
     assert scopes_for(Role.VIEWER) == ["read"]
     assert scopes_for(Role.MEMBER) == [
-        *("read", "jobs", "shells", "images", "datasets", "alerts", "reports", "dashboards")
+        *("read", "jobs", "shells", "images", "datasets", "alerts", "reports", "dashboards"),
+        "support",
     ]
     assert scopes_for(Role.ADMIN) == [
         "read",
@@ -104,13 +105,15 @@ def test_scopes_are_offered_by_role() -> None:
         "appliances",
         "projects",
         "users",
+        "support",
         "market",
         "billing",
         "audit",
     ]
-    assert scopes_for(Role.BILLING) == ["read", "billing"]
+    assert scopes_for(Role.BILLING) == ["read", "support", "billing"]
     assert scopes_for(Role.OPERATOR) == [
-        *("read", "images", "dashboards", "users", "billing", "audit", "operator")
+        *("read", "images", "dashboards", "users", "support", "market", "billing", "audit"),
+        "operator",
     ]
 
 
