@@ -76,7 +76,7 @@ class Deployment:
             env=self.environ(environ),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
 

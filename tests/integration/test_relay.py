@@ -119,9 +119,12 @@ def test_an_outage_and_a_kill_lose_nothing_and_delay_no_live_writes(
             center.delay_seconds = 0.02
             for agent in agents:
                 agent.slowest_seconds = 0.0
+            began_at = time.monotonic()
             while relay.metrics()["spool_bytes"]:
                 write(2)
-            assert max(agent.slowest_seconds for agent in agents) < 1.0
+            # No write waits until the spool is empty.
+            emptied_seconds = time.monotonic() - began_at
+            assert max(agent.slowest_seconds for agent in agents) < emptied_seconds / 2
             for agent in agents:
                 arrived = agent.arrived(center)
                 assert set(arrived) == set(range(agent.sent))
