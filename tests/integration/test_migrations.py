@@ -122,9 +122,18 @@ def test_appliances_on_offer_have_a_week_to_pass_their_verification(database: En
     upgrade_database(database)
     downgrade_database(database, "0039_market")
     rows: dict[str, dict[str, object]] = {
-        "tenants": {"id": "t", "slug": "acme", "name": "Acme"},
-        "appliances": {"id": "a", "tenant_id": "t", "name": "dgx-01", "state": "online"},
-        "offered_appliances": {"appliance_id": "a", "provider_id": "t", "offer_id": "o"},
+        "tenants": {"id": "verified-t", "slug": "verified", "name": "Acme"},
+        "appliances": {
+            "id": "verified-a",
+            "tenant_id": "verified-t",
+            "name": "dgx-01",
+            "state": "online",
+        },
+        "offered_appliances": {
+            "appliance_id": "verified-a",
+            "provider_id": "verified-t",
+            "offer_id": "o",
+        },
     }
     with database.begin() as connection:
         for table, values in rows.items():
@@ -132,7 +141,7 @@ def test_appliances_on_offer_have_a_week_to_pass_their_verification(database: En
     upgrade_database(database)
     with Session(database) as session:
         row = session.scalars(select(Verification)).one()
-        assert (row.appliance_id, row.state) == ("a", VerificationState.UNVERIFIED)
+        assert (row.appliance_id, row.state) == ("verified-a", VerificationState.UNVERIFIED)
         assert row.grace_until is not None
         assert row.grace_until - row.since == timedelta(days=7)
 

@@ -134,7 +134,7 @@ def test_both_sides_read_how_a_contract_was_kept(
     prefix = "/api/v1/market/records"
     for browser in (alice, charlie):
         answer = browser.get(f"{prefix}/contracts/{market.contract.id}")
-        assert answer.json == {"breaches": []}
+        assert answer.json == {"breaches": [], "bookings": []}
     assert charlie.get(f"{prefix}/contracts/x").status_code == 404
     earnings = alice.get(f"{prefix}/earnings").json
     assert earnings is not None

@@ -87,9 +87,9 @@ def test_a_scheduler_that_is_stopped_while_it_starts_a_task_ends_without_an_erro
             time.sleep(0.001)
         submit(self, job, run_times)
 
-    def begin_to_stop(self: BaseScheduler, *, wait: bool) -> None:
+    def begin_to_stop(self: BaseScheduler, wait: bool = True) -> None:  # noqa: FBT001, FBT002 - as the library calls it
         stopping.append(self)
-        shutdown(self, wait=wait)
+        shutdown(self, wait)
 
     monkeypatch.setattr(BaseExecutor, "submit_job", submit_late)
     monkeypatch.setattr(BaseScheduler, "shutdown", begin_to_stop)
