@@ -60,11 +60,12 @@ RENTED_LABELS = {"pool": "rent"}
 CUSTOMERS = (("initech", "dora@initech.example"), ("hooli", "erin@hooli.example"))
 # Last month is in it, so that there is an invoice.
 PAST_DAYS = 40
+PAST = timedelta(days=PAST_DAYS)
 JOB_HOURS = (2, 9)
 MAX_GPU_HOUR_PRICE = 5.0
 RUNNING_JOBS = 2
 POLL_SECONDS = 3.0
-GRACE = timedelta(hours=1)
+GRACE = timedelta(days=7)
 GIB = 1024**3
 _WORKDAYS = (0, 1, 2, 3, 4)
 
@@ -186,7 +187,7 @@ def open_market(sessions: SessionFactory, currency: str, *, now: datetime) -> bo
             return False
         if session.scalar(select(Offer.id).limit(1)):
             return True
-        began_at = now - timedelta(days=PAST_DAYS)
+        began_at = now - PAST
         scopes = {slug: _scope(session, slug) for slug in ("acme", "globex", "initech", "hooli")}
         made = []
         for row in OFFERS:
@@ -268,9 +269,9 @@ def _publish(
     )
     offer = create_offer(session, scope, request, now=now, currency=currency)
     set_offer_state(session, scope, offer.id, OfferState.PUBLISHED, now=now)
-    # It is on offer while its first challenge runs.
+    # It was published long ago, and is on offer now until its first challenge has run.
     covered = Verification.tenant_id == offer.tenant_id
-    session.execute(update(Verification).where(covered).values(grace_until=now + GRACE))
+    session.execute(update(Verification).where(covered).values(grace_until=now + PAST + GRACE))
     return offer
 
 
