@@ -20,7 +20,6 @@ BIN := $(VENV)/bin
 # A stamp a kind of install: made anew when what it installs from has changed.
 SERVER_STAMP := $(VENV)/.server
 DEV_STAMP := $(VENV)/.dev
-PACKAGES := core timeseries protocol tenants datasets alerting backup jobqueue logs plugins collector dash_app portal access relay scheduler serving vedette cli marketplace
 
 .PHONY: help demo up test checks collected test-nightly test-many-hosts test-failures test-mutants bench fuzz lint check-types check-imports check-ansible check-security format docs release generate clean lock servers nightly-servers web-apps engines ray focus wheelhouse
 
@@ -111,7 +110,6 @@ check-ansible: $(DEV_STAMP)
 	cd ansible && PATH="$(abspath $(BIN)):$$PATH" LC_ALL=C.UTF-8 ansible-lint --offline -q
 
 check-security: $(DEV_STAMP)
-	$(BIN)/bandit --quiet --configfile pyproject.toml --recursive $(PACKAGES)
 	@$(BIN)/python deploy/audit-packages $(BIN)/pip-audit requirements/dev.txt
 
 # For the portal of `make up` or `make demo`, without downloads: for this Python and architecture.

@@ -25,7 +25,7 @@ from protocol.clusters import ClusterKind, options_of, root_of
 from protocol.job_spec import Mount
 
 CONTAINER = "job"
-SHARED_MEMORY = "/dev/shm"  # noqa: S108 # nosec B108 - memory, not a file
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - memory, not a file
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 NAME_ANNOTATION = "io.vedette.name"
 SECRET_ANNOTATION = "io.vedette.secret"  # noqa: S105 - the name of an annotation
