@@ -168,9 +168,9 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     stop_requested_at: Mapped[datetime | None]
-    user: Mapped[User | None] = relationship(lazy="joined")
+    user: Mapped[User | None] = relationship()
     attempts: Mapped[list["Attempt"]] = relationship(
-        back_populates="job", order_by="Attempt.number", lazy="selectin"
+        back_populates="job", order_by="Attempt.number"
     )
 
     if TYPE_CHECKING:  # in `options`
@@ -520,14 +520,12 @@ class Attempt(Base):
     provider_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     """The tenant of its appliance if that is rented; None on an own one."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
-    appliance: Mapped[Appliance] = relationship(lazy="joined")
+    appliance: Mapped[Appliance] = relationship()
     node: Mapped[Appliance | None] = relationship(
-        primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, lazy="selectin", viewonly=True
+        primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, viewonly=True
     )
     grant: Mapped[Grant | None] = relationship(
-        primaryjoin=lambda: foreign(Attempt.contract_id) == Grant.contract_id,
-        lazy="selectin",
-        viewonly=True,
+        primaryjoin=lambda: foreign(Attempt.contract_id) == Grant.contract_id, viewonly=True
     )
     """Of its contract, as long as that lasts."""
 

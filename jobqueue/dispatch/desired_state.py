@@ -401,7 +401,6 @@ def _move(
     expected = {attempt.state}
     if not move_attempt(session, attempt.id, outcome.state, expected=expected, **values, **own):
         return False
-    session.refresh(attempt)
     if outcome.state.is_final:
         end_job(session, attempt, JobState(outcome.state.value), values, now=now)
         # Before the event of the end is written, which locks the appliance for reading: a heartbeat

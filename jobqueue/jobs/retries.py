@@ -97,17 +97,18 @@ def end_job(
         values: its other columns then.
         now: the time.
     """
+    job = attempt.job
+    # A user may request a stop at the same moment, and other members of its gang may end: from here
+    # on that waits.
+    if stands_together(job):
+        members = select(Job.id).where(Job.array_id == job.array_id).order_by(Job.id)
+        session.execute(members.with_for_update())
+    session.refresh(attempt, with_for_update=True)  # with its job
     if attempt.stop_reason is Reason.FIRST_MEMBER_ENDED:
         # Also if its appliance was lost while it stopped.
         to, values = JobState.SUCCEEDED, {**values, "reason": Reason.NONE}
         values |= {"message": ENDED_WITH_FIRST}
-    job, reason = attempt.job, values["reason"]
-    # A user may request a stop at the same moment, and other members of its gang may end: from here
-    # on that waits.
-    locked = Job.array_id == job.array_id if stands_together(job) else Job.id == job.id
-    session.execute(select(Job.id).where(locked).order_by(Job.id).with_for_update())
-    session.refresh(job)
-    state = JobState(job.state)
+    reason, state = values["reason"], JobState(job.state)
     if to is JobState.SUCCEEDED and (_gang_moves(attempt) or _service_goes_on(attempt)):
         reason = attempt.stop_reason
     retry = _next_try(session, job, attempt, reason, now=now)
@@ -207,15 +208,18 @@ def _next_try(
         return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", pause
     if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
         return f"Attempt {attempt.number} ended; the service starts again.", _pause_of(job, now)
-    attempts = attempts_to_count(session, job)
     if is_start_fault(attempt) and (
-        job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(attempts) <= FREE_STARTS
+        job.kind is JobKind.SERVICE
+        or _is_trial(attempt)
+        or _failed_starts(attempts_to_count(session, job)) <= FREE_STARTS
     ):
         where = f"could not start on {attempt.place_name}"
         return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
-    number = tries(attempts)
     failure = _CLASSES.get(reason)
-    if failure is None or failure.value not in job.retry_on or number > job.max_retries:
+    if failure is None or failure.value not in job.retry_on:
+        return None
+    number = tries(attempts_to_count(session, job))
+    if number > job.max_retries:
         return None
     message = f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}."
     return message, _pause(number)

@@ -32,6 +32,7 @@ from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.jobs.network_requests import permission_errors
 from jobqueue.jobs.queue_settings import mount_errors, settings_of
 from jobqueue.jobs.requests import check_capacity, check_request
+from jobqueue.jobs.shown import with_attempts
 from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.placement.views import ApplianceView, queue_time
@@ -288,6 +289,7 @@ def list_jobs(
     """
     scope.require(Permission.VIEW)
     statement = scope.select(select(Job), Job).where(*_conditions(scope, filters))
+    statement = statement.options(*with_attempts())
     cursors = {"after": after, "before": before}
     return keyset_page(
         session, statement, JOB_SORTS, last=Job.id, sort=sort, size=page_size, **cursors
@@ -334,7 +336,7 @@ def _time_conditions(filters: JobFilters) -> Iterator[ColumnElement[bool]]:
 def get_job(session: Session, scope: Scope, job_id: str) -> Job:
     """Return a job; another tenant's job is not found."""
     scope.require(Permission.VIEW)
-    return scope.get(session, Job, job_id, kind="job")
+    return scope.get(session, Job, job_id, kind="job", options=with_attempts())
 
 
 def job_events(session: Session, scope: Scope, job_id: str) -> list[JobEvent]:

@@ -105,7 +105,6 @@ def _put_to_sleep(session: Session, instance: Job, *, now: datetime) -> None:
     attempt = instance.attempt
     values = {"reason": Reason.SCALED_DOWN, "message": ASLEEP_MESSAGE}
     if move_job(session, instance.id, JobState.ASLEEP, expected=WAITING, retry_at=None, **values):
-        session.refresh(instance)
         if attempt is not None:
             bound, ended = {AttemptState.BOUND}, {**values, "finished_at": now}
             move_attempt(session, attempt.id, AttemptState.STOPPED, expected=bound, **ended)
