@@ -100,8 +100,9 @@ def dataset_orders(session: Session, appliance_id: str, box: SecretBox) -> Datas
     Raises:
         UnavailableError: the key of a source's credentials is missing.
     """
-    place = _place(session, appliance_id)
-    if place is None or session.get(ApplianceCache, appliance_id) is None:
+    has_cache = session.get(ApplianceCache, appliance_id) is not None
+    place = _place(session, appliance_id) if has_cache else None
+    if place is None:
         return DatasetOrders(index=index_orders(session, appliance_id, box))
     pinned, fetched = _wanted(session, place)
     wanted = pinned | fetched

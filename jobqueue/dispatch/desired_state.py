@@ -124,25 +124,25 @@ def desired_state(
         NotFoundError: the appliance was deleted.
     """
     # Read the generation first: a concurrent change then shows as a newer one at the next poll.
-    generation = session.scalar(
-        select(Appliance.desired_generation).where(Appliance.id == appliance_id)
-    )
-    if generation is None:
+    columns = Appliance.desired_generation, Appliance.quarantined_at, Tenant.slug
+    of_tenant = select(*columns).join(Tenant, Tenant.id == Appliance.tenant_id)
+    place = session.execute(of_tenant.where(Appliance.id == appliance_id)).one_or_none()
+    if place is None:
         raise NotFoundError.of("appliance", appliance_id)
     attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
     running = [a for a in attempts if not _is_stopping(a)]
-    probe = probe_order(session, appliance_id)
-    pulls = _Pulls(session, registry, now)
+    probe = None if place.quarantined_at is None else probe_order(session, appliance_id)
+    pulls = _Pulls(session, registry, now, slug=place.slug)
     images = [attempt.job.image for attempt in running if attempt.contract_id is None]
     images += [probe.image] if probe and probe.image else []
     specs = _specs(session, appliance_id, running, box)
     return DesiredState(
-        generation=generation,
+        generation=place.desired_generation,
         attempts=[
             pulls.checked(attempt, spec) for attempt, spec in zip(running, specs, strict=True)
         ],
         stopping=[a.id for a in attempts if _is_stopping(a)],
-        registry=pulls.token_of(session.get_one(Appliance, appliance_id).tenant, images),
+        registry=pulls.token_of(place.slug, images),
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
@@ -340,18 +340,24 @@ class _Pulls:
     """
 
     def __init__(
-        self, session: Session, registry: RegistryTokens | None, now: datetime | None
+        self,
+        session: Session,
+        registry: RegistryTokens | None,
+        now: datetime | None,
+        *,
+        slug: str,
     ) -> None:
         self._session = session
         self._registry = registry
         self._now = now
+        self._slug = slug  # of the appliance's tenant
 
-    def token_of(self, tenant: Tenant, images: Sequence[str]) -> RegistryToken | None:
+    def token_of(self, slug: str, images: Sequence[str]) -> RegistryToken | None:
         """Return the token of a tenant to pull images; None where it needs or may have none."""
         registry = self._registry
         if registry is None or self._now is None or not images or not registry.host:
             return None
-        token = registry.pull_token(tenant.slug, images, now=self._now)
+        token = registry.pull_token(slug, images, now=self._now)
         return None if token is None else RegistryToken(host=registry.host, token=token)
 
     def checked(self, attempt: Attempt, spec: AttemptSpec) -> AttemptSpec:
@@ -366,11 +372,10 @@ class _Pulls:
                 network=JobNetwork.BRIDGE.value,
                 uses_rdma=False,
                 always_pulls=True,
-                registry=self.token_of(tenant, [spec.image]),
+                registry=self.token_of(tenant.slug, [spec.image]),
             )
-        tenant = attempt.appliance.tenant
         registry = self._registry
-        if registry is None or registry.may_pull(tenant.slug, spec.image):
+        if registry is None or registry.may_pull(self._slug, spec.image):
             return spec
         return structs.replace(spec, always_pulls=True)
 

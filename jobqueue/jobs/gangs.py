@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
+from jobqueue.jobs.shown import with_attempts
 from jobqueue.jobs.transitions import (
     move_all,
     move_attempt,
@@ -49,7 +50,8 @@ def gang_members(session: Session, job: Job) -> Sequence[Job]:
     if job.nodes == 1:
         return ()
     members = select(Job).where(Job.tenant_id == job.tenant_id, Job.array_id == job.array_id)
-    return session.scalars(members.order_by(Job.array_index)).unique().all()
+    members = members.options(*with_attempts()).order_by(Job.array_index)
+    return session.scalars(members).unique().all()
 
 
 def with_gang(job_id: str) -> Select[str]:

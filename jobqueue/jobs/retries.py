@@ -98,12 +98,7 @@ def end_job(
         now: the time.
     """
     job = attempt.job
-    # A user may request a stop at the same moment, and other members of its gang may end: from here
-    # on that waits.
-    if stands_together(job):
-        members = select(Job.id).where(Job.array_id == job.array_id).order_by(Job.id)
-        session.execute(members.with_for_update())
-    session.refresh(attempt, with_for_update=True)  # with its job
+    _lock(session, attempt)
     if attempt.stop_reason is Reason.FIRST_MEMBER_ENDED:
         # Also if its appliance was lost while it stopped.
         to, values = JobState.SUCCEEDED, {**values, "reason": Reason.NONE}
@@ -138,6 +133,19 @@ def end_job(
         following, waits["message"], waits["retry_at"] = JobState.ASLEEP, ASLEEP_MESSAGE, None
     if move_job(session, job.id, following, expected={state}, **waits):
         record_event(session, job, now=now)
+
+
+def _lock(session: Session, attempt: Attempt) -> None:
+    """Read an attempt and its job anew, and lock them, with the members of a gang as a whole.
+
+    A user may request a stop at the same moment, and other members may end: from here on that
+    waits.
+    """
+    job = attempt.job
+    if stands_together(job):
+        members = select(Job.id).where(Job.array_id == job.array_id).order_by(Job.id)
+        session.execute(members.with_for_update())
+    session.refresh(attempt, with_for_update=True)
 
 
 def _service_goes_on(attempt: Attempt) -> bool:
@@ -216,10 +224,9 @@ def _next_try(
         where = f"could not start on {attempt.place_name}"
         return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
     failure = _CLASSES.get(reason)
-    if failure is None or failure.value not in job.retry_on:
-        return None
-    number = tries(attempts_to_count(session, job))
-    if number > job.max_retries:
+    is_retried = failure is not None and failure.value in job.retry_on
+    number = tries(attempts_to_count(session, job)) if is_retried else None
+    if number is None or number > job.max_retries:
         return None
     message = f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}."
     return message, _pause(number)

@@ -28,6 +28,11 @@ def with_places() -> list[ORMOption]:
     ]
 
 
+def with_users() -> list[ORMOption]:
+    """Return the options of a query of attempts that shows whose jobs they are of."""
+    return [joinedload(Attempt.job).joinedload(Job.user)]
+
+
 def read_shown(session: Session, jobs: Iterable[Job]) -> None:
     """Read what is shown of jobs that were read without it, or changed since."""
     for chunk in chunked({job.id for job in jobs}):
