@@ -163,7 +163,8 @@ def show(job_id: str) -> ResponseReturnValue:
         load = drawn_load(job) if scaling else None
         datasets = datasets_of(session, job)
         cost, hourly_cost = job_cost(session, job, now=now())
-        read_shown(session, [job])  # others read some of it anew
+        if is_service:
+            read_shown(session, [job])  # its instances were read anew, the job with them
     is_first = job.array_id in {None, job.id}
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB
