@@ -16,16 +16,10 @@ from jobqueue.models import Attempt, Job
 
 def with_attempts() -> list[ORMOption]:
     """Return the options of a query of jobs that are shown."""
-    return [joinedload(Job.user), selectinload(Job.attempts).options(*with_places())]
-
-
-def with_places() -> list[ORMOption]:
-    """Return the options of a query of attempts that shows where they run."""
-    return [
-        selectinload(Attempt.appliance),
-        selectinload(Attempt.node),
-        selectinload(Attempt.grant),
-    ]
+    attempts = selectinload(Job.attempts).options(
+        selectinload(Attempt.appliance), selectinload(Attempt.node), selectinload(Attempt.grant)
+    )
+    return [joinedload(Job.user), attempts]
 
 
 def with_users() -> list[ORMOption]:

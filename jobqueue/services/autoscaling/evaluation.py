@@ -134,9 +134,9 @@ def _question(session: Session, service_id: str) -> _Question | None:
     stored = session.execute(
         select(Job.tenant_id, Job.autoscaling).where(*is_instance(service_id)).limit(1)
     ).one_or_none()
-    policy = stored and msgspec.convert(stored.autoscaling, Autoscaling | None)
-    if stored is None or policy is None:
+    if stored is None or stored.autoscaling is None:
         return None
+    policy = msgspec.convert(stored.autoscaling, Autoscaling)
     if ScalingMetric(policy.metric) not in _STORE_METRICS:
         return _Question(stored.tenant_id, policy, (), has_slices=False)
     instances = instances_of(session, service_id)

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 import pytest
 from flask import Flask
 from sqlalchemy import Engine, select
 
-from alerting.models import Alert, Severity
+from alerting.models import Alert
 from alerting.rules.service import create_rule
-from alerting.states import AlertState
+from alerting.states import AlertState, Severity
 from core.db import SessionFactory
 from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.dispatch.dispatcher import Dispatcher
@@ -125,7 +126,7 @@ def test_pages_and_lists_take_as_many_statements_for_any_number_of_rows(
     ids = {"job": attempt.job_id, "appliance": attempt.appliance_id}
 
     def counts() -> dict[str, int]:
-        return {path: fleet.count(lambda path=path: get(path.format(**ids))) for path in PAGES}
+        return {path: fleet.count(partial(get, path.format(**ids))) for path in PAGES}
 
     def get(path: str) -> None:
         if path.startswith("/api/"):
