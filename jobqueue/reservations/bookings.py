@@ -6,7 +6,7 @@ times of the next months.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -24,9 +24,11 @@ from jobqueue.projects.models import Project
 from jobqueue.reservations.models import Booking, Reservation
 from jobqueue.reservations.overlaps import (
     OTHER_CUSTOMER,
+    KeptTimes,
     active_bookings,
     busy_periods,
     kept_on,
+    kept_under,
 )
 from jobqueue.reservations.periods import Period, TakenTimes, periods_of
 from tenants.models import Tenant
@@ -89,6 +91,8 @@ def choose(
     rows = _offered(session, usable, columns["gpu_model"])
     providers = {row.appliance_id: row.provider_id for row in rows}
     others = kept_on(session, reservation, providers, now=now, until=until)
+    limited = {grant.contract_id for grant in usable.values() if grant.max_gpus}
+    booked = kept_under(session, reservation, limited, now=now, until=until)
     bookings: list[Booking] = []
     booked_gpus: defaultdict[str, int] = defaultdict(int)
     for row in rows:
@@ -99,10 +103,15 @@ def choose(
         elif grant.max_gpus and booked_gpus[grant.contract_id] + gpus > grant.max_gpus:
             problem = f"its contract allows {grant.max_gpus} GPUs at once"
         else:
-            taken = TakenTimes(busy_periods(row.gpu_count, others.get(row.appliance_id, ()), gpus))
-            clash = taken.overlap(periods)
-            problem = (
-                "" if clash is None else f"{clash[1]} has it from {clash[0][0]:%Y-%m-%d %H:%M}"
+            together = booked_gpus[grant.contract_id] + gpus
+            problem = _clash(
+                periods, row.gpu_count, others.get(row.appliance_id, ()), gpus, "has it"
+            ) or _clash(
+                periods,
+                grant.max_gpus,
+                booked.get(grant.contract_id, ()),
+                together,
+                f"has too many of the {grant.max_gpus} GPUs that its contract allows at once",
             )
         if problem:
             problems[f"{grant.title}: {problem}"] += 1
@@ -223,6 +232,14 @@ def customers_of(session: Session, bookings: Collection[Booking]) -> dict[str, s
     wanted = {booking.tenant_id for booking in bookings}
     statement = select(Tenant.id, Tenant.name).where(Tenant.id.in_(sorted(wanted)))
     return {row[0]: row[1] for row in session.execute(statement)}
+
+
+def _clash(
+    periods: list[Period], total: int, others: Sequence[KeptTimes], gpus: int, text: str
+) -> str:
+    """Return who leaves fewer GPUs of a total than are needed, and since when; "" for nobody."""
+    clash = TakenTimes(busy_periods(total, others, gpus)).overlap(periods)
+    return "" if clash is None else f"{clash[1]} {text} from {clash[0][0]:%Y-%m-%d %H:%M}"
 
 
 def _problem(grant: RentalView, need: RentalNeed, first: Period) -> str:

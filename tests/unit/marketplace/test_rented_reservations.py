@@ -208,6 +208,21 @@ def test_nothing_is_booked_that_does_not_meet_the_request(
         create_reservation(session, alice, service, now=NOON)
 
 
+@pytest.mark.usefixtures("project", "hosts")
+def test_a_contracts_gpus_at_once_count_over_all_of_its_bookings(
+    session: Session, cast: Cast
+) -> None:
+    admit_sides(session, cast)
+    take(session, cast, publish(session, cast, "dgx-01", "dgx-02", terms=terms(max_gpus=8)))
+    reserve(session, cast, gpus=6)
+    late = (BEGIN + HOUR).isoformat()
+    [problem] = refusal(session, cast, name="Second", gpus=4, schedule=late)["appliance_count"]
+    assert "another reservation has too many of the 8 GPUs that its contract allows" in problem
+    reserve(session, cast, name="Beside", gpus=2, schedule=late)
+    reserve(session, cast, name="After", gpus=8, schedule=(BEGIN + 3 * HOUR).isoformat())
+    assert "8 GPUs" in refusal(session, cast, name="Third", gpus=1)["appliance_count"][0]
+
+
 def test_what_no_job_used_is_charged_to_the_cent(
     sessions: SessionFactory, session: Session, cast: Cast, contract: Contract, project: Project
 ) -> None:
