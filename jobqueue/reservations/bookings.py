@@ -32,7 +32,7 @@ from jobqueue.reservations.overlaps import (
 )
 from jobqueue.reservations.periods import Period, TakenTimes, periods_of
 from tenants.models import Tenant
-from tenants.models.rentals import Grant, OfferedAppliance
+from tenants.models.rentals import OfferedAppliance
 
 MAX_BOOKED = 100
 _SHAPE = JobShape(gpus=1)
@@ -134,29 +134,12 @@ def close_bookings(session: Session, reservation_id: str, *, now: datetime) -> N
     )
 
 
-def close_unusable(session: Session, contract_id: str, *, can_start: bool, now: datetime) -> None:
-    """Give up what a contract has booked and no longer grants: its end, or what left the offer.
-
-    All of it, if no job can start: a side is suspended, or the customer has used up its credit.
-    What nobody can use is not charged.
-    """
-    is_granted = (
-        select(Grant.contract_id)
-        .join(OfferedAppliance, OfferedAppliance.offer_id == Grant.offer_id)
-        .where(
-            Grant.contract_id == Booking.contract_id,
-            OfferedAppliance.appliance_id == Booking.appliance_id,
-        )
-    )
+def close_contract(session: Session, contract_id: str, *, now: datetime) -> None:
+    """Give up what is booked under a contract: it has ended, or its customer may use nothing."""
     session.execute(
         update(Booking)
-        .where(
-            Booking.contract_id == contract_id,
-            Booking.until.is_(None),
-            *([~is_granted.exists()] if can_start else []),
-        )
-        .values(until=now),
-        execution_options={"synchronize_session": False},
+        .where(Booking.contract_id == contract_id, Booking.until.is_(None))
+        .values(until=now)
     )
 
 
@@ -185,6 +168,8 @@ def booked_views(
 ) -> list[ReservationView]:
     """Return what customers have booked of providers' appliances, as others see it.
 
+    Nothing is kept of an appliance while it is out of the offer, or its provider suspended.
+
     Args:
         session: the session.
         provider_ids: the tenants of the appliances.
@@ -193,7 +178,7 @@ def booked_views(
     """
     bookings = [
         booking
-        for booking in active_bookings(session, provider_ids)
+        for booking in active_bookings(session, provider_ids, are_kept=True)
         if booking.tenant_id != customer_id
     ]
     tenant_ids = {booking.tenant_id for booking in bookings}

@@ -5,14 +5,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import and_, exists, select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
 from core.errors import InvalidInputError
-from jobqueue.reservations.models import Booking, Reservation
+from jobqueue.reservations.models import Booking, BookingGap, GapReason, Reservation
 from jobqueue.reservations.periods import Period, periods_until
-from tenants.models.rentals import Grant
+from tenants.models.rentals import Grant, OfferedAppliance
 
 # How often all may begin that have an appliance in common; comparing a thousand takes a second.
 MAX_COMPARED = 5000
@@ -87,14 +87,35 @@ def kept_under(
     return _kept_times(kept, contract_ids, now=now, until=until)
 
 
-def active_bookings(session: Session, provider_ids: Collection[str]) -> list[Booking]:
-    """Return what is booked of providers' appliances under contracts that still grant it."""
+def active_bookings(
+    session: Session, provider_ids: Collection[str], *, are_kept: bool = False
+) -> list[Booking]:
+    """Return what is booked of providers' appliances under contracts that still last.
+
+    Args:
+        session: the session.
+        provider_ids: the tenants of the appliances.
+        are_kept: only what keeps its appliance now: that is on offer, its provider not suspended.
+    """
     statement = (
         select(Booking)
         .join(Grant, Grant.contract_id == Booking.contract_id)
         .where(Booking.until.is_(None))
         .order_by(Booking.id)
     )
+    if are_kept:
+        is_suspended = exists().where(
+            BookingGap.booking_id == Booking.id,
+            BookingGap.until.is_(None),
+            BookingGap.reason == GapReason.SUSPENDED,
+        )
+        statement = statement.join(
+            OfferedAppliance,
+            and_(
+                OfferedAppliance.appliance_id == Booking.appliance_id,
+                OfferedAppliance.offer_id == Grant.offer_id,
+            ),
+        ).where(~is_suspended)
     return [
         booking
         for part in chunked(sorted(provider_ids))

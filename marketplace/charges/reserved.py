@@ -1,8 +1,8 @@
 """Charge what reservations kept of rented appliances and no job used.
 
-An hour of an appliance costs the GPUs that were booked in it less those that jobs of the contract
-had there, at the price of the contract's terms less the discount. Like minimum times it is compared
-again whenever the ledger of the hour changes; what differs is another line.
+An hour of an appliance costs the GPUs that were booked in it, but for gaps, less those that jobs of
+the contract had there, at the price of the contract's terms less the discount. Like minimum times
+it is compared again whenever the ledger of the hour changes; what differs is another line.
 """
 
 from collections import defaultdict
@@ -18,6 +18,7 @@ from sqlalchemy.orm import Session
 from core.db import chunked
 from core.ids import new_id
 from core.money import ZERO
+from jobqueue.reservations.gaps import gaps_of, usable_time
 from jobqueue.reservations.models import Booking
 from jobqueue.reservations.periods import periods_until
 from jobqueue.usage.models import UsageEntry
@@ -112,12 +113,14 @@ def reserved_in(session: Session, hours: Collection[datetime]) -> dict[Place, Re
         .order_by(Booking.id)
     )
     places: dict[Place, Reserved] = {}
-    for booking, ends_at in session.execute(statement):
+    rows = session.execute(statement).all()
+    gaps = gaps_of(session, [booking for booking, _ in rows], after=first)
+    for booking, ends_at in rows:
         until = min(booking.until or last, ends_at or last)
         for period in periods_until(booking, last, now=first):
             begin, end = max(period[0], booking.since), min(period[1], until)
             for hour_at in hours:
-                duration = min(end, hour_at + HOUR) - max(begin, hour_at)
+                duration = usable_time(max(begin, hour_at), min(end, hour_at + HOUR), gaps, booking)
                 if duration > timedelta(0):
                     place = Place(booking.contract_id, booking.appliance_id, hour_at)
                     reserved = places.setdefault(place, Reserved(booking))

@@ -16,8 +16,9 @@ from jobqueue.holds.models import JobHold
 from jobqueue.models import Job
 from jobqueue.projects.models import Project
 from jobqueue.queue.pending import explain_job
-from jobqueue.reservations.bookings import bookings_of, bookings_under
+from jobqueue.reservations.bookings import booked_views, bookings_of, bookings_under
 from jobqueue.reservations.checks import ReservationRequest
+from jobqueue.reservations.gaps import MAX_GAP
 from jobqueue.reservations.models import Booking, Reservation
 from jobqueue.reservations.service import (
     create_reservation,
@@ -36,7 +37,7 @@ from marketplace.models import Account, Contract
 from marketplace.offers.coverage import refresh_provider
 from marketplace.states import AccountState
 from marketplace.terms import HourlyPrice
-from tenants.models import Appliance
+from tenants.models import Appliance, ApplianceState
 from tenants.models.rentals import OfferedAppliance
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
@@ -276,12 +277,7 @@ def test_a_booking_ends_with_what_it_rests_on(
     session: Session, cast: Cast, contract: Contract
 ) -> None:
     reservation = reserve(session, cast, appliance_count=2)
-    first, second = bookings_under(session, contract.id)
-    session.execute(
-        delete(OfferedAppliance).where(OfferedAppliance.appliance_id == first.appliance_id)
-    )
-    refresh_contract(session, contract.id, now=NOON + HOUR)
-    assert bookings_under(session, contract.id) == [second]
+    assert len(bookings_under(session, contract.id)) == 2
     # A change books anew; what was booked before stays, for its charge.
     changed = wanted(name="Peak hours")
     update_reservation(session, scope_of(cast.charlie), reservation.id, changed, now=NOON + HOUR)
@@ -294,14 +290,72 @@ def test_a_booking_ends_with_what_it_rests_on(
 
 
 @pytest.mark.usefixtures("project")
-def test_nothing_is_kept_and_charged_of_a_suspended_provider(
+def test_a_booking_is_there_again_when_its_appliance_returns_to_the_offer(
     session: Session, cast: Cast, contract: Contract
 ) -> None:
     reserve(session, cast)
-    session.get_one(Account, cast.acme.id).provider_state = AccountState.SUSPENDED
-    refresh_contract(session, contract.id, now=NOON + HOUR)
+    [booking] = bookings_under(session, contract.id)
+    offered = OfferedAppliance.appliance_id == booking.appliance_id
+    session.execute(delete(OfferedAppliance).where(offered))
+    refresh_contract(session, contract.id, now=BEGIN)
+    assert not booked_views(session, {cast.acme.id}, now=BEGIN)
+    # Nobody else gets its time meanwhile, not even its provider.
+    fields = {"project_id": None, "appliance_count": 0, "max_gpu_hour_price": 0}
+    service = wanted(name="Service", appliance_ids=[booking.appliance_id], **fields)
+    with pytest.raises(InvalidInputError, match="Another tenant has it"):
+        create_reservation(session, scope_of(cast.alice), service, now=NOON)
+    refresh_provider(session, cast.acme.id, now=BEGIN + HOUR)
+    assert booked_views(session, {cast.acme.id}, now=BEGIN + HOUR)  # before the task sees it
+    refresh_contract(session, contract.id, now=BEGIN + HOUR)
+    assert bookings_under(session, contract.id) == [booking]
+    # The first hour is not charged; the second is.
+    places = reserved_in(session, [BEGIN, BEGIN + HOUR])
+    assert [place.hour_at for place, kept in places.items() if kept.gpu_milliseconds] == [
+        BEGIN + HOUR
+    ]
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("outage", ["offline", "drained", "suspended"])
+def test_an_outage_of_the_provider_is_not_charged(
+    session: Session, cast: Cast, contract: Contract, hosts: list[Appliance], outage: str
+) -> None:
+    reserve(session, cast, gpus=4)
+    for host in hosts:
+        host.last_seen_at = BEGIN + timedelta(minutes=10)
+        if outage == "offline":
+            host.state = ApplianceState.UNREACHABLE
+        if outage == "drained":
+            host.drained_at = BEGIN
+    account = session.get_one(Account, cast.acme.id)
+    if outage == "suspended":
+        account.provider_state = AccountState.SUSPENDED
+    for minutes in (15, 16, 30):
+        refresh_contract(session, contract.id, now=BEGIN + timedelta(minutes=minutes))
+    is_kept = bool(booked_views(session, {cast.acme.id}, now=BEGIN))
+    assert is_kept is (outage != "suspended")
+    account.provider_state = AccountState.ACTIVE
+    for host in hosts:
+        host.state, host.drained_at = ApplianceState.ONLINE, None
+    refresh_contract(session, contract.id, now=BEGIN + timedelta(minutes=45))
+    assert booked_views(session, {cast.acme.id}, now=BEGIN)
+    [kept] = reserved_in(session, [BEGIN]).values()
+    # Without its heartbeats it was away since the last of them.
+    usable_minutes = 25 if outage == "offline" else 30
+    assert kept.gpu_milliseconds == 4 * usable_minutes * 60_000
+
+
+@pytest.mark.usefixtures("project")
+def test_a_booking_ends_if_its_appliance_does_not_return(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    reserve(session, cast)
+    session.execute(delete(OfferedAppliance))
+    refresh_contract(session, contract.id, now=NOON)
+    refresh_contract(session, contract.id, now=NOON + MAX_GAP)
+    assert bookings_under(session, contract.id)
+    refresh_contract(session, contract.id, now=NOON + MAX_GAP + HOUR)
     assert not bookings_under(session, contract.id)
-    assert not reserved_in(session, [BEGIN])
 
 
 @pytest.mark.usefixtures("project")

@@ -4,6 +4,7 @@ import pytest
 
 from core.db import SessionFactory
 from jobqueue.projects.models import Project
+from jobqueue.reservations.models import Booking, BookingGap, GapReason, Reservation
 from tests.cast import NOON, Cast
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.portal.conftest import Browser
@@ -62,3 +63,43 @@ def test_what_is_wrong_stands_at_its_field(project_id: str, alice: Browser) -> N
     assert "The nearest free time is from" in refused.text
     unknown = alice.post("/jobs/reservations", FORM | {"project_id": "", "appliance_ids": "dgx-99"})
     assert "There is no appliance" in unknown.text
+
+
+def test_the_page_says_what_of_a_rented_reservation_is_not_available(
+    project_id: str, sessions: SessionFactory, cast: Cast, alice: Browser
+) -> None:
+    times = {"schedule": "0 22 * * *", "time_zone": "UTC", "duration_seconds": 3600}
+    with sessions.begin() as session:
+        reservation = Reservation(
+            tenant_id=cast.acme.id,
+            name="Peak",
+            project_id=project_id,
+            appliance_ids=[],
+            appliance_count=2,
+            max_gpu_hour_price=3,
+            created_at=NOON,
+            **times,
+        )
+        session.add(reservation)
+        session.flush()
+        for number in (1, 2):
+            booking = Booking(
+                reservation_id=reservation.id,
+                tenant_id=cast.acme.id,
+                project_id=project_id,
+                provider_id=cast.globex.id,
+                contract_id="contract",
+                offer_name="H100 in Oslo",
+                appliance_id=f"appliance-{number}",
+                gpus=8,
+                gpu_model="H100",
+                since=NOON,
+                **times,
+            )
+            session.add(booking)
+        session.flush()
+        gap = BookingGap(booking_id=booking.id, reason=GapReason.UNAVAILABLE, since=NOON)
+        session.add(gap)
+    page = alice.get("/jobs/reservations").text
+    assert "2 rented, up to 3" in page
+    assert "1 not available now, so not charged" in page

@@ -1,0 +1,37 @@
+"""Times in which a provider did not give what was booked.
+
+Revision ID: 0047_market_rules
+Revises: 0046_bookings
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+from core.db import UTCDateTime
+
+revision = "0047_market_rules"
+down_revision = "0046_bookings"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the table."""
+    op.create_table(
+        "reservation_booking_gaps",
+        sa.Column("id", sa.String(length=36), nullable=False),
+        sa.Column("booking_id", sa.String(length=36), nullable=False),
+        sa.Column("reason", sa.String(length=32), nullable=False),
+        sa.Column("since", UTCDateTime(), nullable=False),
+        sa.Column("until", UTCDateTime(), nullable=True),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_reservation_booking_gaps")),
+    )
+    with op.batch_alter_table("reservation_booking_gaps", schema=None) as batch_op:
+        batch_op.create_index(
+            batch_op.f("ix_reservation_booking_gaps_booking_id"), ["booking_id"], unique=False
+        )
+
+
+def downgrade() -> None:
+    """Remove it."""
+    op.drop_table("reservation_booking_gaps")
