@@ -496,6 +496,9 @@ class Attempt(Base):
     assigned_at: Mapped[datetime | None] = mapped_column(index=True)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
+    pull_began_at: Mapped[datetime | None]
+    """When its appliance began to pull its image, as its agent reports it; None without a pull."""
+    pull_ended_at: Mapped[datetime | None]
     health: Mapped[Health] = mapped_column(enum_column(Health), default=Health.UNKNOWN)
     restarts: Mapped[int] = mapped_column(default=0)
     """How often its executor started a service again."""

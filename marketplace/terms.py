@@ -52,7 +52,11 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
         float, About("The time of a month in which the appliances are online.", maximum=100)
     ] = 0.0
     start_within_seconds: Annotated[
-        int, About("From the placement of a job to its start.", maximum=_DAY_SECONDS)
+        int,
+        About(
+            "From the placement of a job to its start, without the pull of its image.",
+            maximum=_DAY_SECONDS,
+        ),
     ] = 0
     support_response_seconds: Annotated[
         int, About("To the first answer of a support request.", maximum=30 * _DAY_SECONDS)

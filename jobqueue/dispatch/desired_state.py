@@ -396,6 +396,7 @@ def _move(
     if attempt.gpu_slice and observation.gpu_slice_uuid:
         own["gpu_slice"] = {**attempt.gpu_slice, "uuid": observation.gpu_slice_uuid}
     own |= _node_values(session, attempt, observation)
+    own |= _pull_values(attempt, observation, now=now)
     if outcome.reason is Reason.PREEMPTED_BY_CLUSTER:
         own["is_notice_due"] = bool(attempt.job.notify) and attempt.job.array_id is None
     expected = {attempt.state}
@@ -441,6 +442,7 @@ def _update_progress(
     reason = _staging_reason(attempt, is_staging=staging is not None)
     values |= {} if reason is None else {"reason": reason}
     own = {"staging": staging} if staging != attempt.staging else {}
+    own |= _pull_values(attempt, observation, now=now)
     if not values and not own:
         return
     starting, job_starting = AttemptState.STARTING, JobState.STARTING
@@ -451,6 +453,24 @@ def _update_progress(
     if reason is Reason.WAITING_FOR_DATA:
         session.refresh(attempt)
         record_event(session, attempt.job, message=message, now=now)
+
+
+def _pull_values(
+    attempt: Attempt, observation: AttemptObservation, *, now: datetime
+) -> dict[str, datetime]:
+    """Return the columns with the times of the pull that the attempt does not have yet.
+
+    If an agent starts again meanwhile, it is from the first begin to the last end.
+    """
+    reported = {
+        "pull_began_at": observation.pull_began_at_ns,
+        "pull_ended_at": observation.pull_ended_at_ns,
+    }
+    return {
+        name: _plausible(time_ns, attempt, now=now)
+        for name, time_ns in reported.items()
+        if time_ns is not None and getattr(attempt, name) is None
+    }
 
 
 def _node_values(

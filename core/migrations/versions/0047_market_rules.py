@@ -1,4 +1,4 @@
-"""Times in which a provider did not give what was booked.
+"""Times in which a provider did not give what was booked, and those of pulls of images.
 
 Revision ID: 0047_market_rules
 Revises: 0046_bookings
@@ -16,7 +16,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the table."""
+    """Add the table and the columns."""
     op.create_table(
         "reservation_booking_gaps",
         sa.Column("id", sa.String(length=36), nullable=False),
@@ -30,8 +30,14 @@ def upgrade() -> None:
         batch_op.create_index(
             batch_op.f("ix_reservation_booking_gaps_booking_id"), ["booking_id"], unique=False
         )
+    with op.batch_alter_table("attempts", schema=None) as batch_op:
+        batch_op.add_column(sa.Column("pull_began_at", UTCDateTime(), nullable=True))
+        batch_op.add_column(sa.Column("pull_ended_at", UTCDateTime(), nullable=True))
 
 
 def downgrade() -> None:
-    """Remove it."""
+    """Remove them."""
+    with op.batch_alter_table("attempts", schema=None) as batch_op:
+        batch_op.drop_column("pull_ended_at")
+        batch_op.drop_column("pull_began_at")
     op.drop_table("reservation_booking_gaps")

@@ -122,8 +122,7 @@ class Launches:
         client, image = self._client(), launch.spec.image
 
         def on_progress(text: str) -> bool:
-            with self._lock:
-                launch.outcome = msgspec.structs.replace(launch.outcome, message=text)
+            self._note(launch, message=text)
             return not launch.is_cancelled
 
         stored_image = None
@@ -135,9 +134,15 @@ class Launches:
             shown = f"the image of {launch.spec.attempt_id}" if launch.spec.always_pulls else image
             log.info("pulling %s", shown)
             credentials = self._registry_token.credentials_for(image, launch.spec)
+            self._note(launch, pull_began_at_ns=to_ns(self._clock()))
             pull(client.api, image, credentials=credentials, on_progress=on_progress)
+            self._note(launch, pull_ended_at_ns=to_ns(self._clock()))
             stored_image = client.images.get(image)
         self._storage.note_use(stored_image.id)
+
+    def _note(self, launch: _Launch, **facts: str | int) -> None:
+        with self._lock:
+            launch.outcome = msgspec.structs.replace(launch.outcome, **facts)
 
     def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
         spec = launch.spec
@@ -145,6 +150,7 @@ class Launches:
             options = mapping.container_options(
                 spec, owner=self._owner, pids_limit=self._pids_limit, engine=engine
             )
+            options["labels"] |= mapping.pull_label(launch.outcome)
             container = self._client().containers.create(**options)
         except APIError as error:
             if error.status_code != requests.codes.conflict:
