@@ -133,6 +133,7 @@ class Contract(Base):
     """An agreement of a provider and a customer about an offer.
 
     `noticed_by` gave notice at `noticed_at`; it ends at `ends_at`, also where its term is fixed.
+    While its terms can't be read, its use since `uncharged_since` has no billing lines.
     """
 
     __tablename__ = "contracts"
@@ -156,6 +157,7 @@ class Contract(Base):
     ends_at: Mapped[datetime | None]
     noticed_at: Mapped[datetime | None]
     noticed_by: Mapped[Side | None] = mapped_column(enum_column(Side))
+    uncharged_since: Mapped[datetime | None]
     versions: Mapped[list["ContractVersion"]] = relationship(
         back_populates="contract", order_by="ContractVersion.number", lazy="selectin"
     )

@@ -28,9 +28,9 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
     one of both sides is not admitted to the marketplace.
     """
     grant = session.get(Grant, contract.id)
-    terms = contract.terms_at(now)
+    terms = contract.terms_at(now) if contract.state in USABLE else None
     tenants = [session.get(Tenant, ident) for ident in (contract.customer_id, contract.provider_id)]
-    if contract.state not in USABLE or terms is None or None in tenants:
+    if terms is None or None in tenants:
         if grant is not None:
             session.delete(grant)
             session.flush()

@@ -1,4 +1,4 @@
-"""Times in which a provider did not give what was booked, and those of pulls of images.
+"""Times in which a provider did not give what was booked, of pulls of images, and without charge.
 
 Revision ID: 0047_market_rules
 Revises: 0046_bookings
@@ -33,10 +33,14 @@ def upgrade() -> None:
     with op.batch_alter_table("attempts", schema=None) as batch_op:
         batch_op.add_column(sa.Column("pull_began_at", UTCDateTime(), nullable=True))
         batch_op.add_column(sa.Column("pull_ended_at", UTCDateTime(), nullable=True))
+    with op.batch_alter_table("contracts", schema=None) as batch_op:
+        batch_op.add_column(sa.Column("uncharged_since", UTCDateTime(), nullable=True))
 
 
 def downgrade() -> None:
     """Remove them."""
+    with op.batch_alter_table("contracts", schema=None) as batch_op:
+        batch_op.drop_column("uncharged_since")
     with op.batch_alter_table("attempts", schema=None) as batch_op:
         batch_op.drop_column("pull_ended_at")
         batch_op.drop_column("pull_began_at")
