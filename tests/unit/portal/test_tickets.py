@@ -170,6 +170,17 @@ class TestOnPages:
         assert alice.get(opened.headers["Location"]).status_code == 200
         assert bob.get(opened.headers["Location"]).status_code == 404
 
+    def test_a_provider_answers_before_it_may_solve(
+        self, charlie: Browser, alice: Browser, market: Market
+    ) -> None:
+        path = charlie.post("/tickets/new", about_contract(market, recipient="provider")).headers["Location"]
+        assert "Mark as solved" in charlie.get(path).text
+        assert "Mark as solved" not in alice.get(path).text
+        alice.post(f"{path}/solve")
+        assert "Answer the ticket first" in alice.get(path).text
+        alice.post(path, {"text": "It is fixed."})
+        assert "Mark as solved" in alice.get(path).text
+
     def test_a_third_tenant_sees_nothing(
         self, charlie: Browser, bob: Browser, market: Market
     ) -> None:
