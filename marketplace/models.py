@@ -8,7 +8,6 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
 
-import msgspec
 from sqlalchemy import String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -23,7 +22,7 @@ from marketplace.states import (
     Side,
     VersionState,
 )
-from marketplace.terms import Terms
+from marketplace.terms import Terms, decoded
 from tenants.models.audit import Audited
 from tenants.models.columns import enum_column, reference, tenant_column
 from tenants.models.rentals import MAX_OFFER_NAME_LENGTH
@@ -126,7 +125,7 @@ class Offer(Base):
     @property
     def decoded_terms(self) -> Terms:
         """Its terms."""
-        return msgspec.convert(self.terms, Terms)
+        return decoded(self.terms)
 
 
 class Contract(Base):
@@ -207,4 +206,4 @@ class ContractVersion(Base):
     @property
     def decoded_terms(self) -> Terms:
         """Its terms."""
-        return msgspec.convert(self.terms, Terms)
+        return decoded(self.terms)

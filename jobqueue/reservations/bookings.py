@@ -8,7 +8,7 @@ times of the next months.
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select, update
@@ -32,7 +32,7 @@ from jobqueue.reservations.overlaps import (
 )
 from jobqueue.reservations.periods import Period, TakenTimes, periods_of
 from tenants.models import Tenant
-from tenants.models.rentals import OfferedAppliance
+from tenants.models.rentals import Grant, OfferedAppliance
 
 MAX_BOOKED = 100
 _SHAPE = JobShape(gpus=1)
@@ -125,13 +125,26 @@ def choose(
     return Choice([], f"{counted} {reasons}" if reasons else f"{counted} No other is on offer.")
 
 
-def close_bookings(session: Session, reservation_id: str, *, now: datetime) -> None:
-    """Give up what a reservation has booked."""
-    session.execute(
-        update(Booking)
+def close_bookings(
+    session: Session, reservation_id: str, *, replaced_by: Collection[Booking] = (), now: datetime
+) -> None:
+    """Give up what a reservation has booked; the contract's time of cancellation is charged.
+
+    It is not where as much is booked anew for the same times under the same contract.
+    """
+    statement = (
+        select(Booking, Grant.cancellation_hours)
+        .outerjoin(Grant, Grant.contract_id == Booking.contract_id)
         .where(Booking.reservation_id == reservation_id, Booking.until.is_(None))
-        .values(until=now)
     )
+    replacements = list(replaced_by)
+    for booking, hours in session.execute(statement).all():
+        booking.until = now
+        replacement = next((other for other in replacements if _replaces(other, booking)), None)
+        if replacement is not None:
+            replacements.remove(replacement)
+        elif hours:
+            booking.charged_until = now + timedelta(hours=hours)
 
 
 def close_contract(session: Session, contract_id: str, *, now: datetime) -> None:
@@ -217,6 +230,12 @@ def customers_of(session: Session, bookings: Collection[Booking]) -> dict[str, s
     wanted = {booking.tenant_id for booking in bookings}
     statement = select(Tenant.id, Tenant.name).where(Tenant.id.in_(sorted(wanted)))
     return {row[0]: row[1] for row in session.execute(statement)}
+
+
+def _replaces(new: Booking, old: Booking) -> bool:
+    names = ("contract_id", "schedule", "time_zone")
+    is_same = all(getattr(new, name) == getattr(old, name) for name in names)
+    return is_same and new.gpus >= old.gpus and new.duration_seconds >= old.duration_seconds
 
 
 def _clash(

@@ -5,15 +5,16 @@ was booked stays booked, and is there again when the gap ends, but its time is n
 that lasts too long ends the booking.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Row, and_, select
+from sqlalchemy import Row, and_, or_, select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
 from jobqueue.reservations.models import Booking, BookingGap, GapReason
+from jobqueue.reservations.periods import Period
 from jobqueue.usage.ledger import floor_hour
 from tenants.fleet.states import EffectiveStatus, effective_status_of
 from tenants.models import Appliance, ApplianceState
@@ -51,7 +52,10 @@ def follow_gaps(session: Session, contract_id: str, *, is_admitted: bool, now: d
             ),
         )
         .outerjoin(Appliance, Appliance.id == Booking.appliance_id)
-        .where(Booking.contract_id == contract_id, Booking.until.is_(None))
+        .where(
+            Booking.contract_id == contract_id,
+            or_(Booking.until.is_(None), Booking.charged_until > now),
+        )
     )
     for row in rows:
         booking, gap = row.Booking, row.BookingGap
@@ -66,7 +70,7 @@ def follow_gaps(session: Session, contract_id: str, *, is_admitted: bool, now: d
         else:
             gap.reason = reason
             if now - gap.since > MAX_GAP:
-                booking.until = now
+                booking.until = booking.until or now
     session.flush()
 
 
@@ -92,12 +96,14 @@ def open_gaps(session: Session, bookings: Collection[Booking]) -> dict[str, GapR
     return reasons
 
 
-def usable_time(begin: datetime, end: datetime, gaps: Gaps, booking: Booking) -> timedelta:
-    """Return how much of a time is outside a booking's gaps."""
-    usable = max(timedelta(0), end - begin)
-    for since, until in gaps.get(booking.id, ()):
-        usable -= max(timedelta(0), min(end, until or end) - max(begin, since))
-    return usable
+def usable_times(begin: datetime, end: datetime, gaps: Gaps, booking: Booking) -> Iterator[Period]:
+    """Yield what of a time is outside a booking's gaps, which don't overlap each other."""
+    for since, until in sorted(gaps.get(booking.id, ()), key=lambda gap: gap[0]):
+        if begin < min(since, end):
+            yield begin, min(since, end)
+        begin = max(begin, until or end)
+    if begin < end:
+        yield begin, end
 
 
 _STATUS_COLUMNS = (

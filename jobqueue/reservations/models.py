@@ -69,7 +69,7 @@ class Reservation(Base):
 class Booking(Base):
     """What a reservation keeps of a rented appliance, as it was saved.
 
-    Only its end is ever set, when the reservation is changed or deleted: what was kept is charged
+    Only its ends are ever set, when the reservation is changed or deleted: what was kept is charged
     later. So it outlives its reservation and both tenants, and has no foreign keys.
 
     Attributes:
@@ -78,6 +78,7 @@ class Booking(Base):
         gpu_model: of the appliance, for the price.
         since: when it was booked.
         until: when it was given up; None while it holds.
+        charged_until: until when it is charged after that; None if not.
     """
 
     __tablename__ = "reservation_bookings"
@@ -101,6 +102,7 @@ class Booking(Base):
     duration_seconds: Mapped[int]
     since: Mapped[datetime]
     until: Mapped[datetime | None]
+    charged_until: Mapped[datetime | None]
 
 
 class GapReason(StrEnum):

@@ -62,7 +62,7 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
     limits = filter(None, (terms.max_gpus, provider.max_contract_gpus))
     grant.max_gpus, grant.min_seconds = min(limits, default=0), terms.min_seconds
     grant.placement_factor = provider.placement_factor
-    grant.max_seconds = terms.max_seconds
+    grant.max_seconds, grant.cancellation_hours = terms.max_seconds, terms.cancellation_hours
     grant.ends_at, grant.refreshed_at = contract.ends_at, now
     session.add(grant)
     session.flush()

@@ -19,6 +19,7 @@ from jobqueue.reservations.service import (
     list_reservations,
     update_reservation,
 )
+from marketplace.charges.reserved import cancellations
 from portal.context import current_scope, database, now, portal
 from portal.forms.reservations import MAINTENANCE, ReservationForm
 from portal.pages.common import changing
@@ -90,6 +91,7 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
         appliances = appliance_names(session, scope.tenants)
         booked = bookings_of(session, [row.id for row in page.items if row.appliance_count])
         gaps = open_gaps(session, [row for bookings in booked.values() for row in bookings])
+        costs = cancellations(session, booked, now=now())
         by_customers = active_bookings(session, {tenant_id})
         customers = customers_of(session, by_customers)
     text = render_template(
@@ -100,6 +102,7 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
         projects=names,
         appliances=appliances,
         booked=booked,
+        costs=costs,
         away={ident: sum(row.id in gaps for row in bookings) for ident, bookings in booked.items()},
         currency=portal().settings.billing_currency,
         by_customers=by_customers,

@@ -1,4 +1,4 @@
-"""Times in which a provider did not give what was booked, of pulls of images, and without charge.
+"""Times in which a provider did not give what was booked, of pulls, without charge, and of cancellations.
 
 Revision ID: 0047_market_rules
 Revises: 0046_bookings
@@ -35,10 +35,20 @@ def upgrade() -> None:
         batch_op.add_column(sa.Column("pull_ended_at", UTCDateTime(), nullable=True))
     with op.batch_alter_table("contracts", schema=None) as batch_op:
         batch_op.add_column(sa.Column("uncharged_since", UTCDateTime(), nullable=True))
+    with op.batch_alter_table("reservation_bookings", schema=None) as batch_op:
+        batch_op.add_column(sa.Column("charged_until", UTCDateTime(), nullable=True))
+    with op.batch_alter_table("grants", schema=None) as batch_op:
+        batch_op.add_column(
+            sa.Column("cancellation_hours", sa.Integer(), server_default="0", nullable=False)
+        )
 
 
 def downgrade() -> None:
     """Remove them."""
+    with op.batch_alter_table("grants", schema=None) as batch_op:
+        batch_op.drop_column("cancellation_hours")
+    with op.batch_alter_table("reservation_bookings", schema=None) as batch_op:
+        batch_op.drop_column("charged_until")
     with op.batch_alter_table("contracts", schema=None) as batch_op:
         batch_op.drop_column("uncharged_since")
     with op.batch_alter_table("attempts", schema=None) as batch_op:

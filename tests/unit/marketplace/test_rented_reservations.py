@@ -29,22 +29,22 @@ from jobqueue.states import AttemptState
 from jobqueue.usage.measuring import Period
 from marketplace.charges.models import BillingLine, LineKind
 from marketplace.charges.replay import replay
-from marketplace.charges.reserved import reserved_in
+from marketplace.charges.reserved import Cancellation, cancellations, reserved_in
 from marketplace.charges.service import accrue
 from marketplace.contracts.grants import refresh_contract, usable_contracts, write_grant
 from marketplace.contracts.service import end_contract
 from marketplace.models import Account, Contract
 from marketplace.offers.coverage import refresh_provider
 from marketplace.states import AccountState
-from marketplace.terms import HourlyPrice
+from marketplace.terms import HourlyPrice, decoded, stored
 from tenants.models import Appliance, ApplianceState
-from tenants.models.rentals import OfferedAppliance
+from tenants.models.rentals import Grant, OfferedAppliance
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 from tests.unit.marketplace.builders import admit_sides, publish, take, terms
 from tests.unit.marketplace.ledger import add_use, record_hour
 
-HOUR = timedelta(hours=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 BEGIN = NOON + 2 * HOUR
 NIGHT = HourlyPrice(days=(0,), from_hour=15, until_hour=16, price=Decimal(3))
 
@@ -227,6 +227,7 @@ def test_a_contracts_gpus_at_once_count_over_all_of_its_bookings(
 def test_what_no_job_used_is_charged_to_the_cent(
     sessions: SessionFactory, session: Session, cast: Cast, contract: Contract, project: Project
 ) -> None:
+    session.get_one(Grant, contract.id).cancellation_hours = 0
     reservation = reserve(session, cast, gpus=4)
     [booking] = bookings_under(session, contract.id)
     facts: dict[str, Any] = {
@@ -270,6 +271,67 @@ def test_what_no_job_used_is_charged_to_the_cent(
     result = replay(sessions, Period(NOON, NOON + 24 * HOUR))
     assert result.is_equal, result.differences
     assert result.expected == Decimal("4.50") + Decimal("5.40") + Decimal("2.70")
+
+
+@pytest.mark.usefixtures("project")
+def test_what_is_cancelled_shortly_before_is_charged(
+    sessions: SessionFactory, session: Session, cast: Cast, contract: Contract
+) -> None:
+    soon = reserve(session, cast, gpus=4)
+    later = reserve(session, cast, name="Later", schedule=(NOON + 2 * DAY).isoformat())
+    costs = cancellations(session, [soon.id, later.id], now=NOON)
+    # Four GPUs from 14 to 16 o'clock at 2, then 3, less 10 %.
+    assert costs[soon.id] == Cancellation(24, 8.0, Decimal(18))
+    assert costs[later.id] == Cancellation(24, 0.0, Decimal(0))
+    assert cancellations(session, [later.id], now=NOON + DAY)[later.id].gpu_hours == 0.0
+    assert cancellations(session, [later.id], now=NOON + DAY + HOUR)[later.id].gpu_hours == 8.0
+    for reservation in (soon, later):
+        delete_reservation(session, scope_of(cast.charlie), reservation.id, now=NOON)
+    assert not bookings_under(session, contract.id)
+    assert not booked_views(session, {cast.acme.id}, now=NOON)
+    # While its provider could not have given it, it is not.
+    for number in range(2 * 24 + 4):
+        record_hour(session, NOON + number * HOUR)
+    host = session.get_one(Appliance, session.scalars(select(Booking.appliance_id)).first())
+    host.drained_at = BEGIN
+    refresh_contract(session, contract.id, now=BEGIN + timedelta(minutes=90))
+    session.commit()
+    accrue(sessions, now=NOON + 3 * DAY)
+    lines = session.scalars(
+        select(BillingLine.amount)
+        .where(BillingLine.kind == LineKind.RESERVATION)
+        .order_by(BillingLine.at)
+    ).all()
+    assert lines == [Decimal("7.20"), Decimal("5.40")]
+    assert replay(sessions, Period(NOON, NOON + 4 * DAY)).is_equal
+
+
+@pytest.mark.usefixtures("project")
+def test_a_changed_reservation_is_charged_for_what_it_gave_up(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    reservation = reserve(session, cast, gpus=4)
+    charlie = scope_of(cast.charlie)
+
+    def change(**fields: Any) -> int:
+        """Return the GPU-hours that are booked in its two hours after a change."""
+        update_reservation(session, charlie, reservation.id, wanted(gpus=4, **fields), now=NOON)
+        kept = reserved_in(session, [BEGIN, BEGIN + HOUR]).values()
+        return sum(place.gpu_milliseconds for place in kept) // 3_600_000
+
+    assert change(name="Peak hours") == 8
+    assert change(duration_seconds=3 * 3600) == 8
+    # Half of it is given up, but charged; what is booked now is in that.
+    assert change(duration_seconds=3600) == 8
+    assert change(schedule=(NOON + 2 * DAY).isoformat()) == 8
+    [now_booked] = bookings_under(session, contract.id)
+    assert now_booked.charged_until is None
+
+
+def test_accepted_terms_of_before_say_nothing_about_cancellations() -> None:
+    document = stored(terms())
+    assert document.pop("cancellation_hours") == 24
+    assert decoded(document).cancellation_hours == 0
 
 
 @pytest.mark.usefixtures("project")

@@ -1,13 +1,17 @@
 """The page and the command of reservations: add, change and delete one; what is refused."""
 
+from datetime import timedelta
+from decimal import Decimal
+
 import pytest
 
 from core.db import SessionFactory
 from jobqueue.projects.models import Project
 from jobqueue.reservations.models import Booking, BookingGap, GapReason, Reservation
-from tests.cast import NOON, Cast
+from tests.cast import NOON, Cast, FrozenClock
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.portal.conftest import Browser
+from tests.unit.portal.market import make_market
 
 FORM = {
     "name": "Nightly",
@@ -103,3 +107,28 @@ def test_the_page_says_what_of_a_rented_reservation_is_not_available(
     page = alice.get("/jobs/reservations").text
     assert "2 rented, up to 3" in page
     assert "1 not available now, so not charged" in page
+
+
+def test_what_a_cancellation_costs_is_shown_before_it_is_confirmed(
+    sessions: SessionFactory, cast: Cast, clock: FrozenClock, charlie: Browser
+) -> None:
+    with sessions.begin() as session:
+        make_market(session, cast, now=clock.now)
+        session.add(Project(tenant_id=cast.globex.id, name="vision", created_at=NOON))
+    body = {
+        "name": "Peak",
+        "project_id": "vision",
+        "schedule": (clock.now + timedelta(hours=2)).isoformat(),
+        "duration_seconds": 3600,
+        "gpus": 4,
+        "appliance_count": 1,
+        "max_gpu_hour_price": 5,
+    }
+    made = charlie.call("POST", "/api/v1/reservations", body).get_json()
+    cost = made["cancellation"]
+    assert (cost["hours"], cost["gpu_hours"]) == (24, 4.0)
+    assert Decimal(cost["amount"]) == Decimal("12.40")
+    shown = charlie.get("/jobs/reservations").text
+    assert "within the next 24 hours is charged: 4.0 GPU-hours, 12.40" in shown.replace("EUR ", "")
+    [listed] = charlie.get("/api/v1/reservations").get_json()["items"]
+    assert listed == made
