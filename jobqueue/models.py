@@ -358,6 +358,7 @@ class ServiceScaler(Base):
         traffic: as `jobqueue.services.autoscaling.traffic.Traffic`.
         evaluate_at: when the next decision is due.
         load: what the last decision saw of its metric, as a sum of all instances.
+        cost_hold: why it has its fewest instances alone: its highest cost is reached; "" if not.
         why: of the last decision; `is_refused` if it could not add instances.
         woken_at: since when it wakes; None once it serves.
         wake_seconds: how long the last wake-up took.
@@ -375,6 +376,7 @@ class ServiceScaler(Base):
     load: Mapped[float | None]
     why: Mapped[str] = mapped_column(String(500), default="")
     is_refused: Mapped[bool] = mapped_column(default=False)
+    cost_hold: Mapped[str] = mapped_column(String(200), default="", server_default="")
     decided_at: Mapped[datetime | None]
     woken_at: Mapped[datetime | None]
     wake_seconds: Mapped[float | None]

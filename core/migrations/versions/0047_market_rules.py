@@ -1,4 +1,4 @@
-"""Times in which a provider did not give what was booked, of pulls, without charge, and of cancellations.
+"""Gaps of bookings, pulls of images, uncharged use, cancellations, and costs of services.
 
 Revision ID: 0047_market_rules
 Revises: 0046_bookings
@@ -41,10 +41,16 @@ def upgrade() -> None:
         batch_op.add_column(
             sa.Column("cancellation_hours", sa.Integer(), server_default="0", nullable=False)
         )
+    with op.batch_alter_table("service_scalers", schema=None) as batch_op:
+        batch_op.add_column(
+            sa.Column("cost_hold", sa.String(length=200), server_default="", nullable=False)
+        )
 
 
 def downgrade() -> None:
     """Remove them."""
+    with op.batch_alter_table("service_scalers", schema=None) as batch_op:
+        batch_op.drop_column("cost_hold")
     with op.batch_alter_table("grants", schema=None) as batch_op:
         batch_op.drop_column("cancellation_hours")
     with op.batch_alter_table("reservation_bookings", schema=None) as batch_op:

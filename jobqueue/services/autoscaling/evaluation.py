@@ -7,7 +7,7 @@ decided at a change, or refused, is an event in the history of the service's fir
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -199,6 +199,7 @@ def _evaluate(
     traffic = msgspec.convert(scaler.traffic, Traffic)
     traffic = advance(traffic, read_traffic(session, service_id), at=now.timestamp())
     seen = _observation(session, instances, policy, traffic, load, now=now)
+    seen = replace(seen, spent=scaler.cost_hold)
     memory = msgspec.convert(scaler.memory, Memory)
     if scaler.woken_at is not None:
         # It may take longer to start than it serves without requests.
