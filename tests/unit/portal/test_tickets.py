@@ -173,7 +173,8 @@ class TestOnPages:
     def test_a_provider_answers_before_it_may_solve(
         self, charlie: Browser, alice: Browser, market: Market
     ) -> None:
-        path = charlie.post("/tickets/new", about_contract(market, recipient="provider")).headers["Location"]
+        form = about_contract(market, recipient="provider")
+        path = charlie.post("/tickets/new", form).headers["Location"]
         assert "Mark as solved" in charlie.get(path).text
         assert "Mark as solved" not in alice.get(path).text
         alice.post(f"{path}/solve")
