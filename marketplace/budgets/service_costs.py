@@ -96,8 +96,8 @@ def _costs(
         .group_by(BillingLine.job_id)
     )
     for job_id, amount in session.execute(lines):
-        if job_id in service_of:
-            costs[service_of[job_id]] += amount
+        if service_id := service_of.get(job_id or ""):
+            costs[service_id] += amount
     # After the lines: what is charged meanwhile must not count twice.
     for cost in unbilled_costs(session, tenant_id, Period(since, now), now=now):
         if cost.job_id in service_of:

@@ -221,7 +221,7 @@ def pull_label(observation: AttemptObservation) -> dict[str, str]:
     return {PULL_LABEL: "-".join(map(str, times))} if None not in times else {}
 
 
-def _pull_times(inspected: Mapping[str, Any]) -> dict[str, int]:
+def _pull_times(inspected: Mapping[str, Any]) -> dict[str, Any]:
     text = (inspected.get("Config", {}).get("Labels") or {}).get(PULL_LABEL, "")
     began, _, ended = text.partition("-")
     if not (began.isdecimal() and ended.isdecimal()):

@@ -216,6 +216,8 @@ def test_providers_see_their_standing_and_appeal_against_suspensions(run: Run, c
 
 def test_operators_keep_the_policy_in_a_file(run: Run) -> None:
     file = run.file(run("olivia", "standing", "policy").replace("mend_days: 7", "mend_days: 5"))
+    assert "changed: []" in run("olivia", "standing", "policy", "-f", file, "--preview")
+    assert "--preview needs a file" in run("olivia", "standing", "policy", "--preview", code=2)
     saved = run("olivia", "standing", "policy", "-f", file, "--note", "Faster")
     assert "Version 1 applies within five minutes." in saved
     assert "mend_days: 5" in saved

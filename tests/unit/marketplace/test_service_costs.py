@@ -64,5 +64,5 @@ def test_a_highest_cost_is_written_and_checked() -> None:
     with pytest.raises(ValueError, match="enter one such as 50/day"):
         parse_autoscaling("1-8; cost=50/week")
     for wrong in ({"max_cost": float("nan")}, {"max_cost": -1}, {"cost_period": "week"}):
-        policy = Autoscaling(**wrong)  # type: ignore[arg-type]
+        policy = Autoscaling(**wrong)
         assert list(autoscaling_errors(policy, has_ports=True, has_gpus=True))
