@@ -48,8 +48,8 @@ def kept_on(
     Raises:
         InvalidInputError: they begin too often to be compared.
     """
-    kept = _others(session, reservation, providers)
-    return _kept_times(kept, providers.keys(), now=now, until=until)
+    others = _others(session, reservation, providers)
+    return _kept_times(others, providers.keys(), now=now, until=until)
 
 
 def kept_under(
@@ -83,8 +83,8 @@ def kept_under(
             )
         )
     ]
-    kept = ((booking, "another reservation", (booking.contract_id,)) for booking in bookings)
-    return _kept_times(kept, contract_ids, now=now, until=until)
+    others = ((booking, "another reservation", (booking.contract_id,)) for booking in bookings)
+    return _kept_times(others, contract_ids, now=now, until=until)
 
 
 def active_bookings(
@@ -151,7 +151,7 @@ def busy_periods(
 
 
 def _kept_times(
-    kept: Iterable[tuple[Reservation | Booking, str, Sequence[str]]],
+    others: Iterable[tuple[Reservation | Booking, str, Sequence[str]]],
     wanted: Collection[str],
     *,
     now: datetime,
@@ -160,7 +160,7 @@ def _kept_times(
     """Return the times of reservations with their holders, by those ids of theirs that matter."""
     times: dict[str, list[KeptTimes]] = defaultdict(list)
     remaining = MAX_COMPARED
-    for other, holder, idents in kept:
+    for other, holder, idents in others:
         shared = set(wanted).intersection(idents)
         if not shared:
             continue

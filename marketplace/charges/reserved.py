@@ -123,7 +123,7 @@ def reserved_in(session: Session, hours: Collection[datetime]) -> dict[Place, Re
     rows = session.execute(statement).all()
     gaps = gaps_of(session, [booking for booking, _ in rows], after=first)
     places: dict[Place, Reserved] = {}
-    kept: dict[tuple[Place, str], list[_Kept]] = defaultdict(list)
+    parts_of: dict[tuple[Place, str], list[_Kept]] = defaultdict(list)
     for booking, ends_at in rows:
         end_at = min(booking.charged_until or booking.until or last, ends_at or last)
         for begin, end in _times(booking, first, min(end_at, last), gaps):
@@ -132,8 +132,8 @@ def reserved_in(session: Session, hours: Collection[datetime]) -> dict[Place, Re
                 if part[0] < part[1]:
                     place = Place(booking.contract_id, booking.appliance_id, hour_at)
                     places.setdefault(place, Reserved(booking)).projects.add(booking.project_id)
-                    kept[place, booking.reservation_id].append(_Kept(*part, booking.gpus))
-    for (place, _), parts in kept.items():
+                    parts_of[place, booking.reservation_id].append(_Kept(*part, booking.gpus))
+    for (place, _), parts in parts_of.items():
         places[place].gpu_milliseconds += _gpu_milliseconds(parts)
     used = _used_in(session, places)
     for place, reserved in places.items():
@@ -212,7 +212,7 @@ def _gpu_milliseconds(parts: Sequence[_Kept]) -> int:
     """Return the time of GPUs of parts; of those at the same time, the most GPUs count."""
     times = sorted({at for part in parts for at in (part.begin, part.end)})
     return sum(
-        max((kept.gpus for kept in parts if kept.begin <= begin and end <= kept.end), default=0)
+        max((part.gpus for part in parts if part.begin <= begin and end <= part.end), default=0)
         * ((end - begin) // _MILLISECOND)
         for begin, end in pairwise(times)
     )

@@ -316,8 +316,8 @@ def test_a_changed_reservation_is_charged_for_what_it_gave_up(
     def change(**fields: Any) -> int:
         """Return the GPU-hours that are booked in its two hours after a change."""
         update_reservation(session, charlie, reservation.id, wanted(gpus=4, **fields), now=NOON)
-        kept = reserved_in(session, [BEGIN, BEGIN + HOUR]).values()
-        return sum(place.gpu_milliseconds for place in kept) // 3_600_000
+        reserved = reserved_in(session, [BEGIN, BEGIN + HOUR]).values()
+        return sum(place.gpu_milliseconds for place in reserved) // 3_600_000
 
     assert change(name="Peak hours") == 8
     assert change(duration_seconds=3 * 3600) == 8
@@ -372,7 +372,7 @@ def test_a_booking_is_there_again_when_its_appliance_returns_to_the_offer(
     assert bookings_under(session, contract.id) == [booking]
     # The first hour is not charged; the second is.
     places = reserved_in(session, [BEGIN, BEGIN + HOUR])
-    assert [place.hour_at for place, kept in places.items() if kept.gpu_milliseconds] == [
+    assert [place.hour_at for place, reserved in places.items() if reserved.gpu_milliseconds] == [
         BEGIN + HOUR
     ]
 
@@ -401,10 +401,10 @@ def test_an_outage_of_the_provider_is_not_charged(
         host.state, host.drained_at = ApplianceState.ONLINE, None
     refresh_contract(session, contract.id, now=BEGIN + timedelta(minutes=45))
     assert booked_views(session, {cast.acme.id}, now=BEGIN)
-    [kept] = reserved_in(session, [BEGIN]).values()
+    [reserved] = reserved_in(session, [BEGIN]).values()
     # Without its heartbeats it was away since the last of them.
     usable_minutes = 25 if outage == "offline" else 30
-    assert kept.gpu_milliseconds == 4 * usable_minutes * 60_000
+    assert reserved.gpu_milliseconds == 4 * usable_minutes * 60_000
 
 
 @pytest.mark.usefixtures("project")
