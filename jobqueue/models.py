@@ -50,6 +50,7 @@ from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 from tenants.models import Appliance, Grant, User, enum_column, rented_name
 from tenants.models.audit import Audited
 
+DEFAULT_FETCH_MINUTES = 5
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 LogBytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 
@@ -434,6 +435,7 @@ class TenantQueueSettings(Base):
             "allows_gang_egress",
             "allows_host_network",
             "encrypts_gang_networks",
+            "longest_fetch_minutes",
         ),
         created="changed",
     )
@@ -460,6 +462,10 @@ class TenantQueueSettings(Base):
     """Whether jobs may use the appliance's network and RDMA devices."""
     encrypts_gang_networks: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether gangs' packets are encrypted within a site, too."""
+    longest_fetch_minutes: Mapped[int] = mapped_column(
+        default=DEFAULT_FETCH_MINUTES, server_default=str(DEFAULT_FETCH_MINUTES)
+    )
+    """A job whose data takes longer to fetch waits for it without GPUs."""
 
 
 class Attempt(Base):

@@ -18,6 +18,7 @@ from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
+from jobqueue.dispatch.cached_copies import awaited_versions
 from jobqueue.dispatch.challenges import apply_challenge, challenge_order
 from jobqueue.dispatch.ordered_models import ordered_models
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
@@ -147,7 +148,9 @@ def desired_state(
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
         gpu_partitions=ordered_partitions(session, appliance_id),
-        datasets=dataset_orders(session, appliance_id, box),
+        datasets=dataset_orders(
+            session, appliance_id, box, awaited=awaited_versions(session, appliance_id)
+        ),
         challenge=challenge_order(session, appliance_id),
     )
 

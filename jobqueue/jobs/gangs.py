@@ -10,6 +10,7 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
+from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.transitions import (
     move_all,
     move_attempt,
@@ -167,6 +168,7 @@ def _stop_waiting(
     waiting = select(Job.id, Job.tenant_id).where(Job.state.in_(WAITING), *is_other)
     rows = session.execute(waiting.with_for_update()).all()
     ids = [row.id for row in rows]
+    withdraw_data(session, ids)
     values = {"reason": Reason.MEMBER_ENDED, "message": _ENDED_BEFORE_START}
     move_all(session, Job, Job.id.in_(ids), JobState.STOPPED, finished_at=now, **values)
     bound = Attempt.job_id.in_(ids) & (Attempt.state == AttemptState.BOUND)

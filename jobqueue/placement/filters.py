@@ -489,6 +489,9 @@ FREE: Sequence[Filter] = (
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
 # Of the filter that `jobqueue.placement.reserved` makes for each job.
 RESERVED_CODE = "reserved"
+# Of the one that `jobqueue.placement.data_wait` makes.
+DATA_CODE = "data_missing"
 _ORDER = {
-    code: order for order, code in enumerate([*_CODES, RESERVED_CODE, "reserved_for_earlier_job"])
+    code: order
+    for order, code in enumerate([*_CODES, RESERVED_CODE, DATA_CODE, "reserved_for_earlier_job"])
 }

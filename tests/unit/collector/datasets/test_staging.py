@@ -3,6 +3,7 @@
 import errno
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from collector.datasets.settings import DatasetSettings
 from collector.datasets.stager import Stager
 from collector.errors import PortalRefusedError
+from protocol.attempts import DesiredState
 from protocol.datasets import PART_BYTES, DatasetOrders, DatasetReport
 from tests.fixtures.data_portal import DataPortal
 from tests.fixtures.polling import eventually
@@ -149,3 +151,38 @@ def test_pins_that_cannot_be_noted_do_not_fail_the_desired_state(
     monkeypatch.setattr(Path, "touch", full)
     appliance.wants(orders=DatasetOrders(pinned=[dataset]))
     assert appliance.cache.versions()["imagenet"].is_pinned
+
+
+def test_what_jobs_wait_for_comes_before_pins_and_orders_by_hand(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    by_hand, pinned, first, second = (
+        portal.add(name, {"data": bytes([number]) * MIB})
+        for number, name in enumerate(("by-hand", "pinned", "first", "second"))
+    )
+    done: list[str] = []
+    appliance.stager.wake = lambda: done.extend(
+        version_id
+        for version_id in appliance.cache.versions()
+        if version_id not in done and appliance.cache.complete(version_id)
+    )
+    orders = DatasetOrders(prefetch=[first, second, by_hand], awaited=2, pinned=[pinned])
+    appliance.stager.set_desired(DesiredState(generation=1, datasets=orders))
+    eventually(lambda: len(done) == 4, what="all versions")
+    assert done == ["first", "second", "pinned", "by-hand"]
+    assert appliance.stager.report().bytes_per_second >= 0
+
+
+def test_an_order_by_hand_pauses_while_a_job_waits_for_data(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    by_hand = portal.add("by-hand", {"data": large_file()})
+    awaited = portal.add("awaited", {"data": b"x" * MIB})
+    appliance.stager.set_desired(
+        DesiredState(generation=1, datasets=DatasetOrders(prefetch=[by_hand]))
+    )
+    eventually(lambda: appliance.stager.is_busy, what="the order by hand")
+    orders = DatasetOrders(prefetch=[awaited, by_hand], awaited=1)
+    appliance.stager.set_desired(DesiredState(generation=2, datasets=orders))
+    for version_id in ("awaited", "by-hand"):
+        eventually(partial(appliance.cache.complete, version_id), what=version_id)
