@@ -263,9 +263,7 @@ class Cache:
         return max(over_bytes, promised_bytes - free_bytes)
 
     def _no_room(self, lacking: int, needed_bytes: int, version_id: str, name: str) -> DataError:
-        used_bytes = sum(
-            self._versions[own_id].size_bytes for own_id in self._staying(version_id)
-        )
+        used_bytes = sum(self._versions[own_id].size_bytes for own_id in self._staying(version_id))
         free_bytes = shutil.disk_usage(self.folder).free
         text = (
             f"{name} needs {format_size(needed_bytes)} more, {format_size(lacking)} than there "

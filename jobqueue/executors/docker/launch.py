@@ -119,22 +119,30 @@ class Launches:
             self.forget(launch.spec.attempt_id)
 
     def _pull_if_missing(self, launch: _Launch) -> None:
-        client, image = self._client(), launch.spec.image
-
         def on_progress(text: str) -> bool:
             with self._lock:
                 launch.outcome = msgspec.structs.replace(launch.outcome, message=text)
             return not launch.is_cancelled
 
+        self.pull_if_missing(launch.spec, on_progress)
+
+    def pull_if_missing(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+        """Pull the image of an attempt, which counts as used then.
+
+        Raises:
+            PullError: the registry or the engine refused.
+            APIError, OSError, ExecutorError: the engine failed.
+        """
+        client, image = self._client(), spec.image
         stored_image = None
-        if not launch.spec.always_pulls:
+        if not spec.always_pulls:
             with contextlib.suppress(ImageNotFound):
                 stored_image = client.images.get(image)
         if stored_image is None:
             # The appliance's log is not the place for the images of other tenants.
-            shown = f"the image of {launch.spec.attempt_id}" if launch.spec.always_pulls else image
+            shown = f"the image of {spec.attempt_id}" if spec.always_pulls else image
             log.info("pulling %s", shown)
-            credentials = self._registry_token.credentials_for(image, launch.spec)
+            credentials = self._registry_token.credentials_for(image, spec)
             pull(client.api, image, credentials=credentials, on_progress=on_progress)
             stored_image = client.images.get(image)
         self._storage.note_use(stored_image.id)
