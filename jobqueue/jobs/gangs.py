@@ -53,10 +53,21 @@ def gang_members(session: Session, job: Job) -> Sequence[Job]:
     return session.scalars(members.order_by(Job.array_index)).unique().all()
 
 
-def with_gang(job_id: str) -> Select[str]:
-    """Return the ids of a job and, of the first member of a gang, of the other members."""
+def is_first(job: Job) -> bool:
+    """Return whether a job is the first member of a gang."""
+    return job.nodes > 1 and job.array_id == job.id
+
+
+def with_gang(job_id: str, *, rank: int | None = None) -> Select[str]:
+    """Return the ids of a job and, of the first member of a gang, of the other members.
+
+    With a rank, only of the member that has it. A job outside of gangs has rank 0.
+    """
     is_member = and_(Job.array_id == job_id, Job.nodes > 1)
-    return select(Job.id).where(or_(Job.id == job_id, is_member))
+    if rank:
+        return select(Job.id).where(is_member, Job.array_index == rank)
+    own = Job.id == job_id
+    return select(Job.id).where(own if rank == 0 else or_(own, is_member))
 
 
 def attempts_to_count(session: Session, job: Job) -> Collection[Attempt]:

@@ -332,3 +332,8 @@ def test_the_first_member_of_a_gang_stands_for_the_gang(
     jobs = frozenset({Source.JOB})
     assert len(alice.texts("loss", sources=jobs, job_id=ids[0])) == 2
     assert len(alice.texts("loss", sources=jobs, job_id=ids[1])) == 1
+    for rank in (0, 1):
+        texts = alice.texts("loss", sources=jobs, job_id=ids[0], rank=rank)
+        assert [text.partition("loss")[1:] for text in texts] == [("loss", f" of rank {rank}")]
+    assert alice.texts("loss", sources=jobs, job_id=ids[0], rank=2) == []
+    assert len(alice.texts("loss", sources=jobs, job_id=ids[1], rank=0)) == 1
