@@ -15,6 +15,7 @@ from jobqueue.jobs.queue_settings import (
     DataRoot,
     QueueSettings,
 )
+from jobqueue.models import DEFAULT_FETCH_MINUTES
 from jobqueue.queue.container_policies import PolicyChoice
 from portal.forms.form import CheckboxListField, Form, LinesField
 from protocol.gpu_slices import PartitionMode
@@ -105,7 +106,7 @@ class QueueSettingsForm(Form):
     encrypts_gang_networks = BooleanField("Encrypt within a site")
     longest_fetch_minutes = IntegerField(
         "Fetch data on allocated GPUs for, minutes",
-        [InputRequired(), NumberRange(0, MAX_FETCH_MINUTES)],
+        [Optional(), NumberRange(0, MAX_FETCH_MINUTES)],
     )
     policy = SelectField(
         "Next job by", choices=[SelectChoice(name, label) for name, label in ORDER_LABELS]
@@ -134,7 +135,9 @@ class QueueSettingsForm(Form):
             allows_gang_egress=self.allows_gang_egress.data,
             allows_host_network=self.allows_host_network.data,
             encrypts_gang_networks=self.encrypts_gang_networks.data,
-            longest_fetch_minutes=self.longest_fetch_minutes.data,
+            longest_fetch_minutes=DEFAULT_FETCH_MINUTES
+            if self.longest_fetch_minutes.data is None
+            else self.longest_fetch_minutes.data,
         )
 
     def _ordering(self) -> OrderSettings:
