@@ -44,7 +44,7 @@ from protocol.gpu_slices import WHOLE_GPU, GPUSlice
 NO_CONTRACT = "No contract lets its jobs run on rented appliances."
 
 
-class _Choice(NamedTuple):
+class Choice(NamedTuple):
     """Where a job starts.
 
     Attributes:
@@ -54,8 +54,8 @@ class _Choice(NamedTuple):
 
     place: int
     gpus: Sequence[int]
-    skips_degraded: bool
-    rental_reason: str
+    skips_degraded: bool = False
+    rental_reason: str = ""
 
 
 class Planner:
@@ -265,7 +265,7 @@ class Planner:
                 )
         return ""
 
-    def _choose(self, job: JobView, free: Mask) -> "_Choice | None":
+    def _choose(self, job: JobView, free: Mask) -> Choice | None:
         """Return the appliance and its GPUs; None where an earlier job would be delayed."""
         is_healthy = free
         has_tiers = self.ledger.has_degraded and bool(job.gpus)
@@ -286,7 +286,7 @@ class Planner:
                     place, gpus = self._policy.choose(job.shape, candidates)
                 if not self.reservations.would_delay(job, place, gpus, now=self.now):
                     skips = has_tiers and bool(is_healthy[place] and (free & ~is_healthy).any())
-                    return _Choice(place, gpus, skips, self._rental_reason(job, place, free))
+                    return Choice(place, gpus, skips, self._rental_reason(job, place, free))
                 barred[place], candidates[place] = True, False
         return None
 
@@ -313,7 +313,7 @@ class Planner:
         has_own = bool((self.feasible(job.shape)[0] & ~self.ledger.is_rented).any())
         return rental_reason(self.ledger, place, free, has_own=has_own)
 
-    def _assign(self, job: JobView, choice: "_Choice", rejections: list[Rejection]) -> Decision:
+    def _assign(self, job: JobView, choice: Choice, rejections: list[Rejection]) -> Decision:
         place, gpus = choice.place, choice.gpus
         view, is_trial = self.ledger.views[place], bool(self.ledger.on_trial[place])
         if is_trial:
@@ -344,7 +344,7 @@ class Planner:
             reason=f"{reason}{self.data.sentence(job.datasets, place)}",
             appliance_id=view.id,
             policy=policy,
-            gpu_uuids=_uuids(view, gpus),
+            gpu_uuids=uuids(view, gpus),
             gpu_slice=gpu_slice,
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
@@ -449,7 +449,7 @@ class Planner:
             reason=reason,
             appliance_id=view.id,
             policy=Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED,
-            gpu_uuids=_uuids(view, gpus),
+            gpu_uuids=uuids(view, gpus),
             rejections=rejections,
             is_queued=True,
             is_on_cluster=True,
@@ -549,7 +549,8 @@ class Planner:
         return "the previous appliance" if place is None else self.ledger.views[place].name
 
 
-def _uuids(view: ApplianceView, gpus: Sequence[int]) -> tuple[str, ...]:
+def uuids(view: ApplianceView, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Return the UUIDs of some GPUs of an appliance; for a cluster, those that stand for any."""
     if view.cluster is not None:
         return tuple(requested_gpus(len(gpus)))
     return tuple(view.gpus[slot].uuid for slot in gpus)

@@ -28,7 +28,7 @@ from jobqueue.simulation.planner import (
 from jobqueue.simulation.protection import Key, Protection
 from jobqueue.simulation.recording import Recording
 from jobqueue.simulation.timeline import Timeline, empty_timeline
-from jobqueue.simulation.waiting import Free, Group, Spare, WaitingJobs
+from jobqueue.simulation.waiting import Free, Group, WaitingJobs
 from protocol.gpu_slices import WHOLE_GPU
 
 _REPORTED_EVERY = 1000
@@ -259,9 +259,7 @@ class Replay:
                 self._pop(number, numbers[number])
                 self._hold(number, place)
             else:
-                among = np.zeros(self._ledger.size, np.bool_)
-                among[list(opened)] = True
-                decisions = self._planner.start_among(verdict.job, among)
+                decisions = self._planner.start_among(verdict.job, opened)
                 if not decisions:
                     tried.add(number)
                     self._protect_anew(verdict)
@@ -293,7 +291,7 @@ class Replay:
             passing_slots, barred_slots = self._waiting.fitting(
                 at,
                 self._free(at),
-                None if spare is None else Spare(*spare),
+                spare,
                 self._planner.now.timestamp(),
             )
             slots.update(passing_slots)

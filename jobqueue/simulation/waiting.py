@@ -12,6 +12,7 @@ import numpy as np
 from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.ledger import Ints, Mask
 from jobqueue.placement.views import JobShape
+from jobqueue.simulation.protection import Spare
 from protocol.gpu_slices import WHOLE_GPU
 
 
@@ -33,15 +34,6 @@ class Free(NamedTuple):
 
     whole_gpus: int
     largest_milli: int
-    cpus: float
-    memory_bytes: int
-
-
-class Spare(NamedTuple):
-    """When the protected job of an appliance can start, and what it leaves over."""
-
-    starts_at: float
-    milli: int
     cpus: float
     memory_bytes: int
 
