@@ -70,7 +70,7 @@ class ReplayPlanner(Planner):
         )
         self.may_displace = True
         self.has_quotas = bool(projects)
-        self._is_limited = self.has_quotas or self.snapshot.caps != Caps()
+        self.is_limited = self.has_quotas or self.snapshot.caps != Caps()
         self._possible: dict[tuple[JobShape, int], bool] = {}
         # No recorded job has failed anywhere.
         self._nowhere: Mask = np.zeros(self.ledger.size, np.bool_)
@@ -97,7 +97,7 @@ class ReplayPlanner(Planner):
 
     def admit(self, job: JobView) -> Verdict | None:
         """Return what quotas say of a job, limited to the models it may use; None: it is held."""
-        if not self._is_limited:
+        if not self.is_limited:
             return Verdict(job)
         if self.cap_reason(job):
             return None

@@ -58,6 +58,8 @@ class Replay:
         self._planner.protect(self._protection)
         self._by_project = self._planner.has_quotas or bool(self._planner.reserved)
         self._has_guarantees = self._planner.quotas.has_guarantees
+        # Whether no waiting job can start; one that a cap or a quota held may, until it is tried.
+        self._is_exact = not (self._planner.is_limited or self._planner.reserved)
         # What quotas say of jobs now, by group: whether they hold or cover them.
         self._verdicts: dict[Group, tuple[bool, bool]] = {}
         self._waiting = WaitingJobs(self._ledger.size)
@@ -124,7 +126,9 @@ class Replay:
         if verdict is None:
             self._hold(number, place)
             return
-        decisions = self._planner.start_among(verdict.job)
+        # Where the first of its group waits in vain, so does a later one.
+        is_behind = self._is_exact and self._waiting.is_behind(self._group(number, view), place)
+        decisions = [] if is_behind else self._planner.start_among(verdict.job)
         if decisions:
             self._started(number, decisions)
         else:

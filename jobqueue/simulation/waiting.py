@@ -72,6 +72,11 @@ class WaitingJobs:
             self._feasible[:, slot] = feasible
         heapq.heappush(self.heaps[slot], (place, number))
 
+    def is_behind(self, group: Group, place: float) -> bool:
+        """Return whether a job of the group waits that comes before a new one at a place."""
+        slot = self._slots.get(group)
+        return slot is not None and self.heaps[slot][0][0] <= place
+
     def pop(self, slot: int) -> tuple[float, int]:
         """Remove the first job of a group."""
         first = heapq.heappop(self.heaps[slot])
