@@ -156,16 +156,16 @@ class Protection(Reservations):
             & (job.cpus <= self._spare_cpus + CPU_TOLERANCE)
             & (job.memory_bytes <= self._spare_memory)
         )
-        for place in np.flatnonzero(free & ~passes).tolist():
-            passes[place] = self.is_before(job.id, place)
+        barred = np.flatnonzero(free & ~passes).tolist()
+        own = self._key(job.id) if barred else None
+        for place in barred:
+            passes[place] = self._is_before(job.id, own, place)
         return free & passes
 
     def admits(self, job: JobView, place: int, *, now: datetime) -> bool:
         """Return whether a job may pass on an appliance, as `admitted` does."""
         spare = self.spare(place, now)
-        return (
-            spare is None or spare.admits(job, now.timestamp()) or self.is_before(job.id, place)
-        )
+        return spare is None or spare.admits(job, now.timestamp()) or self.is_before(job.id, place)
 
     def spare(self, place: int, now: datetime) -> Spare | None:
         """Return when the protected job can start, and what it leaves over; None if there is no
@@ -178,14 +178,16 @@ class Protection(Reservations):
 
     def is_before(self, job_id: str, place: int) -> bool:
         """Return whether a job comes before the one protected there, or is that one."""
+        return self._is_before(job_id, self._key(job_id), place)
+
+    def _is_before(self, job_id: str, key: Key | None, place: int) -> bool:
         earlier = self.jobs[place].id
-        if job_id == earlier or self._is_before(job_id, earlier):
+        if job_id == earlier:
+            return True
+        other = self._key(earlier)
+        if key is not None and other is not None and key < other:
             return True
         return self._is_held is not None and self._is_held(earlier)
-
-    def _is_before(self, job_id: str, other_id: str) -> bool:
-        key, other = self._key(job_id), self._key(other_id)
-        return key is not None and other is not None and key < other
 
     def _refresh(self, place: int, now: datetime) -> None:
         ledger, earlier = self._ledger, self.jobs[place]

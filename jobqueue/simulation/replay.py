@@ -58,13 +58,17 @@ class Replay:
         self._planner.protect(self._protection)
         self._by_project = self._planner.has_quotas or bool(self._planner.reserved)
         self._has_guarantees = self._planner.quotas.has_guarantees
-        # Whether no waiting job can start; one that a cap or a quota held may, until it is tried.
-        self._is_exact = not (self._planner.is_limited or self._planner.reserved)
         # What quotas say of jobs now, by group: whether they hold or cover them.
         self._verdicts: dict[Group, tuple[bool, bool]] = {}
         self._waiting = WaitingJobs(self._ledger.size)
         self._gangs: dict[Group, list[tuple[float, int]]] = {}
         self._places: dict[str, float] = {}
+        # The keys of waiting jobs by id, where they don't change.
+        self._keys: dict[str, Key] = {}
+        self._has_keys = self._order.is_fixed and not self._has_guarantees
+        # Whether no waiting job can start; one that a cap or a quota held may, until it is tried.
+        # Orders by usage are ranked when a job is tried, so they try each.
+        self._is_exact = self._has_keys and not (self._planner.is_limited or self._planner.reserved)
         self._bound_to: dict[int, str] = {}
         self._held: defaultdict[HeldKey, list[tuple[float, int]]] = defaultdict(list)
         self._on: dict[int, list[tuple[int, str]]] = {}
@@ -256,7 +260,8 @@ class Replay:
         opened, tried = freed | self._protection.opened, set[int]()
         self._protection.opened.clear()
         while numbers := self._fitting(opened, tried):
-            number = min(numbers, key=self._key_of)
+            is_alone = self._has_keys and len(numbers) == 1
+            number = next(iter(numbers)) if is_alone else min(numbers, key=self._key_of)
             verdict = self._admitted(number)
             if verdict is None:
                 place = self._places[str(number)]
@@ -320,12 +325,16 @@ class Replay:
         )
 
     def _key_of(self, number: int) -> Key:
+        if self._has_keys:
+            return self._keys[str(number)]
         place, lane = self._places[str(number)], self._order.lane(self._jobs[number])
         borrows = self._has_guarantees and not self._is_covered(number)
         return (borrows, *self._order.key(lane, place, self._now), number)
 
     def _key(self, job_id: str) -> Key | None:
         # Members of a gang wait as the first one.
+        if self._has_keys:
+            return self._keys.get(job_id)
         return self._key_of(int(job_id)) if job_id in self._places else None
 
     def _is_covered(self, number: int) -> bool:
@@ -355,10 +364,15 @@ class Replay:
 
     def _queue(self, number: int, place: float) -> None:
         self._places[str(number)] = place
+        if self._has_keys:
+            job = self._jobs[number]
+            key = self._order.key(self._order.lane(job), place, self._now)
+            self._keys[str(number)] = (False, *key, number)
         self._order.queued(self._jobs[number], sign=1)
 
     def _unqueue(self, number: int) -> None:
         del self._places[str(number)]
+        self._keys.pop(str(number), None)
         self._order.queued(self._jobs[number], sign=-1)
 
     def _unbind(self, number: int) -> None:
