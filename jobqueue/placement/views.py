@@ -245,8 +245,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             self.labels,
             self.requested,
             self.needs,
-            self.slice_request,
-            self.queue_need,
+            self.slice_request if self.slice_need else None,
+            self.queue_need if self.needs else ANY_QUEUE,
             self.rental,
         )
 

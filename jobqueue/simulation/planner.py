@@ -152,6 +152,18 @@ class ReplayPlanner(Planner):
             return []
         return [self._assign(job, Choice(place, gpus), [])]
 
+    def _assign(self, job: JobView, choice: Choice, _rejections: object) -> Decision:
+        """Start a job; nobody reads why."""
+        self.occupy(job, choice.place, choice.gpus)
+        view = self.ledger.views[choice.place]
+        return Decision(
+            job_id=job.id,
+            action=Action.ASSIGN,
+            reason="",
+            appliance_id=view.id,
+            gpu_uuids=uuids(view, choice.gpus) if self.has_running_views else (),
+        )
+
     def occupy(
         self, job: JobView, place: int, gpus: Sequence[int], part: Part | None = None
     ) -> GPUSlice | None:

@@ -70,6 +70,7 @@ class Replay:
         # Orders by usage are ranked when a job is tried, so they try each.
         self._is_exact = self._has_keys and not (self._planner.is_limited or self._planner.reserved)
         self._bound_to: dict[int, str] = {}
+        self._views: dict[int, JobView] = {}
         self._held: defaultdict[HeldKey, list[tuple[float, int]]] = defaultdict(list)
         self._on: dict[int, list[tuple[int, str]]] = {}
         self._runs: dict[int, int] = {}
@@ -157,11 +158,11 @@ class Replay:
         elif verdict.guaranteed is not None:
             at, victims = self._planner.reclaim(verdict, verdict.guaranteed)
         if at is not None:
-            self._bound_to[number] = self._ledger.views[at].id
+            self._bind(number, self._ledger.views[at].id)
             self._protection.add(at, job)
         elif job.nodes == 1:
             decision = self._planner.wait(job)
-            self._bound_to[number] = decision.appliance_id or ""
+            self._bind(number, decision.appliance_id or "")
             victims = list(decision.victims)
         if victims:
             self._displace({number_of(job_id) for job_id in victims}, self._places[job.id])
@@ -377,6 +378,7 @@ class Replay:
 
     def _unbind(self, number: int) -> None:
         self._protection.drop_gang(str(number))
+        self._views.pop(number, None)
         bound = self._bound_to.pop(number, None)
         if bound is not None:
             self._protection.settle(self._ledger.index[bound])
@@ -403,4 +405,13 @@ class Replay:
         return running
 
     def _view(self, number: int) -> JobView:
-        return view_of(number, self._jobs[number], bound_to=self._bound_to.get(number))
+        view = self._views.get(number)
+        if view is None:
+            view = view_of(number, self._jobs[number], bound_to=self._bound_to.get(number))
+            if str(number) in self._places:
+                self._views[number] = view
+        return view
+
+    def _bind(self, number: int, appliance_id: str) -> None:
+        self._bound_to[number] = appliance_id
+        self._views.pop(number, None)
