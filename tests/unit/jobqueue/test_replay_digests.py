@@ -97,13 +97,15 @@ def with_rules(seed: int, name: str) -> Recording:
     elif name == "caps":
         recording.rules = structs.replace(recording.rules, max_gpus_per_user=6, max_gpus=20)
     elif name == "quotas":
-        quotas = ((1, {"maximum": 6}), (2, {"guaranteed": 8}), (3, {"guaranteed": 4}))
+        gpus = QuotaResource.GPUS
+        quotas = (
+            QuotaRequest(resource=gpus, maximum=6),
+            QuotaRequest(resource=gpus, guaranteed=8),
+            QuotaRequest(resource=gpus, guaranteed=4),
+        )
         recording.projects = [
-            RecordedProject(
-                project=project,
-                quotas=(QuotaRequest(resource=QuotaResource.GPUS, **limits),),
-            )
-            for project, limits in quotas
+            RecordedProject(project=project, quotas=(quota,))
+            for project, quota in enumerate(quotas, 1)
         ]
     elif name == "reservations":
         recording.reservations = [
