@@ -16,6 +16,7 @@ from access.ingest.prometheus.series import (
     Samples,
     Series,
     SeriesCache,
+    SeriesColumn,
     batch_of,
 )
 from access.ingest.readings import has_mapping
@@ -71,7 +72,7 @@ class SenderSeries:
 
     def blocks(self, samples: NumberedSamples) -> Sequence[Block]:
         """Return samples as blocks with the names and labels that the sender gave them."""
-        series = [self.cache.series[number] for number in samples.numbers.tolist()]
+        series = SeriesColumn(self.cache, samples.numbers)
         return batch_of(Samples(series, samples.values, samples.times_ns)).batch.blocks
 
     def stored(
