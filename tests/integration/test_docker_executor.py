@@ -164,6 +164,7 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
         assert ("docker_config_file" in ended.message) is (reason != "")
 
 
+@pytest.mark.nightly
 def test_an_unhealthy_service_is_restarted_and_logged_on(
     executor: DockerExecutor, make_spec: MakeSpec
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_member_that_fails_is_named_by_the_others(
     assert stopped["message"] == "Stopped: member 1 (host-1) failed: exit code 5."
 
 
+@pytest.mark.nightly
 def test_open_mpi_in_containers_starts_its_daemons_by_the_launcher(
     deployment: Deployment, docker_engine: DockerEngine
 ) -> None:

@@ -112,6 +112,7 @@ def test_a_member_has_no_route_out_of_its_gang(site: Site) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_a_member_reaches_the_outside_if_the_tenant_allows_it(
     networked_engine: DockerEngine,
 ) -> None:

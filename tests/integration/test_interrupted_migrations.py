@@ -68,7 +68,7 @@ def engines(mariadb: MariaDB) -> Iterator[Callable[[], Engine]]:
 
 @needs_mariadb
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [67, pytest.param(1, marks=pytest.mark.nightly)])
 def test_a_migration_killed_at_many_statements_gives_the_same_database(
     every: int, engines: Callable[[], Engine]
 ) -> None:

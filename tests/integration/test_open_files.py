@@ -216,6 +216,7 @@ def test_roll_ups_answer_as_the_api_does(in_folder: World) -> None:
     assert {(appliance, day): watts for appliance, day, watts in rows} == expected
 
 
+@pytest.mark.nightly
 def test_polars_answers_from_the_bucket_as_the_api_does(in_bucket: World) -> None:
     assert isinstance(in_bucket.place, Bucket)
     entries = [json.loads(line) for line in in_bucket.statements("json").splitlines()]
