@@ -108,6 +108,7 @@ def test_members_find_the_first_one_by_what_torch_gets(
         assert f"rank {rank} of 2 sum 10" in portal.log(member["id"])
 
 
+@pytest.mark.nightly
 def test_a_member_that_fails_is_named_by_the_others(
     deployment: Deployment, docker_engine: DockerEngine
 ) -> None:
