@@ -19,7 +19,7 @@ from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
 from tests.servers import require_program
 
 __all__ = ["docker_engine"]
-pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_docker, pytest.mark.timeout(300)]
 USR = ({"source": "/usr", "target": "/usr"}, {"source": "/usr/lib", "target": "/lib"})
 LIBRARIES = {"source": "/usr/lib64", "target": "/lib64"}
 # The first member adds up what the others send; all of them get the sum.
@@ -108,7 +108,6 @@ def test_members_find_the_first_one_by_what_torch_gets(
         assert f"rank {rank} of 2 sum 10" in portal.log(member["id"])
 
 
-@pytest.mark.nightly
 def test_a_member_that_fails_is_named_by_the_others(
     deployment: Deployment, docker_engine: DockerEngine
 ) -> None:
@@ -121,7 +120,6 @@ def test_a_member_that_fails_is_named_by_the_others(
     assert stopped["message"] == "Stopped: member 1 (host-1) failed: exit code 5."
 
 
-@pytest.mark.nightly
 def test_open_mpi_in_containers_starts_its_daemons_by_the_launcher(
     deployment: Deployment, docker_engine: DockerEngine
 ) -> None:
