@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import cast as cast_type
 
@@ -268,34 +268,68 @@ def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
         return make_cast(session, now=clock.now)
 
 
-class LazyStore:
-    """A store that opens when it is first used: most tests never do."""
+# What every empty store answers alike.
+READS = frozenset(
+    {
+        *("query_range", "query_columns", "samples", "latest", "scan", "extent"),
+        *("measurements", "fields", "tags", "tag_values"),
+    }
+)
 
+
+class LazyStore:
+    """A store that opens when it is first written to: most tests only read an empty one.
+
+    Args:
+        open_store: opens the store.
+        empty: answers until then, for all tests; None: opens at the first read, too.
+    """
+
+    notice = ""
     takes_many_senders = DuckDBStore.takes_many_senders
     takes_series = DuckDBStore.takes_series
+    reads_many_tenants = DuckDBStore.reads_many_tenants
 
-    def __init__(self, open_store: Callable[[], DuckDBStore]) -> None:
-        self._open_store = open_store
+    def __init__(
+        self, open_store: Callable[[], DuckDBStore], empty: DuckDBStore | None = None
+    ) -> None:
+        self._open_store, self._empty = open_store, empty
 
     @cached_property
     def opened(self) -> DuckDBStore:
         return self._open_store()
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self.opened, name)
+        if self._empty is None or "opened" in vars(self) or name not in READS:
+            return getattr(self.opened, name)
+        return partial(self._read, name)
+
+    def _read(self, name: str, *values: object, **options: object) -> object:
+        answering = self.opened if "opened" in vars(self) else self._empty
+        return getattr(answering, name)(*values, **options)
 
     @classmethod
     @contextmanager
-    def lasting(cls, open_store: Callable[[], DuckDBStore]) -> Iterator[Store]:
+    def lasting(
+        cls, open_store: Callable[[], DuckDBStore], empty: DuckDBStore | None = None
+    ) -> Iterator[Store]:
         """Close what was opened in the block."""
-        store = cls(open_store)
+        store = cls(open_store, empty)
         yield cast_type("Store", store)
         if "opened" in vars(store):
             store.opened.close()
 
 
+@pytest.fixture(scope="session")
+def empty_store() -> Iterator[DuckDBStore]:
+    """A store in memory that nothing is written to."""
+    store = DuckDBStore(":memory:")
+    yield store
+    store.close()
+
+
 @pytest.fixture
-def store() -> Iterator[Store]:
+def store(empty_store: DuckDBStore) -> Iterator[Store]:
     """An empty store in memory."""
-    with LazyStore.lasting(lambda: DuckDBStore(":memory:")) as store:
+    with LazyStore.lasting(lambda: DuckDBStore(":memory:"), empty_store) as store:
         yield store

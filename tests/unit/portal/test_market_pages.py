@@ -19,15 +19,9 @@ from portal.presenters.market import format_hourly_price, format_window
 from tenants.models import Membership, Role
 from tests.cast import Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.portal.conftest import Browser, SignIn, usual_settings
-from tests.unit.portal.market import Market, add_offer, admit_both, gpus, make_market, terms_of
+from tests.unit.portal.market import Market, add_offer, admit_both, gpus, terms_of
 
 PUBLIC = ("/market", "/market/terms", "/market/status", "/market/api", "/market/sign-up")
-
-
-@pytest.fixture
-def market(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Market:
-    with sessions.begin() as session:
-        return make_market(session, cast, now=clock.now)
 
 
 def row(sessions: SessionFactory, market: Market) -> Contract:

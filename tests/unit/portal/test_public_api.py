@@ -14,17 +14,11 @@ from core.settings import ServerSettings
 from portal.app import create_portal
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.market import Market, make_market
+from tests.unit.portal.market import Market
 from timeseries.store import Store
 
 PREFIX = "/api/public/v1"
 PATHS = ("/offers", "/capacity", "/models", "/regions", "/status")
-
-
-@pytest.fixture
-def market(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Market:
-    with sessions.begin() as session:
-        return make_market(session, cast, now=clock.now)
 
 
 @pytest.fixture

@@ -11,18 +11,12 @@ from marketplace.consequences.policy import FeeTier, Policy
 from marketplace.consequences.standing import evaluate
 from marketplace.models import Account
 from portal.forms.standings import format_tier, parse_tier
-from tests.cast import Cast, FrozenClock
+from tests.cast import FrozenClock
 from tests.unit.marketplace.builders import add_late_starts
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.market import Market, make_market
+from tests.unit.portal.market import Market
 
 CONSOLE = "/console/market/standings"
-
-
-@pytest.fixture
-def market(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Market:
-    with sessions.begin() as session:
-        return make_market(session, cast, now=clock.now)
 
 
 @pytest.fixture

@@ -6,20 +6,12 @@ from typing import Any
 
 import pytest
 
-from core.db import SessionFactory
-from tests.cast import NOON, Cast
+from tests.cast import Cast
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.market import Market, make_market
+from tests.unit.portal.market import Market
 
 API = "/api/v1/tickets"
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 50
-
-
-@pytest.fixture
-def market(sessions: SessionFactory, cast: Cast) -> Market:
-    """Acme offers, globex rents."""
-    with sessions.begin() as session:
-        return make_market(session, cast, now=NOON)
 
 
 def call(browser: Browser, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
