@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flask import Flask
 from starlette.types import ASGIApp
 
 from cli import asgi
@@ -31,17 +32,23 @@ def settings(tmp_path: Path) -> ServerSettings:
 
 
 @pytest.fixture
+def shared_portal(settings: ServerSettings, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Flask:
+    """The portal of all servers that are made from now on, on this test's database."""
+    monkeypatch.setattr(asgi, "create_portal", lambda settings, **_parts: serve(settings))
+    return serve(settings)
+
+
+@pytest.fixture
 def server_app(
     *,
     settings: ServerSettings,
     sessions: SessionFactory,
     store: Store,
     clock: FrozenClock,
-    serve: Serve,
-    monkeypatch: pytest.MonkeyPatch,
+    shared_portal: Flask,
 ) -> ASGIApp:
     """The server's app on this test's database; its portal is shared."""
-    monkeypatch.setattr(asgi, "create_portal", lambda settings, **_parts: serve(settings))
+    assert shared_portal
     return create_asgi_app(Backend(settings, sessions, store, Sightings(sessions)), clock=clock)
 
 
