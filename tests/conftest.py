@@ -14,6 +14,7 @@ from typing import cast as cast_type
 import hypothesis
 import pytest
 from argon2 import PasswordHasher
+from hypothesis.internal.conjecture import providers
 from sqlalchemy import Dialect, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
@@ -60,7 +61,7 @@ from timeseries.store import Store
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 * 2**30  # noqa: S108 - pytest makes a folder of the user
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Keep the machine's speed out of it: judge properties by answers alone, hash quickly."""
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
@@ -71,6 +72,9 @@ def pytest_configure() -> None:
         print_blob=True,
     )
     hypothesis.settings.load_profile("vedette")
+    if config.option.markexpr == "not nightly":
+        # Every worker would parse the whole project for constants to try, which takes 6 s.
+        providers.is_local_module_file = lambda _path: False
     # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     passwords.hashing.hasher = cheap

@@ -119,14 +119,15 @@ def test_a_token_can_do_what_its_scopes_allow(
     for user in (cast.alice, cast.olivia):
         role, tried = scope_of(user).role, set()
         for number, (endpoint, path) in enumerate(reads):
+            if NEEDS[endpoint] not in PERMISSIONS[role]:
+                continue
             scopes = [
                 token_scope
                 for token_scope in headers[user.name]
                 if NEEDS[endpoint] in TOKEN_SCOPES[token_scope]
             ]
             scope = scopes[number % len(scopes)]
-            is_new = endpoint not in seen or scope not in tried
-            if is_new and NEEDS[endpoint] in PERMISSIONS[role]:
+            if endpoint not in seen or scope not in tried:
                 seen.add(endpoint)
                 answer = client.get(path, headers=headers[user.name][scope])
                 assert answer.status_code != 403, (user.name, scope, path)
