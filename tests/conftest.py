@@ -85,6 +85,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_finish() -> None:
     """Leave modules and tests out of each garbage collection: there are a million objects."""
     gc.freeze()
+    # Rarely: most of what a request makes needs no collection.
+    gc.set_threshold(100_000, 20, 50)
     gc.enable()
 
 

@@ -70,6 +70,7 @@ class Listener:
 
 @pytest.fixture(params=["plain", "tls"])
 def listener(
+    *,
     request: pytest.FixtureRequest,
     settings: ServerSettings,
     sessions: SessionFactory,
