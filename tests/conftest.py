@@ -74,7 +74,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("vedette")
     if config.option.markexpr == "not nightly":
         # Every worker would parse the whole project for constants to try, which takes 6 s.
-        providers.is_local_module_file = lambda _path: False
+        vars(providers)["is_local_module_file"] = lambda _path: False
     # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     passwords.hashing.hasher = cheap

@@ -10,15 +10,29 @@ from starlette.types import ASGIApp
 from cli import asgi
 from cli.asgi import create_asgi_app
 from cli.backend import Backend
+from core import migrations
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.users.sightings import Sightings
 from tests.cast import FrozenClock
+from tests.fixtures.migrated import upgrade
 from tests.fixtures.serving import Serving
 from tests.fixtures.shared_portal import Serve, serve, shared_portals
 from timeseries.store import Store
 
 __all__ = ["serve", "shared_portals"]
+
+
+@pytest.fixture
+def real_migrations() -> None:
+    """New databases of the test get their tables by the migrations."""
+
+
+@pytest.fixture(autouse=True)
+def _copied_tables(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New databases get their tables from a copy: the migrations take a second."""
+    if "real_migrations" not in request.fixturenames:
+        monkeypatch.setattr(migrations, "upgrade_database", upgrade)
 
 
 @pytest.fixture

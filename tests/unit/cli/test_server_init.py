@@ -36,15 +36,11 @@ class Init:
         others = ("--set", f"port={self._port}", *arguments)
         return run_vedette("server", "init", *fixed, *others)
 
-    def prepare(self) -> None:
-        """Have the database already, for its migrations take a second."""
-        self.data.mkdir()
-        copy_migrated(self.data / "vedette.db")
-
     def command(self, *arguments: str) -> Result:
         return run_vedette(*arguments, environ={"VEDETTE_CONFIG": str(self.file)})
 
 
+@pytest.mark.usefixtures("real_migrations")
 def test_an_operator_can_be_used_with_the_settings_that_were_written(init: Init) -> None:
     made = init("--operator", "olivia@vedette.example")
     assert made.returncode == 0, made.stderr
@@ -57,7 +53,6 @@ def test_an_operator_can_be_used_with_the_settings_that_were_written(init: Init)
 
 
 def test_a_second_run_changes_nothing(init: Init) -> None:
-    init.prepare()
     init("--operator", "olivia@vedette.example")
     before = {path: path.read_bytes() for path in (init.file, init.data / "encryption_keys")}
     second = init("--operator", "bob@vedette.example")
@@ -113,7 +108,6 @@ def test_check_creates_neither_database_nor_store(init: Init) -> None:
 def test_a_server_does_not_start_without_the_keys_of_its_database(
     init: Init, *, has_others: bool
 ) -> None:
-    init.prepare()
     init("--operator", "olivia@vedette.example")
     assert init.command("ca", "show").returncode == 0
     path = init.data / "encryption_keys"
@@ -128,7 +122,8 @@ def test_a_server_does_not_start_without_the_keys_of_its_database(
 
 
 def test_a_server_reports_everything_that_is_wrong_with_it(init: Init) -> None:
-    init.prepare()
+    init.data.mkdir()
+    copy_migrated(init.data / "vedette.db")
     init.file.write_text(
         f"VEDETTE_DATA_DIR={init.data}\nVEDETTE_PUBLIC_URL=https://x.example/y\n"
         "DATABASE_URL=mysql+pymysql://root@127.0.0.1:1/x\n",
@@ -184,7 +179,6 @@ def test_a_private_ca_needs_an_address_with_https(init: Init) -> None:
 
 
 def test_a_private_ca_signs_the_certificate_of_the_public_url(init: Init) -> None:
-    init.prepare()
     made = init("--private-ca", "--operator", "olivia@vedette.example")
     assert made.returncode == 0, made.stderr
     checked = init.command("server", "check")
@@ -200,7 +194,6 @@ def test_a_private_ca_signs_the_certificate_of_the_public_url(init: Init) -> Non
 def test_other_versions_of_packages_are_reported(
     init: Init, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    init.prepare()
     monkeypatch.setattr(locked_packages, "locked_versions", lambda: {"flask": "0.1"})
     made = init("--operator", "olivia@vedette.example")
     assert made.returncode == 0, made.stderr
@@ -214,7 +207,6 @@ def test_a_service_needs_systemd_and_the_file_that_it_reads(init: Init) -> None:
 
 
 def test_the_unit_of_a_process_runs_it_on_a_port_of_its_own(init: Init) -> None:
-    init.prepare()
     init("--operator", "olivia@vedette.example")
     unit = init.command("server", "unit", "--process", "access", "--port", "443").stdout
     assert f"ReadWritePaths={init.data}\n" in unit
@@ -223,7 +215,6 @@ def test_the_unit_of_a_process_runs_it_on_a_port_of_its_own(init: Init) -> None:
 
 
 def test_backups_into_a_folder_can_be_written_by_the_unit_and_are_checked(init: "Init") -> None:
-    init.prepare()
     made = init("--set", "backup_url=/srv/backups", "--set", "backup_password_file=/nowhere")
     assert made.returncode == 0, made.stderr
     assert "backup_password_file /nowhere can't be read" in made.stdout

@@ -10,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from core.errors import InvalidInputError
+from dash_app.reports import files
 from dash_app.reports.builders import GROUPINGS
-from dash_app.reports.files import BLUE, MAX_PDF_ROWS, csv_file, pdf_file, xlsx_file
+from dash_app.reports.files import BLUE, csv_file, pdf_file, xlsx_file
 from dash_app.reports.report import Cell, Column, Report, ReportBy, ReportKind, Unit, shown
 from tests.unit.dash_app.reporting import BuildReport
 
@@ -31,10 +32,11 @@ def test_every_grouping_works_without_data_and_others_are_refused(
 
 
 @pytest.fixture
-def evil(build_report: BuildReport) -> Report:
+def evil(build_report: BuildReport, monkeypatch: pytest.MonkeyPatch) -> Report:
     """A report with a formula, letters of other scripts, and more rows than a PDF has."""
+    monkeypatch.setattr(files, "MAX_PDF_ROWS", 250)
     empty = build_report(ReportKind.ALERTS, ReportBy.RULE)
-    names = ["=1+1", "Ωmega Łódź 東京", *[f"rule {at}" for at in range(MAX_PDF_ROWS)]]
+    names = ["=1+1", "Ωmega Łódź 東京", *[f"rule {at}" for at in range(files.MAX_PDF_ROWS)]]
     return replace(empty, rows=[(name, 1, 0, 0, None, 1, 60.5, 60.5, 60.5) for name in names])
 
 
@@ -52,7 +54,7 @@ def test_files_have_every_row_and_no_formula(evil: Report) -> None:
     assert sheet.count("<v>60.5</v>") == 3 * len(evil.rows)
     document = pdf_file(evil)
     assert document.startswith(b"%PDF")
-    assert document.count(b"/Type /Page\n") > 10
+    assert document.count(b"/Type /Page\n") > 3
 
 
 def test_only_the_bars_of_a_pdf_have_their_color(evil: Report) -> None:

@@ -62,25 +62,28 @@ def test_values_of_other_types_are_refused(alice: Browser) -> None:
                     assert send(alice, changed) in {400, 422}, changed[where][number]
 
 
+OTHER_SHAPES: tuple[dict[str, object], ...] = (
+    {"output": "nothing.data"},
+    {"output": 7},
+    {"output": "title.modified_timestamp", "inputs": [{"id": "title", "property": "data"}]},
+    {"outputs": []},
+    {"outputs": 7},
+    {"outputs": [[7]]},
+    {"outputs": {"id": "title", "property": "data"}},
+    {"outputs": [[{"id": "title", "property": "data"}]]},
+    {"outputs": [{"id": {"tier": 1}, "property": "x"}]},
+    {"inputs": []},
+    {"inputs": {}},
+    {"inputs": [7]},
+    {"inputs": [[]]},
+    {"state": 7},
+    {"changedPropIds": [7]},
+    {"changedPropIds": {"a": 1}},
+)
+
+
 def test_bodies_of_another_shape_are_refused(alice: Browser) -> None:
-    for changes in (
-        {"output": "nothing.data"},
-        {"output": 7},
-        {"output": "title.modified_timestamp", "inputs": [{"id": "title", "property": "data"}]},
-        {"outputs": []},
-        {"outputs": 7},
-        {"outputs": [[7]]},
-        {"outputs": {"id": "title", "property": "data"}},
-        {"outputs": [[{"id": "title", "property": "data"}]]},
-        {"outputs": [{"id": {"tier": 1}, "property": "x"}]},
-        {"inputs": []},
-        {"inputs": {}},
-        {"inputs": [7]},
-        {"inputs": [[]]},
-        {"state": 7},
-        {"changedPropIds": [7]},
-        {"changedPropIds": {"a": 1}},
-    ):
+    for changes in OTHER_SHAPES:
         for body in callbacks(alice):
             assert send(alice, {**body, **changes}) == 422
 
