@@ -4,8 +4,9 @@ import gc
 import os
 import pickle
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -59,14 +60,24 @@ from timeseries.store import Store
 # store what servers and stores sync, thousands of times.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 * 2**30  # noqa: S108 - pytest makes a folder of the user
 
+# How many examples of a property each run tries: every run draws others.
+EXAMPLES, NIGHTLY_EXAMPLES = 25, 200
 
-def pytest_configure() -> None:
+
+def is_nightly(config: pytest.Config) -> bool:
+    """Return whether this run is of what takes long, see `make test-nightly`."""
+    expression = config.getoption("markexpr", "")
+    return "nightly" in expression and "not nightly" not in expression
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Keep the machine's speed out of it: judge properties by answers alone, hash quickly."""
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     hypothesis.settings.register_profile(
         "vedette",
         deadline=None,
+        max_examples=NIGHTLY_EXAMPLES if is_nightly(config) else EXAMPLES,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
         print_blob=True,
     )
@@ -174,6 +185,13 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine = create_database_engine(f"sqlite:///{path}")
     Base.metadata.create_all(engine)
     engine.dispose()
+    # Small pages: there are hundreds of tables and indexes with a page each, copied for each test.
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        for statement in ("journal_mode=DELETE", "page_size=1024"):
+            connection.execute(f"PRAGMA {statement}")
+        connection.execute("VACUUM")
+        connection.execute(f"PRAGMA journal_mode={mode}")
     return path
 
 

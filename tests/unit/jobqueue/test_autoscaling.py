@@ -45,7 +45,7 @@ POLICY = Autoscaling(
     metric="requests_per_second",
     target=10,
     down_seconds=60,
-    zero_seconds=300,
+    zero_seconds=120,
 )
 TICK = 15
 
@@ -65,10 +65,14 @@ class Service:
         for _ in range(2):
             with self.sessions.begin() as session:
                 dispatch(session, now=self.at)
+                moved = 0
                 for attempt in self.attempts(session):
-                    stops = attempt.stop_reason or attempt.job.stop_requested_at
-                    wanted = state if stops else ObservedState.RUNNING
-                    report(session, attempt, wanted)
+                    if attempt.stop_reason or attempt.job.stop_requested_at:
+                        moved += report(session, attempt, state)
+                    elif attempt.state is AttemptState.STARTING:
+                        moved += report(session, attempt, ObservedState.RUNNING)
+            if not moved:
+                break
 
     def attempts(self, session: Session) -> Sequence[Attempt]:
         """Return those that are on an appliance."""
@@ -149,9 +153,9 @@ def test_it_sleeps_and_wakes_on_a_request(make: Callable[..., Service]) -> None:
     service.tick(35, count=4)
     service.tick(0, count=6)
     assert service.states == ["running", "asleep", "asleep", "asleep"]
-    service.tick(0, count=20)
+    service.tick(0, count=8)
     assert service.states == ["asleep"] * 4
-    assert "no requests for 300 s" in service.events[-2]
+    assert "no requests for 120 s" in service.events[-2]
     with service.sessions() as session:
         assert not service.attempts(session)
         assert dispatch(session, now=service.at).total() == 0
@@ -174,7 +178,7 @@ def test_an_instance_that_ends_well_when_it_is_put_to_sleep_sleeps_all_the_same(
     make: Callable[..., Service],
 ) -> None:
     service = make()
-    service.tick(0, count=19)
+    service.tick(0, count=7)
     service.at += timedelta(seconds=TICK)
     scale_services(service.sessions, service.store, now=service.at)
     scale_services(service.sessions, service.store, now=service.at + timedelta(seconds=TICK))
@@ -200,17 +204,17 @@ def test_a_service_that_starts_slowly_is_not_put_to_sleep_before_it_serves(
     make: Callable[..., Service],
 ) -> None:
     service = make()
-    service.tick(0, count=21)
+    service.tick(0, count=9)
     assert service.states == ["asleep"]
     assert service.wake()
-    for _ in range(25):  # longer than zero_seconds
+    for _ in range(10):  # longer than zero_seconds
         service.at += timedelta(seconds=TICK)
         scale_services(service.sessions, service.store, now=service.at)
     assert service.states == ["queued"]
     service.settle()
     service.tick()
     assert service.states == ["running"]
-    service.tick(0, count=21)
+    service.tick(0, count=9)
     assert service.states == ["asleep"]
 
 
@@ -280,7 +284,7 @@ def test_an_instance_that_serves_stays_rather_than_one_that_waits(
 def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
     service = make()
     service.tick(35, count=4)
-    service.tick(0, count=26)
+    service.tick(0, count=12)
     with service.sessions.begin() as session:
         alice = scope_of(service.cast.alice)
         stop_job(session, alice, service.id, now=service.at)
@@ -317,7 +321,7 @@ def test_a_spent_budget_keeps_it_from_growing_and_waking(make: Callable[..., Ser
     service.tick(35, count=4)
     assert service.states == ["running"]
     assert "The budget vision is spent" in service.events[-1]
-    service.tick(0, count=26)
+    service.tick(0, count=12)
     assert service.states == ["asleep"]
     with pytest.raises(ConflictError, match="vision is spent"):
         service.wake()
@@ -461,7 +465,7 @@ def test_autoscaling_is_set_and_removed_later(make: Callable[..., Service]) -> N
             set_autoscaling(session, alice, service.id, wrong, now=NOON)
         set_autoscaling(session, alice, service.id, POLICY, now=NOON)
     service.tick(35, count=4)
-    service.tick(0, count=26)
+    service.tick(0, count=12)
     assert service.states == ["asleep"] * 4
     with service.sessions.begin() as session:
         set_autoscaling(session, alice, service.id, None, now=service.at)
@@ -523,7 +527,7 @@ def test_a_service_with_a_health_check_wakes_when_it_is_healthy(
 ) -> None:
     check = HealthCheck(kind=HealthCheckKind.TCP, port=8000)
     service = make(health_check=check)
-    service.tick(0, count=22)
+    service.tick(0, count=10)
     assert service.wake()
     service.tick(0)
     assert not any(event.startswith("Awake") for event in service.events)
