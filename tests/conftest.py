@@ -286,6 +286,41 @@ def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
         return make_cast(session, now=clock.now)
 
 
+Fill = Callable[[Session, Cast], str]
+
+
+@pytest.fixture(scope="session")
+def filled_databases() -> dict[Fill, tuple[Path, str]]:
+    """Copies of databases after a function filled them, with what it returned."""
+    return {}
+
+
+@pytest.fixture
+def prefill(
+    filled_databases: dict[Fill, tuple[Path, str]],
+    tmp_path_factory: pytest.TempPathFactory,
+    sessions: SessionFactory,
+    cast: Cast,
+) -> Callable[[Fill], str]:
+    """Fills the test's database by a function, once: later tests get a copy of what it made."""
+
+    def prefill(fill: Fill) -> str:
+        engine = sessions.kw["bind"]
+        path = Path(engine.get_execution_options()["file"])
+        if fill in filled_databases:
+            engine.dispose()
+            shutil.copyfile(filled_databases[fill][0], path)
+            return filled_databases[fill][1]
+        with sessions.begin() as session:
+            value = fill(session, cast)
+        engine.dispose()  # SQLite moves its log into the file
+        copy = tmp_path_factory.mktemp("filled") / "vedette.db"
+        filled_databases[fill] = shutil.copyfile(path, copy), value
+        return value
+
+    return prefill
+
+
 class LazyStore:
     """A store that opens when it is first used: most tests never do."""
 
