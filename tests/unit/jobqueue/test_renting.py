@@ -65,8 +65,9 @@ def lend(session: Session, cast: Cast) -> str:
 @pytest.fixture
 def dgx(prefill: Callable[[Fill], str], session: Session, cast: Cast) -> Appliance:
     """An appliance of Globex's that Acme rents."""
+    ident = prefill(lend)
     session.add_all([cast.acme, cast.globex])
-    return session.get_one(Appliance, prefill(lend))
+    return session.get_one(Appliance, ident)
 
 
 def rent(session: Session, cast: Cast, name: str = "train", **changes: Any) -> Job:
