@@ -101,7 +101,7 @@ def test_a_reader_sees_each_sample_once_while_others_seal_and_merge(
 
     reader = threading.Thread(target=read)
     reader.start()
-    for hour in range(4, 28, 4):
+    for hour in range(8, 28, 8):
         store.maintain(now_ns=MIDNIGHT_NS + hour * HOUR_NS)
     store.maintain(now_ns=SETTLED_NS)
     done.set()
