@@ -34,6 +34,7 @@ from protocol.autoscaling import Autoscaling, ScalingWindow
 from protocol.job_spec import HealthCheck, HealthCheckKind, JobKind, Port
 from tenants.quotas import Limits, set_limits
 from tests.cast import BOX, NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.points import Point
 from timeseries.store import LatestQuery, Store, write
@@ -115,16 +116,32 @@ class Service:
             return list(session.scalars(statement.where(of_service).order_by(JobEvent.id)))
 
 
+def add_service(session: Session, cast: Cast, **changes: Any) -> str:
+    add_appliance(session, cast.acme, "dgx-01")
+    fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": POLICY}
+    return submit(session, cast.alice, "web", **(fields | changes)).id
+
+
+def run_service(session: Session, cast: Cast) -> str:
+    ident = add_service(session, cast)
+    dispatch(session, now=NOON)
+    [attempt] = session.scalars(select(Attempt)).all()
+    report(session, attempt, ObservedState.RUNNING)
+    return ident
+
+
 @pytest.fixture
-def make(sessions: SessionFactory, store: Store, cast: Cast) -> Callable[..., Service]:
+def make(
+    sessions: SessionFactory, store: Store, cast: Cast, prefill: Callable[[Fill], str]
+) -> Callable[..., Service]:
     """Submit services of Alice's, and let them run on eight GPUs."""
 
     def make(policy: Autoscaling | None = POLICY, **changes: Any) -> Service:
+        if policy is POLICY and not changes:
+            return Service(sessions, store, cast, prefill(run_service))
         with sessions.begin() as session:
-            add_appliance(session, cast.acme, "dgx-01")
-            fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": policy}
-            job = submit(session, cast.alice, "web", **(fields | changes))
-            service = Service(sessions, store, cast, job.id)
+            ident = add_service(session, cast, **({"autoscaling": policy} | changes))
+        service = Service(sessions, store, cast, ident)
         service.settle()
         return service
 
@@ -283,7 +300,7 @@ def test_an_instance_that_serves_stays_rather_than_one_that_waits(
 
 def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
     service = make()
-    service.tick(35, count=4)
+    service.tick(15, count=2)
     service.tick(0, count=12)
     with service.sessions.begin() as session:
         alice = scope_of(service.cast.alice)
@@ -464,9 +481,9 @@ def test_autoscaling_is_set_and_removed_later(make: Callable[..., Service]) -> N
         with pytest.raises(InvalidInputError, match="max_instances"):
             set_autoscaling(session, alice, service.id, wrong, now=NOON)
         set_autoscaling(session, alice, service.id, POLICY, now=NOON)
-    service.tick(35, count=4)
+    service.tick(15, count=2)
     service.tick(0, count=12)
-    assert service.states == ["asleep"] * 4
+    assert service.states == ["asleep"] * 2
     with service.sessions.begin() as session:
         set_autoscaling(session, alice, service.id, None, now=service.at)
     service.settle()
