@@ -61,7 +61,7 @@ from timeseries.store import Store
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 * 2**30  # noqa: S108 - pytest makes a folder of the user
 
 # How many examples of a property each run tries: every run draws others.
-EXAMPLES, NIGHTLY_EXAMPLES = 20, 200
+EXAMPLES, NIGHTLY_EXAMPLES = 20, 100
 
 
 def is_nightly(config: pytest.Config) -> bool:

@@ -91,6 +91,7 @@ USE = st.tuples(
 )
 
 
+@pytest.mark.timeout(600)
 @settings(suppress_health_check=list(HealthCheck))
 @given(
     parts=st.lists(st.lists(USE, max_size=6), min_size=1, max_size=4),
