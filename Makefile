@@ -58,10 +58,12 @@ checks: servers collected lint check-types check-imports check-ansible check-sec
 collected: $(DEV_STAMP)
 	-@$(BIN)/python -m pytest --collect-only --quiet --quiet >/dev/null 2>&1
 
-# Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible. Who names
+# Everything that takes long: all roles and looks, fuzz corpora, roll-outs by Ansible; and properties,
+# with more examples. Who names
 # tests in PYTEST_ARGS does not need the web apps and engines.
 test-nightly: $(DEV_STAMP) nightly-servers ray $(if $(PYTEST_ARGS),,web-apps engines focus)
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder -m nightly $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --no-loadscope-reorder \
+	    -m "nightly or hypothesis" $(PYTEST_ARGS)
 	$(if $(PYTEST_ARGS),,@$(MAKE) --no-print-directory test-many-hosts)
 
 # The end-to-end tests, on the many processes of deploy/local in place of one server.

@@ -49,7 +49,7 @@ from datasets.catalog import get_upload, get_version
 from datasets.copies import record_report
 from datasets.manifests import announce, check_manifest, publish, read_head
 from datasets.models import DatasetVersion, VersionPart, VersionState
-from datasets.parts import PartStore, record_part, reserve_part
+from datasets.parts import PartStore, record_received, reserve_part
 from jobqueue.rentals import rented_data
 from jobqueue.results.rented import ATTEMPT_PARAMETER, tenant_of_part, tenant_of_results
 from protocol.datasets import (
@@ -62,6 +62,7 @@ from protocol.datasets import (
 )
 from tenants.auditing.drafts import Actor
 from tenants.principals import Principal, Via
+from tenants.quotas import QUOTA_REACHED
 
 MAX_HEAD_BYTES = 8 * 1024**2
 MAX_REPORT_BYTES = 8 * 1024**2
@@ -132,13 +133,20 @@ class PartTransfers:
             is_missing = await self._database.run(reserve)
             if is_missing:
                 data = await read_raw_body(request, max_bytes=max_bytes)
-                await to_thread.run_sync(self._store.put, tenant_id, sha256, data)
-                await self._database.run(
-                    lambda session: record_part(
-                        session, tenant_id, sha256, len(data), self._clock()
-                    )
-                )
+                await self._store_and_record(tenant_id, sha256, data)
         return Response(status_code=204)
+
+    async def _store_and_record(self, tenant_id: str, sha256: str, data: bytes) -> None:
+        await to_thread.run_sync(self._store.put, tenant_id, sha256, data)
+        has_room = await self._database.run(
+            lambda session: record_received(session, tenant_id, sha256, len(data), self._clock())
+        )
+        if not has_room:
+            raise ConflictError(
+                "Other uploads have used up the tenant's quota of data bytes meanwhile. Free some, "
+                "or ask the portal's operator for a higher quota.",
+                code=QUOTA_REACHED,
+            )
 
     async def receive_archive(
         self, request: Request, version: DatasetVersion, actor: Actor
@@ -159,10 +167,7 @@ class PartTransfers:
             return reserve_part(session, tenant_id, sha256, size_bytes, self._clock())
 
         if await self._database.run(reserve):
-            await to_thread.run_sync(self._store.put, tenant_id, sha256, content)
-            await self._database.run(
-                lambda session: record_part(session, tenant_id, sha256, size_bytes, self._clock())
-            )
+            await self._store_and_record(tenant_id, sha256, content)
 
     async def send(self, request: Request, tenant_id: str) -> Response:
         """Return the content that the path names, or the range of it that is asked for."""

@@ -4,9 +4,10 @@ One task reads the versions of awaited objects, many in one query, and wakes the
 version changed. A waiter is a future, so ten thousand of them need no threads; the task ends with
 the last one.
 
-It reads what the bus of changes tells, at once, and what waiters begin to wait for. The rest is
-polled, in case a change is told to nobody: several times a second, or, while the changes of all
-processes arrive, over `SWEEP_SECONDS`, some objects at a time.
+It reads what the bus of changes tells, at once, and what waiters begin to wait for, unless no
+change was told since somebody waited for that version. The rest is polled, in case a change is told
+to nobody: several times a second, or, while the changes of all processes arrive, over
+`SWEEP_SECONDS`, some objects at a time.
 """
 
 import asyncio
@@ -39,6 +40,8 @@ PAUSE_SECONDS = 0.015
 _READ_SHARE = 0.25
 # Up to this many appliances are listed in the query; above it, all are read.
 _MAX_NAMED = 500
+# Versions that nobody waits for at present are remembered for so many objects.
+_MAX_CURRENT = 50_000
 
 ReadVersions = Callable[[Collection[str]], Awaitable[Mapping[str, Hashable]]]
 
@@ -79,7 +82,10 @@ class ChangeWatch:
         self._rescheduled = asyncio.Event()
         # What to read, and when.
         self._named = set[str]()
+        self._reading = set[str]()
         self._named_at = math.inf
+        # Versions when their last waiter left; no change of these objects was told since.
+        self._current: dict[str, Hashable] = {}
         bus.listen(topic, self._hear)
 
     @property
@@ -126,9 +132,12 @@ class ChangeWatch:
         if self._task is None or self._task.done():
             self._named, self._named_at, self._rescheduled = set(), math.inf, asyncio.Event()
             self._task = asyncio.create_task(self._watch())
-        if self._bus.is_complete:
+        unread = [
+            ident for ident, version in versions.items() if self._current.get(ident) != version
+        ]
+        if self._bus.is_complete and unread:
             # A change since the caller has read the versions was told before it waited.
-            self._name(versions, self._interval_seconds / 2)
+            self._name(unread, self._interval_seconds / 2)
         ends: set[asyncio.Future[Any]] = {woken}
         if disconnected is not None:
             ends.add(asyncio.ensure_future(disconnected))
@@ -143,13 +152,21 @@ class ChangeWatch:
 
     def _hear(self, idents: Collection[str]) -> None:
         """Note changes of objects that somebody waits for; called by any thread."""
+        self._outdate(idents)
         awaited = [ident for ident in idents if ident in self._waiters or ident == ANY]
         if awaited and self._loop is not None:
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._name, awaited, 0.0)
 
+    def _outdate(self, idents: Collection[str]) -> None:
+        if ANY in idents:
+            self._current.clear()
+        for ident in idents:
+            self._current.pop(ident, None)
+
     def _name(self, idents: Collection[str], within_seconds: float) -> None:
         """Let objects be read soon."""
+        self._outdate(idents)
         self._named.update(idents)
         at = asyncio.get_running_loop().time() + within_seconds
         if at < self._named_at:
@@ -178,7 +195,9 @@ class ChangeWatch:
                 idents.update(sweep[:_MAX_NAMED])
                 sweep = sweep[_MAX_NAMED:]
                 poll_at = began + self._poll_seconds()
-            await self._check([ident for ident in idents if ident in self._waiters])
+            self._reading = {ident for ident in idents if ident in self._waiters}
+            await self._check(self._reading)
+            self._reading = set()
             # Polls are rare enough.
             pause = 0.0 if is_poll else (now() - began) / _READ_SHARE
             await asyncio.sleep(min(max(PAUSE_SECONDS, pause), self._interval_seconds))
@@ -211,6 +230,12 @@ class ChangeWatch:
                     waiter.woken.set_result(None)
 
     def _forget(self, ident: str, waiter: _Waiter) -> None:
+        is_read = not any(ident in part or ANY in part for part in (self._named, self._reading))
+        if is_read and self._bus.is_complete and not waiter.changed:
+            # Before the waiter is gone: what is told from here on outdates it in any case.
+            if len(self._current) >= _MAX_CURRENT:
+                self._current.clear()
+            self._current[ident] = waiter.version
         waiters = self._waiters[ident]
         waiters.discard(waiter)
         if not waiters:

@@ -1,12 +1,13 @@
 """`vedette advice`: what a fleet has idle and is short of, and what to do about it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import click
 
-from cli.client import all_items, output_option, print_items
+from cli.client import all_items, output_option, print_items, print_rows
 from core.errors import NotFoundError, VedetteError
 from core.quantities import format_duration
 from vedette.client import Client
@@ -35,19 +36,18 @@ def list_advice(output: str = "table", *, evidence: bool = False) -> None:
     with Client() as client:
         report = client.get(_PATH)
     rows = report["advice"]
-    if output == "table" and not rows:
-        click.echo(_why_none(report), err=True)
-        return
-    print_items(
+    print_rows(
         rows,
         output,
         columns={
-            "KEY": [row["key"] for row in rows],
-            "GPU-HOURS": [f"{row['gpu_hours']:,.1f}" for row in rows],
-            "A MONTH": [_amount(row, report["currency"]) for row in rows],
-            "ACTION": [row["action"] for row in rows],
-            "TITLE": [row["title"] for row in rows],
+            "KEY": lambda row: row["key"],
+            "GPU-HOURS": lambda row: f"{row['gpu_hours']:,.1f}",
+            "A MONTH": lambda row: _amount(row, report["currency"]),
+            "ACTION": lambda row: row["action"],
+            "TITLE": lambda row: row["title"],
         },
+        empty=_why_none(report),
+        name="key",
     )
     if evidence and output == "table":
         for row in rows:
@@ -63,25 +63,21 @@ def models(output: str) -> None:
     with Client() as client:
         report = client.get(_PATH)
     rows = report["models"]
-    if output == "table" and not rows:
-        click.echo(_why_none(report), err=True)
-        return
     figures = ("capacity", "allocated", "idle", "free", "rented", "waiting", "short")
-    print_items(
+    print_rows(
         rows,
         output,
         columns={
-            "MODEL": [row["gpu_model"] for row in rows],
-            "GPUS": [str(row["gpus"]) for row in rows],
-            **{
-                name.upper(): [f"{row[f'{name}_gpu_hours']:,.1f}" for row in rows]
-                for name in figures
-            },
-            "WAIT P50": [_wait(row["wait_seconds_p50"]) for row in rows],
-            "WAIT P95": [_wait(row["wait_seconds_p95"]) for row in rows],
-            "OWN PRICE": [row["own_price"] or "-" for row in rows],
-            "TO RENT": [row["rent_price"] or "-" for row in rows],
+            "MODEL": lambda row: row["gpu_model"],
+            "GPUS": lambda row: str(row["gpus"]),
+            **_gpu_hours(*figures),
+            "WAIT P50": lambda row: _wait(row["wait_seconds_p50"]),
+            "WAIT P95": lambda row: _wait(row["wait_seconds_p95"]),
+            "OWN PRICE": lambda row: row["own_price"] or "-",
+            "TO RENT": lambda row: row["rent_price"] or "-",
         },
+        empty=_why_none(report),
+        name="gpu_model",
     )
 
 
@@ -117,17 +113,15 @@ def appliances(output: str) -> None:
     """List appliances, those with the most free GPU-hours first."""
     with Client() as client:
         rows = list(all_items(client, f"{_PATH}/appliances"))
-    print_items(
+    print_rows(
         rows,
         output,
         columns={
-            "APPLIANCE": [row["name"] for row in rows],
-            "MODEL": [row["gpu_model"] for row in rows],
-            "GPUS": [str(row["gpus"]) for row in rows],
-            "CAPACITY": [f"{row['capacity_gpu_hours']:,.1f}" for row in rows],
-            "ALLOCATED": [f"{row['allocated_gpu_hours']:,.1f}" for row in rows],
-            "IDLE": [f"{row['idle_gpu_hours']:,.1f}" for row in rows],
-            "LAST USED": [row["last_used_at"] or "-" for row in rows],
+            "APPLIANCE": lambda row: row["name"],
+            "MODEL": lambda row: row["gpu_model"],
+            "GPUS": lambda row: str(row["gpus"]),
+            **_gpu_hours("capacity", "allocated", "idle"),
+            "LAST USED": lambda row: row["last_used_at"] or "-",
         },
     )
 
@@ -178,19 +172,26 @@ def list_tenants(output: str) -> None:
     """List the sums of all tenants (operators only)."""
     with Client() as client:
         rows = list(all_items(client, f"{_PATH}/tenants"))
-    print_items(
+    print_rows(
         rows,
         output,
         columns={
-            "TENANT": [row["tenant_name"] for row in rows],
-            "GPUS": [str(row["gpus"]) for row in rows],
-            **{
-                name.upper(): [f"{row[f'{name}_gpu_hours']:,.1f}" for row in rows]
-                for name in ("capacity", "allocated", "idle", "short")
-            },
-            "COMPUTED": [row["computed_at"] or "-" for row in rows],
+            "TENANT": lambda row: row["tenant_name"],
+            "GPUS": lambda row: str(row["gpus"]),
+            **_gpu_hours("capacity", "allocated", "idle", "short"),
+            "COMPUTED": lambda row: row["computed_at"] or "-",
         },
+        name="tenant_name",
     )
+
+
+def _gpu_hours(*names: str) -> dict[str, Callable[[Mapping[str, Any]], str]]:
+    """Return columns of GPU-hours; `idle` is of `idle_gpu_hours`."""
+    return {name.upper(): partial(_hours, f"{name}_gpu_hours") for name in names}
+
+
+def _hours(field: str, row: Mapping[str, Any]) -> str:
+    return f"{row[field]:,.1f}"
 
 
 def _why_none(report: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
 import click
@@ -119,6 +119,31 @@ def load_list(file: TextIO, key: str) -> list[Any]:
     if unknown:
         raise InvalidInputError(f"{name}: unknown key {unknown[0]!r}. Expected only {key!r}.")
     return entries
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    output: str,
+    *,
+    columns: Mapping[str, Callable[[Mapping[str, Any]], str]],
+    empty: str = "",
+    name: str = "name",
+) -> None:
+    """Print rows of a list in a format.
+
+    Args:
+        rows: of the list.
+        output: the format.
+        columns: of the table: title to what makes the cell of a row.
+        empty: what is said instead of a table without rows; "" for its titles alone.
+        name: the field that the format `name` prints.
+    """
+    if output == "table" and not rows and empty:
+        click.echo(empty, err=True)
+        return
+    cells = {title: [cell(row) for row in rows] for title, cell in columns.items()}
+    named = [{**row, "name": row[name]} for row in rows] if output == "name" else rows
+    print_items(named, output, columns=cells)
 
 
 def print_items(

@@ -19,6 +19,7 @@ from cli.bootstrap import DEMO_PASSWORD
 from cli.demo_market import CUSTOMERS, RENTED_LABELS, Customer, DemoMarket
 from cli.demo_past import add_past
 from cli.demo_slices import SHARING_LABEL, SLICE_JOBS
+from cli.demo_tickets import DemoTickets
 from cli.demo_users import DemoUser
 from cli.supervision import stop_event, stop_with_parent
 from collector.agent import Agent
@@ -180,6 +181,7 @@ def _runners(
 ) -> Iterator[tuple[str, Callable[[threading.Event], None]]]:
     history_lock = threading.Lock()
     has_marketplace = load_server_settings().marketplace
+    yield "tickets", DemoTickets().run
     if has_marketplace:
         yield "marketplace", DemoMarket().run
         for number, (_, email) in enumerate(CUSTOMERS):
@@ -202,6 +204,7 @@ def _runners(
             password=DEMO_PASSWORD,
             seed=seed,
             slice_jobs=SLICE_JOBS[tenant],
+            has_service=tenant == "acme",
         )
         yield email, user.run
 

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.orm import Session
 
 from cli.database import open_database
@@ -188,7 +188,10 @@ def open_market(sessions: SessionFactory, currency: str, *, now: datetime) -> bo
         if session.scalar(select(Offer.id).limit(1)):
             return True
         began_at = now - PAST
-        scopes = {slug: _scope(session, slug) for slug in ("acme", "globex", "initech", "hooli")}
+        scopes = {
+            slug: admin_scope(session, Tenant.slug == slug)
+            for slug in ("acme", "globex", "initech", "hooli")
+        }
         made = []
         for row in OFFERS:
             appliance = appliances[row.appliance]
@@ -280,13 +283,13 @@ def _appliance(session: Session, slug: str, name: str) -> Appliance | None:
     return session.scalars(statement).unique().one_or_none()
 
 
-def _scope(session: Session, slug: str) -> Scope:
-    """Return the scope of the first admin of a tenant."""
+def admin_scope(session: Session, is_tenant: ColumnElement[bool]) -> Scope:
+    """Return the scope of the first admin of the tenant that meets a condition."""
     statement = (
         select(User.id, Tenant.id)
         .join(Membership, Membership.user_id == User.id)
         .join(Tenant, Tenant.id == Membership.tenant_id)
-        .where(Tenant.slug == slug, Membership.role == Role.ADMIN)
+        .where(is_tenant, Membership.role == Role.ADMIN)
         .order_by(User.id)
         .limit(1)
     )

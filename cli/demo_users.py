@@ -52,6 +52,27 @@ JOBS = (
 )
 
 
+# A service that scales with the use of its GPUs.
+SERVICE: dict[str, Any] = {
+    "name": "chat",
+    "kind": "service",
+    "image": "acme/serve-llm:1.2",
+    "command": ["vllm", "serve", "--port", "8000"],
+    "ports": [{"name": "web", "container_port": 8000}],
+    "gpus": 1,
+    "cpus": 4.0,
+    "memory_bytes": 24 * GIB,
+    "env": {"SIM_LINE_SECONDS": "10"},
+    "autoscaling": {
+        "min_instances": 1,
+        "max_instances": 3,
+        "metric": "gpu_utilization",
+        "target": 60.0,
+        "down_seconds": 120,
+    },
+}
+
+
 class DemoUser:
     """A user who keeps the simulated appliances of a tenant busy."""
 
@@ -63,10 +84,12 @@ class DemoUser:
         password: str,
         seed: int,
         slice_jobs: Sequence[SliceJob] = (),
+        has_service: bool = False,
     ) -> None:
         self._url = portal_url
         self._login = (email, password)
         self._slice_jobs = slice_jobs
+        self._has_service = has_service
         self._random = random.Random(seed)  # noqa: S311 - not for security
         self._client: Client | None = None
         self._simulated: dict[str, bool] = {}
@@ -99,6 +122,8 @@ class DemoUser:
         )
         self._submit_when_idle(client, running + starting, queued)
         names = [job["name"] for job in running + starting + queued]
+        if self._has_service and SERVICE["name"] not in names:
+            client.post("/jobs", SERVICE)
         if wanted := next((job for job in self._slice_jobs if job.is_missing(names)), None):
             client.post("/jobs", wanted.request(self._random))
 

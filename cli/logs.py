@@ -27,6 +27,12 @@ _COLORS = {LogLevel.WARNING: "yellow", LogLevel.ERROR: "red", LogLevel.CRITICAL:
 @click.option("--level", type=click.Choice([level.value for level in LogLevel]), help="The least.")
 @click.option("--appliance", help="Name or ID.")
 @click.option("--job", help="Name or ID.")
+@click.option(
+    "--rank",
+    default="0",
+    show_default=True,
+    help="With a gang as job, the member of this rank; `all` for all.",
+)
 @click.option("--unit", help="systemd unit, kernel, stdout or stderr.")
 @click.option("--lines", "-n", default=100, show_default=True, type=click.IntRange(1, 100_000))
 @click.option("--follow", "-f", is_flag=True, help="Go on with new lines until Ctrl-C.")
@@ -56,6 +62,7 @@ def _filters(
     job: str | None,
     **options: Any,  # noqa: ANN401 - of several types
 ) -> dict[str, Any]:
+    own = client.job(job) if job else None
     return {
         "search": search or None,
         "since": _instant("--since", options["since"]),
@@ -64,8 +71,19 @@ def _filters(
         "level": options["level"],
         "unit": options["unit"],
         "appliance_id": appliance_id(client, appliance) if appliance else None,
-        "job_id": client.job(job).id if job else None,
+        "job_id": own and own.id,
+        "rank": _rank(options["rank"])
+        if own and own.nodes > 1 and own.array_id == own.id
+        else None,
     }
+
+
+def _rank(text: str) -> str | None:
+    if text == "all":
+        return None
+    if not text.isdecimal():
+        raise InvalidInputError(f"--rank: {text!r} is no rank; enter 0 or more, or all.")
+    return text
 
 
 def _instant(option: str, text: str | None) -> str | None:

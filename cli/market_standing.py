@@ -5,7 +5,7 @@ from typing import Any, TextIO
 
 import click
 
-from cli.client import all_items, output_option, print_items, print_object
+from cli.client import all_items, output_option, print_object, print_rows
 from cli.local_time import local_minutes
 from cli.market_offers import load_texts
 from vedette.client import Client
@@ -37,17 +37,18 @@ def events(tenant_id: str | None, output: str) -> None:
     path = f"/market/standings/{tenant_id}" if tenant_id else "/market/standing"
     with Client() as client:
         items = list(all_items(client, f"{path}/events"))
-    if output == "table" and not items:
-        click.echo("Nothing has changed yet.", err=True)
-        return
-    columns = {
-        "TIME": [local_minutes(item["at"]) for item in items],
-        "CHANGE": [item["kind"] for item in items],
-        "BY": [item["actor"] or "policy" for item in items],
-        "CAUSE": [" ".join(item["cause"].split()) for item in items],
-    }
-    named = [{**item, "name": item["id"]} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    print_rows(
+        items,
+        output,
+        columns={
+            "TIME": lambda item: local_minutes(item["at"]),
+            "CHANGE": lambda item: item["kind"],
+            "BY": lambda item: item["actor"] or "policy",
+            "CAUSE": lambda item: " ".join(item["cause"].split()),
+        },
+        empty="Nothing has changed yet.",
+        name="id",
+    )
 
 
 @standing.command()
@@ -67,20 +68,21 @@ def list_standings(state: str | None, output: str) -> None:
     """List how providers stand, as the operator."""
     with Client() as client:
         items = list(all_items(client, "/market/standings", **({"state": state} if state else {})))
-    if output == "table" and not items:
-        click.echo("No providers.", err=True)
-        return
-    columns = {
-        "PROVIDER": [item["public_name"] for item in items],
-        "STATE": [item["state"] for item in items],
-        "SCORE": [f"{item['score']:.2f}" for item in items],
-        "BREACHES": [f"{item['breaches']} of {item['breach_limit']}" for item in items],
-        "LISTING": [item["listing"] for item in items],
-        "FEE": [item["fee_points"] for item in items],
-        "TENANT": [item["tenant_id"] for item in items],
-    }
-    named = [{**item, "name": item["public_name"]} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    print_rows(
+        items,
+        output,
+        columns={
+            "PROVIDER": lambda item: item["public_name"],
+            "STATE": lambda item: item["state"],
+            "SCORE": lambda item: f"{item['score']:.2f}",
+            "BREACHES": lambda item: f"{item['breaches']} of {item['breach_limit']}",
+            "LISTING": lambda item: item["listing"],
+            "FEE": lambda item: item["fee_points"],
+            "TENANT": lambda item: item["tenant_id"],
+        },
+        empty="No providers.",
+        name="public_name",
+    )
 
 
 @standing.command()
@@ -107,18 +109,19 @@ def appeals(*, is_all: bool, output: str) -> None:
     query = {} if is_all else {"state": "open"}
     with Client() as client:
         items = list(all_items(client, "/market/appeals", **query))
-    if output == "table" and not items:
-        click.echo("No appeals.", err=True)
-        return
-    columns = {
-        "ID": [item["id"] for item in items],
-        "STATE": [item["state"] for item in items],
-        "SENT": [local_minutes(item["created_at"]) for item in items],
-        "BY": [item["created_by"] for item in items],
-        "TEXT": [" ".join(item["text"].split())[:60] for item in items],
-    }
-    named = [{**item, "name": item["id"]} for item in items]
-    print_items(named if output == "name" else items, output, columns=columns)
+    print_rows(
+        items,
+        output,
+        columns={
+            "ID": lambda item: item["id"],
+            "STATE": lambda item: item["state"],
+            "SENT": lambda item: local_minutes(item["created_at"]),
+            "BY": lambda item: item["created_by"],
+            "TEXT": lambda item: " ".join(item["text"].split())[:60],
+        },
+        empty="No appeals.",
+        name="id",
+    )
 
 
 @standing.command()
@@ -140,12 +143,19 @@ def reject(appeal_id: str, answer: str) -> None:
 @standing.command()
 @click.option("-f", "--file", type=click.File(), help="Save the policy of a YAML file; - is stdin.")
 @click.option("--note", default="", help="Why it changes, for other operators.")
+@click.option("--preview", is_flag=True, help="Show which providers the file would change.")
 @click.option("-o", "--output", type=click.Choice(["json", "yaml"]), default="yaml")
-def policy(file: TextIO | None, note: str, output: str) -> None:
-    """Show the policy, or save another one, as the operator."""
+def policy(*, file: TextIO | None, note: str, preview: bool, output: str) -> None:
+    """Show the policy, or preview or save another one, as the operator."""
+    if preview and file is None:
+        raise click.UsageError("--preview needs a file: -f policy.yaml")
     with Client() as client:
         if file is None:
             shown = client.get("/market/standing-policies/current")
+        elif preview:
+            wanted = {"policy": load_texts(file)}
+            print_object(client.post("/market/standing-policies/preview", wanted), output)
+            return
         else:
             body = {"policy": load_texts(file), "note": note}
             shown = client.post("/market/standing-policies", body)

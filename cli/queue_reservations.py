@@ -1,5 +1,7 @@
 """`vedette queue reservation`: keep appliances or GPUs for a project at certain times."""
 
+from decimal import Decimal
+
 import click
 
 from cli.client import all_items, output_option, print_items
@@ -109,9 +111,18 @@ def list_reservations(output: str) -> None:
 
 @reservation.command("rm")
 @click.argument("reservation_ids", metavar="ID...", nargs=-1, required=True)
-def remove(reservation_ids: tuple[str, ...]) -> None:
+@click.option("--yes", is_flag=True, help="Don't ask where the cancellation is charged.")
+def remove(reservation_ids: tuple[str, ...], *, yes: bool) -> None:
     """Delete reservations."""
     with Client() as client:
         for reservation_id in reservation_ids:
+            row = client.get(f"/reservations/{reservation_id}")
+            cost = row.get("cancellation") or {}
+            if cost.get("gpu_hours") and not yes:
+                click.confirm(
+                    f"{row['name']}: {cost['gpu_hours']:.2f} GPU-hours within the next "
+                    f"{cost['hours']} hours are charged, {Decimal(cost['amount']):.2f}. Delete it?",
+                    abort=True,
+                )
             client.delete(f"/reservations/{reservation_id}")
             click.echo(f"{reservation_id} deleted")

@@ -6,7 +6,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from cli.client import all_items, output_option, print_items, print_object
+from cli.client import all_items, output_option, print_object, print_rows
 from cli.local_time import local_minutes
 from core.quantities import format_duration
 from vedette.client import Client
@@ -34,18 +34,20 @@ def list_tickets(*, is_all: bool, waiting: bool, output: str) -> None:
         query["needs_answer"] = "true"
     with Client() as client:
         rows = list(all_items(client, _PATH, **query))
-    if output == "table" and not rows:
-        click.echo("No tickets. Open one with: vedette ticket open TITLE --text TEXT", err=True)
-        return
-    columns = {
-        "ID": [row["id"] for row in rows],
-        "TITLE": [row["title"] for row in rows],
-        "STATE": [row["state"] for row in rows],
-        "ABOUT": [f"{row['subject_kind']} {row['subject_name']}".strip() for row in rows],
-        "DUE": ["late" if row["is_late"] else local_minutes(row["due_at"]) for row in rows],
-        "UPDATED": [local_minutes(row["updated_at"]) for row in rows],
-    }
-    print_items([{**row, "name": row["id"]} for row in rows], output, columns=columns)
+    print_rows(
+        rows,
+        output,
+        columns={
+            "ID": lambda row: row["id"],
+            "TITLE": lambda row: row["title"],
+            "STATE": lambda row: row["state"],
+            "ABOUT": lambda row: f"{row['subject_kind']} {row['subject_name']}".strip(),
+            "DUE": lambda row: "late" if row["is_late"] else local_minutes(row["due_at"]),
+            "UPDATED": lambda row: local_minutes(row["updated_at"]),
+        },
+        empty="No tickets. Open one with: vedette ticket open TITLE --text TEXT",
+        name="id",
+    )
 
 
 @ticket.command("show")

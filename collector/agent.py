@@ -320,6 +320,7 @@ class Agent:
             transfer=PortalTransfer(self._connect(identity)) if identity is not None else None,
             publish_inventory=self._heartbeat_builder.set_inventory,
             publish_gpu_processes=self._heartbeat_builder.gpu_processes.update,
+            publish_amd_processes=self._heartbeat_builder.gpu_processes.update_amd,
         )
         if runner is None:
             return context

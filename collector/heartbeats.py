@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 from pathlib import Path
 from threading import Lock
 
@@ -50,7 +51,7 @@ REJECTED = frozenset({413, 422})
 # Says that this agent uses lists of access points, but has none.
 NO_LIST = "-"
 FIRST_WAIT = timedelta(seconds=10)
-PROCESS_PLUGINS = frozenset({"gpu_processes", "simulated_gpu"})
+PROCESS_PLUGINS = frozenset({"gpu_processes", "amdgpu_processes", "simulated_gpu"})
 # After so many missed readings, the last one says nothing about now.
 PROCESS_READINGS = 3
 MIN_PROCESS_SECONDS = 60.0
@@ -102,20 +103,28 @@ class GPUProcessCache:
             MIN_PROCESS_SECONDS, PROCESS_READINGS * max(intervals, default=0.0)
         )
         self._monotonic = monotonic
-        self._read: tuple[float, list[GPUProcess]] | None = None
+        self._read: dict[str, tuple[float, list[GPUProcess]]] = {}
 
     def update(self, processes: list[GPUProcess]) -> None:
-        """Set the processes; of too many, those with the most memory."""
-        by_memory = sorted(processes, key=lambda process: -process.memory_bytes)[:MAX_GPU_PROCESSES]
-        listed = sorted(by_memory, key=lambda process: (process.gpu, process.uuid, process.pid))
-        self._read = self._monotonic(), listed
+        """Set the processes on all GPUs but AMD's."""
+        self._read["nvidia"] = self._monotonic(), processes
+
+    def update_amd(self, processes: list[GPUProcess]) -> None:
+        """Set the processes on AMD's GPUs."""
+        self._read["amd"] = self._monotonic(), processes
 
     def current(self) -> list[GPUProcess] | None:
-        """Return the processes; None if they are unknown."""
-        read = self._read  # another thread sets it
-        if read is None or self._monotonic() - read[0] > self._lifetime_seconds:
+        """Return the processes, of too many those with the most memory; None if unknown."""
+        oldest = self._monotonic() - self._lifetime_seconds
+        readings = [
+            processes
+            for read_at, processes in list(self._read.values())  # other threads set it
+            if read_at >= oldest
+        ]
+        if not readings:
             return None
-        return read[1]
+        processes = sorted(chain.from_iterable(readings), key=lambda own: -own.memory_bytes)
+        return sorted(processes[:MAX_GPU_PROCESSES], key=lambda own: (own.gpu, own.uuid, own.pid))
 
 
 class Heartbeats:

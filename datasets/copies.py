@@ -4,6 +4,7 @@ A report names everything that a cache has, so what it doesn't name is gone. Onl
 are written: an idle appliance writes one row every few minutes.
 """
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -26,6 +27,8 @@ SEEN_EVERY = timedelta(minutes=5)
 # Appliances that learn at once that another one has what they fetch.
 MAX_TOLD = 100
 _MAX_BYTES = 2**62
+# A rate that has changed by less is not written.
+_RATE_STEP = 0.2
 
 
 class _Stored(NamedTuple):
@@ -70,6 +73,31 @@ def read_copies(
         for version_id, owner_id, cached_bytes in session.execute(statement):
             copies[version_id][owner_id] = cached_bytes
     return copies
+
+
+class FetchingCache(NamedTuple):
+    """A cache that fetches datasets ahead of jobs, and the versions that it failed to fetch."""
+
+    appliance_id: str
+    bytes_per_second: int | None
+    failed: frozenset[str]
+
+
+def fetching_caches(session: Session, tenant_id: str) -> list[FetchingCache]:
+    """Return the caches of a tenant's own appliances."""
+    failures = select(DatasetCopyRecord.appliance_id, DatasetCopyRecord.version_id).where(
+        DatasetCopyRecord.tenant_id == tenant_id, DatasetCopyRecord.state == CopyState.FAILED
+    )
+    failed: dict[str, set[str]] = defaultdict(set)
+    for appliance_id, version_id in session.execute(failures):
+        failed[appliance_id].add(version_id)
+    caches = select(ApplianceCache.appliance_id, ApplianceCache.bytes_per_second).where(
+        ApplianceCache.tenant_id == tenant_id
+    )
+    return [
+        FetchingCache(appliance_id, rate, frozenset(failed[appliance_id]))
+        for appliance_id, rate in session.execute(caches)
+    ]
 
 
 def record_report(
@@ -119,6 +147,10 @@ def _record_cache(
         "cache_limit_bytes": min(report.cache_limit_bytes, _MAX_BYTES),
         "peer_url": report.peer_url,
     }
+    if rate := report.bytes_per_second:
+        stored = cache.bytes_per_second or 0
+        if abs(rate - stored) > _RATE_STEP * stored:
+            values["bytes_per_second"] = min(rate, _MAX_BYTES)
     has_moved = (cache.peer_url or "") != report.peer_url
     has_changed = any(getattr(cache, name) != value for name, value in values.items())
     if is_new or has_changed or now - cache.reported_at >= SEEN_EVERY:

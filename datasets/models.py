@@ -235,7 +235,11 @@ class DatasetCopyRecord(Base):
 
 
 class ApplianceCache(Base):
-    """The cache of an appliance, as its agent reports it; no row before the first report."""
+    """The cache of an appliance, as its agent reports it; no row before the first report.
+
+    Attributes:
+        bytes_per_second: as fast as it fetched lately; None while that is unknown.
+    """
 
     __tablename__ = "appliance_caches"
 
@@ -243,6 +247,7 @@ class ApplianceCache(Base):
     tenant_id: Mapped[str] = reference("tenants.id", index=True)
     cache_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
     cache_limit_bytes: Mapped[int] = mapped_column(BigInteger, default=0)
+    bytes_per_second: Mapped[int | None] = mapped_column(BigInteger)
     peer_url: Mapped[str] = mapped_column(String(300), default="")
     reported_at: Mapped[datetime]
 

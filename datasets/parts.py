@@ -4,7 +4,8 @@ The content is in a folder or a bucket (`data_url`), below a folder of its tenan
 `data_parts` says what is there. A part that no version or artifact refers to is deleted a day after
 it was last stored or announced, in an order that no upload can get between:
 
-1. `reserve_part` notes the use of a part before its content is written.
+1. `reserve_part` notes the use of a part before its content is written, `record_received` that it
+   is there.
 2. `unused_parts` marks parts that nobody used for a day; from then on, they count as missing, and
    can't be reserved.
 3. Their content is deleted, then `forget_parts` deletes their rows.
@@ -38,7 +39,7 @@ from core.settings import ServerSettings
 from datasets.models import DataPart, TenantDataSettings, VersionPart
 from protocol.datasets import PART_BYTES
 from protocol.manifests import content_hash
-from tenants.quotas import reserve_quota
+from tenants.quotas import lock_limits, reserve_quota
 
 log = logging.getLogger(__name__)
 
@@ -239,6 +240,26 @@ def reserve_part(
         adding=size_bytes,
     )
     return True
+
+
+def record_received(
+    session: Session, tenant_id: str, sha256: str, size_bytes: int, now: datetime
+) -> bool:
+    """Record a part whose content was put; return whether the tenant's quota still has room.
+
+    Of two uploads that were reserved at the same moment, the second may be too much. Its content is
+    deleted with the unused parts.
+    """
+    limit = lock_limits(session, tenant_id).max_data_bytes
+    is_new = session.get(DataPart, (tenant_id, sha256)) is None
+    record_part(session, tenant_id, sha256, size_bytes, now)
+    if limit is None or not is_new or stored_bytes(session, tenant_id) <= limit:
+        return True
+    refused = update(DataPart).where(DataPart.tenant_id == tenant_id, DataPart.sha256 == sha256)
+    session.execute(
+        refused.values(is_deleting=True), execution_options={"synchronize_session": False}
+    )
+    return False
 
 
 def record_part(

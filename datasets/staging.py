@@ -4,6 +4,7 @@ An agent gets new orders when the generation of its appliance's desired state is
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -92,19 +93,33 @@ def staged_datasets(
     }
 
 
-def dataset_orders(session: Session, appliance_id: str, box: SecretBox) -> DatasetOrders:
+def dataset_orders(
+    session: Session,
+    appliance_id: str,
+    box: SecretBox,
+    *,
+    awaited: Sequence[str] = (),
+) -> DatasetOrders:
     """Return what an appliance should fetch, keep and index, apart from its attempts.
 
     An agent that has reported no cache only reads sources.
 
+    Args:
+        session: the session.
+        appliance_id: the appliance.
+        box: decrypts the credentials of sources.
+        awaited: the versions of its tenant that jobs wait for there, the first of the queue first;
+            as many are fetched as the cache holds.
+
     Raises:
         UnavailableError: the key of a source's credentials is missing.
     """
-    place = _place(session, appliance_id)
-    if place is None or session.get(ApplianceCache, appliance_id) is None:
+    cache = session.get(ApplianceCache, appliance_id)
+    place = _place(session, appliance_id) if cache is not None else None
+    if place is None or cache is None:
         return DatasetOrders(index=index_orders(session, appliance_id, box))
     pinned, fetched = _wanted(session, place)
-    wanted = pinned | fetched
+    wanted = pinned | fetched | set(awaited)
     versions = [
         version
         for chunk in chunked(sorted(wanted))
@@ -112,12 +127,33 @@ def dataset_orders(session: Session, appliance_id: str, box: SecretBox) -> Datas
     ]
     has_peers = offers_peers(session, place.tenant_id, place.site)
     others = neighbors(session, place.tenant_id, place.site) if has_peers else []
+    of_jobs = _that_fit(awaited, versions, cache.cache_limit_bytes)
+    first = {version.version_id for version in of_jobs}
+    later = fetched - first
     return DatasetOrders(
-        prefetch=[version for version in versions if version.version_id not in pinned],
+        prefetch=[*of_jobs, *(version for version in versions if version.version_id in later)],
+        awaited=len(of_jobs),
         pinned=[version for version in versions if version.version_id in pinned],
         index=index_orders(session, appliance_id, box),
         peers=[ident for ident in others if ident != place.id],
     )
+
+
+def _that_fit(
+    awaited: Sequence[str], versions: Sequence[StagedDataset], limit_bytes: int
+) -> list[StagedDataset]:
+    """Return the versions that jobs wait for, in their order, as far as the cache holds them.
+
+    The first is always there: if it is too large, the agent says so.
+    """
+    by_id = {version.version_id: version for version in versions}
+    ordered = [by_id[ident] for ident in dict.fromkeys(awaited) if ident in by_id]
+    sums = accumulate(version.total_bytes for version in ordered)
+    return [
+        version
+        for number, (version, size) in enumerate(zip(ordered, sums, strict=True))
+        if size <= limit_bytes or number == 0
+    ]
 
 
 def _place(session: Session, appliance_id: str) -> _Place | None:

@@ -50,6 +50,7 @@ from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 from tenants.models import Appliance, Grant, User, enum_column, rented_name
 from tenants.models.audit import Audited
 
+DEFAULT_FETCH_MINUTES = 5
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 LogBytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
 
@@ -168,9 +169,9 @@ class Job(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     stop_requested_at: Mapped[datetime | None]
-    user: Mapped[User | None] = relationship(lazy="joined")
+    user: Mapped[User | None] = relationship()
     attempts: Mapped[list["Attempt"]] = relationship(
-        back_populates="job", order_by="Attempt.number", lazy="selectin"
+        back_populates="job", order_by="Attempt.number"
     )
 
     if TYPE_CHECKING:  # in `options`
@@ -358,6 +359,7 @@ class ServiceScaler(Base):
         traffic: as `jobqueue.services.autoscaling.traffic.Traffic`.
         evaluate_at: when the next decision is due.
         load: what the last decision saw of its metric, as a sum of all instances.
+        cost_hold: why it has its fewest instances alone: its highest cost is reached; "" if not.
         why: of the last decision; `is_refused` if it could not add instances.
         woken_at: since when it wakes; None once it serves.
         wake_seconds: how long the last wake-up took.
@@ -375,6 +377,7 @@ class ServiceScaler(Base):
     load: Mapped[float | None]
     why: Mapped[str] = mapped_column(String(500), default="")
     is_refused: Mapped[bool] = mapped_column(default=False)
+    cost_hold: Mapped[str] = mapped_column(String(200), default="", server_default="")
     decided_at: Mapped[datetime | None]
     woken_at: Mapped[datetime | None]
     wake_seconds: Mapped[float | None]
@@ -434,6 +437,7 @@ class TenantQueueSettings(Base):
             "allows_gang_egress",
             "allows_host_network",
             "encrypts_gang_networks",
+            "longest_fetch_minutes",
         ),
         created="changed",
     )
@@ -460,6 +464,10 @@ class TenantQueueSettings(Base):
     """Whether jobs may use the appliance's network and RDMA devices."""
     encrypts_gang_networks: Mapped[bool] = mapped_column(default=False, server_default=false())
     """Whether gangs' packets are encrypted within a site, too."""
+    longest_fetch_minutes: Mapped[int] = mapped_column(
+        default=DEFAULT_FETCH_MINUTES, server_default=str(DEFAULT_FETCH_MINUTES)
+    )
+    """A job whose data takes longer to fetch waits for it without GPUs."""
 
 
 class Attempt(Base):
@@ -496,6 +504,9 @@ class Attempt(Base):
     assigned_at: Mapped[datetime | None] = mapped_column(index=True)
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None] = mapped_column(index=True)
+    pull_began_at: Mapped[datetime | None]
+    """When its appliance began to pull its image, as its agent reports it; None without a pull."""
+    pull_ended_at: Mapped[datetime | None]
     health: Mapped[Health] = mapped_column(enum_column(Health), default=Health.UNKNOWN)
     restarts: Mapped[int] = mapped_column(default=0)
     """How often its executor started a service again."""
@@ -520,14 +531,12 @@ class Attempt(Base):
     provider_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     """The tenant of its appliance if that is rented; None on an own one."""
     job: Mapped[Job] = relationship(back_populates="attempts", lazy="joined")
-    appliance: Mapped[Appliance] = relationship(lazy="joined")
+    appliance: Mapped[Appliance] = relationship()
     node: Mapped[Appliance | None] = relationship(
-        primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, lazy="selectin", viewonly=True
+        primaryjoin=lambda: foreign(Attempt.node_id) == Appliance.id, viewonly=True
     )
     grant: Mapped[Grant | None] = relationship(
-        primaryjoin=lambda: foreign(Attempt.contract_id) == Grant.contract_id,
-        lazy="selectin",
-        viewonly=True,
+        primaryjoin=lambda: foreign(Attempt.contract_id) == Grant.contract_id, viewonly=True
     )
     """Of its contract, as long as that lasts."""
 

@@ -175,7 +175,7 @@ def _of_appliance(query: LogQuery) -> list[ColumnElement[bool]]:
 def _of_job(query: LogQuery) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = [false()] if query.appliance_id else []
     if query.job_id:
-        conditions.append(JobEvent.job_id.in_(with_gang(query.job_id)))
+        conditions.append(JobEvent.job_id.in_(with_gang(query.job_id, rank=query.rank)))
     return conditions
 
 

@@ -15,6 +15,7 @@ from logs.lines import NUMBER_OF_LEVEL, Source
 from logs.terms import Terms, parse_terms
 from protocol.lines import LogLevel
 
+MAX_RANK = 2**31 - 1
 MAX_LIMIT = 1000
 # Of the year 2262. Sources look a little further than a query, which must fit into 64 bits, too.
 LATEST_NS = 2**63 - 1 - 3600 * NS_PER_SECOND
@@ -69,6 +70,7 @@ class LogQuery:
         minimum_level: the least level.
         appliance_id: of their appliance; empty for any.
         job_id: of their job, and of all members if it is the first of a gang; empty for any.
+        rank: of the member of the gang, of which the job is the first; None for all.
         unit: of the program, or the stream, that wrote them; empty for any.
         is_oldest_first: whether the first line is the oldest.
         limit: number of lines of a page.
@@ -82,6 +84,7 @@ class LogQuery:
     minimum_level: LogLevel = LogLevel.DEBUG
     appliance_id: str = ""
     job_id: str = ""
+    rank: int | None = None
     unit: str = ""
     is_oldest_first: bool = False
     limit: int = 100

@@ -102,7 +102,9 @@ class LogSources:
             .where((Attempt.finished_at >= start_at) | Attempt.finished_at.is_(None))
         )
         if query.job_id:
-            statement = statement.where(Attempt.job_id.in_(with_gang(query.job_id)))
+            statement = statement.where(
+                Attempt.job_id.in_(with_gang(query.job_id, rank=query.rank))
+            )
         if query.appliance_id:
             statement = statement.where(Attempt.appliance_id == query.appliance_id)
         newest = self._scope.select(statement, Attempt).order_by(Attempt.assigned_at.desc())

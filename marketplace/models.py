@@ -8,7 +8,6 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, ClassVar
 
-import msgspec
 from sqlalchemy import String, Text, UniqueConstraint
 from sqlalchemy.orm import Mapped, mapped_column, relationship
 
@@ -23,7 +22,7 @@ from marketplace.states import (
     Side,
     VersionState,
 )
-from marketplace.terms import Terms
+from marketplace.terms import Terms, decoded
 from tenants.models.audit import Audited
 from tenants.models.columns import enum_column, reference, tenant_column
 from tenants.models.rentals import MAX_OFFER_NAME_LENGTH
@@ -126,13 +125,14 @@ class Offer(Base):
     @property
     def decoded_terms(self) -> Terms:
         """Its terms."""
-        return msgspec.convert(self.terms, Terms)
+        return decoded(self.terms)
 
 
 class Contract(Base):
     """An agreement of a provider and a customer about an offer.
 
     `noticed_by` gave notice at `noticed_at`; it ends at `ends_at`, also where its term is fixed.
+    While its terms can't be read, its use since `uncharged_since` has no billing lines.
     """
 
     __tablename__ = "contracts"
@@ -156,6 +156,7 @@ class Contract(Base):
     ends_at: Mapped[datetime | None]
     noticed_at: Mapped[datetime | None]
     noticed_by: Mapped[Side | None] = mapped_column(enum_column(Side))
+    uncharged_since: Mapped[datetime | None]
     versions: Mapped[list["ContractVersion"]] = relationship(
         back_populates="contract", order_by="ContractVersion.number", lazy="selectin"
     )
@@ -205,4 +206,4 @@ class ContractVersion(Base):
     @property
     def decoded_terms(self) -> Terms:
         """Its terms."""
-        return msgspec.convert(self.terms, Terms)
+        return decoded(self.terms)

@@ -3,9 +3,10 @@
 import logging
 from collections.abc import Sequence
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 
 from core.db import transaction
+from core.errors import OverloadedError, UnavailableError
 from core.periodic_tasks import PeriodicTask, SchedulerContext
 from core.settings import ServerSettings
 from marketplace.budgets.tasks import BudgetTasks
@@ -14,10 +15,12 @@ from marketplace.consequences.tasks import ConsequenceTasks
 from marketplace.contracts.grants import refresh_contract, usable_contracts
 from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import Issuing
+from marketplace.models import Contract
 from marketplace.offers.coverage import providers, refresh_provider
 from marketplace.reputation.tasks import ReputationTasks
 from marketplace.service_levels.tasks import ServiceLevelTasks
 from marketplace.support.tasks import SupportTasks
+from marketplace.tenant_errors import TenantErrors
 from marketplace.verification.tasks import VerificationTasks
 from tenants.models.rentals import Grant
 from timeseries.store import Store
@@ -74,31 +77,61 @@ class MarketTasks:
 
     def refresh_offers(self) -> None:
         """Write which appliances are on offer, and what is free there, provider by provider."""
-        context = self._context
+        context, errors = self._context, TenantErrors("refresh the offers")
         with transaction(context.sessions) as session:
             idents = providers(session)
         for ident in idents:
             if context.is_stopping():
                 return
-            with transaction(context.sessions) as session:
+            with errors.of(ident), transaction(context.sessions) as session:
                 refresh_provider(
                     session,
                     ident,
                     now=context.clock(),
                     requires_verification=self._settings.marketplace_requires_verification,
                 )
+        errors.raise_if_any()
 
     def refresh_grants(self) -> None:
-        """End contracts whose end has come, and write what the others grant now."""
-        context = self._context
+        """End contracts whose end has come, and write what the others grant now.
+
+        A batch with a contract that fails is done contract by contract; no job starts under that.
+        """
+        context, errors = self._context, TenantErrors("refresh the contracts")
         with transaction(context.sessions) as session:
             idents = usable_contracts(session)
         for start in range(0, len(idents), BATCH):
             if context.is_stopping():
                 return
-            with transaction(context.sessions) as session:
-                for ident in idents[start : start + BATCH]:
-                    refresh_contract(session, ident, now=context.clock(), mail_url=self._mail_url)
+            batch = idents[start : start + BATCH]
+            try:
+                self._refresh(batch)
+            except (UnavailableError, OverloadedError):
+                raise
+            except Exception as error:  # noqa: BLE001 - logged with its contract below
+                log.warning("contracts are refreshed one by one: %s", error)
+                self._refresh_one_by_one(batch, errors)
+        errors.raise_if_any()
+
+    def _refresh_one_by_one(self, contract_ids: Sequence[str], errors: TenantErrors) -> None:
+        sides = select(Contract.id, Contract.customer_id, Contract.provider_id)
+        with transaction(self._context.sessions) as session:
+            rows = session.execute(sides.where(Contract.id.in_(contract_ids))).all()
+        for ident, *tenant_ids in rows:
+            is_refreshed = False
+            with errors.of(*tenant_ids):
+                self._refresh([ident])
+                is_refreshed = True
+            if not is_refreshed:
+                with transaction(self._context.sessions) as session:
+                    close = update(Grant).where(Grant.contract_id == ident)
+                    session.execute(close.values(is_open=False))
+
+    def _refresh(self, contract_ids: Sequence[str]) -> None:
+        context = self._context
+        with transaction(context.sessions) as session:
+            for ident in contract_ids:
+                refresh_contract(session, ident, now=context.clock(), mail_url=self._mail_url)
 
 
 class BillingTasks:

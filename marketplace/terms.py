@@ -20,6 +20,7 @@ MAX_PRICE = 1_000_000
 MAX_PRICES = 50
 MAX_CREDITS = 10
 MAX_FACTS = 20
+MAX_CANCELLATION_HOURS = 30 * 24
 _HOURS_PER_WEEK = 7 * 24
 _DAY_SECONDS = 24 * 3600
 _HUNDRED = Decimal(100)
@@ -52,7 +53,11 @@ class ServiceLevel(msgspec.Struct, frozen=True, kw_only=True):
         float, About("The time of a month in which the appliances are online.", maximum=100)
     ] = 0.0
     start_within_seconds: Annotated[
-        int, About("From the placement of a job to its start.", maximum=_DAY_SECONDS)
+        int,
+        About(
+            "From the placement of a job to its start, without the pull of its image.",
+            maximum=_DAY_SECONDS,
+        ),
     ] = 0
     support_response_seconds: Annotated[
         int, About("To the first answer of a support request.", maximum=30 * _DAY_SECONDS)
@@ -107,6 +112,13 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = 0
     notice_days: Annotated[int, About("Between notice and end.", maximum=3650)] = 0
+    cancellation_hours: Annotated[
+        int,
+        About(
+            "Of a cancelled reservation, what is reserved within so many hours is charged.",
+            maximum=MAX_CANCELLATION_HOURS,
+        ),
+    ] = 24
     service_level: Annotated[ServiceLevel, About("What the provider promises.")] = msgspec.field(
         default_factory=ServiceLevel
     )
@@ -178,10 +190,12 @@ def _plain(value: Any) -> Any:  # noqa: ANN401 - any part of a document
 def decoded(document: Mapping[str, Any]) -> Terms:
     """Return stored terms.
 
+    Those of before cancellations were charged say nothing about them: they are free there.
+
     Raises:
         msgspec.ValidationError: they are not valid.
     """
-    return msgspec.convert(document, Terms)
+    return msgspec.convert({"cancellation_hours": 0, **document}, Terms)
 
 
 def differences(before: Terms, after: Terms) -> list[tuple[str, Any, Any]]:

@@ -95,6 +95,7 @@ class PluginContext:
         transfer: the connection to the portal; None if there is none to measure.
         publish_inventory: receives the inventory, for the heartbeat.
         publish_gpu_processes: receives the processes on all GPUs, for the heartbeat.
+        publish_amd_processes: receives those on AMD's, which are read apart.
     """
 
     simulation: SimulatedAppliance | None = None
@@ -107,6 +108,7 @@ class PluginContext:
     transfer: Transfer | None = None
     publish_inventory: Callable[[Inventory], object] = lambda _: None
     publish_gpu_processes: Callable[[list[GPUProcess]], object] = lambda _: None
+    publish_amd_processes: Callable[[list[GPUProcess]], object] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ BUILT_IN = {
     "nvml": "plugins.nvml.reader:NVMLPlugin",
     "gpu_processes": "plugins.gpu_processes.reader:GPUProcessesPlugin",
     "amdgpu": "plugins.amdgpu.reader:AMDGPUPlugin",
+    "amdgpu_processes": "plugins.amdgpu_processes.reader:AMDGPUProcessesPlugin",
     "containers": "plugins.containers.reader:ContainersPlugin",
     "speedtest": "plugins.speedtest.reader:SpeedtestPlugin",
     "inventory": "plugins.inventory.reader:InventoryPlugin",

@@ -132,6 +132,8 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
         node: of the cluster, where it runs; "" on an appliance.
         gpu_indices: its GPUs on that node; empty if the cluster does not tell.
         started_at_ns, finished_at_ns: by the appliance's clock; None when not yet.
+        pull_began_at_ns, pull_ended_at_ns: of its image, by the same clock; None without a pull,
+            the second also while it goes on.
     """
 
     attempt_id: str
@@ -149,6 +151,8 @@ class AttemptObservation(msgspec.Struct, frozen=True, kw_only=True):
     is_prepared: bool = False
     node: str = ""
     gpu_indices: list[int] = []
+    pull_began_at_ns: int | None = None
+    pull_ended_at_ns: int | None = None
 
 
 class StopReason(StrEnum):

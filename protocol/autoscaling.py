@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ MAX_DAMPING_SECONDS = 3600
 MAX_QUIET_SECONDS = 7 * 86400
 MAX_WINDOW_SECONDS = 7 * 86400
 MAX_HOLD_SECONDS = 120
+MAX_COST = 10**9
 
 
 class ScalingMetric(StrEnum):
@@ -27,6 +29,13 @@ class ScalingMetric(StrEnum):
     GPU_UTILIZATION = "gpu_utilization"
     SAMPLES = "samples"
     SCHEDULE = "schedule"
+
+
+class CostPeriod(StrEnum):
+    """For how long a highest cost counts: a calendar day or month in UTC."""
+
+    DAY = "day"
+    MONTH = "month"
 
 
 class ScalingWindow(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,6 +91,16 @@ class Autoscaling(msgspec.Struct, frozen=True, kw_only=True):
             maximum=MAX_HOLD_SECONDS,
         ),
     ] = 60
+    max_cost: Annotated[
+        float,
+        About(
+            "Highest cost in a period: then it has its fewest instances; 0 for none.",
+            maximum=MAX_COST,
+        ),
+    ] = 0.0
+    cost_period: Annotated[str, About("Of the highest cost.", choices=tuple(CostPeriod))] = (
+        CostPeriod.DAY.value
+    )
     windows: Annotated[
         list[ScalingWindow], About("Other bounds at certain times.", maximum=MAX_WINDOWS)
     ] = []
@@ -91,6 +110,7 @@ _WINDOW = re.compile(r"(.+) for (.+?) ([0-9]{1,4})-([0-9]{1,4})(?: in (\S+))?")
 _BOUNDS = re.compile(r"([0-9]{1,4})-([0-9]{1,4})")
 _SECONDS = {"up": "up_seconds", "down": "down_seconds", "zero": "zero_seconds"}
 _SECONDS |= {"hold": "hold_seconds"}
+_COST = re.compile(r"([0-9.]{1,20}) ?/ ?(day|month)")
 _EXPECTED = "enter MIN-MAX; METRIC=TARGET, such as 0-4; concurrent_requests=8; zero=10m"
 
 
@@ -98,7 +118,8 @@ def parse_autoscaling(text: str) -> Autoscaling:
     """Return the policy of `0-4; concurrent_requests=8; zero=10m`, as users write it.
 
     Further parts are `up=`, `down=` and `hold=` with durations, `step=` with a number, `samples=`
-    with MEASUREMENT.FIELD, `tag.NAME=`, and `window=0 8 * * 1-5 for 10h 2-8 in Europe/Oslo`.
+    with MEASUREMENT.FIELD, `tag.NAME=`, `cost=50/day` or `/month`, and windows such as
+    `window=0 8 * * 1-5 for 10h 2-8 in Europe/Oslo`.
 
     Raises:
         ValueError: says what is expected.
@@ -117,8 +138,8 @@ def parse_autoscaling(text: str) -> Autoscaling:
             values["windows"].append(_parse_window(value))
         elif name.startswith("tag."):
             values["tags"][name.removeprefix("tag.")] = value
-        elif name == "step":
-            values["max_step"] = round(_number(value))
+        elif name in _PARSERS:
+            values |= _PARSERS[name](value)
         elif name == ScalingMetric.SAMPLES and not _is_number(value):
             values["samples"] = value
         elif name in tuple(ScalingMetric):
@@ -139,6 +160,7 @@ def format_autoscaling(policy: Autoscaling) -> str:
         if (seconds := getattr(policy, field)) != getattr(usual, field):
             parts.append(f"{name}={format_duration(seconds, exact=True)}")
     parts += [f"step={policy.max_step}"] if policy.max_step != usual.max_step else []
+    parts += [f"cost={policy.max_cost:.15g}/{policy.cost_period}"] if policy.max_cost else []
     for window in policy.windows:
         duration = format_duration(window.duration_seconds, exact=True)
         numbers = f"{window.min_instances}-{window.max_instances}"
@@ -160,6 +182,13 @@ def _parse_window(text: str) -> ScalingWindow:
     )
 
 
+def _parse_cost(text: str) -> dict[str, Any]:
+    match = _COST.fullmatch(text)
+    if not match:
+        raise ValueError(f"{text!r} is not a highest cost; enter one such as 50/day.")
+    return {"max_cost": _number(match[1]), "cost_period": match[2]}
+
+
 def _is_number(text: str) -> bool:
     try:
         float(text)
@@ -172,3 +201,9 @@ def _number(text: str) -> float:
     if not _is_number(text) or not math.isfinite(float(text)):
         raise ValueError(f"{text!r} is not a number; {_EXPECTED}.")
     return float(text)
+
+
+_PARSERS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "cost": _parse_cost,
+    "step": lambda text: {"max_step": round(_number(text))},
+}

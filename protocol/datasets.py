@@ -152,11 +152,13 @@ class IndexOrder(msgspec.Struct, frozen=True, kw_only=True):
 class DatasetOrders(msgspec.Struct, frozen=True, kw_only=True):
     """What the portal wants of an appliance's cache, apart from attempts.
 
-    `prefetch` is fetched and may be evicted again; `pinned` is fetched and stays; `index` is read.
-    `peers` are the appliances that may fetch from this one, by their certificates' names.
+    `prefetch` is fetched and may be evicted again, the last one first; for the first ones of it, as
+    many as `awaited`, jobs wait. `pinned` is fetched and stays; `index` is read. `peers` are the
+    appliances that may fetch from this one, by their certificates' names.
     """
 
     prefetch: list[StagedDataset] = []
+    awaited: int = 0
     pinned: list[StagedDataset] = []
     index: list[IndexOrder] = []
     peers: list[str] = []
@@ -192,13 +194,15 @@ class DatasetCopy(msgspec.Struct, frozen=True, kw_only=True):
 class DatasetReport(msgspec.Struct, frozen=True, kw_only=True):
     """POST /agent/v1/datasets, after changes and every 30 s; answered by 204.
 
-    `peer_url` is where peers reach this agent's cache; "" if it serves none.
+    `peer_url` is where peers reach this agent's cache; "" if it serves none. `bytes_per_second` is
+    how fast it fetches, or did last; 0 while that is unknown.
     """
 
     copies: Annotated[list[DatasetCopy], msgspec.Meta(max_length=10_000)] = []
     indexing: Annotated[list[DatasetCopy], msgspec.Meta(max_length=1000)] = []
     cache_bytes: Count = 0
     cache_limit_bytes: Count = 0
+    bytes_per_second: Count = 0
     peer_url: Annotated[str, msgspec.Meta(max_length=300)] = ""
 
 

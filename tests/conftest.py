@@ -4,16 +4,18 @@ import gc
 import os
 import pickle
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import cast as cast_type
 
 import hypothesis
 import pytest
 from argon2 import PasswordHasher
+from hypothesis.internal.conjecture import providers
 from sqlalchemy import Dialect, Engine, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.orm import Session
@@ -59,18 +61,31 @@ from timeseries.store import Store
 # store what servers and stores sync, thousands of times.
 MEMORY, MEMORY_BYTES = Path("/dev/shm"), 4 * 2**30  # noqa: S108 - pytest makes a folder of the user
 
+# How many examples of a property each run tries: every run draws others.
+EXAMPLES, NIGHTLY_EXAMPLES = 20, 100
 
-def pytest_configure() -> None:
+
+def is_nightly(config: pytest.Config) -> bool:
+    """Return whether this run is of what takes long, see `make test-nightly`."""
+    expression = config.getoption("markexpr", "")
+    return "nightly" in expression and "not nightly" not in expression
+
+
+def pytest_configure(config: pytest.Config) -> None:
     """Keep the machine's speed out of it: judge properties by answers alone, hash quickly."""
     if os.access(MEMORY, os.W_OK) and shutil.disk_usage(MEMORY).free >= MEMORY_BYTES:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(MEMORY))
     hypothesis.settings.register_profile(
         "vedette",
         deadline=None,
+        max_examples=NIGHTLY_EXAMPLES if is_nightly(config) else EXAMPLES,
         suppress_health_check=[hypothesis.HealthCheck.too_slow],
         print_blob=True,
     )
     hypothesis.settings.load_profile("vedette")
+    if config.option.markexpr == "not nightly":
+        # Every worker would parse the whole project for constants to try, which takes 6 s.
+        vars(providers)["is_local_module_file"] = lambda _path: False
     # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     passwords.hashing.hasher = cheap
@@ -81,6 +96,8 @@ def pytest_configure() -> None:
 def pytest_collection_finish() -> None:
     """Leave modules and tests out of each garbage collection: there are a million objects."""
     gc.freeze()
+    # Rarely: most of what a request makes needs no collection.
+    gc.set_threshold(100_000, 20, 50)
     gc.enable()
 
 
@@ -174,6 +191,13 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     engine = create_database_engine(f"sqlite:///{path}")
     Base.metadata.create_all(engine)
     engine.dispose()
+    # Small pages: there are hundreds of tables and indexes with a page each, copied for each test.
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        mode = connection.execute("PRAGMA journal_mode").fetchone()[0]
+        for statement in ("journal_mode=DELETE", "page_size=1024"):
+            connection.execute(f"PRAGMA {statement}")
+        connection.execute("VACUUM")
+        connection.execute(f"PRAGMA journal_mode={mode}")
     return path
 
 
@@ -268,34 +292,103 @@ def cast(sessions: SessionFactory, clock: FrozenClock) -> Cast:
         return make_cast(session, now=clock.now)
 
 
-class LazyStore:
-    """A store that opens when it is first used: most tests never do."""
+Fill = Callable[[Session, Cast], str]
 
+
+@pytest.fixture(scope="session")
+def filled_databases() -> dict[Fill, tuple[Path, str]]:
+    """Copies of databases after a function filled them, with what it returned."""
+    return {}
+
+
+@pytest.fixture
+def prefill(
+    filled_databases: dict[Fill, tuple[Path, str]],
+    tmp_path_factory: pytest.TempPathFactory,
+    sessions: SessionFactory,
+    cast: Cast,
+) -> Callable[[Fill], str]:
+    """Fills the test's database by a function, once: later tests get a copy of what it made."""
+
+    def prefill(fill: Fill) -> str:
+        engine = sessions.kw["bind"]
+        path = Path(engine.get_execution_options()["file"])
+        if fill in filled_databases:
+            engine.dispose()
+            shutil.copyfile(filled_databases[fill][0], path)
+            return filled_databases[fill][1]
+        with sessions.begin() as session:
+            value = fill(session, cast)
+        engine.dispose()  # SQLite moves its log into the file
+        copy = tmp_path_factory.mktemp("filled") / "vedette.db"
+        filled_databases[fill] = shutil.copyfile(path, copy), value
+        return value
+
+    return prefill
+
+
+# What every empty store answers alike.
+READS = frozenset(
+    {
+        *("query_range", "query_columns", "samples", "latest", "scan", "extent"),
+        *("measurements", "fields", "tags", "tag_values"),
+    }
+)
+
+
+class LazyStore:
+    """A store that opens when it is first written to: most tests only read an empty one.
+
+    Args:
+        open_store: opens the store.
+        empty: answers until then, for all tests; None: opens at the first read, too.
+    """
+
+    notice = ""
     takes_many_senders = DuckDBStore.takes_many_senders
     takes_series = DuckDBStore.takes_series
+    reads_many_tenants = DuckDBStore.reads_many_tenants
 
-    def __init__(self, open_store: Callable[[], DuckDBStore]) -> None:
-        self._open_store = open_store
+    def __init__(
+        self, open_store: Callable[[], DuckDBStore], empty: DuckDBStore | None = None
+    ) -> None:
+        self._open_store, self._empty = open_store, empty
 
     @cached_property
     def opened(self) -> DuckDBStore:
         return self._open_store()
 
     def __getattr__(self, name: str) -> object:
-        return getattr(self.opened, name)
+        if self._empty is None or "opened" in vars(self) or name not in READS:
+            return getattr(self.opened, name)
+        return partial(self._read, name)
+
+    def _read(self, name: str, *values: object, **options: object) -> object:
+        answering = self.opened if "opened" in vars(self) else self._empty
+        return getattr(answering, name)(*values, **options)
 
     @classmethod
     @contextmanager
-    def lasting(cls, open_store: Callable[[], DuckDBStore]) -> Iterator[Store]:
+    def lasting(
+        cls, open_store: Callable[[], DuckDBStore], empty: DuckDBStore | None = None
+    ) -> Iterator[Store]:
         """Close what was opened in the block."""
-        store = cls(open_store)
+        store = cls(open_store, empty)
         yield cast_type("Store", store)
         if "opened" in vars(store):
             store.opened.close()
 
 
+@pytest.fixture(scope="session")
+def empty_store() -> Iterator[DuckDBStore]:
+    """A store in memory that nothing is written to."""
+    store = DuckDBStore(":memory:")
+    yield store
+    store.close()
+
+
 @pytest.fixture
-def store() -> Iterator[Store]:
+def store(empty_store: DuckDBStore) -> Iterator[Store]:
     """An empty store in memory."""
-    with LazyStore.lasting(lambda: DuckDBStore(":memory:")) as store:
+    with LazyStore.lasting(lambda: DuckDBStore(":memory:"), empty_store) as store:
         yield store

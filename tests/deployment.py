@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryFile
 
 import requests
 
@@ -19,6 +20,7 @@ from cli.bootstrap import DEMO_PASSWORD, create_token, prepare_demo
 from cli.database import open_database
 from core.clock import utc_now
 from core.settings import ServerSettings
+from tests.fixtures.command_forks import fork_command
 from tests.fixtures.in_process import Result, run_vedette
 from tests.fixtures.many_hosts import lasting_database, many_hosts_of
 from tests.fixtures.migrated import copy_migrated
@@ -71,14 +73,17 @@ class Deployment:
         self, *arguments: str, environ: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run a command as a process of its own, as beside Playwright's event loop."""
-        return subprocess.run(
-            [sys.executable, "-m", "cli.main", *arguments],
-            env=self.environ(environ),
-            capture_output=True,
-            text=True,
-            timeout=180,
-            check=False,
-        )
+        argv = [sys.executable, "-m", "cli.main", *arguments]
+        with TemporaryFile() as out, TemporaryFile() as err:
+            process = fork_command(
+                argv, stdout=out.fileno(), stderr=err.fileno(), environ=self.environ(environ)
+            )
+            try:
+                code = process.wait(180)
+            finally:
+                process.kill()
+            texts = [(file.seek(0), file.read().decode())[1] for file in (out, err)]
+        return subprocess.CompletedProcess(argv, code, *texts)
 
     def log(self, name: str) -> str:
         return (self.data_dir / f"{name}.log").read_text(errors="replace")[-4000:]

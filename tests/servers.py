@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.command_forks import fork_command, is_forkable
+
 STOP_SECONDS = 60
 # Below those that the kernel hands to clients: one of them could take the port before its server.
 # Each worker of pytest has its own, as a server may take minutes from its choice to its start.
@@ -53,11 +55,24 @@ def require_root(reason: str) -> None:
 def running(
     argv: Sequence[str], *, log_path: Path, environ: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process for the length of the block, then end it by its pid."""
+    """Run a process for the length of the block, then end it by its pid.
+
+    `vedette` commands are forks of a process that has imported them.
+    """
     with log_path.open("ab") as log_file:
-        process = subprocess.Popen(
-            argv, stdout=log_file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environ
-        )
+        if is_forkable(argv, environ):
+            file = log_file.fileno()
+            process: subprocess.Popen[bytes] = fork_command(
+                argv, stdout=file, stderr=file, environ=environ
+            )
+        else:
+            process = subprocess.Popen(
+                argv,
+                stdout=log_file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                env=environ,
+            )
     try:
         yield process
     finally:

@@ -5,6 +5,7 @@ What is remembered is of one sender alone, by its tenant and its appliance or wr
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from access.ingest.prometheus.series import (
     Samples,
     Series,
     SeriesCache,
+    SeriesColumn,
     batch_of,
 )
 from access.ingest.readings import has_mapping
@@ -71,7 +73,7 @@ class SenderSeries:
 
     def blocks(self, samples: NumberedSamples) -> Sequence[Block]:
         """Return samples as blocks with the names and labels that the sender gave them."""
-        series = [self.cache.series[number] for number in samples.numbers.tolist()]
+        series = SeriesColumn(self.cache, samples.numbers)
         return batch_of(Samples(series, samples.values, samples.times_ns)).batch.blocks
 
     def stored(
@@ -127,16 +129,18 @@ def _labeled(series: Series, host: Host, name_of: Callable[[str, Host], str]) ->
     """Return a series with the identity of its host instead of what its labels claim."""
     assert host.agent is not None  # noqa: S101 - hosts without one are refused before
     measurement, tags = series.shape
-    own = [
-        (tag, text)
-        for tag, text in zip(tags, series.tag_values, strict=True)
-        if tag not in IDENTITY_TAGS
-    ]
-    return LabeledSeries(
-        name_of(measurement, host),
-        (*IDENTITY_TAGS, *(tag for tag, _ in own)),
-        (host.agent.tenant_id, host.agent.appliance_id, *(text for _, text in own)),
-    )
+    stored_tags = _with_identity(tags)
+    own = series.tag_values
+    if len(stored_tags) < len(IDENTITY_TAGS) + len(tags):
+        own = tuple(text for tag, text in zip(tags, own, strict=True) if tag not in IDENTITY_TAGS)
+    identity = host.agent.tenant_id, host.agent.appliance_id
+    return LabeledSeries(name_of(measurement, host), stored_tags, (*identity, *own))
+
+
+@lru_cache(maxsize=1024)
+def _with_identity(tags: tuple[str, ...]) -> tuple[str, ...]:
+    """Return tags with those of the identity before them, which series of one shape share."""
+    return (*IDENTITY_TAGS, *(tag for tag in tags if tag not in IDENTITY_TAGS))
 
 
 def _missing(entries: Numbers, numbers: Numbers) -> list[int]:

@@ -80,7 +80,7 @@ class Sleepers:
         self._database = database
         self._rights = rights
         self._clock = clock
-        self._waking: dict[Proof, asyncio.Task[bool]] = {}
+        self._waking: dict[str, asyncio.Task[bool]] = {}
         self._of_user = ConcurrencyLimit(MAX_WAITING_PER_USER)
         self._of_process = ConcurrencyLimit(MAX_WAITING)
 
@@ -99,23 +99,27 @@ class Sleepers:
             may_wait = may_wait and is_first and has
             until = time.monotonic() + (asleep.hold_seconds if may_wait else 0)
             while True:
-                if await self._is_awake(proof):
+                if await self._is_awake(proof.job_id, asleep.user_id):
                     with suppress(AsleepError):
                         return await self._rights.target(proof)
                 if time.monotonic() >= until:
                     raise StartingError(f"{asleep.message} Wait a moment.")
                 await asyncio.sleep(POLL_SECONDS)
 
-    async def _is_awake(self, proof: Proof) -> bool:
-        """Wake a service; requests that wait with the same pass share an answer of a moment ago."""
-        waking = self._waking.get(proof)
+    async def _is_awake(self, job_id: str, user_id: str) -> bool:
+        """Wake a service for a user who may open it; return whether it serves.
+
+        All requests that wait for it share an answer of a moment ago, whoever sent them.
+        """
+        waking = self._waking.get(job_id)
         if waking is None:
-            waking = self._waking[proof] = asyncio.create_task(self._wake(proof))
+            waking = asyncio.create_task(self._wake(job_id, user_id))
+            self._waking[job_id] = waking
         return await asyncio.shield(waking)
 
-    async def _wake(self, proof: Proof) -> bool:
+    async def _wake(self, job_id: str, user_id: str) -> bool:
         now = self._clock()
         try:
-            return await self._database.run(lambda session: wake(session, proof, now=now))
+            return await self._database.run(lambda session: wake(session, job_id, user_id, now=now))
         finally:
-            asyncio.get_running_loop().call_later(POLL_SECONDS, self._waking.pop, proof, None)
+            asyncio.get_running_loop().call_later(POLL_SECONDS, self._waking.pop, job_id, None)

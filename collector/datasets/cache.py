@@ -84,6 +84,7 @@ class Cache:
         self._versions: dict[str, CachedVersion] = {}
         self._reserved: dict[str, _Reservation] = {}
         self._uses: dict[str, list[str]] = {}
+        self._order: dict[str, int] = {}
         self.equal = EqualFiles(folder / "equal.sqlite3")
 
     @property
@@ -215,6 +216,14 @@ class Cache:
                         else:
                             marker.unlink(missing_ok=True)
 
+    def set_order(self, version_ids: Sequence[str]) -> None:
+        """Let the first of these take the place of the later ones, and these of no others.
+
+        So versions that are fetched ahead of jobs don't take each other's place by turns.
+        """
+        with self._lock:
+            self._order = {version_id: place for place, version_id in enumerate(version_ids)}
+
     def reserve(self, version_id: str, needed_bytes: int, *, name: str) -> None:
         """Make room for what is still missing of a version.
 
@@ -240,7 +249,7 @@ class Cache:
                     return
                 victim = self._least_recently_used(version_id)
                 if victim is None:
-                    raise self._no_room(lacking_bytes, needed_bytes, name)
+                    raise self._no_room(lacking_bytes, needed_bytes, version_id, name)
                 grave = self._bury(victim)
             # A million files take a while: jobs start meanwhile.
             shutil.rmtree(grave, ignore_errors=True)
@@ -253,13 +262,8 @@ class Cache:
         free_bytes = shutil.disk_usage(self.folder).free - self._min_free_bytes
         return max(over_bytes, promised_bytes - free_bytes)
 
-    def _no_room(self, lacking: int, needed_bytes: int, name: str) -> DataError:
-        in_use = {version for versions in self._uses.values() for version in versions}
-        used_bytes = sum(
-            cached.size_bytes
-            for version_id, cached in self._versions.items()
-            if version_id in in_use or version_id in self._reserved or cached.is_pinned
-        )
+    def _no_room(self, lacking: int, needed_bytes: int, version_id: str, name: str) -> DataError:
+        used_bytes = sum(self._versions[own_id].size_bytes for own_id in self._staying(version_id))
         free_bytes = shutil.disk_usage(self.folder).free
         text = (
             f"{name} needs {format_size(needed_bytes)} more, {format_size(lacking)} than there "
@@ -271,17 +275,29 @@ class Cache:
             return TemporaryDataError(text + "It is tried again when jobs end.")
         return DataError(text + f"Free space on the disk of {self.folder}.")
 
-    def _least_recently_used(self, version_id: str) -> str | None:
+    def _staying(self, version_id: str) -> set[str]:
+        """Return the versions that are not removed for one, itself included."""
         in_use = {version for versions in self._uses.values() for version in versions}
-        candidates = [
+        order, last = self._order, len(self._order)
+        place = order.get(version_id, 0)
+        return {
             own_id
             for own_id, cached in self._versions.items()
-            if own_id not in in_use
-            and own_id not in self._reserved
-            and own_id != version_id
-            and not cached.is_pinned
-        ]
-        return min(candidates, key=lambda own: self._versions[own].last_used_ns, default=None)
+            if own_id == version_id
+            or own_id in in_use
+            or own_id in self._reserved
+            or cached.is_pinned
+            or order.get(own_id, last) < place
+        }
+
+    def _least_recently_used(self, version_id: str) -> str | None:
+        order, last = self._order, len(self._order)
+        # What jobs wait for goes last, and of that the last of the queue first.
+        return min(
+            self._versions.keys() - self._staying(version_id),
+            key=lambda own: (-order.get(own, last), self._versions[own].last_used_ns),
+            default=None,
+        )
 
     def add_written(self, version_id: str, size_bytes: int) -> None:
         """Count what was written of a version for which there is room."""

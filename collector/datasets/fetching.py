@@ -108,6 +108,7 @@ class VersionFetch:
         self._head: ManifestHead | None = None
         self._pages: OrderedDict[int, tuple[ManifestPage, list[Part]]] = OrderedDict()
         self._lock = Lock()
+        self._page_lock = Lock()
         self._failure: Exception | None = None
         self._worked_at = time.monotonic()
         self._mismatches: set[tuple[int, int]] = set()
@@ -174,17 +175,16 @@ class VersionFetch:
         Raises:
             DataError: it can't be fetched.
         """
-        with self._lock:
+        # One thread reads a page, and the others wait for it: they take parts of the same one.
+        with self._page_lock:
             if (cached := self._pages.get(index)) is not None:
                 self._pages.move_to_end(index)
                 return cached
-        page = self._load_page(index)
-        parts = parts_of(page, index)
-        with self._lock:
-            self._pages[index] = page, parts
+            page = self._load_page(index)
+            self._pages[index] = page, parts_of(page, index)
             while len(self._pages) > CACHED_PAGES:
                 self._pages.popitem(last=False)
-        return page, parts
+            return self._pages[index]
 
     def _load_head(self) -> ManifestHead:
         digest = self._dataset().digest

@@ -60,8 +60,8 @@ class Progress:
             self.fetched_bytes += size_bytes
             self.peer_bytes += size_bytes if is_from_peer else 0
 
-    def remaining_seconds(self) -> float | None:
-        """Return how long it takes at the rate of the last minute; None while that is unknown."""
+    def bytes_per_second(self) -> float | None:
+        """Return the rate of the last minute; None while that is unknown."""
         with self._lock:
             if not self._samples:
                 return None
@@ -69,7 +69,12 @@ class Progress:
             elapsed, done_bytes = self._monotonic() - began, self.staged_bytes - began_bytes
             if elapsed < _LEAST_SECONDS or done_bytes <= 0:
                 return None
-            return max(0.0, (self.total_bytes - self.staged_bytes) * elapsed / done_bytes)
+            return done_bytes / elapsed
+
+    def remaining_seconds(self) -> float | None:
+        """Return how long it takes at the rate of the last minute; None while that is unknown."""
+        rate = self.bytes_per_second()
+        return None if rate is None else max(0.0, (self.total_bytes - self.staged_bytes) / rate)
 
 
 def combined(versions: list[Progress]) -> tuple[str, StagingProgress]:

@@ -1,8 +1,8 @@
 """The stager: has datasets in the cache before their attempts start, and what the portal orders.
 
 One thread at a time fetches a version, or indexes a source; two may run at once, so that the small
-dataset of a job does not wait for a prefetch of days. Attempts come before pins, and these before
-prefetches.
+dataset of a job does not wait for a prefetch of days. Attempts come first, then what jobs wait for
+that are to start here, then pins, then prefetches. What is wanted less pauses for them.
 """
 
 import logging
@@ -53,7 +53,7 @@ OLD_PORTAL_SECONDS = 600.0
 UNKNOWN_TO_OLD_PORTALS = frozenset({404, 405})
 JOIN_SECONDS = 2.0
 MAX_MESSAGE_LENGTH = 1000
-ATTEMPT, PINNED, PREFETCH, INDEX = range(4)
+ATTEMPT, AWAITED, PINNED, PREFETCH, INDEX = range(5)
 
 
 @dataclass(slots=True)
@@ -118,6 +118,7 @@ class Stager:
         self._reads = ReadAhead()
         self.is_loaded = False
         self._load_error = ""
+        self._bytes_per_second = 0
         self._closing = Event()
         self._tasks: dict[str, _Task] = {}
         self._attempts: dict[str, list[StagedDataset]] = {}
@@ -148,6 +149,7 @@ class Stager:
             self._sources = {dataset.version_id: dataset.source for dataset in staged}
             self._sources |= {order.version_id: order.source for order in orders.index}
             self._peers_of = {dataset.version_id: dataset for dataset in staged}
+            self.cache.set_order([dataset.version_id for dataset in orders.prefetch])
             if self.is_loaded:
                 self.cache.set_pinned(dataset.version_id for dataset in orders.pinned)
             self._settle()
@@ -284,8 +286,17 @@ class Stager:
                 indexing=indexing[:1000],
                 cache_bytes=self.cache.size_bytes,
                 cache_limit_bytes=self.cache.max_bytes,
+                bytes_per_second=self._rate(),
                 peer_url=self.settings.public_url if self._server is not None else "",
             )
+
+    def _rate(self) -> int:
+        """Return how fast versions are fetched now, or were last; 0 while that is unknown."""
+        rates = [task.progress.bytes_per_second() for task in self._tasks.values() if task.fetch]
+        self._bytes_per_second = round(max((rate for rate in rates if rate), default=0)) or (
+            self._bytes_per_second
+        )
+        return self._bytes_per_second
 
     def _counted(self, version_id: str) -> tuple[int, int]:
         """Return the bytes of a version that came over the line, and from peers."""
@@ -455,10 +466,12 @@ class Stager:
         """Return what should be fetched or indexed, by version, with who wants it most."""
         wanted: dict[str, tuple[StagedDataset | IndexOrder, int]] = {}
         waiting = [dataset for datasets in self._attempts.values() for dataset in datasets]
+        prefetch, awaited = self._orders.prefetch, self._orders.awaited
         ranked: list[tuple[int, Sequence[StagedDataset]]] = [
             (ATTEMPT, waiting),
+            (AWAITED, prefetch[:awaited]),
             (PINNED, self._orders.pinned),
-            (PREFETCH, self._orders.prefetch),
+            (PREFETCH, prefetch[awaited:]),
         ]
         for rank, datasets in ranked:
             for dataset in datasets:
@@ -487,6 +500,8 @@ class Stager:
         for version_id, task in sorted(ready, key=lambda entry: entry[1].rank):
             # The last place is kept for attempts.
             if running >= MAX_RUNNING or (task.rank != ATTEMPT and running >= MAX_RUNNING - 1):
+                if task.rank == AWAITED:
+                    self._pause_others()
                 break
             task.stop = Event()
             task.thread = Thread(
@@ -494,6 +509,12 @@ class Stager:
             )
             task.thread.start()
             running += 1
+
+    def _pause_others(self) -> None:
+        """Stop to fetch what no job waits for; it goes on later from where it is."""
+        for task in self._tasks.values():
+            if task.is_running and task.rank in {PINNED, PREFETCH}:
+                task.stop.set()
 
     def _run(self, version_id: str, task: _Task) -> None:
         error, is_stopped = "", False

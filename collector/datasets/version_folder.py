@@ -29,9 +29,10 @@ from collector.datasets.errors import ContentError, DataError
 from collector.datasets.parts import Part, Segment
 from core.atomic_files import replace_file, sync_folder
 from protocol.datasets import PART_BYTES, ManifestFile, ManifestHead, ManifestPage
-from protocol.manifests import decode_page, head_digest
+from protocol.manifests import check_page_data, head_digest, unpack_page
 
 READ_BYTES = 1024**2
+STATUS = Path("/proc/self/status")
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 FILE_MODE, EXECUTABLE_MODE, FOLDER_MODE = 0o444, 0o555, 0o755
 _CHECKED = 0xFFFFFFFF
@@ -77,6 +78,7 @@ class VersionFolder:
         self._files = str(self.files)
         self._partial = path / "partial"
         self._folders: set[str] = set()
+        self._umask = _umask()
         self._lock = Lock()
 
     @property
@@ -110,9 +112,11 @@ class VersionFolder:
         replace_file(self.path / "pages" / sha256_hex, data, is_durable=False)
 
     def page(self, sha256_hex: str) -> ManifestPage | None:
-        """Return a stored page; None if it is missing or damaged."""
+        """Return a stored page, which was checked before; None if it is missing or damaged."""
         with suppress(OSError, ValueError):
-            return decode_page((self.path / "pages" / sha256_hex).read_bytes(), sha256_hex)
+            data = (self.path / "pages" / sha256_hex).read_bytes()
+            check_page_data(data, sha256_hex)
+            return unpack_page(data)
         return None
 
     # Files
@@ -143,11 +147,19 @@ class VersionFolder:
         """
         if sha256(content).digest() != file.sha256:
             raise ContentError(f"{file.path} has other content than its version")
-        self._make_folder(file.path.rpartition("/")[0])
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        descriptor = os.open(f"{self._files}/{file.path}", flags, 0o600)
+        folder = file.path.rpartition("/")[0]
+        if folder not in self._folders:
+            self._make_folder(folder)
+        mode, flags = _mode(file), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        path = f"{self._files}/{file.path}"
         try:
-            os.fchmod(descriptor, _mode(file))
+            descriptor = os.open(path, flags, mode)
+        except FileExistsError:  # of another size, by an agent that was killed
+            os.unlink(path)  # noqa: PTH108 - often
+            descriptor = os.open(path, flags, mode)
+        try:
+            if self._umask & mode:
+                os.fchmod(descriptor, mode)
             write_all(descriptor, content, 0)
         finally:
             os.close(descriptor)
@@ -434,6 +446,15 @@ class _Records:
         with suppress(FileNotFoundError):
             return self.path.read_bytes() == _RECORD.pack(_CHECKED) * count
         return False
+
+
+def _umask() -> int:
+    """Return the bits that the process takes from the modes of new files; all if unknown."""
+    with suppress(OSError, ValueError):
+        for line in STATUS.read_text(encoding="utf-8").splitlines():
+            if line.startswith("Umask:"):
+                return int(line.split()[1], 8)
+    return 0o777
 
 
 def boot_id() -> str:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import platform
 import socket
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
@@ -94,8 +94,14 @@ class NetworkContainers:
         """Return whether the member's own container is there."""
         return self._get(container_name(attempt_id)) is not None
 
-    def remove_others(self, attempt_ids: Collection[str]) -> set[str]:
+    def remove_others(
+        self, attempt_ids: Collection[str], on_step: Callable[[str], object]
+    ) -> set[str]:
         """Remove the sandboxes of other attempts, and switches that no attempt is left for.
+
+        Args:
+            attempt_ids: the attempts whose sandboxes stay.
+            on_step: called before each removal.
 
         Returns:
             The gangs that are left.
@@ -113,6 +119,7 @@ class NetworkContainers:
                 if container not in left and (
                     is_sandbox or container.labels[GANG_LABEL] not in gang_ids
                 ):
+                    on_step("clean container")
                     with contextlib.suppress(NotFound):
                         container.remove(force=True, v=True)
             return gang_ids

@@ -58,8 +58,8 @@ class Firewall:
         # Naming a chain empties it; all lines apply together, or none.
         self._restore([f":{chain} - [0:0]", *rules, *old, jump])
 
-    def keep_only(self, gang_ids: Collection[str]) -> None:
-        """Remove the chains of other gangs.
+    def keep_only(self, gang_ids: Collection[str], on_step: Callable[[str], object]) -> None:
+        """Remove the chains of other gangs; `on_step` is called before each.
 
         Raises:
             NetworkError: the filter can't be set.
@@ -68,6 +68,7 @@ class Firewall:
         saved = self._saved()
         chains = [line[1:].split()[0] for line in saved if line.startswith(f":{self._prefix}")]
         for chain in [chain for chain in chains if chain not in wanted]:
+            on_step("clean chain")
             jumps = [_deletion(line) for line in saved if _is_jump(line, chain)]
             self._restore([*jumps, f"-F {chain}", f"-X {chain}"])
 

@@ -96,9 +96,10 @@ class NetworkMaker:
             NetworkError: something is left.
         """
         self._on_step("clean containers")
-        gang_ids = self._containers.remove_others(attempt_ids)
+        gang_ids = self._containers.remove_others(attempt_ids, self._on_step)
         self._on_step("clean filter")
-        self._firewall.keep_only(gang_ids)
+        self._firewall.keep_only(gang_ids, self._on_step)
+        self._on_step("clean interfaces")
         try:
             with interfaces.links_of(self._underlay) as underlay:
                 self._tunnels.remove_strays(underlay)

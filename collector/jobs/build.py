@@ -5,13 +5,14 @@ from collections.abc import Callable, Sequence
 from collector.config import AgentConfig
 from collector.datasets.stager import Stager
 from collector.gang_networks.build import GangNetworks
+from collector.jobs.images import ImagePreparation
 from collector.jobs.launcher.preparation import GangLauncher
 from collector.jobs.preparations import Preparation
 from collector.jobs.staging import DatasetPreparation
 from collector.results.preparation import OutputPreparation
 from collector.sending.portal_connection import PortalConnection
 from core.clock import Clock
-from jobqueue.executors.base import Executor
+from jobqueue.executors.base import Executor, PullsImages
 from timeseries.points import Point
 
 # Executors that mount a folder of the data folder. Simulated jobs write no files.
@@ -51,6 +52,8 @@ def build_preparations(
     if networks.preparation is not None:
         preparations.append(networks.preparation)
     preparations += [DatasetPreparation(stager), GangLauncher(config.data_dir)]
+    if isinstance(executor, PullsImages):
+        preparations.append(ImagePreparation(executor, wake=wake))
     if connect is not None and _MOUNTING in executor.names and keeps_results(config, executor):
         preparations.append(
             OutputPreparation(

@@ -21,6 +21,7 @@ from dash_app.queries.gpu_rows import GPURow, gpu_rows, report_of, site_of
 from dash_app.queries.slices import SliceUse, slice_charts, slice_uses
 from dash_app.queries.telemetry import Extremes, Result, Telemetry
 from dash_app.timerange import Span
+from jobqueue.jobs.shown import with_users
 from jobqueue.models import Attempt
 from jobqueue.partitions.allocations import read_gpu_allocations
 from jobqueue.rentals import ListedJob, listed_job, on_appliances_of
@@ -193,6 +194,7 @@ def _runs(
             or_(Attempt.finished_at.is_(None), Attempt.finished_at > from_ns(span.start_ns)),
             on_appliances_of(scope),
         )
+        .options(*with_users())
         .order_by(Attempt.started_at.desc())
     )
     attempts = session.scalars(statement).unique()

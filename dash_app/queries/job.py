@@ -13,6 +13,7 @@ from dash_app.queries.appliance import GPU_FIELDS
 from dash_app.queries.telemetry import Result, Telemetry, by_index
 from dash_app.queries.training import metric_names, training_charts
 from dash_app.timerange import Span, span_between
+from jobqueue.jobs.shown import with_attempts
 from jobqueue.models import Job
 from jobqueue.partitions.measures import (
     NOT_MEASURABLE,
@@ -68,7 +69,7 @@ def job_detail(
     session: Session, store: Store, scope: Scope, job_id: str, *, now: datetime
 ) -> JobDetail:
     """Return one job with its charts."""
-    job = scope.get(session, Job, job_id, kind="job")
+    job = scope.get(session, Job, job_id, kind="job", options=with_attempts())
     appliance = job.attempt.own_appliance if job.attempt else None
     place = job.attempt.place_name if job.attempt else ""
     rented = frozenset(attempt.contract_id for attempt in job.attempts if attempt.contract_id)

@@ -7,6 +7,7 @@ from statistics import fmean, quantiles
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import joinedload, selectinload
 
 from dash_app.reports.report import Cell, Column, ReportBy, Unit
 from dash_app.reports.source import MAX_OBJECTS, REMOVED, Source, Table, largest_first
@@ -30,6 +31,7 @@ def jobs(source: Source) -> Table:
     selected = source.selected
     measured = _measured(source)
     groups: dict[str, list[Job]] = defaultdict(list)
+    scoped = scoped.options(joinedload(Job.user), selectinload(Job.attempts))
     for job in source.session.scalars(scoped.order_by(Job.submitted_at)).unique():
         place = job.attempt.place_id if job.attempt else None
         if selected is None or place in source.appliances:

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, NoReturn
 
 from sqlalchemy import Select, func, select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.errors import InvalidInputError
@@ -50,6 +50,7 @@ class Source:
     def appliances(self) -> Mapping[str, Appliance]:
         """The appliances that the filter selects, by id; removed ones, too."""
         statement = self.scope.select(select(Appliance).order_by(Appliance.name), Appliance)
+        statement = statement.options(joinedload(Appliance.tenant))
         words = self.request.appliances.casefold().split()
         return {
             appliance.id: appliance

@@ -20,6 +20,7 @@ from dash_app.routes import PREFIX, appliance_path, gpu_path, job_path
 from dash_app.tiers.appliance import GPU_PANELS
 from dash_app.tiers.hardware import process_table, processes_on
 from dash_app.timerange import Controls
+from jobqueue.jobs.shown import with_attempts
 from jobqueue.models import Job
 from jobqueue.partitions.measures import slice_label, slice_of
 from jobqueue.states import JobState
@@ -45,7 +46,8 @@ _TONES = {
 
 def layout(view: View) -> Page:
     """Return the page of one job."""
-    job = view.scope.get(view.session, Job, view.route.ident, kind="job")
+    options = with_attempts()
+    job = view.scope.get(view.session, Job, view.route.ident, kind="job", options=options)
     gpu_panels, attempt_panels = (
         [panel(f"job-{key}", title, has_own_time=True) for key, title in panels.items()]
         for panels in (GPU_PANELS, ATTEMPT_PANELS)

@@ -108,7 +108,6 @@ def _end_lost(session: Session, attempt: Attempt, message: str, *, now: datetime
     if move_attempt(session, attempt.id, AttemptState.LOST, expected={attempt.state}, **values):
         # If the appliance comes back, its agent sees that the attempt is gone and stops it.
         bump_generation(session, attempt.appliance_id)
-        session.refresh(attempt)
         end_job(session, attempt, JobState.LOST, values, now=now)
 
 

@@ -18,6 +18,7 @@ from core.clock import from_ns, to_ns
 from core.errors import NotFoundError
 from core.secretbox import SecretBox
 from datasets.staging import dataset_orders, staged_datasets
+from jobqueue.dispatch.cached_copies import awaited_versions
 from jobqueue.dispatch.challenges import apply_challenge, challenge_order
 from jobqueue.dispatch.ordered_models import ordered_models
 from jobqueue.gangs.frameworks import abilities_of, framework_env, framework_secrets
@@ -124,30 +125,32 @@ def desired_state(
         NotFoundError: the appliance was deleted.
     """
     # Read the generation first: a concurrent change then shows as a newer one at the next poll.
-    generation = session.scalar(
-        select(Appliance.desired_generation).where(Appliance.id == appliance_id)
-    )
-    if generation is None:
+    columns = Appliance.desired_generation, Appliance.quarantined_at, Tenant.slug
+    of_tenant = select(*columns).join(Tenant, Tenant.id == Appliance.tenant_id)
+    place = session.execute(of_tenant.where(Appliance.id == appliance_id)).one_or_none()
+    if place is None:
         raise NotFoundError.of("appliance", appliance_id)
     attempts = allocated_attempts(session, Attempt.appliance_id == appliance_id)
     running = [a for a in attempts if not _is_stopping(a)]
-    probe = probe_order(session, appliance_id)
-    pulls = _Pulls(session, registry, now)
+    probe = None if place.quarantined_at is None else probe_order(session, appliance_id)
+    pulls = _Pulls(session, registry, now, slug=place.slug)
     images = [attempt.job.image for attempt in running if attempt.contract_id is None]
     images += [probe.image] if probe and probe.image else []
     specs = _specs(session, appliance_id, running, box)
     return DesiredState(
-        generation=generation,
+        generation=place.desired_generation,
         attempts=[
             pulls.checked(attempt, spec) for attempt, spec in zip(running, specs, strict=True)
         ],
         stopping=[a.id for a in attempts if _is_stopping(a)],
-        registry=pulls.token_of(session.get_one(Appliance, appliance_id).tenant, images),
+        registry=pulls.token_of(place.slug, images),
         wants_tunnel=wants_tunnel,
         storage_generation=storage_generation(session, appliance_id),
         probe=probe,
         gpu_partitions=ordered_partitions(session, appliance_id),
-        datasets=dataset_orders(session, appliance_id, box),
+        datasets=dataset_orders(
+            session, appliance_id, box, awaited=awaited_versions(session, appliance_id)
+        ),
         challenge=challenge_order(session, appliance_id),
     )
 
@@ -340,18 +343,24 @@ class _Pulls:
     """
 
     def __init__(
-        self, session: Session, registry: RegistryTokens | None, now: datetime | None
+        self,
+        session: Session,
+        registry: RegistryTokens | None,
+        now: datetime | None,
+        *,
+        slug: str,
     ) -> None:
         self._session = session
         self._registry = registry
         self._now = now
+        self._slug = slug  # of the appliance's tenant
 
-    def token_of(self, tenant: Tenant, images: Sequence[str]) -> RegistryToken | None:
+    def token_of(self, slug: str, images: Sequence[str]) -> RegistryToken | None:
         """Return the token of a tenant to pull images; None where it needs or may have none."""
         registry = self._registry
         if registry is None or self._now is None or not images or not registry.host:
             return None
-        token = registry.pull_token(tenant.slug, images, now=self._now)
+        token = registry.pull_token(slug, images, now=self._now)
         return None if token is None else RegistryToken(host=registry.host, token=token)
 
     def checked(self, attempt: Attempt, spec: AttemptSpec) -> AttemptSpec:
@@ -366,11 +375,10 @@ class _Pulls:
                 network=JobNetwork.BRIDGE.value,
                 uses_rdma=False,
                 always_pulls=True,
-                registry=self.token_of(tenant, [spec.image]),
+                registry=self.token_of(tenant.slug, [spec.image]),
             )
-        tenant = attempt.appliance.tenant
         registry = self._registry
-        if registry is None or registry.may_pull(tenant.slug, spec.image):
+        if registry is None or registry.may_pull(self._slug, spec.image):
             return spec
         return structs.replace(spec, always_pulls=True)
 
@@ -396,12 +404,12 @@ def _move(
     if attempt.gpu_slice and observation.gpu_slice_uuid:
         own["gpu_slice"] = {**attempt.gpu_slice, "uuid": observation.gpu_slice_uuid}
     own |= _node_values(session, attempt, observation)
+    own |= _pull_values(attempt, observation, now=now)
     if outcome.reason is Reason.PREEMPTED_BY_CLUSTER:
         own["is_notice_due"] = bool(attempt.job.notify) and attempt.job.array_id is None
     expected = {attempt.state}
     if not move_attempt(session, attempt.id, outcome.state, expected=expected, **values, **own):
         return False
-    session.refresh(attempt)
     if outcome.state.is_final:
         end_job(session, attempt, JobState(outcome.state.value), values, now=now)
         # Before the event of the end is written, which locks the appliance for reading: a heartbeat
@@ -441,6 +449,7 @@ def _update_progress(
     reason = _staging_reason(attempt, is_staging=staging is not None)
     values |= {} if reason is None else {"reason": reason}
     own = {"staging": staging} if staging != attempt.staging else {}
+    own |= _pull_values(attempt, observation, now=now)
     if not values and not own:
         return
     starting, job_starting = AttemptState.STARTING, JobState.STARTING
@@ -451,6 +460,24 @@ def _update_progress(
     if reason is Reason.WAITING_FOR_DATA:
         session.refresh(attempt)
         record_event(session, attempt.job, message=message, now=now)
+
+
+def _pull_values(
+    attempt: Attempt, observation: AttemptObservation, *, now: datetime
+) -> dict[str, datetime]:
+    """Return the columns with the times of the pull that the attempt does not have yet.
+
+    If an agent starts again meanwhile, it is from the first begin to the last end.
+    """
+    reported = {
+        "pull_began_at": observation.pull_began_at_ns,
+        "pull_ended_at": observation.pull_ended_at_ns,
+    }
+    return {
+        name: _plausible(time_ns, attempt, now=now)
+        for name, time_ns in reported.items()
+        if time_ns is not None and getattr(attempt, name) is None
+    }
 
 
 def _node_values(

@@ -24,7 +24,7 @@ from sqlalchemy.orm import Session
 
 from core.guarded_update import changed_one
 from jobqueue.dispatch.appliance_views import models_of
-from jobqueue.dispatch.cached_copies import cached_copies
+from jobqueue.dispatch.cached_copies import cached_copies, staging_caches
 from jobqueue.dispatch.occupants import newly_occupied, no_longer_rented, occupants_of
 from jobqueue.dispatch.queue_order import guaranteed_first, in_given_order, queue_order
 from jobqueue.dispatch.snapshot import read_snapshot
@@ -224,6 +224,8 @@ class _Pass:
         views = [job.view for job in jobs]
         data = self._planner.data
         data.add(cached_copies(session, self.tenant_id, views, but=data))
+        if not data.has_caches and any(view.datasets for view in views):
+            data.set_caches(staging_caches(session, self.tenant_id))
         self._page.extend(in_given_order(ids, jobs))
 
     def _is_written(self, job: WaitingJob, decision: Decision) -> bool:
@@ -307,7 +309,7 @@ class _Writer:
             self._place(job, decision, AttemptState.STARTING, assigned_at=self._now)
         elif decision.action is Action.BIND:
             message = _waiting_message(decision)
-            self._move(job, JobState.QUEUED, Reason.WAITING_FOR_RESOURCES, message)
+            self._move(job, JobState.QUEUED, _bound_reason(decision), message)
             self._place(job, decision, AttemptState.BOUND, assigned_at=None)
         elif decision.action is Action.HELD:
             self._unplace(job, _REASONS[decision.action], decision.reason)
@@ -373,6 +375,7 @@ class _Writer:
                 "rejections": msgspec.to_builtins(decision.rejections),
                 **({"is_trial": True} if decision.is_trial else {}),
                 **_data_facts(decision),
+                **self._data_wait(job, decision),
                 **_rental_facts(decision.rental),
             },
             "assigned_at": assigned_at,
@@ -383,8 +386,9 @@ class _Writer:
         self._placed.add(decision.appliance_id or "")
         if state is AttemptState.STARTING and job.view.nodes > 1:
             self._assigned_members.append(job.id)
-        if state is AttemptState.STARTING:
+        if state is AttemptState.STARTING or job.view.datasets:
             self._changed_appliances.add(decision.appliance_id or "")
+        self._withdraw_data(job)
         if job.attempt_id:
             self._attempts.append({"id": job.attempt_id, **values})
             return
@@ -401,8 +405,7 @@ class _Writer:
     def _stay(self, job: WaitingJob, decision: Decision) -> None:
         message = _waiting_message(decision)
         if message != job.message and job.attempt_id:
-            reason = Reason.WAITING_FOR_RESOURCES
-            self._move(job, JobState.QUEUED, reason, message, has_event=False)
+            self._move(job, JobState.QUEUED, _bound_reason(decision), message, has_event=False)
 
     def _unplace(self, job: WaitingJob, reason: Reason, message: str) -> None:
         is_new = job.reason is not reason or job.state is JobState.SUBMITTED
@@ -411,6 +414,18 @@ class _Writer:
         self._move(job, JobState.QUEUED, reason, message, has_event=is_new)
         if job.attempt_id:
             self._unbound.append(job.attempt_id)
+            self._withdraw_data(job)
+
+    def _withdraw_data(self, job: WaitingJob) -> None:
+        """Let the appliance that a job is bound to learn that its data is no longer wanted."""
+        if job.view.datasets and job.view.bound_to:
+            self._changed_appliances.add(job.view.bound_to)
+
+    def _data_wait(self, job: WaitingJob, decision: Decision) -> Row:
+        """Return since when a bound job has waited for data, on whichever appliance."""
+        since = job.view.data_wait_since or (self._now if decision.waits_for_data else None)
+        is_bound = decision.action is Action.BIND
+        return {"data_wait_since": since.isoformat()} if since and is_bound else {}
 
     def _preempt(self, decision: Decision, job: WaitingJob) -> None:
         """Stop the attempts of the jobs that must make room."""
@@ -451,6 +466,10 @@ class _Writer:
             .group_by(Attempt.job_id)
         )
         return {row[0]: row[1] for row in self._session.execute(statement)} if job_ids else {}
+
+
+def _bound_reason(decision: Decision) -> Reason:
+    return Reason.WAITING_FOR_DATA if decision.waits_for_data else Reason.WAITING_FOR_RESOURCES
 
 
 def _data_facts(decision: Decision) -> Row:

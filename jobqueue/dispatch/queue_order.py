@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from core.db import chunked
 from jobqueue.dispatch.appliance_views import models_of
-from jobqueue.dispatch.cached_copies import cached_copies
+from jobqueue.dispatch.cached_copies import cached_copies, staging_caches
 from jobqueue.dispatch.waiting_jobs import (
     WaitingJob,
     gang_members,
@@ -126,7 +126,8 @@ def with_jobs(
     waiting = read_waiting(session, tenant_id, ids, models, now=now, points=order.points)
     views = [job.view for job in waiting]
     copies = cached_copies(session, tenant_id, views)
-    return replace(snapshot, jobs=views, copies=copies)
+    caches = staging_caches(session, tenant_id)
+    return replace(snapshot, jobs=views, copies=copies, caches=caches)
 
 
 def _columns(alone: Collection[str]) -> list[Any]:

@@ -62,6 +62,5 @@ def lose_attempts_at(session: Session, provider_id: str, *, now: datetime) -> in
         if move_attempt(session, attempt.id, AttemptState.LOST, expected={attempt.state}, **values)
     ]
     for attempt in lost:
-        session.refresh(attempt)
         end_job(session, attempt, JobState.LOST, values, now=now)
     return len(lost)

@@ -5,7 +5,7 @@ Waiting jobs are added page by page; see `jobqueue.dispatch.waiting_jobs`.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from sqlalchemy import select
 from sqlalchemy.orm import Session
@@ -46,6 +46,7 @@ def read_snapshot(session: Session, tenant_id: str, *, now: datetime) -> Snapsho
         projects=_projects(session, tenant_id),
         isolation=settings.isolation,
         holds=hold_views(session, tenant_id),
+        longest_fetch=timedelta(minutes=settings.longest_fetch_minutes),
     )
 
 

@@ -129,7 +129,10 @@ def _with_members(job: WaitingJob, members: Sequence[WaitingJob]) -> WaitingJob:
     if not 1 < len(members) == job.view.nodes:
         return job
     ids = [member.id for member in members]
-    return job._replace(view=msgspec.structs.replace(job.view, members=ids), members=members)
+    places = [member.view.bound_to for member in members if member.view.bound_to]
+    places = places if len(places) == len(ids) else []
+    view = msgspec.structs.replace(job.view, members=ids, member_places=places)
+    return job._replace(view=view, members=members)
 
 
 def _read_rows(
@@ -144,7 +147,10 @@ def _read_rows(
     bound = and_(Attempt.job_id == Job.id, Attempt.state == AttemptState.BOUND)
     statement = (
         select(
-            *_JOB_COLUMNS, Attempt.id.label("attempt_id"), Attempt.appliance_id.label("bound_to")
+            *_JOB_COLUMNS,
+            Attempt.id.label("attempt_id"),
+            Attempt.appliance_id.label("bound_to"),
+            Attempt.placement["data_wait_since"].as_string().label("data_wait_since"),
         )
         .outerjoin(Attempt, bound)
         .where(condition, *is_ready(tenant_id, now=now))
@@ -164,6 +170,7 @@ def _read_rows(
                 row,
                 models,
                 bound_to=row.bound_to,
+                data_wait_since=row.data_wait_since,
                 failed_on=failed_on.get(row.id),
                 points=points.get(row.id, 0.0),
             ),
@@ -196,6 +203,7 @@ def job_view(
     models: Iterable[str] = (),
     *,
     bound_to: str | None = None,
+    data_wait_since: str | None = None,
     failed_on: frozenset[str] | None = None,
     points: float = 0.0,
 ) -> JobView:
@@ -218,6 +226,7 @@ def job_view(
         requested=job.appliance_id,
         needs=needs_of(job, is_service=job.kind is JobKind.SERVICE, has_slice=need is not None),
         bound_to=bound_to,
+        data_wait_since=datetime.fromisoformat(data_wait_since) if data_wait_since else None,
         failed_on=failed_on or frozenset(),
         gpu_models=matching_models(job.gpu_models, models) if job.gpu_models else frozenset(),
         labels=label_pairs(job.required_labels)

@@ -4,7 +4,7 @@ The types of attempts are those of `protocol.attempts`.
 """
 
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import msgspec
 
@@ -67,6 +67,14 @@ class UncertainError(ExecutorUnavailableError):
 
 class NoExecError(ExecutorError):
     """The executor can't run commands in its attempts."""
+
+
+class ImageError(Exception):
+    """The image of an attempt can't be pulled: `reason` is one of `AttemptObservation`."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class ExecSession(Protocol):
@@ -176,3 +184,20 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Close connections and threads; containers continue."""
+
+
+@runtime_checkable
+class PullsImages(Protocol):
+    """An executor that can pull the image of an attempt before the attempt starts."""
+
+    def pull_image(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+        """Pull an attempt's image if its appliance lacks it. Takes its time, in any thread.
+
+        Args:
+            spec: the attempt.
+            on_progress: called with a sentence whenever it changes; False cancels the pull.
+
+        Raises:
+            ImageError: how the attempt fails.
+            ExecutorError: it may succeed later, or was cancelled.
+        """

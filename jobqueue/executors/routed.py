@@ -1,6 +1,6 @@
 """Several executors as one: services go to Marathon, all other jobs elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from jobqueue.executors.base import (
     AttemptUsage,
@@ -10,6 +10,7 @@ from jobqueue.executors.base import (
     Executor,
     NoExecError,
     Probe,
+    PullsImages,
 )
 from protocol.attempts import AttemptObservation, AttemptSpec, StopReason
 
@@ -29,6 +30,12 @@ class RoutedExecutor:
     def start(self, spec: AttemptSpec) -> None:
         """Start an attempt on the executor of its kind."""
         (self._services if spec.is_service else self._batch).start(spec)
+
+    def pull_image(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+        """Pull the image of an attempt where it will run, if that executor can."""
+        executor = self._services if spec.is_service else self._batch
+        if isinstance(executor, PullsImages):
+            executor.pull_image(spec, on_progress)
 
     def stop(
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Collection
 from datetime import datetime, timedelta
 
-from sqlalchemy import delete, exists, select, update
+from sqlalchemy import delete, exists, or_, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
@@ -74,7 +74,8 @@ def note_assigned(
         if job_network(row.network or "", row.framework or "", row.nodes) is JobNetwork.GANG
     ]
     ids = GangNetworkRecord.gang_id
-    existing = set(session.scalars(select(ids).where(ids.in_(private))))
+    # Locked: a sweep that has found the gang without members must not delete it after this.
+    existing = set(session.scalars(select(ids).where(ids.in_(private)).with_for_update()))
     session.execute(
         update(GangNetworkRecord).where(ids.in_(existing)).values(released_at=None),
         execution_options={"synchronize_session": False},
@@ -101,22 +102,23 @@ def sweep_networks(session: Session, *, now: datetime) -> int:
         Attempt.job_id == Job.id,
         Attempt.state.in_(ALLOCATED_STATES),
     )
-    ended = (
-        select(GangNetworkRecord.gang_id)
-        .where(GangNetworkRecord.released_at.is_(None), ~has_members)
-        .limit(MAX_SWEPT)
+    ids, released_at = GangNetworkRecord.gang_id, GangNetworkRecord.released_at
+    is_old = released_at < now - RESERVED_FOR
+    candidates = select(ids).where(~has_members, or_(released_at.is_(None), is_old))
+    # A gang may be assigned at the same moment: its network is locked, and looked at once more.
+    locked = session.scalars(candidates.limit(MAX_SWEPT).with_for_update(skip_locked=True)).all()
+    unused = select(ids, released_at).where(ids.in_(locked), ~has_members)
+    rows = session.execute(unused).all()
+    ended_ids = [gang_id for gang_id, released in rows if released is None]
+    old_ids = [gang_id for gang_id, released in rows if released is not None]
+    session.execute(
+        update(GangNetworkRecord).where(ids.in_(ended_ids)).values(released_at=now),
+        execution_options={"synchronize_session": False},
     )
-    old = (
-        select(GangNetworkRecord.gang_id)
-        .where(GangNetworkRecord.released_at < now - RESERVED_FOR, ~has_members)
-        .limit(MAX_SWEPT)
+    session.execute(
+        delete(GangNetworkRecord).where(ids.in_(old_ids)),
+        execution_options={"synchronize_session": False},
     )
-    ended_ids, old_ids = session.scalars(ended).all(), session.scalars(old).all()
-    # Guarded: a gang may have been assigned again meanwhile.
-    is_ended = GangNetworkRecord.gang_id.in_(ended_ids)
-    session.execute(update(GangNetworkRecord).where(is_ended).values(released_at=now))
-    is_old = GangNetworkRecord.gang_id.in_(old_ids), GangNetworkRecord.released_at.is_not(None)
-    session.execute(delete(GangNetworkRecord).where(*is_old))
     return len(old_ids)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from core.schedule_times import check_schedule, check_time_zone
 from core.spec import limit_errors
-from protocol.autoscaling import Autoscaling, ScalingMetric, ScalingWindow
+from protocol.autoscaling import Autoscaling, CostPeriod, ScalingMetric, ScalingWindow
 
 MAX_LENGTH = 200
 _REQUEST_METRICS = frozenset({ScalingMetric.CONCURRENT_REQUESTS, ScalingMetric.REQUESTS_PER_SECOND})
@@ -20,6 +20,10 @@ def autoscaling_errors(policy: Autoscaling, *, has_ports: bool, has_gpus: bool) 
     if policy.metric not in tuple(ScalingMetric):
         yield f"{policy.metric!r} is not a metric; enter {', '.join(ScalingMetric)}."
         return
+    if not math.isfinite(policy.max_cost):
+        yield f"max_cost is {policy.max_cost:g}; enter an amount, or 0 for none."
+    if policy.cost_period not in tuple(CostPeriod):
+        yield f"cost_period is {policy.cost_period!r}; enter {' or '.join(CostPeriod)}."
     metric = ScalingMetric(policy.metric)
     yield from _target_errors(policy, metric, has_gpus=has_gpus)
     if metric in _REQUEST_METRICS and not has_ports:

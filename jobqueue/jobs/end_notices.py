@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import column, exists, func, select, table, update
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, joinedload
 
 from core.guarded_update import changed_one
 from core.quantities import format_duration
@@ -65,8 +65,9 @@ def take_end_notices(session: Session) -> list[EndNotice]:
     other = aliased(Job)
     is_going_on = exists().where(other.array_id == Job.array_id, other.state.not_in(_FINAL))
     ended = select(Job).where(Job.is_notice_due.is_(True), Job.state.in_(_FINAL), ~is_going_on)
+    ended = ended.options(joinedload(Job.user)).order_by(Job.id)
     notices: list[EndNotice] = []
-    for job in session.scalars(ended.order_by(Job.id).limit(BATCH)).unique().all():
+    for job in session.scalars(ended.limit(BATCH)).unique().all():
         taken = (
             update(Job)
             .where(Job.id == job.id, Job.is_notice_due.is_(True))

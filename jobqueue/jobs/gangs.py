@@ -10,6 +10,8 @@ from datetime import datetime
 from sqlalchemy import ColumnElement, Select, and_, exists, or_, select
 from sqlalchemy.orm import Session
 
+from jobqueue.jobs.data_waits import withdraw_data
+from jobqueue.jobs.shown import with_attempts
 from jobqueue.jobs.transitions import (
     move_all,
     move_attempt,
@@ -49,13 +51,25 @@ def gang_members(session: Session, job: Job) -> Sequence[Job]:
     if job.nodes == 1:
         return ()
     members = select(Job).where(Job.tenant_id == job.tenant_id, Job.array_id == job.array_id)
-    return session.scalars(members.order_by(Job.array_index)).unique().all()
+    members = members.options(*with_attempts()).order_by(Job.array_index)
+    return session.scalars(members).unique().all()
 
 
-def with_gang(job_id: str) -> Select[str]:
-    """Return the ids of a job and, of the first member of a gang, of the other members."""
+def is_first(job: Job) -> bool:
+    """Return whether a job is the first member of a gang."""
+    return job.nodes > 1 and job.array_id == job.id
+
+
+def with_gang(job_id: str, *, rank: int | None = None) -> Select[str]:
+    """Return the ids of a job and, of the first member of a gang, of the other members.
+
+    With a rank, only of the member that has it. A job outside of gangs has rank 0.
+    """
     is_member = and_(Job.array_id == job_id, Job.nodes > 1)
-    return select(Job.id).where(or_(Job.id == job_id, is_member))
+    if rank:
+        return select(Job.id).where(is_member, Job.array_index == rank)
+    own = Job.id == job_id
+    return select(Job.id).where(own if rank == 0 else or_(own, is_member))
 
 
 def attempts_to_count(session: Session, job: Job) -> Collection[Attempt]:
@@ -167,6 +181,7 @@ def _stop_waiting(
     waiting = select(Job.id, Job.tenant_id).where(Job.state.in_(WAITING), *is_other)
     rows = session.execute(waiting.with_for_update()).all()
     ids = [row.id for row in rows]
+    withdraw_data(session, ids)
     values = {"reason": Reason.MEMBER_ENDED, "message": _ENDED_BEFORE_START}
     move_all(session, Job, Job.id.in_(ids), JobState.STOPPED, finished_at=now, **values)
     bound = Attempt.job_id.in_(ids) & (Attempt.state == AttemptState.BOUND)

@@ -15,7 +15,7 @@ from sqlalchemy.orm import Session
 
 from core.errors import InvalidInputError
 from jobqueue.fairshare.settings import OrderSettings
-from jobqueue.models import Attempt, Job, TenantQueueSettings
+from jobqueue.models import DEFAULT_FETCH_MINUTES, Attempt, Job, TenantQueueSettings
 from jobqueue.partitions.isolation import IsolationRules
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from jobqueue.states import ALLOCATED_STATES
@@ -31,6 +31,7 @@ MAX_ROOTS = 20
 MAX_PATH_LENGTH = 300
 MAX_COUNT = 2**31 - 1
 MAX_DAYS = 3650
+MAX_FETCH_MINUTES = 30 * 24 * 60
 # Containers must never see these paths, as a whole or in part.
 FORBIDDEN = ("/", "/proc", "/sys", "/dev", "/etc", "/boot", "/root", "/run", "/var/run", "/var/lib")
 
@@ -57,6 +58,7 @@ class QueueSettings:
         allows_gang_egress: whether members of gangs with a private network also reach the outside.
         allows_host_network: whether jobs may use the appliance's network and RDMA devices.
         encrypts_gang_networks: whether gangs' packets are encrypted within a site, too.
+        longest_fetch_minutes: a job whose data takes longer to fetch waits for it without GPUs.
     """
 
     placement_policy: str = DEFAULT_POLICY
@@ -71,6 +73,7 @@ class QueueSettings:
     allows_gang_egress: bool = False
     allows_host_network: bool = False
     encrypts_gang_networks: bool = False
+    longest_fetch_minutes: int = DEFAULT_FETCH_MINUTES
 
     @property
     def isolation(self) -> IsolationRules:
@@ -104,6 +107,7 @@ def settings_of(session: Session, tenant_id: str) -> QueueSettings:
         allows_gang_egress=row.allows_gang_egress,
         allows_host_network=row.allows_host_network,
         encrypts_gang_networks=row.encrypts_gang_networks,
+        longest_fetch_minutes=row.longest_fetch_minutes,
     )
 
 
@@ -186,6 +190,12 @@ def _errors(settings: QueueSettings) -> Iterator[tuple[str, str]]:
         yield (
             "job_retention_days",
             f"job_retention_days is {days}; enter 1 to {MAX_DAYS}, or leave it empty.",
+        )
+    minutes = settings.longest_fetch_minutes
+    if not 0 <= minutes <= MAX_FETCH_MINUTES:
+        yield (
+            "longest_fetch_minutes",
+            f"longest_fetch_minutes is {minutes}; enter 0 to {MAX_FETCH_MINUTES}.",
         )
     for name, error in settings.ordering.errors():
         yield f"ordering.{name}", error

@@ -97,6 +97,5 @@ def settle_unreported(
             continue
         values: dict[str, Any] = {"reason": Reason.RESTORED, "message": message, "finished_at": now}
         if move_attempt(session, attempt.id, AttemptState.LOST, **values):
-            session.refresh(attempt)
             end_job(session, attempt, JobState.LOST, values, now=now)
     return bool(unclear)

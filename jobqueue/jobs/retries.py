@@ -97,17 +97,13 @@ def end_job(
         values: its other columns then.
         now: the time.
     """
+    job = attempt.job
+    _lock(session, attempt)
     if attempt.stop_reason is Reason.FIRST_MEMBER_ENDED:
         # Also if its appliance was lost while it stopped.
         to, values = JobState.SUCCEEDED, {**values, "reason": Reason.NONE}
         values |= {"message": ENDED_WITH_FIRST}
-    job, reason = attempt.job, values["reason"]
-    # A user may request a stop at the same moment, and other members of its gang may end: from here
-    # on that waits.
-    locked = Job.array_id == job.array_id if stands_together(job) else Job.id == job.id
-    session.execute(select(Job.id).where(locked).order_by(Job.id).with_for_update())
-    session.refresh(job)
-    state = JobState(job.state)
+    reason, state = values["reason"], JobState(job.state)
     if to is JobState.SUCCEEDED and (_gang_moves(attempt) or _service_goes_on(attempt)):
         reason = attempt.stop_reason
     retry = _next_try(session, job, attempt, reason, now=now)
@@ -137,6 +133,19 @@ def end_job(
         following, waits["message"], waits["retry_at"] = JobState.ASLEEP, ASLEEP_MESSAGE, None
     if move_job(session, job.id, following, expected={state}, **waits):
         record_event(session, job, now=now)
+
+
+def _lock(session: Session, attempt: Attempt) -> None:
+    """Read an attempt and its job anew, and lock them, with the members of a gang as a whole.
+
+    A user may request a stop at the same moment, and other members may end: from here on that
+    waits.
+    """
+    job = attempt.job
+    if stands_together(job):
+        members = select(Job.id).where(Job.array_id == job.array_id).order_by(Job.id)
+        session.execute(members.with_for_update())
+    session.refresh(attempt, with_for_update=True)
 
 
 def _service_goes_on(attempt: Attempt) -> bool:
@@ -207,15 +216,17 @@ def _next_try(
         return f"Attempt {attempt.number} {_QUEUED_AGAIN[reason]}; queued again.", pause
     if job.kind is JobKind.SERVICE and reason in _SERVICE_GOES_ON:
         return f"Attempt {attempt.number} ended; the service starts again.", _pause_of(job, now)
-    attempts = attempts_to_count(session, job)
     if is_start_fault(attempt) and (
-        job.kind is JobKind.SERVICE or _is_trial(attempt) or _failed_starts(attempts) <= FREE_STARTS
+        job.kind is JobKind.SERVICE
+        or _is_trial(attempt)
+        or _failed_starts(attempts_to_count(session, job)) <= FREE_STARTS
     ):
         where = f"could not start on {attempt.place_name}"
         return f"Attempt {attempt.number} {where}; queued again.", _pause_of(job, now)
-    number = tries(attempts)
     failure = _CLASSES.get(reason)
-    if failure is None or failure.value not in job.retry_on or number > job.max_retries:
+    is_retried = failure is not None and failure.value in job.retry_on
+    number = tries(attempts_to_count(session, job)) if is_retried else None
+    if number is None or number > job.max_retries:
         return None
     message = f"Attempt {attempt.number} failed; retry {number} of {job.max_retries}."
     return message, _pause(number)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from sqlalchemy import or_, select
 from sqlalchemy.orm import Session
 
+from jobqueue.jobs.shown import with_users
 from jobqueue.models import Attempt
 from jobqueue.partitions.measures import slice_of
 from jobqueue.partitions.models import GPUPartitionPolicy
@@ -77,7 +78,8 @@ def read_gpu_allocations(
         statement = statement.where(is_there)
     by_gpu: dict[str, list[Allocation]] = defaultdict(list)
     jobs: dict[str, ListedJob] = {}
-    for attempt in session.scalars(statement.order_by(Attempt.id)).unique():
+    statement = statement.options(*with_users()).order_by(Attempt.id)
+    for attempt in session.scalars(statement).unique():
         allocation = Allocation(
             job_id=attempt.job_id,
             gpu_uuids=attempt.gpu_uuids,

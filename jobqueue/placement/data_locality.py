@@ -3,17 +3,24 @@
 Of the appliances that can run a job now, those with more of its data go first, in steps of a
 quarter: within a step, the policy of the tenant decides. What takes less than a gigabyte to fetch
 counts as there, so small datasets don't override the policy.
+
+Where fetching what is missing would take longer than the tenant allows, the data is *far*: a job
+waits for it there without GPUs.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from core.quantities import format_share
+from core.quantities import format_duration, format_share
 from jobqueue.placement.ledger import Ints, Ledger, Mask
+from jobqueue.placement.views import CacheView
 
 STEPS = 4
 NEGLIGIBLE_BYTES = 1024**3
+# Of an appliance that has fetched too little to know: about a line of 1 Gbit/s.
+ASSUMED_BYTES_PER_SECOND = 100 * 1024**2
 
 Versions = Sequence[tuple[str, int]]
 """The versions of datasets that a job reads, each once: id and bytes."""
@@ -28,7 +35,26 @@ class DataLocality:
         self._ledger = ledger
         self._cached: dict[str, Sequence[tuple[int, int]]] = {}
         self._levels: dict[Versions, Ints] = {}
+        self._seconds: dict[Versions, NDArray[np.float64]] = {}
+        self._caches: Mapping[int, CacheView] | None = None
+        self._rates = np.full(ledger.size, np.inf)
         self.add(copies)
+
+    @property
+    def has_caches(self) -> bool:
+        """Return whether the caches were added."""
+        return self._caches is not None
+
+    def set_caches(self, caches: Mapping[str, CacheView]) -> None:
+        """Add the caches that fetch data ahead of jobs. Elsewhere nothing can be waited for."""
+        index, clusters = self._ledger.index, self._ledger.clusters
+        self._caches = {
+            index[ident]: cache
+            for ident, cache in caches.items()
+            if ident in index and index[ident] not in clusters
+        }
+        for place, cache in self._caches.items():
+            self._rates[place] = cache.bytes_per_second or ASSUMED_BYTES_PER_SECOND
 
     def add(self, copies: Copies) -> None:
         """Add the copies of more versions."""
@@ -59,6 +85,26 @@ class DataLocality:
             levels[total - cached < NEGLIGIBLE_BYTES] = STEPS
             self._levels[key] = levels
         return self._levels[key]
+
+    def seconds(self, versions: Versions) -> NDArray[np.float64]:
+        """Return how long each appliance takes to fetch what it lacks; 0 where that has failed."""
+        key = tuple(versions)
+        if key not in self._seconds:
+            seconds = (total_bytes(versions) - self.cached_bytes(versions)) / self._rates
+            for place, cache in (self._caches or {}).items():
+                if not cache.failed.isdisjoint(ident for ident, _ in versions):
+                    seconds[place] = 0.0
+            self._seconds[key] = seconds
+        return self._seconds[key]
+
+    def whole_seconds(self, versions: Versions) -> NDArray[np.float64]:
+        """Return how long each appliance takes to fetch everything."""
+        return total_bytes(versions) / self._rates
+
+    def waiting_text(self, versions: Versions, place: int) -> str:
+        """Return what an appliance has, such as `1 of 2 TiB cached, about 2h 54m to fetch`."""
+        seconds = float(self.seconds(versions)[place])
+        return f"{self.text(versions, place)}, about {format_duration(seconds)} to fetch"
 
     def split(self, masks: Sequence[Mask], versions: Versions) -> list[Mask]:
         """Return each mask in parts, those with more of the data first."""

@@ -54,6 +54,7 @@ class Decision:
         is_queued: whether it is to wait in the queue of a cluster (ASSIGN).
         is_on_cluster: whether the appliance is the connector of a cluster.
         rental: how the appliance is rented (ASSIGN); None for an own one.
+        waits_for_data: whether it waits only for its data there (BIND, STAY).
     """
 
     job_id: str
@@ -72,6 +73,7 @@ class Decision:
     is_queued: bool = False
     is_on_cluster: bool = False
     rental: RentalView | None = None
+    waits_for_data: bool = False
 
 
 def in_order(jobs: Sequence[JobView]) -> list[JobView]:

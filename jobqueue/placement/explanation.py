@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+import msgspec
 import numpy as np
 
 from core.quantities import format_size
@@ -91,7 +92,7 @@ def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Expl
         decision = decide_all(planner, job)[0]
         is_starting = decision.action is Action.ASSIGN
         if not is_starting:
-            waiting.append(job)
+            waiting.append(_bound(job, decision))
         if job.id in remaining:
             remaining.remove(job.id)
             # What a gang waits for is on several appliances; its reason names them.
@@ -115,6 +116,13 @@ def explain_jobs(snapshot: Snapshot, job_ids: Collection[str]) -> dict[str, Expl
     }
 
 
+def _bound(job: JobView, decision: Decision) -> JobView:
+    """Return a waiting job as it is from now on, if it waits for data."""
+    if not decision.waits_for_data or job.members:
+        return job
+    return msgspec.structs.replace(job, bound_to=decision.appliance_id)
+
+
 def _expected_starts(
     planner: Planner, waiting: list[JobView], targets: Collection[str]
 ) -> dict[str, datetime]:
@@ -131,6 +139,13 @@ def _expected_starts(
         if allocation.node != IN_QUEUE
     ]
     ends += planner.reserved.ends(planner.now)
+    ends += [
+        (planner.data_wait.near_at(job, place), place)
+        for job in waiting
+        if planner.far(job) is not None
+        for ident in planner.data_wait.places_of(job)
+        if (place := planner.ledger.index.get(ident)) is not None
+    ]
     heapq.heapify(ends)
     for _ in range(MAX_ENDS):
         if not ends or ends[0][0] > horizon or not pending - starts.keys():

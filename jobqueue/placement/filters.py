@@ -78,7 +78,7 @@ class Filter(NamedTuple):
 
     `rank` gives the order of the examples, the lowest first; None is by name. Only connectors fail
     one that `is_of_clusters`, and only rented appliances one that `is_of_rentals`: it takes no time
-    in a fleet without any.
+    in a fleet without any. Nor does one that `is_needed` says rejects nothing for a shape.
     """
 
     code: str
@@ -87,11 +87,14 @@ class Filter(NamedTuple):
     rank: Callable[[Ledger, JobShape], np.ndarray] | None = None
     is_of_clusters: bool = False
     is_of_rentals: bool = False
+    is_needed: Callable[[Ledger, JobShape], bool] | None = None
 
-    def is_idle(self, ledger: Ledger) -> bool:
+    def is_idle(self, ledger: Ledger, shape: JobShape) -> bool:
         """Return whether it rejects nothing, as there is none of what it is about."""
-        return (self.is_of_clusters and not ledger.clusters) or (
-            self.is_of_rentals and not ledger.grants
+        return (
+            (self.is_of_clusters and not ledger.clusters)
+            or (self.is_of_rentals and not ledger.grants)
+            or (self.is_needed is not None and not self.is_needed(ledger, shape))
         )
 
 
@@ -109,7 +112,7 @@ def apply_filters(
     """
     rejections = []
     for appliance_filter in filters:
-        if appliance_filter.is_idle(ledger):
+        if appliance_filter.is_idle(ledger, shape):
             continue
         if not remaining.any():
             break
@@ -129,7 +132,7 @@ def apply_filters(
 def passing(filters: Sequence[Filter], ledger: Ledger, shape: JobShape, remaining: Mask) -> Mask:
     """Return the appliances that pass all filters, without the reasons of the others."""
     for appliance_filter in filters:
-        if appliance_filter.is_idle(ledger):
+        if appliance_filter.is_idle(ledger, shape):
             continue
         remaining = remaining & ~appliance_filter.rejects(ledger, shape)
     return remaining
@@ -276,8 +279,6 @@ def _eligible_fact(ledger: Ledger, shape: JobShape, place: int) -> str:
 
 def _used_outside(ledger: Ledger, shape: JobShape) -> Mask:
     """Reject appliances where only programs outside of jobs keep the job from its GPUs."""
-    if not ledger.has_used_outside:
-        return np.zeros(ledger.size, np.bool_)
     free = count_free(ledger, shape)
     blocked = np.count_nonzero(ledger.used_outside & ledger.eligible(shape), axis=0)
     is_blocked: Mask = (shape.gpus > free) & (shape.gpus <= free + blocked)
@@ -460,13 +461,20 @@ _HOST_FREE: Sequence[Filter] = (
         "gpus_used_outside",
         _used_outside,
         lambda ledger, shape, at: f"{gpus_free_text(ledger, shape, at)}, {requested_text(shape)}",
+        is_needed=lambda ledger, _: ledger.has_used_outside,
     ),
-    Filter("gpus_not_isolated", _not_isolated, _not_isolated_fact),
+    Filter(
+        "gpus_not_isolated",
+        _not_isolated,
+        _not_isolated_fact,
+        is_needed=lambda ledger, shape: shape.slice is not None and ledger.slices is not None,
+    ),
     Filter(
         "gpus_busy",
         lambda ledger, shape: shape.gpus > count_free(ledger, shape),
         lambda ledger, shape, at: f"{gpus_free_text(ledger, shape, at)}, {requested_text(shape)}",
         rank=lambda ledger, shape: -count_free(ledger, shape),
+        is_needed=lambda _, shape: shape.gpus > 0,
     ),
     Filter(
         "cpus_busy",
@@ -489,6 +497,9 @@ FREE: Sequence[Filter] = (
 _CODES = [appliance_filter.code for appliance_filter in (*FEASIBLE, *FREE)]
 # Of the filter that `jobqueue.placement.reserved` makes for each job.
 RESERVED_CODE = "reserved"
+# Of the one that `jobqueue.placement.data_wait` makes.
+DATA_CODE = "data_missing"
 _ORDER = {
-    code: order for order, code in enumerate([*_CODES, RESERVED_CODE, "reserved_for_earlier_job"])
+    code: order
+    for order, code in enumerate([*_CODES, RESERVED_CODE, DATA_CODE, "reserved_for_earlier_job"])
 }

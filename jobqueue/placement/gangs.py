@@ -44,14 +44,74 @@ def decide_all(planner: Planner, job: JobView) -> list[Decision]:
     if held:
         return _for_members(job, Decision(job_id=job.id, action=Action.HELD, reason=held))
     allowed = msgspec.structs.replace(job, gpu_models=verdict.job.gpu_models)
-    started = start_all(planner, allowed)
-    return started or _for_members(job, wait_for_all(planner, allowed, verdict))
+    started = start_all(planner, allowed) or _fetch_first(planner, allowed)
+    if started:
+        return started
+    decisions = _for_members(job, wait_for_all(planner, allowed, verdict))
+    if decisions[0].action is not Action.WAIT or not _bound_places(planner, job):
+        return decisions
+    # They stay bound: the data that was fetched for them stays in the caches.
+    return [
+        replace(decision, action=Action.STAY, appliance_id=appliance_id)
+        for decision, appliance_id in zip(decisions, job.member_places, strict=True)
+    ]
 
 
 def start_all(planner: Planner, job: JobView) -> list[Decision]:
     """Return the decisions for all members of a gang that can start now; none if it can't."""
     places = _free_places(planner, job)
     return [] if places is None else _assign(planner, job, places)
+
+
+def _fetch_first(planner: Planner, job: JobView) -> list[Decision]:
+    """Let a gang wait without GPUs where all members have room, until their data is there.
+
+    Returns:
+        The decision for each member; none if the gang waits for something else.
+    """
+    far = planner.far(job)
+    if far is None:
+        return []
+    bound = _bound_places(planner, job)
+    if bound and not far[bound].any():
+        return []
+    ordered = bound
+    if not ordered:
+        places = _free_places(planner, job, is_near=False)
+        if places is None:
+            return []
+        ordered = [place for place in sorted(places) for _ in range(places[place])]
+    is_new = not bound or job.data_wait_since is None
+    reason = planner.fetching_reason(job, ordered)
+    for place in ordered:
+        planner.data_wait.promise(job, place)
+    return [
+        Decision(
+            job_id=member_id,
+            action=Action.BIND if is_new else Action.STAY,
+            reason=reason,
+            appliance_id=planner.ledger.views[place].id,
+            policy=Rule.GANG,
+            rejections=planner.feasible(job.shape)[1],
+            waits_for_data=True,
+            **planner.data_of(job, place),
+        )
+        for member_id, place in zip(job.members, ordered, strict=True)
+    ]
+
+
+def _bound_places(planner: Planner, job: JobView) -> list[int]:
+    """Return the places that the members are bound to, in their order; none if one can't be."""
+    index, (feasible, _) = planner.ledger.index, planner.feasible(job.shape)
+    places = [index[ident] for ident in job.member_places if ident in index]
+    is_whole = len(places) == len(job.members) and feasible[places].all()
+    return places if is_whole else []
+
+
+def _open_places(planner: Planner, job: JobView, feasible: Mask) -> Mask:
+    """Return where members may start; once they are bound, only where their data is."""
+    open_places = feasible & ~planner.kept_places(job)
+    return planner.near(job, open_places) if _bound_places(planner, job) else open_places
 
 
 def fitting_members(
@@ -166,11 +226,16 @@ def _fewest(able: np.ndarray, counts: Ints, nodes: int, levels: Ints) -> Places:
     return places
 
 
-def _free_places(planner: Planner, job: JobView) -> Places | None:
-    """Return where all members can start now without delaying a job that is protected."""
+def _free_places(planner: Planner, job: JobView, *, is_near: bool = True) -> Places | None:
+    """Return where all members can start now without delaying a job that is protected.
+
+    Without `is_near`, they may have to wait for their data there.
+    """
     ledger = planner.ledger
     feasible, _ = planner.feasible(job.shape)
     candidates = feasible & ~ledger.on_trial & ~planner.kept_places(job)
+    if is_near:
+        candidates = planner.near(job, candidates)
     avoided = planner.failed_on(job)
     levels = planner.data.levels(job.datasets) if job.datasets else None
     for is_healthy, mask in ((True, candidates & ~avoided), (False, candidates)):
@@ -237,7 +302,7 @@ def wait_for_all(planner: Planner, job: JobView, verdict: Verdict) -> Decision:
     if is_connected(job) and (apart := _apart(ledger, job, feasible)):
         return Decision(job_id=job.id, action=Action.UNPLACED, reason=apart, rejections=rejections)
     _, busy = apply_filters(planner.free_filters(job), ledger, job.shape, feasible)
-    open_now = feasible & ~planner.kept_places(job)
+    open_now = _open_places(planner, job, feasible)
     fitting = min(int(_free_members(ledger, job.shape)[open_now].sum()), nodes)
     reason = f"{fitting} of {nodes} members fit now, and all start together."
     places, victims = _protect(planner, job, feasible, verdict)
@@ -286,13 +351,14 @@ def _protect(
     reservations = planner.reservations
     if reservations.gangs >= MAX_PROTECTED:
         return {}, ()
-    open_places = feasible & ~planner.ledger.on_trial & ~planner.kept_places(job)
+    open_places = _open_places(planner, job, feasible) & ~planner.ledger.on_trial
     open_places[list(reservations.jobs)] = False
     at, places, victims = planner.now, None, list[RunningJob]()
     reclaim = verdict if verdict.guaranteed is not None else None
     if reclaim is not None or planner.may_preempt(job):
         rules = planner.rules(reclaim)
-        places, victims = _places_by_preemption(planner, job, open_places, rules)
+        near = planner.near(job, open_places)
+        places, victims = _places_by_preemption(planner, job, near, rules)
     if places is None:
         victims = []
         start = _earliest(planner.ledger, job, open_places, now=planner.now)

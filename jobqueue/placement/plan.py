@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jobqueue.placement.backfill import Reservations
+from jobqueue.placement.backfill import Reservations, earliest_start
 from jobqueue.placement.data_locality import DataLocality, total_bytes
+from jobqueue.placement.data_wait import DataWait
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import (
     FEASIBLE,
@@ -44,7 +45,7 @@ from protocol.gpu_slices import WHOLE_GPU, GPUSlice
 NO_CONTRACT = "No contract lets its jobs run on rented appliances."
 
 
-class _Choice(NamedTuple):
+class Choice(NamedTuple):
     """Where a job starts.
 
     Attributes:
@@ -54,8 +55,8 @@ class _Choice(NamedTuple):
 
     place: int
     gpus: Sequence[int]
-    skips_degraded: bool
-    rental_reason: str
+    skips_degraded: bool = False
+    rental_reason: str = ""
 
 
 class Planner:
@@ -66,12 +67,17 @@ class Planner:
         self.now = snapshot.now
         self.ledger = Ledger(snapshot.appliances, now=snapshot.now, isolation=snapshot.isolation)
         self.data = DataLocality(self.ledger, snapshot.copies)
+        if snapshot.caches is not None:
+            self.data.set_caches(snapshot.caches)
+        self.data_wait = DataWait(
+            self.ledger, self.data, longest_fetch=snapshot.longest_fetch, now=snapshot.now
+        )
         self.reservations = Reservations(self.ledger)
         self.reserved = ReservedTimes(self.ledger, snapshot)
         self._policy = POLICIES[snapshot.policy](self.ledger, snapshot)
         self._feasible: dict[JobShape, tuple[Mask, list[Rejection]]] = {}
         self._full: dict[
-            tuple[JobShape, timedelta | None, str | None], tuple[int, list[Rejection]]
+            tuple[JobShape, timedelta | None, str | None, bytes], tuple[int, list[Rejection]]
         ] = {}
         self._barred: dict[tuple[JobShape, timedelta | None], Mask] = {}
         self._gpus_by_user: defaultdict[str | None, float] = defaultdict(float)
@@ -121,7 +127,7 @@ class Planner:
             return reclaimed
         waiting = self._wait(verdict.job, feasible, rejections)
         borrowers = self.quotas.borrowers(verdict)
-        if not borrowers:
+        if not borrowers or waiting.waits_for_data:
             return waiting
         why = f"{borrowers}, but no preemptible job of theirs makes enough room."
         return replace(waiting, reason=f"{waiting.reason} {why}")
@@ -130,7 +136,8 @@ class Planner:
         """Assign a job to an appliance that is free; return None and the rejections if none is."""
         feasible, rejections = self.feasible(job.shape)
         owner = job.project_id if self.reserved else None
-        key = (job.shape, job.time_limit, owner)
+        far = self.far(job)
+        key = (job.shape, job.time_limit, owner, b"" if far is None else far.tobytes())
         full = self._full.get(key)
         if full is None or full[0] != self.ledger.changes:
             # Nothing is freed within a plan: what was too much for such a job still is.
@@ -156,7 +163,22 @@ class Planner:
 
     def free_filters(self, job: JobView) -> Sequence[Filter]:
         """Return the filters for appliances that can run a job now."""
+        far = self.far(job)
+        if far is None:
+            return self._room_filters(job)
+        return [*self._room_filters(job), self.data_wait.filter_for(job, far)]
+
+    def _room_filters(self, job: JobView) -> Sequence[Filter]:
         return [*FREE, self.reserved.filter_for(job, self.now)] if self.reserved else FREE
+
+    def far(self, job: JobView) -> Mask | None:
+        """Return where a job waits for its data, without GPUs; None if nowhere."""
+        return self.data_wait.far(job, now=self.now)
+
+    def near(self, job: JobView, places: Mask) -> Mask:
+        """Return those of some appliances where a job need not wait for its data."""
+        far = self.far(job)
+        return places if far is None else places & ~far
 
     def feasible(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
         """Return the feasible appliances for a shape, and the rejections of the others."""
@@ -265,7 +287,7 @@ class Planner:
                 )
         return ""
 
-    def _choose(self, job: JobView, free: Mask) -> "_Choice | None":
+    def _choose(self, job: JobView, free: Mask) -> Choice | None:
         """Return the appliance and its GPUs; None where an earlier job would be delayed."""
         is_healthy = free
         has_tiers = self.ledger.has_degraded and bool(job.gpus)
@@ -286,7 +308,7 @@ class Planner:
                     place, gpus = self._policy.choose(job.shape, candidates)
                 if not self.reservations.would_delay(job, place, gpus, now=self.now):
                     skips = has_tiers and bool(is_healthy[place] and (free & ~is_healthy).any())
-                    return _Choice(place, gpus, skips, self._rental_reason(job, place, free))
+                    return Choice(place, gpus, skips, self._rental_reason(job, place, free))
                 barred[place], candidates[place] = True, False
         return None
 
@@ -313,7 +335,7 @@ class Planner:
         has_own = bool((self.feasible(job.shape)[0] & ~self.ledger.is_rented).any())
         return rental_reason(self.ledger, place, free, has_own=has_own)
 
-    def _assign(self, job: JobView, choice: "_Choice", rejections: list[Rejection]) -> Decision:
+    def _assign(self, job: JobView, choice: Choice, rejections: list[Rejection]) -> Decision:
         place, gpus = choice.place, choice.gpus
         view, is_trial = self.ledger.views[place], bool(self.ledger.on_trial[place])
         if is_trial:
@@ -344,7 +366,7 @@ class Planner:
             reason=f"{reason}{self.data.sentence(job.datasets, place)}",
             appliance_id=view.id,
             policy=policy,
-            gpu_uuids=_uuids(view, gpus),
+            gpu_uuids=uuids(view, gpus),
             gpu_slice=gpu_slice,
             rejections=most_relevant_first(rejections),
             is_trial=is_trial,
@@ -361,6 +383,10 @@ class Planner:
         return {"cached_bytes": cached, "dataset_bytes": total_bytes(job.datasets)}
 
     def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
+        fetching = self._fetch_first(job, feasible, rejections)
+        return fetching or self._wait_for_room(job, feasible, rejections)
+
+    def _wait_for_room(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
         rented = feasible & self.ledger.is_rented
         feasible = feasible & ~self.ledger.is_rented
         rule = Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED
@@ -371,7 +397,7 @@ class Planner:
         if place is not None and not victims and feasible[place] and self._may_queue(place):
             return self._queue(job, place, rejections)
         if place is not None and place == bound:
-            self.reservations.add(bound, job)
+            self._protect(job, bound)
             view = self.ledger.views[bound]
             return Decision(
                 job_id=job.id,
@@ -400,7 +426,7 @@ class Planner:
                 return self._queue(job, place, rejections)
         view = self.ledger.views[place]
         self.ledger.use(place)
-        self.reservations.add(place, job)
+        self._protect(job, place)
         reason = self._binding_reason(job, view.name)
         if victims:
             reason = f"The job waits for {view.name}{stopping_text(victims)}."
@@ -413,6 +439,62 @@ class Planner:
             rejections=rejections,
             victims=[victim.job_id for victim in victims],
         )
+
+    def _protect(self, job: JobView, place: int) -> None:
+        """Protect a job where it waits, unless it could not start there yet."""
+        far = self.far(job)
+        if far is None or not far[place]:
+            self.reservations.add(place, job)
+
+    def _fetch_first(
+        self, job: JobView, feasible: Mask, rejections: Sequence[Rejection]
+    ) -> Decision | None:
+        """Let a job wait without GPUs where it has room, until its data is there.
+
+        It stays where it is bound, if it can start there sooner than its data is elsewhere.
+
+        Returns:
+            None if it waits for something else.
+        """
+        far = self.far(job)
+        if far is None:
+            return None
+        free, _ = apply_filters(self._room_filters(job), self.ledger, job.shape, feasible & far)
+        free &= self.data_wait.with_room(job)
+        choice = self._choose(job, free) if free.any() else None
+        if choice is None:
+            return None
+        place, bound = choice.place, self.ledger.index.get(job.bound_to or "")
+        if bound is not None and bound != place and feasible[bound]:
+            running = self.ledger.allocations[bound]
+            start = earliest_start(self.ledger, bound, job.shape, running, now=self.now)
+            here = max(start, self.data_wait.near_at(job, bound))
+            if here <= self.data_wait.near_at(job, place):
+                if not free[bound]:
+                    return None
+                place = bound
+        self.data_wait.promise(job, place)
+        view = self.ledger.views[place]
+        is_new = place != bound or job.data_wait_since is None
+        if is_new:
+            self.ledger.use(place)
+        return Decision(
+            job_id=job.id,
+            action=Action.BIND if is_new else Action.STAY,
+            reason=self.fetching_reason(job, [place]),
+            appliance_id=view.id,
+            policy=self.snapshot.policy,
+            rejections=rejections,
+            waits_for_data=True,
+            **self.data_of(job, place),
+        )
+
+    def fetching_reason(self, job: JobView, places: Sequence[int]) -> str:
+        """Return what a job waits for whose data is fetched to some appliances."""
+        slowest = max(places, key=lambda place: self.data.seconds(job.datasets)[place])
+        name = self.ledger.views[slowest].name
+        text = self.data.waiting_text(job.datasets, slowest)
+        return f"{name} fetches its data: {text}. Others use the GPUs meanwhile."
 
     def _wait_for_rented(
         self, job: JobView, rented: Mask, rejections: Sequence[Rejection]
@@ -449,7 +531,7 @@ class Planner:
             reason=reason,
             appliance_id=view.id,
             policy=Rule.REQUESTED if job.requested else Rule.LEAST_RECENTLY_USED,
-            gpu_uuids=_uuids(view, gpus),
+            gpu_uuids=uuids(view, gpus),
             rejections=rejections,
             is_queued=True,
             is_on_cluster=True,
@@ -478,7 +560,7 @@ class Planner:
         reserved = self.reservations.jobs
         # Somebody else may take what would become free on a rented one.
         open_to_it = feasible & ~(self.ledger.on_trial | self.ledger.is_rented)
-        open_to_it &= ~self.kept_places(job)
+        open_to_it = self.near(job, open_to_it & ~self.kept_places(job))
         open_to_it[[place for place in reserved if reserved[place].id != job.id]] = False
         return find_victims(job, self.ledger, open_to_it, self.rules(), now=self.now)
 
@@ -487,7 +569,7 @@ class Planner:
     ) -> Decision | None:
         """Let jobs of projects that borrow stop for one that a guarantee covers."""
         feasible = self.feasible(job.shape)[0] & ~(self.ledger.on_trial | self.ledger.is_rented)
-        feasible &= ~self.kept_places(job)
+        feasible = self.near(job, feasible & ~self.kept_places(job))
         place, victims = find_victims(job, self.ledger, feasible, self.rules(verdict), now=self.now)
         if place is None:
             return None
@@ -549,7 +631,8 @@ class Planner:
         return "the previous appliance" if place is None else self.ledger.views[place].name
 
 
-def _uuids(view: ApplianceView, gpus: Sequence[int]) -> tuple[str, ...]:
+def uuids(view: ApplianceView, gpus: Sequence[int]) -> tuple[str, ...]:
+    """Return the UUIDs of some GPUs of an appliance; for a cluster, those that stand for any."""
     if view.cluster is not None:
         return tuple(requested_gpus(len(gpus)))
     return tuple(view.gpus[slot].uuid for slot in gpus)

@@ -25,6 +25,9 @@ class Policy(Protocol):
     def choose(self, shape: JobShape, candidates: Mask) -> Choice:
         """Return one of the candidates, of which there is at least one."""
 
+    def gpus_at(self, shape: JobShape, place: int) -> tuple[int, ...]:
+        """Return the GPUs that a job gets on an appliance with room for it."""
+
 
 class FirstFree:
     """The first free appliance by name."""
@@ -37,10 +40,14 @@ class FirstFree:
     def choose(self, shape: JobShape, candidates: Mask) -> Choice:
         """Return the first candidate."""
         place = int(np.argmax(candidates))
-        return place, self._ledger.pick_gpus(place, shape)
+        return place, self.gpus_at(shape, place)
+
+    def gpus_at(self, shape: JobShape, place: int) -> tuple[int, ...]:
+        """Return the fullest GPUs that suffice."""
+        return self._ledger.pick_gpus(place, shape)
 
 
-class BestFit:
+class BestFit(FirstFree):
     """The appliance with the least left: free cores and GPUs, as shares of the fleet's largest.
 
     GPUs count half and cores half, as in the BestFit of Weng and others (see `fragmentation`).
@@ -48,14 +55,14 @@ class BestFit:
 
     title = "the fullest appliance that is free"
 
-    def __init__(self, ledger: Ledger, _snapshot: Snapshot) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, snapshot: Snapshot) -> None:
+        super().__init__(ledger, snapshot)
         self._left = _Left(ledger)
 
     def choose(self, shape: JobShape, candidates: Mask) -> Choice:
         """Return the fullest candidate."""
         place = int(np.argmin(np.where(candidates, self._left.now(), np.inf)))
-        return place, self._ledger.pick_gpus(place, shape)
+        return place, self.gpus_at(shape, place)
 
 
 class Spread:
@@ -70,7 +77,11 @@ class Spread:
     def choose(self, shape: JobShape, candidates: Mask) -> Choice:
         """Return the emptiest candidate, and its emptiest GPUs."""
         place = int(np.argmax(np.where(candidates, self._left.now(), -np.inf)))
-        return place, self._ledger.pick_gpus(place, shape, most_free=True)
+        return place, self.gpus_at(shape, place)
+
+    def gpus_at(self, shape: JobShape, place: int) -> tuple[int, ...]:
+        """Return the emptiest GPUs."""
+        return self._ledger.pick_gpus(place, shape, most_free=True)
 
 
 class LeastFragmentation:
@@ -100,11 +111,22 @@ class LeastFragmentation:
         least = increase.min(where=candidates, initial=np.inf)
         best = (candidates & (increase <= least + 1e-6)).nonzero()[0]
         place = int(best[np.argmin(self._left.now(best))])
-        first = None
-        if shape.gpu_milli < WHOLE_GPU:
-            fitting = self._ledger.with_room(shape)[:, place]
-            first = int(np.argmax(fitting & (self._ledger.gpu_free[:, place] == free[place])))
-        return place, self._ledger.pick_gpus(place, shape, first=first)
+        return place, self._ledger.pick_gpus(place, shape, first=self._first(shape, place, free))
+
+    def gpus_at(self, shape: JobShape, place: int) -> tuple[int, ...]:
+        """Return the GPU that a share fragments least, or the fullest whole ones."""
+        if shape.gpu_milli == WHOLE_GPU or place in self._ledger.clusters:
+            return self._ledger.pick_gpus(place, shape)
+        only = np.zeros(self._ledger.size, np.bool_)
+        only[place] = True
+        _, free = self._fragmentation.increase(shape, only)
+        return self._ledger.pick_gpus(place, shape, first=self._first(shape, place, free))
+
+    def _first(self, shape: JobShape, place: int, free: np.ndarray) -> int | None:
+        if shape.gpu_milli == WHOLE_GPU:
+            return None
+        fitting = self._ledger.with_room(shape)[:, place]
+        return int(np.argmax(fitting & (self._ledger.gpu_free[:, place] == free[place])))
 
 
 class _Left:

@@ -200,6 +200,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
         datasets: the versions that it reads, id and bytes.
         partitions: of a cluster, those that it may go to; empty for the default.
         rental: what it asks of rented appliances; None keeps it on own ones.
+        data_wait_since: since when its data is fetched without GPUs; None while it isn't.
+        member_places: the appliances that the members of its gang are bound to, in their order;
+            empty unless all are.
     """
 
     id: str
@@ -231,6 +234,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     datasets: Sequence[tuple[str, int]] = ()
     partitions: frozenset[str] = frozenset()
     rental: RentalNeed | None = None
+    data_wait_since: datetime | None = None
+    member_places: Sequence[str] = ()
 
     @property
     def shape(self) -> JobShape:
@@ -245,8 +250,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             self.labels,
             self.requested,
             self.needs,
-            self.slice_request,
-            self.queue_need,
+            self.slice_request if self.slice_need else None,
+            self.queue_need if self.needs else ANY_QUEUE,
             self.rental,
         )
 
@@ -278,6 +283,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
             cpus=self.cpus * count,
             memory_bytes=self.memory_bytes * count,
             members=(),
+            member_places=(),
         )
 
     @property
@@ -355,6 +361,18 @@ class ReservationView:
         return next((period for period in self.periods if period[1] > now), None)
 
 
+class CacheView(NamedTuple):
+    """The cache of an appliance that fetches datasets ahead of jobs.
+
+    Attributes:
+        bytes_per_second: as fast as it fetched lately; None while that is unknown.
+        failed: the versions that it failed to fetch.
+    """
+
+    bytes_per_second: int | None = None
+    failed: frozenset[str] = frozenset()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldView:
     """What keeps jobs with GPUs from starting; see `jobqueue.holds.models.JobHold`."""
@@ -403,6 +421,8 @@ class Snapshot:
         isolation: which jobs may share a GPU.
         copies: the cached bytes of versions of datasets, by version and appliance.
         holds: what keeps jobs with GPUs from starting, such as budgets that are spent.
+        caches: those that fetch datasets ahead of jobs, by appliance; None where that is not known.
+        longest_fetch: a job whose data takes longer waits for it without GPUs; None never does.
     """
 
     now: datetime
@@ -417,3 +437,5 @@ class Snapshot:
     isolation: IsolationRules = field(default_factory=IsolationRules)
     copies: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     holds: Sequence[HoldView] = ()
+    caches: Mapping[str, CacheView] | None = None
+    longest_fetch: timedelta | None = None

@@ -17,6 +17,7 @@ from core.errors import ConflictError
 from core.paging import DEFAULT_PAGE_SIZE, Columns, Page, paginate, sorted_by
 from jobqueue.fairshare.usage import charge_jobs
 from jobqueue.jobs.queue_settings import settings_of
+from jobqueue.jobs.shown import with_attempts
 from jobqueue.models import Attempt, Job, JobDependency, TenantQueueSettings
 from jobqueue.queue.service import get_job
 from jobqueue.states import WAITING, JobState
@@ -69,7 +70,7 @@ def list_stuck_jobs(
 ) -> Page[Job]:
     """Return the stuck jobs, the oldest first by default."""
     scope.require(Permission.OPERATE)
-    statement = select(Job).where(_is_stuck(now)).order_by(Job.id)
+    statement = select(Job).where(_is_stuck(now)).options(*with_attempts()).order_by(Job.id)
     statement = sorted_by(statement, sort, STUCK_JOB_SORTS, last=Job.id)
     return paginate(session, statement, number=page, size=page_size)
 

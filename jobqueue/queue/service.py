@@ -8,7 +8,7 @@ from typing import Any, TypedDict, Unpack
 import msgspec
 from msgspec.structs import replace
 from sqlalchemy import ColumnElement, func, or_, select
-from sqlalchemy.orm import Session, aliased
+from sqlalchemy.orm import Session, aliased, selectinload
 
 from core.errors import InvalidInputError, NotFoundError
 from core.ids import new_id
@@ -32,6 +32,7 @@ from jobqueue.jobs.job_secrets import encrypt_secrets, secrets_of_request
 from jobqueue.jobs.network_requests import permission_errors
 from jobqueue.jobs.queue_settings import mount_errors, settings_of
 from jobqueue.jobs.requests import check_capacity, check_request
+from jobqueue.jobs.shown import with_attempts, with_users
 from jobqueue.jobs.transitions import record_event
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.placement.views import ApplianceView, queue_time
@@ -87,6 +88,7 @@ def attempts_between(
             Attempt.started_at < end,
             or_(Attempt.finished_at.is_(None), Attempt.finished_at > start),
         )
+        .options(*with_users(), selectinload(Attempt.node))
         .order_by(Attempt.started_at.desc())
         .limit(limit)
     )
@@ -288,6 +290,7 @@ def list_jobs(
     """
     scope.require(Permission.VIEW)
     statement = scope.select(select(Job), Job).where(*_conditions(scope, filters))
+    statement = statement.options(*with_attempts())
     cursors = {"after": after, "before": before}
     return keyset_page(
         session, statement, JOB_SORTS, last=Job.id, sort=sort, size=page_size, **cursors
@@ -334,7 +337,7 @@ def _time_conditions(filters: JobFilters) -> Iterator[ColumnElement[bool]]:
 def get_job(session: Session, scope: Scope, job_id: str) -> Job:
     """Return a job; another tenant's job is not found."""
     scope.require(Permission.VIEW)
-    return scope.get(session, Job, job_id, kind="job")
+    return scope.get(session, Job, job_id, kind="job", options=with_attempts())
 
 
 def job_events(session: Session, scope: Scope, job_id: str) -> list[JobEvent]:

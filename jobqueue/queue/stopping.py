@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Row, exists, select, update
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError
+from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.gangs import stops_together
 from jobqueue.jobs.transitions import (
     move_all,
@@ -144,6 +145,7 @@ def _require_may_stop(scope: Scope, job: Job) -> None:
 
 def _stop_waiting_jobs(session: Session, jobs: Sequence[_Task], *, now: datetime) -> None:
     ids = [job.id for job in jobs]
+    withdraw_data(session, ids)
     values = {"reason": Reason.STOPPED_BY_USER, "message": _BEFORE_START, "finished_at": now}
     move_all(session, Job, Job.id.in_(ids), JobState.STOPPED, stop_requested_at=now, **values)
     bound = Attempt.job_id.in_(ids) & (Attempt.state == AttemptState.BOUND)
@@ -186,6 +188,7 @@ def _stop_waiting(session: Session, job: Job, *, now: datetime) -> bool:
         session, job.id, stopped, expected=WITHOUT_ATTEMPT, stop_requested_at=now, **values
     ):
         return False
+    withdraw_data(session, [job.id])
     session.refresh(job)
     attempt = job.attempt
     if attempt is not None:

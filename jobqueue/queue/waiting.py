@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import select
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, Page
 from jobqueue.dispatch.queue_order import placement_order
@@ -53,7 +53,7 @@ def list_waiting(
     number, size = max(1, page), max(1, min(page_size, MAX_PAGE_SIZE))
     first = (number - 1) * size
     ids = order.ids[first : first + size]
-    rows = session.scalars(select(Job).where(Job.id.in_(ids))).unique()
+    rows = session.scalars(select(Job).where(Job.id.in_(ids)).options(joinedload(Job.user)))
     jobs = {job.id: job for job in rows}
     projects = read_projects(session, tenant_id).rows
     queued = [

@@ -6,9 +6,9 @@ times of the next months.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import select, update
@@ -24,9 +24,11 @@ from jobqueue.projects.models import Project
 from jobqueue.reservations.models import Booking, Reservation
 from jobqueue.reservations.overlaps import (
     OTHER_CUSTOMER,
+    KeptTimes,
     active_bookings,
     busy_periods,
     kept_on,
+    kept_under,
 )
 from jobqueue.reservations.periods import Period, TakenTimes, periods_of
 from tenants.models import Tenant
@@ -89,6 +91,8 @@ def choose(
     rows = _offered(session, usable, columns["gpu_model"])
     providers = {row.appliance_id: row.provider_id for row in rows}
     others = kept_on(session, reservation, providers, now=now, until=until)
+    limited = {grant.contract_id for grant in usable.values() if grant.max_gpus}
+    booked = kept_under(session, reservation, limited, now=now, until=until)
     bookings: list[Booking] = []
     booked_gpus: defaultdict[str, int] = defaultdict(int)
     for row in rows:
@@ -99,10 +103,15 @@ def choose(
         elif grant.max_gpus and booked_gpus[grant.contract_id] + gpus > grant.max_gpus:
             problem = f"its contract allows {grant.max_gpus} GPUs at once"
         else:
-            taken = TakenTimes(busy_periods(row.gpu_count, others.get(row.appliance_id, ()), gpus))
-            clash = taken.overlap(periods)
-            problem = (
-                "" if clash is None else f"{clash[1]} has it from {clash[0][0]:%Y-%m-%d %H:%M}"
+            together = booked_gpus[grant.contract_id] + gpus
+            problem = _clash(
+                periods, row.gpu_count, others.get(row.appliance_id, ()), gpus, "has it"
+            ) or _clash(
+                periods,
+                grant.max_gpus,
+                booked.get(grant.contract_id, ()),
+                together,
+                f"has too many of the {grant.max_gpus} GPUs that its contract allows at once",
             )
         if problem:
             problems[f"{grant.title}: {problem}"] += 1
@@ -116,38 +125,34 @@ def choose(
     return Choice([], f"{counted} {reasons}" if reasons else f"{counted} No other is on offer.")
 
 
-def close_bookings(session: Session, reservation_id: str, *, now: datetime) -> None:
-    """Give up what a reservation has booked."""
-    session.execute(
-        update(Booking)
-        .where(Booking.reservation_id == reservation_id, Booking.until.is_(None))
-        .values(until=now)
-    )
+def close_bookings(
+    session: Session, reservation_id: str, *, replaced_by: Collection[Booking] = (), now: datetime
+) -> None:
+    """Give up what a reservation has booked; the contract's time of cancellation is charged.
 
-
-def close_unusable(session: Session, contract_id: str, *, can_start: bool, now: datetime) -> None:
-    """Give up what a contract has booked and no longer grants: its end, or what left the offer.
-
-    All of it, if no job can start: a side is suspended, or the customer has used up its credit.
-    What nobody can use is not charged.
+    It is not where as much is booked anew for the same times under the same contract.
     """
-    is_granted = (
-        select(Grant.contract_id)
-        .join(OfferedAppliance, OfferedAppliance.offer_id == Grant.offer_id)
-        .where(
-            Grant.contract_id == Booking.contract_id,
-            OfferedAppliance.appliance_id == Booking.appliance_id,
-        )
+    statement = (
+        select(Booking, Grant.cancellation_hours)
+        .outerjoin(Grant, Grant.contract_id == Booking.contract_id)
+        .where(Booking.reservation_id == reservation_id, Booking.until.is_(None))
     )
+    replacements = list(replaced_by)
+    for booking, hours in session.execute(statement).all():
+        booking.until = now
+        replacement = next((other for other in replacements if _replaces(other, booking)), None)
+        if replacement is not None:
+            replacements.remove(replacement)
+        elif hours:
+            booking.charged_until = now + timedelta(hours=hours)
+
+
+def close_contract(session: Session, contract_id: str, *, now: datetime) -> None:
+    """Give up what is booked under a contract: it has ended, or its customer may use nothing."""
     session.execute(
         update(Booking)
-        .where(
-            Booking.contract_id == contract_id,
-            Booking.until.is_(None),
-            *([~is_granted.exists()] if can_start else []),
-        )
-        .values(until=now),
-        execution_options={"synchronize_session": False},
+        .where(Booking.contract_id == contract_id, Booking.until.is_(None))
+        .values(until=now)
     )
 
 
@@ -176,6 +181,8 @@ def booked_views(
 ) -> list[ReservationView]:
     """Return what customers have booked of providers' appliances, as others see it.
 
+    Nothing is kept of an appliance while it is out of the offer, or its provider suspended.
+
     Args:
         session: the session.
         provider_ids: the tenants of the appliances.
@@ -184,7 +191,7 @@ def booked_views(
     """
     bookings = [
         booking
-        for booking in active_bookings(session, provider_ids)
+        for booking in active_bookings(session, provider_ids, are_kept=True)
         if booking.tenant_id != customer_id
     ]
     tenant_ids = {booking.tenant_id for booking in bookings}
@@ -223,6 +230,20 @@ def customers_of(session: Session, bookings: Collection[Booking]) -> dict[str, s
     wanted = {booking.tenant_id for booking in bookings}
     statement = select(Tenant.id, Tenant.name).where(Tenant.id.in_(sorted(wanted)))
     return {row[0]: row[1] for row in session.execute(statement)}
+
+
+def _replaces(new: Booking, old: Booking) -> bool:
+    names = ("contract_id", "schedule", "time_zone")
+    is_same = all(getattr(new, name) == getattr(old, name) for name in names)
+    return is_same and new.gpus >= old.gpus and new.duration_seconds >= old.duration_seconds
+
+
+def _clash(
+    periods: list[Period], total: int, others: Sequence[KeptTimes], gpus: int, text: str
+) -> str:
+    """Return who leaves fewer GPUs of a total than are needed, and since when; "" for nobody."""
+    clash = TakenTimes(busy_periods(total, others, gpus)).overlap(periods)
+    return "" if clash is None else f"{clash[1]} {text} from {clash[0][0]:%Y-%m-%d %H:%M}"
 
 
 def _problem(grant: RentalView, need: RentalNeed, first: Period) -> str:

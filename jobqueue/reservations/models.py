@@ -1,6 +1,7 @@
 """Tables of reservations, and of what they book of rented appliances."""
 
 from datetime import datetime
+from enum import StrEnum
 from typing import ClassVar
 
 from sqlalchemy import Index, String, UniqueConstraint
@@ -10,7 +11,7 @@ from core.db import Base, id_column
 from core.ids import ID_LENGTH
 from tenants.models.appliances import MAX_MODEL_LENGTH
 from tenants.models.audit import Audited
-from tenants.models.columns import reference
+from tenants.models.columns import enum_column, reference
 from tenants.models.rentals import MAX_OFFER_NAME_LENGTH
 
 MAX_NAME_LENGTH = 100
@@ -68,7 +69,7 @@ class Reservation(Base):
 class Booking(Base):
     """What a reservation keeps of a rented appliance, as it was saved.
 
-    Only its end is ever set, when the reservation is changed or deleted: what was kept is charged
+    Only its ends are ever set, when the reservation is changed or deleted: what was kept is charged
     later. So it outlives its reservation and both tenants, and has no foreign keys.
 
     Attributes:
@@ -77,6 +78,7 @@ class Booking(Base):
         gpu_model: of the appliance, for the price.
         since: when it was booked.
         until: when it was given up; None while it holds.
+        charged_until: until when it is charged after that; None if not.
     """
 
     __tablename__ = "reservation_bookings"
@@ -98,5 +100,32 @@ class Booking(Base):
     schedule: Mapped[str] = mapped_column(String(200))
     time_zone: Mapped[str] = mapped_column(String(64))
     duration_seconds: Mapped[int]
+    since: Mapped[datetime]
+    until: Mapped[datetime | None]
+    charged_until: Mapped[datetime | None]
+
+
+class GapReason(StrEnum):
+    """Why nothing can be used of what was booked: each is for the provider to mend."""
+
+    WITHDRAWN = "withdrawn"
+    UNAVAILABLE = "unavailable"
+    SUSPENDED = "suspended"
+
+
+class BookingGap(Base):
+    """A time in which a provider did not give what was booked; it is not charged.
+
+    Attributes:
+        reason: the appliance is out of the offer; offline, drained or quarantined; or its provider
+            is suspended.
+        until: None while it goes on.
+    """
+
+    __tablename__ = "reservation_booking_gaps"
+
+    id: Mapped[str] = id_column()
+    booking_id: Mapped[str] = mapped_column(String(ID_LENGTH), index=True)
+    reason: Mapped[GapReason] = mapped_column(enum_column(GapReason))
     since: Mapped[datetime]
     until: Mapped[datetime | None]

@@ -1,18 +1,18 @@
 """What reservations of any tenant keep of appliances, and when too little is left of them."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import select
+from sqlalchemy import and_, exists, select
 from sqlalchemy.orm import Session
 
 from core.db import chunked
 from core.errors import InvalidInputError
-from jobqueue.reservations.models import Booking, Reservation
+from jobqueue.reservations.models import Booking, BookingGap, GapReason, Reservation
 from jobqueue.reservations.periods import Period, periods_until
-from tenants.models.rentals import Grant
+from tenants.models.rentals import Grant, OfferedAppliance
 
 # How often all may begin that have an appliance in common; comparing a thousand takes a second.
 MAX_COMPARED = 5000
@@ -48,31 +48,74 @@ def kept_on(
     Raises:
         InvalidInputError: they begin too often to be compared.
     """
-    others: dict[str, list[KeptTimes]] = defaultdict(list)
-    remaining = MAX_COMPARED
-    for other, holder, appliance_ids in _others(session, reservation, providers):
-        shared = providers.keys() & set(appliance_ids)
-        if not shared:
-            continue
-        periods = periods_until(other, until, now=now, max_count=remaining + 1)
-        remaining -= len(periods)
-        if remaining < 0:
-            often = f"The reservations of these appliances begin more than {MAX_COMPARED:,} times"
-            problem = f"{often}. Choose fewer times, each for longer."
-            raise InvalidInputError(problem, errors={"schedule": [problem]})
-        for ident in shared:
-            others[ident].append(KeptTimes(holder, other.gpus, periods))
-    return others
+    others = _others(session, reservation, providers)
+    return _kept_times(others, providers.keys(), now=now, until=until)
 
 
-def active_bookings(session: Session, provider_ids: Collection[str]) -> list[Booking]:
-    """Return what is booked of providers' appliances under contracts that still grant it."""
+def kept_under(
+    session: Session,
+    reservation: Reservation,
+    contract_ids: Collection[str],
+    *,
+    now: datetime,
+    until: datetime,
+) -> dict[str, list[KeptTimes]]:
+    """Return what other reservations have booked under contracts, by contract.
+
+    Args:
+        session: the session.
+        reservation: the one that is to be saved, which does not count.
+        contract_ids: the contracts.
+        now: the time.
+        until: periods that begin later don't count.
+
+    Raises:
+        InvalidInputError: they begin too often to be compared.
+    """
+    bookings = [
+        booking
+        for part in chunked(sorted(contract_ids))
+        for booking in session.scalars(
+            select(Booking).where(
+                Booking.contract_id.in_(part),
+                Booking.until.is_(None),
+                Booking.reservation_id != reservation.id,
+            )
+        )
+    ]
+    others = ((booking, "another reservation", (booking.contract_id,)) for booking in bookings)
+    return _kept_times(others, contract_ids, now=now, until=until)
+
+
+def active_bookings(
+    session: Session, provider_ids: Collection[str], *, are_kept: bool = False
+) -> list[Booking]:
+    """Return what is booked of providers' appliances under contracts that still last.
+
+    Args:
+        session: the session.
+        provider_ids: the tenants of the appliances.
+        are_kept: only what keeps its appliance now: that is on offer, its provider not suspended.
+    """
     statement = (
         select(Booking)
         .join(Grant, Grant.contract_id == Booking.contract_id)
         .where(Booking.until.is_(None))
         .order_by(Booking.id)
     )
+    if are_kept:
+        is_suspended = exists().where(
+            BookingGap.booking_id == Booking.id,
+            BookingGap.until.is_(None),
+            BookingGap.reason == GapReason.SUSPENDED,
+        )
+        statement = statement.join(
+            OfferedAppliance,
+            and_(
+                OfferedAppliance.appliance_id == Booking.appliance_id,
+                OfferedAppliance.offer_id == Grant.offer_id,
+            ),
+        ).where(~is_suspended)
     return [
         booking
         for part in chunked(sorted(provider_ids))
@@ -105,6 +148,31 @@ def busy_periods(
             since, holder = at, changed_by
         elif since is not None and reserved <= left < before:
             yield (since, at), holder
+
+
+def _kept_times(
+    others: Iterable[tuple[Reservation | Booking, str, Sequence[str]]],
+    wanted: Collection[str],
+    *,
+    now: datetime,
+    until: datetime,
+) -> dict[str, list[KeptTimes]]:
+    """Return the times of reservations with their holders, by those ids of theirs that matter."""
+    times: dict[str, list[KeptTimes]] = defaultdict(list)
+    remaining = MAX_COMPARED
+    for other, holder, idents in others:
+        shared = set(wanted).intersection(idents)
+        if not shared:
+            continue
+        periods = periods_until(other, until, now=now, max_count=remaining + 1)
+        remaining -= len(periods)
+        if remaining < 0:
+            often = f"The reservations of these appliances begin more than {MAX_COMPARED:,} times"
+            problem = f"{often}. Choose fewer times, each for longer."
+            raise InvalidInputError(problem, errors={"schedule": [problem]})
+        for ident in shared:
+            times[ident].append(KeptTimes(holder, other.gpus, periods))
+    return times
 
 
 def _others(

@@ -91,7 +91,11 @@ def update_reservation(
 def delete_reservation(
     session: Session, scope: Scope, reservation_id: str, *, now: datetime
 ) -> None:
-    """Delete a reservation; what it kept of rented appliances until now is charged."""
+    """Delete a reservation.
+
+    What it kept of rented appliances until now is charged, and what it would have kept within the
+    contract's time of cancellation.
+    """
     scope.require(Permission.MANAGE_APPLIANCES)
     session.delete(get_reservation(session, scope, reservation_id))
     close_bookings(session, reservation_id, now=now)
@@ -164,7 +168,7 @@ def _save(
         setattr(reservation, name, value)
     session.add(reservation)
     session.flush()
-    close_bookings(session, reservation.id, now=now)
+    close_bookings(session, reservation.id, replaced_by=bookings, now=now)
     session.add_all(bookings)
     session.flush()
     return reservation

@@ -48,7 +48,7 @@ class Content:
     parts: tuple[Part, ...]
 
 
-ReadPart = Callable[[str, Part], bytes]
+ReadPart = Callable[[str, Part, int, int], bytes]
 """Returns the content of a tenant's part."""
 
 
@@ -203,7 +203,7 @@ def read_range(content: Content, read: ReadPart, start: int, end: int) -> Iterat
     for part in content.parts:
         first, last = max(start - offset, 0), min(end - offset, part.size_bytes)
         if first < last:
-            yield read(content.tenant_id, part)[first:last]
+            yield read(content.tenant_id, part, first, last)
         offset += part.size_bytes
         if offset >= end:
             return

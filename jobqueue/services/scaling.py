@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import or_, select
-from sqlalchemy.orm import Session
+from sqlalchemy import ColumnElement, or_, select
+from sqlalchemy.orm import Session, selectinload
 
 from core.errors import ConflictError, InvalidInputError
 from jobqueue.jobs.arrays import add_other_tasks
@@ -103,14 +103,24 @@ def service_id(job: Job) -> str:
 
 def service_instances(session: Session, job: Job) -> list[Job]:
     """Return the instances of a job's service that have not ended and need not stop, by number."""
-    ident = service_id(job)
-    statement = select(Job).where(
+    return instances_of(session, service_id(job))
+
+
+def instances_of(session: Session, ident: str) -> list[Job]:
+    """Return the instances of the service whose first instance had this id."""
+    # Whether they serve is in their attempts.
+    statement = select(Job).where(*is_instance(ident)).options(selectinload(Job.attempts))
+    ordered = statement.order_by(Job.array_index, Job.id).execution_options(populate_existing=True)
+    return list(session.scalars(ordered).unique())
+
+
+def is_instance(ident: str) -> list[ColumnElement[bool]]:
+    """Return the conditions of those instances."""
+    return [
         or_(Job.id == ident, Job.array_id == ident),
         Job.state.not_in([state for state in JobState if state.is_final]),
         Job.stop_requested_at.is_(None),
-    )
-    ordered = statement.order_by(Job.array_index, Job.id).execution_options(populate_existing=True)
-    return list(session.scalars(ordered).unique())
+    ]
 
 
 def columns_of(service_update: ServiceUpdate) -> dict[str, Any]:

@@ -205,18 +205,26 @@ def places_of(session: Session, job_id: str) -> tuple[str, ...]:
     return tuple(instance.id for instance in service_instances(session, job) if is_ready(instance))
 
 
-def wake(session: Session, proof: Proof, *, now: datetime) -> bool:
-    """Wake the service of a pass, if it sleeps; return whether it serves now.
+def wake(session: Session, job_id: str, user_id: str, *, now: datetime) -> bool:
+    """Wake a service, if it sleeps; return whether it serves now.
+
+    Args:
+        session: the session.
+        job_id: of the service.
+        user_id: of a user who may open it, as `AsleepError` has.
+        now: the time.
 
     Raises:
-        VedetteError: the user may not open it, as `port_of_pass` says; or a budget is spent.
+        NotFoundError: the job is gone.
+        ConflictError: a budget is spent, or the service has ended.
     """
-    try:
-        port_of_pass(session, proof, now=now)
-    except AsleepError as error:
-        wake_service(session, session.get_one(Job, proof.job_id), error.user_id, now=now)
-        return False
-    return True
+    if places_of(session, job_id):
+        return True
+    job = session.get(Job, job_id)
+    if job is None:
+        raise NotFoundError.of("job", job_id)
+    wake_service(session, job, user_id, now=now)
+    return False
 
 
 def port_of_pass(session: Session, proof: Proof, *, now: datetime) -> Target:

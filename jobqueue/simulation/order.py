@@ -32,7 +32,13 @@ _DAY_SECONDS = 86_400.0
 
 
 class Order(Protocol):
-    """An order of the queue; instants are seconds since the start of the recording."""
+    """An order of the queue; instants are seconds since the start of the recording.
+
+    Attributes:
+        is_fixed: whether the keys of jobs never change.
+    """
+
+    is_fixed: bool
 
     def lane(self, job: RecordedJob) -> int:
         """Return the lane of a job."""
@@ -55,6 +61,8 @@ class Order(Protocol):
 
 class Submission:
     """The order of submission, whatever the priority."""
+
+    is_fixed = True
 
     def __init__(self, _recording: Recording) -> None:
         pass
@@ -95,6 +103,8 @@ class ProjectShares(Priority):
     Usage is time of GPUs and, a hundredth as much, of cores.
     """
 
+    is_fixed = False
+
     def __init__(self, recording: Recording) -> None:
         self._shares = recording.shares()
         half_life = recording.rules.ordering.half_life
@@ -123,6 +133,8 @@ class Points(Priority):
     A lane is a user in a project. Its fair share is that of its latest job among the latest of all
     lanes, as `order_queue` computes it.
     """
+
+    is_fixed = False
 
     def __init__(self, recording: Recording) -> None:
         rules = recording.rules

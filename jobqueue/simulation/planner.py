@@ -1,17 +1,18 @@
 """The planner of the queue in a replay, where it goes on from event to event."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 
 import numpy as np
 from msgspec import structs
 
-from jobqueue.placement.decisions import Decision
+from jobqueue.placement.clusters import CPU_TOLERANCE
+from jobqueue.placement.decisions import Action, Decision
 from jobqueue.placement.filters import FREE, passing
 from jobqueue.placement.gangs import capacity, start_all
 from jobqueue.placement.ledger import Mask
-from jobqueue.placement.plan import Planner
+from jobqueue.placement.plan import Choice, Planner, uuids
 from jobqueue.placement.preemption import find_victims
 from jobqueue.placement.quotas import Verdict
 from jobqueue.placement.slices import Part
@@ -69,7 +70,7 @@ class ReplayPlanner(Planner):
         )
         self.may_displace = True
         self.has_quotas = bool(projects)
-        self._is_limited = self.has_quotas or self.snapshot.caps != Caps()
+        self.is_limited = self.has_quotas or self.snapshot.caps != Caps()
         self._possible: dict[tuple[JobShape, int], bool] = {}
         # No recorded job has failed anywhere.
         self._nowhere: Mask = np.zeros(self.ledger.size, np.bool_)
@@ -96,7 +97,7 @@ class ReplayPlanner(Planner):
 
     def admit(self, job: JobView) -> Verdict | None:
         """Return what quotas say of a job, limited to the models it may use; None: it is held."""
-        if not self._is_limited:
+        if not self.is_limited:
             return Verdict(job)
         if self.cap_reason(job):
             return None
@@ -108,7 +109,7 @@ class ReplayPlanner(Planner):
             return verdict._replace(job=limited)
         return verdict
 
-    def start_among(self, job: JobView, places: Mask | None = None) -> list[Decision]:
+    def start_among(self, job: JobView, places: Collection[int] | None = None) -> list[Decision]:
         """Start a job on one of these appliances, or on any; a gang starts anywhere.
 
         Returns:
@@ -117,8 +118,14 @@ class ReplayPlanner(Planner):
         if len(job.members) > 1:
             return start_all(self, job)
         shape = job.shape
-        feasible, _ = self.feasible(shape)
-        wanted = feasible if places is None else feasible & places
+        wanted, _ = self.feasible(shape)
+        if places is not None:
+            if len(places) == 1 and not self.reserved:
+                (place,) = places
+                return self._start_at(job, shape, place) if wanted[place] else []
+            among = np.zeros(self.ledger.size, np.bool_)
+            among[list(places)] = True
+            wanted = wanted & among
         filters = self.free_filters(job) if self.reserved else FREE
         free = passing(filters, self.ledger, shape, wanted)
         if not free.any():
@@ -127,6 +134,35 @@ class ReplayPlanner(Planner):
         self._barred.clear()
         choice = self._choose(job, free) if free.any() else None
         return [] if choice is None else [self._assign(job, choice, [])]
+
+    def _start_at(self, job: JobView, shape: JobShape, place: int) -> list[Decision]:
+        """Start a job on an appliance, without a look at the others."""
+        ledger = self.ledger
+        gpus = ledger.pick_gpus(place, shape)
+        if (
+            len(gpus) < shape.gpus
+            or shape.cpus > ledger.cpus_free[place] + CPU_TOLERANCE
+            or shape.memory_bytes > ledger.memory_free[place]
+            or not self.protection.admits(job, place, now=self.now)
+        ):
+            return []
+        if ledger.index.get(job.bound_to or "") != place:
+            gpus = self._policy.gpus_at(shape, place)
+        if self.reservations.would_delay(job, place, gpus, now=self.now):
+            return []
+        return [self._assign(job, Choice(place, gpus), [])]
+
+    def _assign(self, job: JobView, choice: Choice, _rejections: object) -> Decision:
+        """Start a job; nobody reads why."""
+        self.occupy(job, choice.place, choice.gpus)
+        view = self.ledger.views[choice.place]
+        return Decision(
+            job_id=job.id,
+            action=Action.ASSIGN,
+            reason="",
+            appliance_id=view.id,
+            gpu_uuids=uuids(view, choice.gpus) if self.has_running_views else (),
+        )
 
     def occupy(
         self, job: JobView, place: int, gpus: Sequence[int], part: Part | None = None

@@ -8,6 +8,7 @@ bound to it, and a job is delayed only by the first of them, and only if that on
 import heapq
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,26 @@ from jobqueue.placement.views import JobView
 Key = tuple[bool, float, float, int]
 # Instants are compared as floats here, which are coarser than a microsecond.
 _TOLERANCE = 1e-3
+# As many appliances are looked at one by one faster than all of them at once.
+_FEW = 8
+
+
+class Spare(NamedTuple):
+    """When the protected job of an appliance can start, and what it leaves over from then on."""
+
+    starts_at: float
+    milli: int
+    cpus: float
+    memory_bytes: int
+
+    def admits(self, job: JobView, now: float) -> bool:
+        """Return whether a job would end by then, or needs no more than what is left over."""
+        limit = job.time_limit.total_seconds() if job.time_limit else np.inf
+        return now + limit <= self.starts_at + _TOLERANCE or (
+            job.gpus * job.gpu_milli <= self.milli
+            and job.cpus <= self.cpus + CPU_TOLERANCE
+            and job.memory_bytes <= self.memory_bytes
+        )
 
 
 class Protection(Reservations):
@@ -48,7 +69,8 @@ class Protection(Reservations):
         self._bound: dict[int, list[tuple[Key, str, JobView]]] = {}
         # Where gangs are protected, and when all of their members can start.
         self._gangs: dict[str, tuple[datetime, list[int]]] = {}
-        # When the protected job can start by time limits, and what it leaves over from then on.
+        # By appliance, and the same as arrays.
+        self._spares: dict[int, Spare] = {}
         self._starts_at = np.full(ledger.size, np.inf)
         self._spare_milli = np.zeros(ledger.size, np.int64)
         self._spare_cpus = np.zeros(ledger.size)
@@ -94,6 +116,7 @@ class Protection(Reservations):
                 self._not_before[place] = self._gangs[bound[0][1]][0]
         else:
             del self._bound[place]
+            self._spares.pop(place, None)
             self._starts_at[place] = np.inf
         if before is not self.jobs.get(place):
             self._starts.pop(place, None)
@@ -117,6 +140,13 @@ class Protection(Reservations):
 
     def admitted(self, job: JobView, free: Mask, *, now: datetime) -> Mask:
         """Return the free appliances where a job may pass; `would_delay` is exact about these."""
+        if not self.jobs:
+            return free
+        places = np.flatnonzero(free)
+        if places.size <= _FEW:
+            free = free.copy()
+            free[[at for at in places.tolist() if not self.admits(job, at, now=now)]] = False
+            return free
         for place in [at for at in self._stale if free[at]]:
             self._refresh(place, now)
         limit = job.time_limit.total_seconds() if job.time_limit else np.inf
@@ -126,34 +156,38 @@ class Protection(Reservations):
             & (job.cpus <= self._spare_cpus + CPU_TOLERANCE)
             & (job.memory_bytes <= self._spare_memory)
         )
-        for place in np.flatnonzero(free & ~passes).tolist():
-            passes[place] = self.is_before(job.id, place)
+        barred = np.flatnonzero(free & ~passes).tolist()
+        own = self._key(job.id) if barred else None
+        for place in barred:
+            passes[place] = self._is_before(job.id, own, place)
         return free & passes
 
-    def spare(self, place: int, now: datetime) -> tuple[float, int, float, int] | None:
-        """Return when the protected job can start, and what it leaves over: GPU thousandths, cores
-        and bytes; None if no job is protected there."""
+    def admits(self, job: JobView, place: int, *, now: datetime) -> bool:
+        """Return whether a job may pass on an appliance, as `admitted` does."""
+        spare = self.spare(place, now)
+        return spare is None or spare.admits(job, now.timestamp()) or self.is_before(job.id, place)
+
+    def spare(self, place: int, now: datetime) -> Spare | None:
+        """Return when the protected job can start, and what it leaves over; None if there is no
+        such job."""
         if place not in self.jobs:
             return None
         if place in self._stale:
             self._refresh(place, now)
-        return (
-            float(self._starts_at[place]),
-            int(self._spare_milli[place]),
-            float(self._spare_cpus[place]),
-            int(self._spare_memory[place]),
-        )
+        return self._spares[place]
 
     def is_before(self, job_id: str, place: int) -> bool:
         """Return whether a job comes before the one protected there, or is that one."""
+        return self._is_before(job_id, self._key(job_id), place)
+
+    def _is_before(self, job_id: str, key: Key | None, place: int) -> bool:
         earlier = self.jobs[place].id
-        if job_id == earlier or self._is_before(job_id, earlier):
+        if job_id == earlier:
+            return True
+        other = self._key(earlier)
+        if key is not None and other is not None and key < other:
             return True
         return self._is_held is not None and self._is_held(earlier)
-
-    def _is_before(self, job_id: str, other_id: str) -> bool:
-        key, other = self._key(job_id), self._key(other_id)
-        return key is not None and other is not None and key < other
 
     def _refresh(self, place: int, now: datetime) -> None:
         ledger, earlier = self._ledger, self.jobs[place]
@@ -163,14 +197,15 @@ class Protection(Reservations):
         over = [allocation for allocation in running if allocation.ends_at <= start]
         milli = int(ledger.gpu_free[:, place].sum())
         milli += sum(len(ended.gpus) * ended.gpu_milli for ended in over)
-        self._starts_at[place] = start.timestamp()
-        self._spare_milli[place] = milli - earlier.gpus * earlier.gpu_milli
-        self._spare_cpus[place] = (
-            ledger.cpus_free[place] + sum(ended.cpus for ended in over) - earlier.cpus
-        )
-        self._spare_memory[place] = (
-            ledger.memory_free[place]
+        spare = Spare(
+            start.timestamp(),
+            milli - earlier.gpus * earlier.gpu_milli,
+            float(ledger.cpus_free[place]) + sum(ended.cpus for ended in over) - earlier.cpus,
+            int(ledger.memory_free[place])
             + sum(ended.memory_bytes for ended in over)
-            - earlier.memory_bytes
+            - earlier.memory_bytes,
         )
+        self._spares[place] = spare
+        self._starts_at[place], self._spare_milli[place] = spare.starts_at, spare.milli
+        self._spare_cpus[place], self._spare_memory[place] = spare.cpus, spare.memory_bytes
         self._stale.discard(place)

@@ -28,7 +28,7 @@ from jobqueue.simulation.planner import (
 from jobqueue.simulation.protection import Key, Protection
 from jobqueue.simulation.recording import Recording
 from jobqueue.simulation.timeline import Timeline, empty_timeline
-from jobqueue.simulation.waiting import Free, Group, Spare, WaitingJobs
+from jobqueue.simulation.waiting import Free, Group, WaitingJobs
 from protocol.gpu_slices import WHOLE_GPU
 
 _REPORTED_EVERY = 1000
@@ -63,7 +63,14 @@ class Replay:
         self._waiting = WaitingJobs(self._ledger.size)
         self._gangs: dict[Group, list[tuple[float, int]]] = {}
         self._places: dict[str, float] = {}
+        # The keys of waiting jobs by id, where they don't change.
+        self._keys: dict[str, Key] = {}
+        self._has_keys = self._order.is_fixed and not self._has_guarantees
+        # Whether no waiting job can start; one that a cap or a quota held may, until it is tried.
+        # Orders by usage are ranked when a job is tried, so they try each.
+        self._is_exact = self._has_keys and not (self._planner.is_limited or self._planner.reserved)
         self._bound_to: dict[int, str] = {}
+        self._views: dict[int, JobView] = {}
         self._held: defaultdict[HeldKey, list[tuple[float, int]]] = defaultdict(list)
         self._on: dict[int, list[tuple[int, str]]] = {}
         self._runs: dict[int, int] = {}
@@ -124,7 +131,9 @@ class Replay:
         if verdict is None:
             self._hold(number, place)
             return
-        decisions = self._planner.start_among(verdict.job)
+        # Where the first of its group waits in vain, so does a later one.
+        is_behind = self._is_exact and self._waiting.is_behind(self._group(number, view), place)
+        decisions = [] if is_behind else self._planner.start_among(verdict.job)
         if decisions:
             self._started(number, decisions)
         else:
@@ -149,11 +158,11 @@ class Replay:
         elif verdict.guaranteed is not None:
             at, victims = self._planner.reclaim(verdict, verdict.guaranteed)
         if at is not None:
-            self._bound_to[number] = self._ledger.views[at].id
+            self._bind(number, self._ledger.views[at].id)
             self._protection.add(at, job)
         elif job.nodes == 1:
             decision = self._planner.wait(job)
-            self._bound_to[number] = decision.appliance_id or ""
+            self._bind(number, decision.appliance_id or "")
             victims = list(decision.victims)
         if victims:
             self._displace({number_of(job_id) for job_id in victims}, self._places[job.id])
@@ -252,16 +261,15 @@ class Replay:
         opened, tried = freed | self._protection.opened, set[int]()
         self._protection.opened.clear()
         while numbers := self._fitting(opened, tried):
-            number = min(numbers, key=self._key_of)
+            is_alone = self._has_keys and len(numbers) == 1
+            number = next(iter(numbers)) if is_alone else min(numbers, key=self._key_of)
             verdict = self._admitted(number)
             if verdict is None:
                 place = self._places[str(number)]
                 self._pop(number, numbers[number])
                 self._hold(number, place)
             else:
-                among = np.zeros(self._ledger.size, np.bool_)
-                among[list(opened)] = True
-                decisions = self._planner.start_among(verdict.job, among)
+                decisions = self._planner.start_among(verdict.job, opened)
                 if not decisions:
                     tried.add(number)
                     self._protect_anew(verdict)
@@ -293,7 +301,7 @@ class Replay:
             passing_slots, barred_slots = self._waiting.fitting(
                 at,
                 self._free(at),
-                None if spare is None else Spare(*spare),
+                spare,
                 self._planner.now.timestamp(),
             )
             slots.update(passing_slots)
@@ -318,12 +326,16 @@ class Replay:
         )
 
     def _key_of(self, number: int) -> Key:
+        if self._has_keys:
+            return self._keys[str(number)]
         place, lane = self._places[str(number)], self._order.lane(self._jobs[number])
         borrows = self._has_guarantees and not self._is_covered(number)
         return (borrows, *self._order.key(lane, place, self._now), number)
 
     def _key(self, job_id: str) -> Key | None:
         # Members of a gang wait as the first one.
+        if self._has_keys:
+            return self._keys.get(job_id)
         return self._key_of(int(job_id)) if job_id in self._places else None
 
     def _is_covered(self, number: int) -> bool:
@@ -353,14 +365,20 @@ class Replay:
 
     def _queue(self, number: int, place: float) -> None:
         self._places[str(number)] = place
+        if self._has_keys:
+            job = self._jobs[number]
+            key = self._order.key(self._order.lane(job), place, self._now)
+            self._keys[str(number)] = (False, *key, number)
         self._order.queued(self._jobs[number], sign=1)
 
     def _unqueue(self, number: int) -> None:
         del self._places[str(number)]
+        self._keys.pop(str(number), None)
         self._order.queued(self._jobs[number], sign=-1)
 
     def _unbind(self, number: int) -> None:
         self._protection.drop_gang(str(number))
+        self._views.pop(number, None)
         bound = self._bound_to.pop(number, None)
         if bound is not None:
             self._protection.settle(self._ledger.index[bound])
@@ -387,4 +405,13 @@ class Replay:
         return running
 
     def _view(self, number: int) -> JobView:
-        return view_of(number, self._jobs[number], bound_to=self._bound_to.get(number))
+        view = self._views.get(number)
+        if view is None:
+            view = view_of(number, self._jobs[number], bound_to=self._bound_to.get(number))
+            if str(number) in self._places:
+                self._views[number] = view
+        return view
+
+    def _bind(self, number: int, appliance_id: str) -> None:
+        self._bound_to[number] = appliance_id
+        self._views.pop(number, None)

@@ -12,7 +12,11 @@ import numpy as np
 from jobqueue.placement.clusters import CPU_TOLERANCE
 from jobqueue.placement.ledger import Ints, Mask
 from jobqueue.placement.views import JobShape
+from jobqueue.simulation.protection import Spare
 from protocol.gpu_slices import WHOLE_GPU
+
+# As many groups are compared one by one faster than as arrays.
+_FEW = 6
 
 
 class Group(NamedTuple):
@@ -37,15 +41,6 @@ class Free(NamedTuple):
     memory_bytes: int
 
 
-class Spare(NamedTuple):
-    """When the protected job of an appliance can start, and what it leaves over."""
-
-    starts_at: float
-    milli: int
-    cpus: float
-    memory_bytes: int
-
-
 class WaitingJobs:
     """Heaps of jobs by group, with the requirements of the groups as arrays."""
 
@@ -56,7 +51,9 @@ class WaitingJobs:
         self.heaps: list[list[tuple[float, int]]] = []
         self._appliances = appliances
         self._size = 0
+        # Whole GPUs, thousandths of any one, and of all.
         self._gpus: Ints = np.zeros(0, np.int64)
+        self._share: Ints = np.zeros(0, np.int64)
         self._milli: Ints = np.zeros(0, np.int64)
         self._memory: Ints = np.zeros(0, np.int64)
         self._cpus = np.zeros(0)
@@ -74,11 +71,19 @@ class WaitingJobs:
             slot = self._new_slot()
             self._slots[group], self.groups[slot] = slot, group
             shape = group.shape
-            self._gpus[slot], self._milli[slot] = shape.gpus, shape.gpu_milli
+            is_whole = shape.gpu_milli == WHOLE_GPU
+            self._gpus[slot] = shape.gpus if is_whole else 0
+            self._share[slot] = 0 if is_whole else shape.gpu_milli
+            self._milli[slot] = shape.gpus * shape.gpu_milli
             self._cpus[slot], self._memory[slot] = shape.cpus, shape.memory_bytes
             self._limits[slot] = group.limit_seconds or np.inf
             self._feasible[:, slot] = feasible
         heapq.heappush(self.heaps[slot], (place, number))
+
+    def is_behind(self, group: Group, place: float) -> bool:
+        """Return whether a job of the group waits that comes before a new one at a place."""
+        slot = self._slots.get(group)
+        return slot is not None and self.heaps[slot][0][0] <= place
 
     def pop(self, slot: int) -> tuple[float, int]:
         """Remove the first job of a group."""
@@ -102,23 +107,34 @@ class WaitingJobs:
             spare: what its protected job leaves over; None if there is none.
             now: the time, as `spare.starts_at`.
         """
-        gpus, milli = self._gpus, self._milli
         fits = self._feasible[at] & (self._cpus <= free.cpus + CPU_TOLERANCE)
         fits &= self._memory <= free.memory_bytes
-        fits &= np.where(
-            milli == WHOLE_GPU,
-            gpus <= free.whole_gpus,
-            milli <= free.largest_milli,
-        )
-        if spare is None:
-            return np.flatnonzero(fits).tolist(), []
+        fits &= self._gpus <= free.whole_gpus
+        fits &= self._share <= free.largest_milli
+        slots: list[int] = fits.nonzero()[0].tolist()
+        if spare is None or not slots:
+            return slots, []
+        if len(slots) <= _FEW:
+            passing = [slot for slot in slots if self._passes(slot, spare, now)]
+            return passing, [slot for slot in slots if slot not in passing]
         passes = now + self._limits <= spare.starts_at + CPU_TOLERANCE
         passes |= (
-            (gpus * milli <= spare.milli)
+            (self._milli <= spare.milli)
             & (self._cpus <= spare.cpus + CPU_TOLERANCE)
             & (self._memory <= spare.memory_bytes)
         )
-        return np.flatnonzero(fits & passes).tolist(), np.flatnonzero(fits & ~passes).tolist()
+        return (fits & passes).nonzero()[0].tolist(), (fits & ~passes).nonzero()[0].tolist()
+
+    def _passes(self, slot: int, spare: Spare, now: float) -> bool:
+        group = self.groups[slot]
+        if group is None:
+            return False
+        shape, limit = group.shape, group.limit_seconds or np.inf
+        return now + limit <= spare.starts_at + CPU_TOLERANCE or (
+            shape.gpus * shape.gpu_milli <= spare.milli
+            and shape.cpus <= spare.cpus + CPU_TOLERANCE
+            and shape.memory_bytes <= spare.memory_bytes
+        )
 
     def _new_slot(self) -> int:
         if self._unused:
@@ -131,7 +147,7 @@ class WaitingJobs:
         return self._size - 1
 
     def _grow(self, size: int) -> None:
-        for name in ("_gpus", "_milli", "_memory", "_cpus", "_limits"):
+        for name in ("_gpus", "_share", "_milli", "_memory", "_cpus", "_limits"):
             column = getattr(self, name)
             grown = np.zeros(size, column.dtype)
             grown[: len(column)] = column

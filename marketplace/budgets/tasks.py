@@ -11,6 +11,7 @@ from jobqueue.holds.service import STOP_BATCH, stop_held
 from marketplace.budgets.credit import report_used_up, update_credit_holds
 from marketplace.budgets.evaluation import evaluate_budgets, tenants_with_budgets
 from marketplace.budgets.notices import warn
+from marketplace.budgets.service_costs import capped_services, hold_services
 from marketplace.tenant_errors import TenantErrors
 
 log = logging.getLogger(__name__)
@@ -25,7 +26,32 @@ class BudgetTasks:
 
     def table(self) -> Sequence[PeriodicTask]:
         """Return the tasks."""
-        return [PeriodicTask(self.watch_budgets, 60)]
+        return [
+            PeriodicTask(self.watch_budgets, 60),
+            PeriodicTask(self.watch_service_costs, 60),
+        ]
+
+    def watch_service_costs(self) -> None:
+        """Hold services that scale and reached their highest cost; release the others.
+
+        Raises:
+            TenantsFailedError: those of some tenants can't be compared; the others are.
+        """
+        errors, context = TenantErrors("compare the costs of services"), self._context
+        with transaction(context.sessions) as session:
+            capped = capped_services(session)
+        for tenant_id, services in capped.items():
+            if context.is_stopping():
+                return
+            with errors.of(tenant_id), transaction(context.sessions) as session:
+                hold_services(
+                    session,
+                    tenant_id,
+                    services,
+                    currency=self._settings.billing_currency,
+                    now=context.clock(),
+                )
+        errors.raise_if_any()
 
     def watch_budgets(self) -> None:
         """Warn of budgets, hold jobs of those that are spent, and stop what runs after a grace.

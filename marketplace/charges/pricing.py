@@ -4,12 +4,15 @@ An hour has the price of its beginning. The first hour of a contract, which bega
 price of its first terms; a new version applies from the next full hour.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
+import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
@@ -19,6 +22,8 @@ from marketplace.models import Contract, ContractVersion
 from marketplace.prices.models import PriceList
 from marketplace.prices.service import read_lists, valid_list
 from marketplace.terms import Terms
+
+log = logging.getLogger(__name__)
 
 HOUR = timedelta(hours=1)
 MILLISECONDS_PER_HOUR = 3_600_000
@@ -73,10 +78,14 @@ class Pricing:
     """Finds the rates of uses; reads each contract and price list once.
 
     Contracts and lists that were added after it read them are not seen: it is made anew for each
-    run.
+    run. Contracts whose terms can't be read have no rates.
+
+    Attributes:
+        unreadable: the sides of these, by their id.
     """
 
     def __init__(self) -> None:
+        self.unreadable: dict[str, tuple[str, str]] = {}
         self._contracts: dict[str, tuple[Contract, list[tuple[ContractVersion, Terms]]] | None] = {}
         self._lists: dict[str, list[PriceList]] = {}
         self._read_owners: set[str] = set()
@@ -89,11 +98,16 @@ class Pricing:
         for idents in chunked(sorted(contract_ids)):
             self._contracts |= dict.fromkeys(idents)
             for contract in session.scalars(select(Contract).where(Contract.id.in_(idents))):
-                versions = [
-                    (version, version.decoded_terms)
-                    for version in contract.versions
-                    if version.applies_from is not None
-                ]
+                try:
+                    versions = [
+                        (version, _usable(version.decoded_terms))
+                        for version in contract.versions
+                        if version.applies_from is not None
+                    ]
+                except (msgspec.MsgspecError, ValueError, KeyError):
+                    log.exception("can't read the terms of contract %s", contract.id)
+                    self.unreadable[contract.id] = contract.customer_id, contract.provider_id
+                    continue
                 self._contracts[contract.id] = contract, versions
         owners = {tenant for tenant, ident in pairs if ident is None} - self._read_owners
         for tenant_ids in chunked(sorted(owners)):
@@ -129,6 +143,17 @@ class Pricing:
             provider_id=entry[0].provider_id,
             min_seconds=terms.min_seconds,
         )
+
+
+def _usable(terms: Terms) -> Terms:
+    """Return terms, whose prices depend on their time zone.
+
+    Raises:
+        KeyError: there is no such time zone.
+        ValueError: its name is none.
+    """
+    ZoneInfo(terms.time_zone)
+    return terms
 
 
 def version_of_hour(

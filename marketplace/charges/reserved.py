@@ -1,15 +1,16 @@
 """Charge what reservations kept of rented appliances and no job used.
 
-An hour of an appliance costs the GPUs that were booked in it less those that jobs of the contract
-had there, at the price of the contract's terms less the discount. Like minimum times it is compared
-again whenever the ledger of the hour changes; what differs is another line.
+An hour of an appliance costs the GPUs that were booked in it, but for gaps, less those that jobs of
+the contract had there, at the price of the contract's terms less the discount. Like minimum times
+it is compared again whenever the ledger of the hour changes; what differs is another line.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from decimal import Decimal
+from itertools import pairwise
 from typing import NamedTuple
 
 from sqlalchemy import func, insert, or_, select
@@ -18,12 +19,16 @@ from sqlalchemy.orm import Session
 from core.db import chunked
 from core.ids import new_id
 from core.money import ZERO
+from jobqueue.reservations.bookings import bookings_of
+from jobqueue.reservations.gaps import Gaps, gaps_of, usable_times
 from jobqueue.reservations.models import Booking
-from jobqueue.reservations.periods import periods_until
+from jobqueue.reservations.periods import Period, periods_until
+from jobqueue.usage.ledger import floor_hour
 from jobqueue.usage.models import UsageEntry
 from marketplace.charges.models import BillingLine, LineKind
-from marketplace.charges.pricing import HOUR, Pricing, Rate, Use, charge
+from marketplace.charges.pricing import HOUR, MILLISECONDS_PER_HOUR, Pricing, Rate, Use, charge
 from marketplace.models import Contract
+from tenants.models.rentals import Grant
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -103,30 +108,114 @@ def add_reserved(
 
 
 def reserved_in(session: Session, hours: Collection[datetime]) -> dict[Place, Reserved]:
-    """Return what was booked in hours, by place, with what jobs did not use."""
+    """Return what was booked in hours, by place, with what jobs did not use.
+
+    Where a reservation was changed, the larger of its bookings of an appliance counts.
+    """
     first, last = min(hours), max(hours) + HOUR
+    ends = or_(Booking.until.is_(None), Booking.until > first, Booking.charged_until > first)
     statement = (
         select(Booking, Contract.ends_at)
         .join(Contract, Contract.id == Booking.contract_id)
-        .where(Booking.since < last, or_(Booking.until.is_(None), Booking.until > first))
+        .where(Booking.since < last, ends)
         .order_by(Booking.id)
     )
+    rows = session.execute(statement).all()
+    gaps = gaps_of(session, [booking for booking, _ in rows], after=first)
     places: dict[Place, Reserved] = {}
-    for booking, ends_at in session.execute(statement):
-        until = min(booking.until or last, ends_at or last)
-        for period in periods_until(booking, last, now=first):
-            begin, end = max(period[0], booking.since), min(period[1], until)
+    parts_of: dict[tuple[Place, str], list[_Kept]] = defaultdict(list)
+    for booking, ends_at in rows:
+        end_at = min(booking.charged_until or booking.until or last, ends_at or last)
+        for begin, end in _times(booking, first, min(end_at, last), gaps):
             for hour_at in hours:
-                duration = min(end, hour_at + HOUR) - max(begin, hour_at)
-                if duration > timedelta(0):
+                part = max(begin, hour_at), min(end, hour_at + HOUR)
+                if part[0] < part[1]:
                     place = Place(booking.contract_id, booking.appliance_id, hour_at)
-                    reserved = places.setdefault(place, Reserved(booking))
-                    reserved.gpu_milliseconds += booking.gpus * (duration // _MILLISECOND)
-                    reserved.projects.add(booking.project_id)
+                    places.setdefault(place, Reserved(booking)).projects.add(booking.project_id)
+                    parts_of[place, booking.reservation_id].append(_Kept(*part, booking.gpus))
+    for (place, _), parts in parts_of.items():
+        places[place].gpu_milliseconds += _gpu_milliseconds(parts)
     used = _used_in(session, places)
     for place, reserved in places.items():
         reserved.unused_milliseconds = max(0, reserved.gpu_milliseconds - used.get(place, 0))
     return places
+
+
+@dataclass(frozen=True, slots=True)
+class Cancellation:
+    """What is charged of a reservation if it is cancelled now, though nobody may use it then.
+
+    Attributes:
+        hours: of the contract in which it is charged, the longest of several.
+        gpu_hours: that are reserved in this time.
+        amount: what they cost.
+    """
+
+    hours: int = 0
+    gpu_hours: float = 0.0
+    amount: Decimal = ZERO
+
+
+def cancellations(
+    session: Session, reservation_ids: Collection[str], *, now: datetime
+) -> dict[str, Cancellation]:
+    """Return what is charged of reservations of rented appliances if they are cancelled now."""
+    booked = bookings_of(session, reservation_ids)
+    contract_ids = {row.contract_id for bookings in booked.values() for row in bookings}
+    statement = select(Grant.contract_id, Grant.cancellation_hours, Grant.ends_at).where(
+        Grant.contract_id.in_(sorted(contract_ids))
+    )
+    grants = {row.contract_id: row for row in session.execute(statement)}
+    pricing = Pricing()
+    pricing.read(session, (("", ident) for ident in grants))
+    result = {}
+    for ident, bookings in booked.items():
+        hours, milliseconds, amount = 0, 0, ZERO
+        for booking in bookings:
+            grant = grants.get(booking.contract_id)
+            if grant is None or not grant.cancellation_hours:
+                continue
+            hours = max(hours, grant.cancellation_hours)
+            end_at = now + timedelta(hours=grant.cancellation_hours)
+            for place, part in _hours(booking, now, min(end_at, grant.ends_at or end_at)):
+                rate = rate_of(pricing, place, Reserved(booking))
+                milliseconds += part
+                amount += charge(rate.net_price, part) if rate else ZERO
+        result[ident] = Cancellation(hours, milliseconds / MILLISECONDS_PER_HOUR, amount)
+    return result
+
+
+class _Kept(NamedTuple):
+    begin: datetime
+    end: datetime
+    gpus: int
+
+
+def _times(booking: Booking, first: datetime, end_at: datetime, gaps: Gaps) -> Iterator[Period]:
+    """Yield when a booking kept its appliance until a time, without gaps."""
+    for begin, end in periods_until(booking, end_at, now=first):
+        yield from usable_times(max(begin, booking.since), min(end, end_at), gaps, booking)
+
+
+def _hours(booking: Booking, now: datetime, end_at: datetime) -> Iterator[tuple[Place, int]]:
+    """Yield the hours from now on in which a booking has GPUs, with their milliseconds."""
+    for begin, end in _times(booking, now, end_at, {}):
+        hour_at = floor_hour(at := max(begin, now))
+        while at < end:
+            until = min(end, hour_at + HOUR)
+            place = Place(booking.contract_id, booking.appliance_id, hour_at)
+            yield place, booking.gpus * ((until - at) // _MILLISECOND)
+            at = hour_at = until
+
+
+def _gpu_milliseconds(parts: Sequence[_Kept]) -> int:
+    """Return the time of GPUs of parts; of those at the same time, the most GPUs count."""
+    times = sorted({at for part in parts for at in (part.begin, part.end)})
+    return sum(
+        max((part.gpus for part in parts if part.begin <= begin and end <= part.end), default=0)
+        * ((end - begin) // _MILLISECOND)
+        for begin, end in pairwise(times)
+    )
 
 
 def read_charged_places(session: Session, hours: Collection[datetime]) -> Mapping[Place, Charged]:

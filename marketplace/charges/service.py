@@ -28,7 +28,9 @@ from marketplace.charges.minimums import add_minimums
 from marketplace.charges.models import BillingLine, ChargedHour, LineKind
 from marketplace.charges.pricing import Pricing, Use, charge
 from marketplace.charges.reserved import add_reserved
+from marketplace.charges.unreadable import note_uncharged, resume_repaired
 from marketplace.prices.models import PriceList
+from marketplace.tenant_errors import TenantErrors
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +87,13 @@ class _Run:
                 return added, False
             after = rows[-1]
 
+    def raise_if_unreadable(self, added: int) -> None:
+        """End a run that has added no more lines as failed if it left contracts out."""
+        if not added:
+            errors = TenantErrors("charge the use")
+            errors.tenant_ids.update(*self.pricing.unreadable.values())
+            errors.raise_if_any()
+
 
 def accrue(
     sessions: SessionFactory,
@@ -103,10 +112,12 @@ def accrue(
 
     Raises:
         ConflictError: another process does the same; the next call continues.
+        TenantsFailedError: all others are charged; the terms of these contracts can't be read.
     """
     run = _Run(sessions, Pricing(), now, is_stopping)
     added = 0
     with transaction(sessions) as session:
+        resume_repaired(session, run.pricing)
         lists = list(session.scalars(select(PriceList).where(PriceList.charged_at.is_(None))))
         due = due_hours(session)
     for row in lists:
@@ -128,6 +139,7 @@ def accrue(
         if not is_complete:
             return added
         added += _settle(run, dict(hours))
+    run.raise_if_unreadable(added)
     return added
 
 
@@ -233,7 +245,7 @@ def _lines(row: _Row, pricing: Pricing, *, now: datetime) -> Sequence[dict[str, 
     """Return the line of a row, and of its discount; none if it has no price."""
     rate = pricing.rate(Use(row.tenant_id, row.contract_id, row.gpu_model, row.hour_at))
     if rate is None:
-        if row.contract_id is not None:
+        if row.contract_id is not None and row.contract_id not in pricing.unreadable:
             log.error("contract %s has no terms for %s", row.contract_id, row.hour_at)
         return ()
     amount = charge(rate.price, row.allocated_milliseconds)
@@ -292,6 +304,7 @@ def _settle(run: _Run, hours: dict[datetime, int]) -> int:
             begin_writing(session)
             added = add_minimums(session, run.pricing, hours, now=run.now)
             added += add_reserved(session, run.pricing, hours, now=run.now)
+            note_uncharged(session, run.pricing.unreadable.keys(), since=min(hours))
             rows = session.scalars(select(ChargedHour).where(ChargedHour.hour_at.in_(hours)))
             charged = {row.hour_at: row for row in rows}
             for hour_at, appends in hours.items():

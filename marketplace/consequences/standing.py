@@ -41,7 +41,7 @@ from marketplace.states import AccountState, Listing
 from tenants.auditing.recording import record
 from tenants.models import Tenant
 
-_JUDGED = (AccountState.ACTIVE, AccountState.SUSPENDED)
+JUDGED = (AccountState.ACTIVE, AccountState.SUSPENDED)
 _EFFECTS = (EventKind.LISTING, EventKind.PLACEMENT, EventKind.FEE)
 KEPT_FOR = timedelta(days=400)
 _MAX_LISTED = 20
@@ -89,7 +89,7 @@ class Provider:
 
 def providers_to_judge(session: Session) -> list[str]:
     """Return the tenants that are admitted as providers, or suspended."""
-    statement = select(Account.tenant_id).where(Account.provider_state.in_(_JUDGED))
+    statement = select(Account.tenant_id).where(Account.provider_state.in_(JUDGED))
     return sorted(session.scalars(statement))
 
 
@@ -123,7 +123,7 @@ def lock(session: Session, provider_id: str, *, now: datetime) -> Provider | Non
     begin_writing(session)
     statement = select(Account).where(Account.tenant_id == provider_id).with_for_update()
     account = session.scalar(statement.execution_options(populate_existing=True))
-    if account is None or account.provider_state not in _JUDGED:
+    if account is None or account.provider_state not in JUDGED:
         return None
     own = select(Standing).where(Standing.tenant_id == provider_id).with_for_update()
     standing = session.scalar(own.execution_options(populate_existing=True))
@@ -171,6 +171,33 @@ def evaluate(session: Session, provider_id: str, *, now: datetime, mail_url: str
         add_event(session, provider, change, now=now, mail_url=mail_url)
     session.flush()
     return standing.state is not former
+
+
+def listing_after(policy: Policy, score: float, now: Listing, *, on_probation: bool) -> Listing:
+    """Return how offers are listed: during probation at best last."""
+    listing = listing_for(policy, score, now)
+    return Listing.LAST if on_probation and listing is Listing.NORMAL else listing
+
+
+def factor_after(policy: Policy, score: float, now: float) -> float:
+    """Return what placement divides prices by; small moves of the score don't change it."""
+    factor = placement_factor(policy, score)
+    is_usual = factor == 1 != now
+    return factor if is_usual or abs(factor - now) >= MARGIN else now
+
+
+def points_after(policy: Policy, score: float, now: Decimal, *, is_limited: bool) -> Decimal:
+    """Return the points of the next month; small moves of the score don't change them.
+
+    Args:
+        policy: the policy.
+        score: of the provider.
+        now: its present points.
+        is_limited: whether it gets no discount.
+    """
+    near = {fee_points(policy, score + offset) for offset in (-MARGIN, MARGIN)}
+    points = now if now in near else fee_points(policy, score)
+    return max(points, ZERO) if is_limited else points
 
 
 def take(
@@ -307,15 +334,12 @@ def _effects(session: Session, provider: Provider, *, now: datetime) -> Iterator
     account, standing, policy = provider.account, provider.standing, provider.policy
     on_probation = position_of(standing).is_on_probation(now)
     account.max_contract_gpus = policy.probation_max_gpus if on_probation else 0
-    listing = listing_for(policy, standing.score, account.listing)
-    if on_probation and listing is Listing.NORMAL:
-        listing = Listing.LAST
+    listing = listing_after(policy, standing.score, account.listing, on_probation=on_probation)
     if listing is not account.listing:
         yield _listing_change(account.listing, listing, standing, on_probation=on_probation)
         account.listing = listing
-    factor = placement_factor(policy, standing.score)
-    is_usual = factor == 1 != account.placement_factor
-    if is_usual or abs(factor - account.placement_factor) >= MARGIN:
+    factor = factor_after(policy, standing.score, account.placement_factor)
+    if factor != account.placement_factor:
         yield Change(
             kind=EventKind.PLACEMENT,
             cause=f"The score is {standing.score:.2f}: placement compares the prices divided by "
@@ -323,7 +347,10 @@ def _effects(session: Session, provider: Provider, *, now: datetime) -> Iterator
             details={"before": account.placement_factor, "factor": factor},
         )
         account.placement_factor = factor
-    points, month_at = _points(policy, standing), next_month(month_of(now))
+    # No discount after a suspension, until the probation is over.
+    is_limited = standing.state is StandingState.SUSPENDED or standing.probation_until is not None
+    points = points_after(policy, standing.score, standing.fee_points, is_limited=is_limited)
+    month_at = next_month(month_of(now))
     if points != standing.fee_points:
         yield Change(
             kind=EventKind.FEE,
@@ -350,16 +377,6 @@ def _listing_change(
         cause=f"{why} the offers are {how}.",
         details={"before": before.value, "listing": listing.value},
     )
-
-
-def _points(policy: Policy, standing: Standing) -> Decimal:
-    """Return the points of the next month; small moves of the score don't change them."""
-    score, present = standing.score, standing.fee_points
-    near = {fee_points(policy, score + offset) for offset in (-MARGIN, MARGIN)}
-    points = present if present in near else fee_points(policy, score)
-    # No discount after a suspension, until the probation is over.
-    is_limited = standing.state is StandingState.SUSPENDED or standing.probation_until is not None
-    return max(points, ZERO) if is_limited else points
 
 
 def _write_fee(session: Session, provider_id: str, month_at: datetime, points: Decimal) -> None:

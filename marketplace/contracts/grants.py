@@ -10,7 +10,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from jobqueue.holds.service import rental_hold
-from jobqueue.reservations.bookings import close_unusable
+from jobqueue.reservations.bookings import close_contract
+from jobqueue.reservations.gaps import follow_gaps
 from marketplace.accounts import account_of
 from marketplace.contracts.recording import email_sides, record_change, tenant_of
 from marketplace.models import Contract, Offer
@@ -27,9 +28,9 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
     one of both sides is not admitted to the marketplace.
     """
     grant = session.get(Grant, contract.id)
-    terms = contract.terms_at(now)
+    terms = contract.terms_at(now) if contract.state in USABLE else None
     tenants = [session.get(Tenant, ident) for ident in (contract.customer_id, contract.provider_id)]
-    if contract.state not in USABLE or terms is None or None in tenants:
+    if terms is None or None in tenants:
         if grant is not None:
             session.delete(grant)
             session.flush()
@@ -50,7 +51,7 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
     grant.is_open = (
         offer is not None
         and is_open(windows_of(offer.calendar), terms.time_zone, now)
-        and _are_admitted(session, contract)
+        and all(_is_admitted(session, contract, side) for side in Side)
     )
     grant.price = terms.net_price_at(now)
     grant.highest_price = terms.net_prices()[1]
@@ -61,7 +62,7 @@ def write_grant(session: Session, contract: Contract, *, now: datetime) -> Grant
     limits = filter(None, (terms.max_gpus, provider.max_contract_gpus))
     grant.max_gpus, grant.min_seconds = min(limits, default=0), terms.min_seconds
     grant.placement_factor = provider.placement_factor
-    grant.max_seconds = terms.max_seconds
+    grant.max_seconds, grant.cancellation_hours = terms.max_seconds, terms.cancellation_hours
     grant.ends_at, grant.refreshed_at = contract.ends_at, now
     session.add(grant)
     session.flush()
@@ -83,22 +84,21 @@ def refresh_contract(session: Session, ident: str, *, now: datetime, mail_url: s
         record_change(session, contract, "ended", None, now=now)
         email_sides(session, contract, "has ended", None, mail_url=mail_url, now=now)
     write_grant(session, contract, now=now)
-    can_start = (
-        contract.state in USABLE
-        and _are_admitted(session, contract)
-        and not rental_hold(session, contract.customer_id)
-    )
-    close_unusable(session, contract.id, can_start=can_start, now=now)
+    may_use = contract.state in USABLE and _is_admitted(session, contract, Side.CUSTOMER)
+    if not may_use or rental_hold(session, contract.customer_id):
+        close_contract(session, contract.id, now=now)
+    else:
+        is_admitted = _is_admitted(session, contract, Side.PROVIDER)
+        follow_gaps(session, contract.id, is_admitted=is_admitted, now=now)
 
 
-def _are_admitted(session: Session, contract: Contract) -> bool:
-    """Return whether both sides are admitted to the marketplace and active."""
-    tenants = [session.get(Tenant, ident) for ident in (contract.customer_id, contract.provider_id)]
-    return (
-        account_of(session, contract.provider_id).provider_state is AccountState.ACTIVE
-        and account_of(session, contract.customer_id).customer_state is AccountState.ACTIVE
-        and all(tenant is not None and tenant.state is TenantState.ACTIVE for tenant in tenants)
-    )
+def _is_admitted(session: Session, contract: Contract, side: Side) -> bool:
+    """Return whether a side is admitted to the marketplace and active."""
+    tenant_id = tenant_of(contract, side)
+    account, tenant = account_of(session, tenant_id), session.get(Tenant, tenant_id)
+    state = account.provider_state if side is Side.PROVIDER else account.customer_state
+    is_active = tenant is not None and tenant.state is TenantState.ACTIVE
+    return is_active and state is AccountState.ACTIVE
 
 
 def usable_contracts(session: Session) -> list[str]:

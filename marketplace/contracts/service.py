@@ -17,7 +17,7 @@ from core.errors import (
     NotFoundError,
 )
 from core.paging import Columns, Page, Paging, list_page
-from jobqueue.reservations.bookings import close_unusable
+from jobqueue.reservations.bookings import close_contract
 from marketplace.accounts import NEEDS, require_admitted
 from marketplace.contracts.grants import write_grant
 from marketplace.contracts.new_contracts import new_contract
@@ -312,7 +312,7 @@ def end_contract(
     contract.state = ContractState.ENDED
     contract.ends_at = min(now, contract.ends_at or now)
     _save(session, contract, now=now)
-    close_unusable(session, contract.id, can_start=False, now=now)
+    close_contract(session, contract.id, now=now)
     what = "has ended" if side else f"was ended by the operator: {reason.strip()}"
     after = _end_of(contract)
     record_change(session, contract, "ended", side, after=after, reason=reason.strip(), now=now)

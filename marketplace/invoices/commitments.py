@@ -12,6 +12,7 @@ from decimal import Decimal
 from sqlalchemy import ColumnElement, func, or_, select
 from sqlalchemy.orm import Session
 
+from core.errors import ConflictError
 from core.money import exact
 from jobqueue.usage.measuring import Period
 from marketplace.charges.models import BillingLine, LineKind
@@ -38,9 +39,15 @@ def contracts_of(session: Session, month_at: datetime) -> list[tuple[str, str, s
 def add_commitment(
     session: Session, contract_id: str, month_at: datetime, *, now: datetime
 ) -> BillingLine | None:
-    """Add the line of a month's commitment, or of what differs from the lines before."""
+    """Add the line of a month's commitment, or of what differs from the lines before.
+
+    Raises:
+        ConflictError: its use is not charged, because its terms can't be read.
+    """
     contract = session.get_one(Contract, contract_id)
     month = Period(month_at, next_month(month_at))
+    if contract.uncharged_since is not None and contract.uncharged_since < month.until:
+        raise ConflictError(f"The use of contract {contract_id} waits for its charge.")
     committed, version = _committed(contract, month)
     if version is None:
         return None

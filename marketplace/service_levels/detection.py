@@ -178,20 +178,38 @@ def _detect_late_starts(session: Session, contract: Contract, *, now: datetime) 
         started_at = attempt.started_at or (None if attempt.state.is_final else now)
         if started_at is None:
             _withdraw(session, contract, BreachKind.LATE_START, attempt.id)
-        if not promised or started_at is None or (started_at - at).total_seconds() <= promised:
+        pulled = timedelta() if started_at is None else _pull_time(attempt, at, started_at)
+        took = timedelta() if started_at is None else started_at - at - pulled
+        if not promised or started_at is None or took.total_seconds() <= promised:
             continue
         facts = {
             "version_number": version.number,
             "since": at,
             "until": started_at,
             "promised": float(promised),
-            "measured": (started_at - at).total_seconds(),
-            "evidence": {"job_id": attempt.job_id, "has_started": attempt.started_at is not None},
+            "measured": took.total_seconds(),
+            "evidence": {
+                "job_id": attempt.job_id,
+                "has_started": attempt.started_at is not None,
+                "pull_seconds": pulled.total_seconds(),
+            },
         }
         recorded += record_breach(
             session, contract, BreachKind.LATE_START, attempt.id, facts, now=now
         )
     return recorded
+
+
+def _pull_time(attempt: Attempt, assigned_at: datetime, started_at: datetime) -> timedelta:
+    """Return how long the pull of the customer's image took before the start.
+
+    Its size is the customer's choice. An agent that does not report it has none.
+    """
+    if attempt.pull_began_at is None:
+        return timedelta()
+    began_at = max(attempt.pull_began_at, assigned_at)
+    ended_at = min(attempt.pull_ended_at or started_at, started_at)
+    return max(ended_at - began_at, timedelta())
 
 
 def record_breach(

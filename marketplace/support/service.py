@@ -244,9 +244,19 @@ def add_message(
 def solve_ticket(
     session: Session, scope: Scope, ticket_id: str, *, desk: Desk, now: datetime
 ) -> Ticket:
-    """Mark a ticket as solved; its requester may rate the support, and open it again."""
+    """Mark a ticket as solved; its requester may rate the support, and open it again.
+
+    Raises:
+        ConflictError: it is solved or closed, or another side than its requester has not answered.
+    """
     ticket = read_ticket(session, scope, ticket_id, desk=desk, is_locked=True)
-    _move(ticket, next_state(ticket.state, Step.SOLVE, ticket.responder), now=now)
+    state = next_state(ticket.state, Step.SOLVE, ticket.responder)
+    party = party_of(ticket, scope)
+    is_answer = (TicketEntry.kind == EntryKind.MESSAGE) & (TicketEntry.party == party)
+    answer = select(TicketEntry.id).where(TicketEntry.ticket_id == ticket.id, is_answer).limit(1)
+    if party is not ticket.requester and session.scalar(answer) is None:
+        raise ConflictError("Answer the ticket first: your side has written no message yet.")
+    _move(ticket, state, now=now)
     return _changed(session, scope, ticket, "solved", "Marked as solved", desk=desk, now=now)
 
 

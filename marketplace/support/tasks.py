@@ -1,7 +1,7 @@
 """The periodic tasks of support: late answers, replies by email, and tickets that are over."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import ColumnElement, delete, select
@@ -62,12 +62,13 @@ class SupportTasks:
         days = timedelta(days=self._settings.support_retention_days)
         is_solved = Ticket.state == TicketState.SOLVED
         is_closed = Ticket.state == TicketState.CLOSED
-        for ident in self._idents(is_solved & (Ticket.solved_at <= now - REOPEN_WITHIN)):
+        for batch in self._batches(is_solved & (Ticket.solved_at <= now - REOPEN_WITHIN)):
+            for ident in batch:
+                with transaction(context.sessions) as session:
+                    close(session, ident, now=now)
+        for batch in self._batches(is_closed & (Ticket.updated_at <= now - days)):
             with transaction(context.sessions) as session:
-                close(session, ident, now=now)
-        old = self._idents(is_closed & (Ticket.updated_at <= now - days))
-        with transaction(context.sessions) as session:
-            session.execute(delete(Ticket).where(Ticket.id.in_(old)))
+                session.execute(delete(Ticket).where(Ticket.id.in_(batch)))
 
     def receive_replies(self) -> None:
         """Add replies by email to their tickets."""
@@ -85,9 +86,17 @@ class SupportTasks:
         if count:
             log.info("support: received %d replies by email", count)
 
-    def _idents(self, condition: ColumnElement[bool]) -> Sequence[str]:
-        with transaction(self._context.sessions) as session:
-            return session.scalars(select(Ticket.id).where(condition).limit(BATCH)).all()
+    def _batches(self, condition: ColumnElement[bool]) -> Iterator[Sequence[str]]:
+        """Yield the tickets that meet a condition, each once, until the portal stops."""
+        last = ""
+        while not self._context.is_stopping():
+            wanted = select(Ticket.id).where(condition, Ticket.id > last).order_by(Ticket.id)
+            with transaction(self._context.sessions) as session:
+                idents = session.scalars(wanted.limit(BATCH)).all()
+            if not idents:
+                return
+            yield idents
+            last = idents[-1]
 
 
 def escalate(session: Session, ticket_id: str, desk: Desk, *, now: datetime) -> None:

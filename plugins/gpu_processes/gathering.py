@@ -1,23 +1,22 @@
 """GPU processes of each GPU or MIG slice, by owner."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from core.clock import to_ns
 from plugins.base import PluginContext
-from plugins.gpu_processes.owners import Owner, Owners
+from plugins.gpu_processes.owners import Owners
+from plugins.gpu_processes.uses import WHOLE_PERCENT, listed, use_points
 from plugins.nvml.calls import Calls, read_reopening
 from plugins.nvml.library import Device, GPULostError, NVMLLibrary, pynvml
 from plugins.nvml.slices import find_slices, is_mig_enabled
-from protocol.gpu_processes import GPUProcess
-from timeseries.points import FieldValue, Point
+from timeseries.points import Point
 
 CACHE_LIFETIME = timedelta(hours=1)
 MICROS_PER_SECOND = 1_000_000
 NS_PER_MICRO = 1000
-WHOLE_PERCENT = 100
 LISTS = (
     pynvml.nvmlDeviceGetComputeRunningProcesses_v3,
     pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
@@ -30,30 +29,6 @@ OLDER_LISTS = (
 
 
 @dataclass(slots=True)
-class _Use:
-    """GPU use of one owner; None if unknown."""
-
-    processes: int = 0
-    memory_bytes: int | None = None
-    percent: float | None = None
-
-    def add(self, memory_bytes: int | None, percent: float | None) -> None:
-        self.processes += 1
-        if memory_bytes is not None:
-            self.memory_bytes = (self.memory_bytes or 0) + memory_bytes
-        if percent is not None:
-            self.percent = min(float(WHOLE_PERCENT), (self.percent or 0.0) + percent)
-
-    def fields(self) -> dict[str, FieldValue]:
-        fields: dict[str, FieldValue] = {"processes": self.processes}
-        if self.memory_bytes is not None:
-            fields["memory_used_bytes"] = self.memory_bytes
-        if self.percent is not None:
-            fields["utilization_percent"] = round(self.percent, 1)
-        return fields
-
-
-@dataclass(slots=True)
 class _Target:
     """A GPU or slice with its processes."""
 
@@ -61,6 +36,10 @@ class _Target:
     calls: Calls
     memory_of: dict[int, int | None] = field(default_factory=dict)
     percent_of: dict[int, float] | None = None
+
+    def percent(self, pid: int) -> float | None:
+        """Return the use of a process; None if the driver does not sample processes."""
+        return None if self.percent_of is None else self.percent_of.get(pid, 0.0)
 
 
 class Gathering:
@@ -80,23 +59,18 @@ class Gathering:
         targets = read_reopening(lambda: self._read(now), close=self.close)
         pids = {pid for target in targets for pid in target.memory_of}
         owners = self._owners.of(pids)
-        self._publish([process for target in targets for process in self._listed(target, owners)])
-        return [point for target in targets for point in _points(target, owners, now)]
-
-    def _listed(self, target: _Target, owners: Mapping[int, Owner]) -> Iterator[GPUProcess]:
-        for pid, memory_bytes in target.memory_of.items():
-            if pid in owners:
-                owner = owners[pid]
-                yield GPUProcess(
-                    pid=pid,
-                    name=self._owners.name_of(pid),
-                    gpu=int(target.tags["gpu"]),
-                    uuid=target.tags["uuid"],
-                    memory_bytes=memory_bytes or 0,
-                    owner=owner.kind,
-                    job=owner.job,
-                    container=owner.container,
-                )
+        self._publish(
+            [
+                process
+                for target in targets
+                for process in listed(target.tags, target.memory_of, owners, self._owners.name_of)
+            ]
+        )
+        return [
+            point
+            for target in targets
+            for point in use_points(target.tags, target.memory_of, target.percent, owners, now=now)
+        ]
 
     def close(self) -> None:
         """Close NVML."""
@@ -190,13 +164,3 @@ def _memory_by_pid(processes: Iterable[pynvml.c_nvmlProcessInfo_t]) -> dict[int,
         amounts = [int(amount) for amount in (before, used) if amount is not None]
         memory_of[process.pid] = max(amounts) if amounts else None
     return memory_of
-
-
-def _points(target: _Target, owners: Mapping[int, Owner], now: datetime) -> Iterator[Point]:
-    uses: dict[Owner, _Use] = defaultdict(_Use)
-    for pid, memory_bytes in target.memory_of.items():
-        if pid in owners:
-            percent = None if target.percent_of is None else target.percent_of.get(pid, 0.0)
-            uses[owners[pid]].add(memory_bytes, percent)
-    for owner, use in uses.items():
-        yield Point("gpu_process", {**target.tags, **owner.tags()}, use.fields(), to_ns(now))

@@ -183,8 +183,11 @@ class ApplianceSchema(Schema):
         """Return an attribute."""
         if attr == "status":
             return effective_status_of(obj)
-        if attr == "last_seen_at" and obj.connector is not None:
-            return obj.connector.last_seen_at  # what is heard of the node comes from there
+        connector = None if obj.connector_id is None else obj.connector
+        if attr == "connector":
+            return connector
+        if attr == "last_seen_at" and connector is not None:
+            return connector.last_seen_at  # what is heard of the node comes from there
         if attr in _READERS:
             return _READERS[attr](obj)
         return super().get_attribute(obj, attr, default)

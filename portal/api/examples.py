@@ -87,6 +87,13 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         },
         "note": "Reputation counts more",
     },
+    "StandingPolicyPreviewRequestSchema": {
+        "policy": {
+            "placement_weight": 2.0,
+            "fee_tiers": [{"score": 0.9, "points": "-2"}],
+            "suspension_breaches": 5,
+        },
+    },
     "TakeSchema": {"offer_id": _ID, "terms_hash": _DIGEST},
     "HashSchema": {"terms_hash": _DIGEST},
     "ContractProposalSchema": {

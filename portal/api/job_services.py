@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 from marshmallow import Schema, fields
 
+from jobqueue.jobs.shown import shown_job
 from jobqueue.models import Job
 from jobqueue.services.autoscaling.service import (
     ScalingStatus,
@@ -97,21 +98,27 @@ def autoscale(job_id: str, body: dict[str, Any]) -> Job:
     """Let a service scale by itself, or change how."""
     policy = msgspec.convert(body, Autoscaling)
     with database() as session:
-        return set_autoscaling(session, current_scope(), job_id, policy, now=now())
+        return shown_job(
+            session, set_autoscaling(session, current_scope(), job_id, policy, now=now())
+        )
 
 
 @job_services.operation("POST", "/<job_id>/autoscaling/remove", answer=JobDetailSchema)
 def remove_autoscaling(job_id: str) -> Job:
     """Let a service scale by itself no longer; it has the instances that are awake."""
     with database() as session:
-        return set_autoscaling(session, current_scope(), job_id, None, now=now())
+        return shown_job(
+            session, set_autoscaling(session, current_scope(), job_id, None, now=now())
+        )
 
 
 @job_services.operation("POST", "/<job_id>/scale", body=ScaleSchema, answer=JobDetailSchema)
 def scale(job_id: str, body: dict[str, Any]) -> Job:
     """Add instances to a service, or stop those with the highest numbers."""
     with database() as session:
-        return scale_service(session, current_scope(), job_id, body["instances"], now=now())
+        return shown_job(
+            session, scale_service(session, current_scope(), job_id, body["instances"], now=now())
+        )
 
 
 @job_services.operation("POST", "/<job_id>/update", body=JobUpdateSchema, answer=JobDetailSchema)
@@ -119,7 +126,7 @@ def update(job_id: str, body: dict[str, Any]) -> Job:
     """Update the instances of a service one by one: the next follows when one is healthy."""
     with database() as session:
         scope, box = current_scope(), portal().secrets
-        return update_service(session, scope, job_id, body, box=box, now=now())
+        return shown_job(session, update_service(session, scope, job_id, body, box=box, now=now()))
 
 
 @job_services.operation("GET", "/<job_id>/update", answer=UpdateProgressSchema)
@@ -133,4 +140,4 @@ def progress(job_id: str) -> UpdateProgress:
 def rollback(job_id: str) -> Job:
     """Give the instances of a service the values that they had before the latest update."""
     with database() as session:
-        return roll_back(session, current_scope(), job_id, now=now())
+        return shown_job(session, roll_back(session, current_scope(), job_id, now=now()))

@@ -8,6 +8,7 @@ from sqlalchemy.orm import Session
 
 from core.keyset import KeysetPage
 from jobqueue.jobs.job_secrets import make_secret
+from jobqueue.jobs.shown import shown_job
 from jobqueue.models import Job
 from jobqueue.queue.resubmission import retry_job, set_priority
 from jobqueue.queue.retention import delete_job
@@ -87,9 +88,10 @@ def list_all(query: dict[str, Any]) -> KeysetPage[Any]:
 def submit(body: dict[str, Any]) -> Job:
     """Submit a job; it runs on the first appliance with enough free resources."""
     with database() as session:
-        return submit_job(
+        job = submit_job(
             session, current_scope(), job_request(body), box=portal().secrets, now=now()
         )
+        return shown_job(session, job)
 
 
 @jobs.operation("GET", "/<job_id>", answer=JobDetailSchema)
@@ -120,28 +122,37 @@ def delete(job_id: str) -> None:
 def retry(job_id: str) -> Job:
     """Submit a job again, as it is; one with secrets only by its user."""
     with database() as session:
-        return retry_job(session, current_scope(), job_id, box=portal().secrets, now=now())
+        return shown_job(
+            session, retry_job(session, current_scope(), job_id, box=portal().secrets, now=now())
+        )
 
 
 @jobs.operation("POST", "/<job_id>/priority", body=PrioritySchema, answer=JobDetailSchema)
 def change_priority(job_id: str, body: dict[str, Any]) -> Job:
     """Change the priority of a job that waits; above 0 only by an admin."""
     with database() as session:
-        return set_priority(session, current_scope(), job_id, body["priority"], now=now())
+        return shown_job(
+            session, set_priority(session, current_scope(), job_id, body["priority"], now=now())
+        )
 
 
 @jobs.operation("POST", "/<job_id>/stop", answer=JobDetailSchema)
 def stop(job_id: str) -> Job:
     """Request that a job stops; idempotent."""
     with database() as session:
-        return stop_job(session, current_scope(), job_id, now=now())
+        return shown_job(session, stop_job(session, current_scope(), job_id, now=now()))
 
 
 @jobs.operation("POST", "/<job_id>/stop-array", answer=JobDetailSchema)
 def stop_all(job_id: str) -> Job:
     """Request that all tasks of a job's array stop."""
     scope, at = current_scope(), now()
-    return in_parts(lambda session: stop_array(session, scope, job_id, now=at))
+
+    def stop_part(session: Session) -> tuple[Job, bool]:
+        job, is_done = stop_array(session, scope, job_id, now=at)
+        return shown_job(session, job), is_done
+
+    return in_parts(stop_part)
 
 
 @jobs.operation("POST", "/<job_id>/make-secret", body=SecretNamesSchema, answer=JobDetailSchema)
@@ -151,7 +162,10 @@ def hide_variables(job_id: str, body: dict[str, Any]) -> Job:
     Their values are not returned any more. Backups of the database may still have them.
     """
     with database() as session:
-        return make_secret(session, current_scope(), job_id, body["names"], box=portal().secrets)
+        return shown_job(
+            session,
+            make_secret(session, current_scope(), job_id, body["names"], box=portal().secrets),
+        )
 
 
 @jobs.operation("GET", "/<job_id>/events", answer=page_of(EventSchema))

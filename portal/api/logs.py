@@ -11,7 +11,7 @@ from webargs.fields import DelimitedList
 from core.clock import from_ns
 from logs.context import MAX_AROUND, Place
 from logs.lines import Source
-from logs.query import MAX_LIMIT, Cursor, LogQuery
+from logs.query import MAX_LIMIT, MAX_RANK, Cursor, LogQuery
 from logs.search import MAX_BUCKETS
 from logs.terms import MAX_LENGTH
 from portal.api.blueprint import APIBlueprint
@@ -68,7 +68,12 @@ class LogFilterSchema(StrictSchema):
         metadata={"description": "The least level."},
     )
     appliance_id = _ident("Id of the appliance.")
-    job_id = _ident("Id of the job.")
+    job_id = _ident("Id of the job; of the first member of a gang for those of all.")
+    rank = fields.Integer(
+        load_default=None,
+        validate=validate.Range(min=0, max=MAX_RANK),
+        metadata={"description": "Rank of the only member of the gang, of which the job is first."},
+    )
     unit = fields.String(
         load_default="",
         validate=validate.Length(max=100),
@@ -241,5 +246,6 @@ def _query(query: dict[str, Any]) -> LogQuery:
         minimum_level=query["level"],
         appliance_id=query["appliance_id"],
         job_id=query["job_id"],
+        rank=query["rank"],
         unit=query["unit"],
     )

@@ -24,6 +24,7 @@ from marketplace.consequences.policies import (
     set_policy,
 )
 from marketplace.consequences.policy import FeeTier, Policy
+from marketplace.consequences.preview import Preview, preview_policy
 from marketplace.consequences.service import (
     APPEAL_SORTS,
     EVENT_SORTS,
@@ -360,6 +361,47 @@ def show_current() -> dict[str, Any]:
     with database() as session:
         number, policy = current_policy(session)
     return {"number": number, "document": plain_document(policy)}
+
+
+class PreviewedProviderSchema(Schema):
+    """What a policy would change for a provider; each pair has the value of now and then."""
+
+    tenant_id = fields.String()
+    public_name = fields.String()
+    score = fields.Float()
+    breaches = fields.Integer(metadata={"description": "That count then."})
+    state = fields.List(fields.Enum(StandingState, by_value=True))
+    cause = fields.String(metadata={"description": "Of another state; empty without."})
+    listing = fields.List(fields.Enum(Listing, by_value=True))
+    placement_factor = fields.List(fields.Float())
+    fee_points = fields.List(fields.Decimal(as_string=True))
+
+
+class StandingPolicyPreviewSchema(Schema):
+    """What a policy would change, of the providers that were compared."""
+
+    changed = fields.List(fields.Nested(PreviewedProviderSchema))
+    compared = fields.Integer()
+    total = fields.Integer(metadata={"description": "Of providers; the first 500 are compared."})
+
+
+class StandingPolicyPreviewRequestSchema(Schema):
+    """A policy that is not saved."""
+
+    policy = fields.Nested(StandingPolicySchema, required=True)
+
+
+@policies.operation(
+    "POST",
+    "/preview",
+    answer=StandingPolicyPreviewSchema,
+    body=StandingPolicyPreviewRequestSchema,
+)
+def preview(body: Mapping[str, Any]) -> Preview:
+    """Return which providers a policy would change, without saving it."""
+    policy = msgspec.convert(body["policy"], Policy)
+    with database() as session:
+        return preview_policy(session, current_scope(), policy, now=now())
 
 
 @policies.operation(

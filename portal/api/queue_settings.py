@@ -6,6 +6,7 @@ from marshmallow import fields, validate
 
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
 from jobqueue.jobs.queue_settings import DataRoot, QueueSettings, read_settings, set_settings
+from jobqueue.models import DEFAULT_FETCH_MINUTES
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
@@ -129,6 +130,14 @@ class QueueSettingsSchema(StrictSchema):
         metadata={
             "description": "Whether packets of gangs are encrypted within a site, too; between "
             "sites they always are."
+        },
+    )
+    longest_fetch_minutes = fields.Integer(
+        strict=True,
+        load_default=DEFAULT_FETCH_MINUTES,
+        metadata={
+            "description": "A job whose datasets take longer than this to fetch waits for them "
+            "without GPUs."
         },
     )
 

@@ -1,6 +1,10 @@
 """`/reservations`: appliances or GPUs that are kept for a project at certain times."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from marshmallow import Schema, fields
+from sqlalchemy.orm import Session
 
 from jobqueue.reservations.checks import ReservationRequest
 from jobqueue.reservations.models import Reservation
@@ -13,9 +17,10 @@ from jobqueue.reservations.service import (
     list_reservations,
     update_reservation,
 )
+from marketplace.charges.reserved import Cancellation, cancellations
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import instant, page_query
+from portal.api.schemas import instant, page_query, values_of
 from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import now
 from tenants.permissions import Permission
@@ -39,11 +44,12 @@ class PeriodSchema(Schema):
     ends_at = instant()
 
 
-def _periods(reservation: Reservation) -> list[dict[str, object]]:
-    return [
-        PeriodSchema().dump({"begins_at": begin, "ends_at": end})
-        for begin, end in periods_of(reservation, now=now())
-    ]
+class CancellationSchema(Schema):
+    """What is charged of a reservation of rented appliances if it is cancelled now."""
+
+    hours = fields.Integer(metadata={"description": "Of the contract, in which it is charged."})
+    gpu_hours = fields.Float(metadata={"description": "That are reserved in this time."})
+    amount = fields.Decimal(as_string=True)
 
 
 class ReservationSchema(response_schema(ReservationRequest)):  # type: ignore[misc] # a class made at run time
@@ -51,16 +57,32 @@ class ReservationSchema(response_schema(ReservationRequest)):  # type: ignore[mi
 
     id = fields.String()
     tenant_id = fields.String()
-    periods = fields.Function(
-        _periods,
-        metadata={
-            "type": "array",
-            "items": {"type": "object"},
-            "description": "The next ten, the one that goes on included.",
-        },
+    periods = fields.List(
+        fields.Nested(PeriodSchema),
+        metadata={"description": "The next ten, the one that goes on included."},
+    )
+    cancellation = fields.Nested(
+        CancellationSchema,
+        metadata={"description": "Charged if it is cancelled now; nothing for own appliances."},
     )
     created_by = fields.String(allow_none=True)
     created_at = instant()
+
+
+def _shown(session: Session, reservations: Sequence[Reservation]) -> list[dict[str, Any]]:
+    rented = [row.id for row in reservations if row.appliance_count]
+    costs = cancellations(session, rented, now=now())
+    return [
+        values_of(
+            ReservationSchema,
+            row,
+            cancellation=costs.get(row.id, Cancellation()),
+            periods=[
+                {"begins_at": begin, "ends_at": end} for begin, end in periods_of(row, now=now())
+            ],
+        )
+        for row in reservations
+    ]
 
 
 objects = Objects(
@@ -68,9 +90,10 @@ objects = Objects(
     "/<reservation_id>",
     read=get_reservation,
     answer=ReservationSchema,
+    shown=_shown,
     model=Reservation,
     # Without what changes with the time.
-    etag=ReservationSchema(exclude=("periods",)),
+    etag=ReservationSchema(exclude=("periods", "cancellation")),
     body=ReservationRequestSchema,
     request=ReservationRequest,
 )

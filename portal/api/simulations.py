@@ -183,7 +183,12 @@ def show(simulation_id: str) -> dict[str, Any]:
 @simulations.operation(
     "GET",
     "/<simulation_id>/results",
-    responses=file_response("All figures, as of `vedette simulate`.", "application/json"),
+    responses={
+        HTTPStatus.OK: {
+            "description": "All figures, as of `vedette simulate`.",
+            "content": {"application/json": {"schema": {"type": "object"}}},
+        }
+    },
 )
 def results(simulation_id: str) -> Response:
     """Return all figures of a simulation, as `vedette simulate --json` prints them."""

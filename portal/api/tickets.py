@@ -239,7 +239,7 @@ def add_ticket_message(ticket_id: str, body: Mapping[str, Any]) -> ShownTicket:
 
 @tickets.operation("POST", "/<ticket_id>/solve", answer=TicketSchema)
 def solve(ticket_id: str) -> ShownTicket:
-    """Mark a ticket as solved."""
+    """Mark a ticket as solved; the side that is asked has to answer it first."""
     return _changed(lambda session: solve_ticket(session, current_scope(), ticket_id, **_at()))
 
 

@@ -8,7 +8,14 @@ from wtforms.fields import SelectChoice
 from wtforms.validators import InputRequired, NumberRange, Optional
 
 from jobqueue.fairshare.settings import OrderPolicy, OrderSettings
-from jobqueue.jobs.queue_settings import MAX_COUNT, MAX_DAYS, DataRoot, QueueSettings
+from jobqueue.jobs.queue_settings import (
+    MAX_COUNT,
+    MAX_DAYS,
+    MAX_FETCH_MINUTES,
+    DataRoot,
+    QueueSettings,
+)
+from jobqueue.models import DEFAULT_FETCH_MINUTES
 from jobqueue.queue.container_policies import PolicyChoice
 from portal.forms.form import CheckboxListField, Form, LinesField
 from protocol.gpu_slices import PartitionMode
@@ -97,6 +104,10 @@ class QueueSettingsForm(Form):
     allows_gang_egress = BooleanField("Members reach the outside")
     allows_host_network = BooleanField("Allow the appliance's network and RDMA")
     encrypts_gang_networks = BooleanField("Encrypt within a site")
+    longest_fetch_minutes = IntegerField(
+        "Fetch data on allocated GPUs for, minutes",
+        [Optional(), NumberRange(0, MAX_FETCH_MINUTES)],
+    )
     policy = SelectField(
         "Next job by", choices=[SelectChoice(name, label) for name, label in ORDER_LABELS]
     )
@@ -124,6 +135,9 @@ class QueueSettingsForm(Form):
             allows_gang_egress=self.allows_gang_egress.data,
             allows_host_network=self.allows_host_network.data,
             encrypts_gang_networks=self.encrypts_gang_networks.data,
+            longest_fetch_minutes=DEFAULT_FETCH_MINUTES
+            if self.longest_fetch_minutes.data is None
+            else self.longest_fetch_minutes.data,
         )
 
     def _ordering(self) -> OrderSettings:

@@ -263,6 +263,9 @@ class TermsForm(Form):
     commitment_gpu_hours = IntegerField("Commitment in GPU-hours a month", _COUNT)
     term_days = IntegerField("Term in days", _COUNT)
     notice_days = IntegerField("Notice in days", _COUNT)
+    cancellation_hours = IntegerField(
+        "Cancelled reservations are charged for, in hours", _COUNT, default=24
+    )
     availability_percent = NotationField(
         "Availability in percent of a month",
         parse=parse_percent,
@@ -310,7 +313,7 @@ class TermsForm(Form):
                 name: int(self[name].data or 0)
                 for name in (
                     *("min_seconds", "max_seconds", "max_gpus", "commitment_gpu_hours"),
-                    *("term_days", "notice_days"),
+                    *("term_days", "notice_days", "cancellation_hours"),
                 )
             },
         )
@@ -379,7 +382,7 @@ def terms_data(terms: Terms) -> dict[str, Any]:
     """Return terms as data of a form."""
     names = (
         *("price", "time_zone", "discount_percent", "allows_slices", "region"),
-        *("min_seconds", "max_seconds", "text"),
+        *("min_seconds", "max_seconds", "text", "cancellation_hours"),
     )
     level = terms.service_level
     return {

@@ -16,6 +16,7 @@ from jobqueue.jobs.arrays import array_states
 from jobqueue.jobs.gangs import gang_members, stops_together
 from jobqueue.jobs.idle_limits import idle_limit_problem
 from jobqueue.jobs.job_secrets import make_secret
+from jobqueue.jobs.shown import read_shown
 from jobqueue.partitions.isolation import ISOLATION
 from jobqueue.partitions.texts import requested_text, slice_text
 from jobqueue.projects.service import list_projects
@@ -162,6 +163,8 @@ def show(job_id: str) -> ResponseReturnValue:
         load = drawn_load(job) if scaling else None
         datasets = datasets_of(session, job)
         cost, hourly_cost = job_cost(session, job, now=now())
+        if is_service:
+            read_shown(session, [job])  # its instances were read anew, the job with them
     is_first = job.array_id in {None, job.id}
     held = msgspec.convert(job.attempt.gpu_slice if job.attempt else None, GPUSlice | None)
     needed = Permission.SUBMIT_JOBS if job.user_id == scope.user_id else Permission.STOP_ANY_JOB

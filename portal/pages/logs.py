@@ -10,6 +10,7 @@ from flask.typing import ResponseReturnValue
 
 from core.clock import from_ns
 from core.errors import InvalidInputError, NotFoundError
+from jobqueue.jobs.gangs import is_first
 from jobqueue.models import Job
 from jobqueue.queue.service import get_job
 from logs.context import Place
@@ -28,6 +29,7 @@ pages = Blueprint("logs", __name__)
 
 PAGE_LINES = 200
 AROUND = 8
+ALL_RANKS = "all"
 _MAX_TEXT_LENGTH = 500
 _MAX_DIGITS = 19
 
@@ -73,6 +75,7 @@ def index() -> ResponseReturnValue:
     start_at = since or end_at - SPANS[span or Range.HOUR]
     filters = _filters()
     appliance, job = _subject(filters)
+    filters["rank"] = _rank(job)
     try:
         query = replace(
             LogQuery.between(start_at, end_at, search),
@@ -102,8 +105,10 @@ def index() -> ResponseReturnValue:
         unit=filters["unit"],
         appliance=appliance,
         job=job,
+        ranks=range(job.nodes) if job is not None and is_first(job) else (),
+        rank=filters["rank"],
         filters={name: request.args.get(name, "") for name in ("appliance_id", "job_id")},
-        api_query=_api_query(start_at.isoformat(), end_at.isoformat()),
+        api_query=_api_query(start_at.isoformat(), end_at.isoformat(), filters["rank"]),
         reached_at=_reached(page),
     )
 
@@ -162,11 +167,22 @@ def _subject(filters: dict[str, Any]) -> tuple[Appliance | None, Job | None]:
         )
 
 
-def _api_query(since: str, until: str) -> dict[str, str]:
+def _rank(job: Job | None) -> int | None:
+    """Return the member whose lines are shown: the first of a gang, unless another is chosen."""
+    if job is None or not is_first(job):
+        return None
+    text = _text("rank")
+    if text == ALL_RANKS:
+        return None
+    return min(int(text), job.nodes - 1) if text.isdecimal() and len(text) < _MAX_DIGITS else 0
+
+
+def _api_query(since: str, until: str, rank: int | None) -> dict[str, str]:
     """Return the same search as parameters of the REST API."""
     names = ("search", "source", "level", "appliance_id", "job_id", "unit")
     query = {name: _text(name) for name in names if _text(name)}
-    return {**query, "since": since, "until": until}
+    of_member = {} if rank is None else {"rank": str(rank)}
+    return {**query, **of_member, "since": since, "until": until}
 
 
 def _reached(page: LogLines) -> Any:  # noqa: ANN401 - an instant, or None

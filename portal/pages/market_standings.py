@@ -7,6 +7,7 @@ from sqlalchemy.orm import Session
 from core.errors import NotFoundError
 from marketplace.consequences.models import MAX_ANSWER_LENGTH
 from marketplace.consequences.policies import current_policy, list_policies, set_policy
+from marketplace.consequences.preview import preview_policy
 from marketplace.consequences.service import (
     accept_appeal,
     get_standing,
@@ -112,20 +113,31 @@ def decide(session: Session, appeal_id: str, appeal_decision: str) -> str:
 @pages.get("/policy")
 @pages.post("/policy")
 def policy() -> ResponseReturnValue:
-    """Show the policy and its versions; save a new one."""
+    """Show the policy and its versions; preview or save a new one."""
     scope = current_scope()
     scope.require(Permission.MANAGE_TENANTS)
     with database() as session:
         number, present = current_policy(session)
         versions = list_policies(session, scope, page=page_number(), page_size=PAGE_SIZE)
     form = PolicyForm.of(present)
+    preview = None
     if form.validate_on_submit():
         with form.showing_errors():
-            with database() as session:
-                saved = set_policy(session, scope, form.policy(), form.note.data or "", now=now())
-            flash(f"Version {saved.number} of the policy applies within five minutes", "success")
-            return redirect(url_for(".policy"))
+            if "preview" in request.form:
+                with database() as session:
+                    preview = preview_policy(session, scope, form.policy(), now=now())
+            else:
+                with database() as session:
+                    note = form.note.data or ""
+                    saved = set_policy(session, scope, form.policy(), note, now=now())
+                text = f"Version {saved.number} of the policy applies within five minutes"
+                flash(text, "success")
+                return redirect(url_for(".policy"))
     text = render_template(
-        "market/standing_policy.html", form=form, number=number, versions=versions
+        "market/standing_policy.html",
+        form=form,
+        number=number,
+        versions=versions,
+        preview=preview,
     )
     return text, form.status

@@ -8,6 +8,7 @@ from wtforms.fields import SelectChoice
 from jobqueue.fairshare.accounts import read_projects
 from jobqueue.grants import read_grants
 from jobqueue.reservations.bookings import bookings_of, customers_of
+from jobqueue.reservations.gaps import open_gaps
 from jobqueue.reservations.models import Reservation
 from jobqueue.reservations.overlaps import active_bookings
 from jobqueue.reservations.periods import periods_of
@@ -18,6 +19,7 @@ from jobqueue.reservations.service import (
     list_reservations,
     update_reservation,
 )
+from marketplace.charges.reserved import cancellations
 from portal.context import current_scope, database, now, portal
 from portal.forms.reservations import MAINTENANCE, ReservationForm
 from portal.pages.common import changing
@@ -88,6 +90,8 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
         page = list_reservations(session, scope, page=page_number(), page_size=PAGE_SIZE)
         appliances = appliance_names(session, scope.tenants)
         booked = bookings_of(session, [row.id for row in page.items if row.appliance_count])
+        gaps = open_gaps(session, [row for bookings in booked.values() for row in bookings])
+        costs = cancellations(session, booked, now=now())
         by_customers = active_bookings(session, {tenant_id})
         customers = customers_of(session, by_customers)
     text = render_template(
@@ -98,6 +102,8 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
         projects=names,
         appliances=appliances,
         booked=booked,
+        costs=costs,
+        away={ident: sum(row.id in gaps for row in bookings) for ident, bookings in booked.items()},
         currency=portal().settings.billing_currency,
         by_customers=by_customers,
         customers=customers,

@@ -28,7 +28,7 @@ MAX_ZIP_BYTES = 64 * 1024**3
 _FETCH_SECONDS = 60.0
 # What the format can say.
 _FIRST_ZIP_TIME, _LAST_ZIP_TIME = (1980, 1, 1, 0, 0, 0), (2107, 12, 31, 23, 59, 58)
-_OK = 200
+_OK, _PARTIAL = 200, 206
 # Signatures of images that browsers show without running anything in them.
 _IMAGES = {
     b"\x89PNG\r\n\x1a\n": "image/png",
@@ -66,23 +66,26 @@ class Preview:
 
 
 def part_reader() -> ReadPart:
-    """Return what reads parts: from the portal's store, or the tenant's bucket.
+    """Return what reads ranges of parts: from the portal's store, or the tenant's bucket.
 
-    The address of a bucket is the tenant's, so that only addresses are reached that webhooks may.
+    A whole part is checked by its hash in the portal's store. The address of a bucket is the
+    tenant's, so that only addresses are reached that webhooks may.
     """
     services = portal()
     client = WebhookClient(_FETCH_SECONDS, policy=services.webhook_policy)
     buckets: dict[str | None, Bucket | None] = {}
 
-    def read(owner_id: str, part: Part) -> bytes:
-        if not part.is_in_bucket:
+    def read(owner_id: str, part: Part, start: int, end: int) -> bytes:
+        if not part.is_in_bucket and end - start == part.size_bytes:
             return services.parts().get(owner_id, part.sha256)
+        if not part.is_in_bucket:
+            return services.parts().get_range(owner_id, part.sha256, start, end - start)
         if part.connection_id not in buckets:
             with database() as session:
                 buckets[part.connection_id] = bucket_of(
                     session, part.connection_id, services.secrets
                 )
-        return _from_bucket(client, buckets[part.connection_id], part)
+        return read_bucket(client, buckets[part.connection_id], part, start, end)
 
     return read
 
@@ -96,14 +99,22 @@ def bucket_url(content: Content) -> str | None:
     return None if bucket is None else bucket.get_url(content.parts[0].sha256)
 
 
-def _from_bucket(client: WebhookClient, bucket: Bucket | None, part: Part) -> bytes:
+def read_bucket(
+    client: WebhookClient, bucket: Bucket | None, part: Part, start: int, end: int
+) -> bytes:
+    """Return a range of a part in a tenant's bucket.
+
+    Raises:
+        UnavailableError: the bucket can't be read.
+    """
     if bucket is None:
         raise UnavailableError(BUCKET_GONE)
     url = bucket.get_url(part.sha256)
     host = host_of(urlsplit(url))
+    headers = {"Range": f"bytes={start}-{end - 1}"} if end - start < part.size_bytes else {}
     try:
         response, data = client.request(
-            "GET", url, body=b"", headers={}, max_answer_bytes=part.size_bytes + 1
+            "GET", url, body=b"", headers=headers, max_answer_bytes=end - start + 1
         )
     except BlockedAddressError as error:
         raise UnavailableError(
@@ -115,7 +126,9 @@ def _from_bucket(client: WebhookClient, bucket: Bucket | None, part: Part) -> by
         raise UnavailableError(
             f"The tenant's bucket at {host} does not answer: {error}."
         ) from error
-    if response.status != _OK or len(data) != part.size_bytes:
+    if headers and response.status == _OK:  # it knows no ranges
+        return read_bucket(client, bucket, part, 0, part.size_bytes)[start:end]
+    if response.status != (_PARTIAL if headers else _OK) or len(data) != end - start:
         raise UnavailableError(
             f"The tenant's bucket at {host} answered {response.status} for a part of the file. "
             "Check its credentials in the data connection, and that nothing else deletes its "

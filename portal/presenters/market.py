@@ -295,6 +295,12 @@ def _rows(terms: Terms) -> Iterator[tuple[str, str]]:
     yield "Prices are fixed for", _days(terms.term_days)
     yield "Notice", _days(terms.notice_days) or "at once"
     yield (
+        "Cancelled reservations",
+        f"what is reserved within {terms.cancellation_hours} hours is charged"
+        if terms.cancellation_hours
+        else "free",
+    )
+    yield (
         "Availability",
         f"{percent(level.availability_percent)} of a month" if level.availability_percent else "",
     )

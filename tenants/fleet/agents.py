@@ -13,7 +13,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, select, update
 from sqlalchemy.exc import IntegrityError
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, joinedload
 
 from core.changes import ANY, Topic, note_change
 from core.errors import UnauthenticatedError
@@ -41,7 +41,9 @@ def authenticate_agent(session: Session, secret: str) -> Appliance:
         UnauthenticatedError: the secret is unknown, or the appliance or its tenant is blocked.
     """
     appliance = session.scalar(
-        select(Appliance).where(Appliance.secret_hash == hash_secret(secret))
+        select(Appliance)
+        .where(Appliance.secret_hash == hash_secret(secret))
+        .options(joinedload(Appliance.tenant))
     )
     if appliance is None:
         raise UnauthenticatedError(

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 from sqlalchemy import ColumnElement, case, or_, select, update
-from sqlalchemy.orm import Session, aliased, selectinload, undefer
+from sqlalchemy.orm import Session, aliased, joinedload, selectinload, undefer
 from sqlalchemy.orm.interfaces import ORMOption
 
 from core.changes import Topic, note_change
@@ -180,7 +180,8 @@ def _node_conditions(wanted: ApplianceFilter) -> Iterator[ColumnElement[bool]]:
 
 def _read(session: Session, idents: Sequence[str]) -> list[Appliance]:
     """Return the rows with these ids, in their order."""
-    statement = select(Appliance).where(Appliance.id.in_(idents))
+    shown = joinedload(Appliance.tenant), selectinload(Appliance.connector)
+    statement = select(Appliance).where(Appliance.id.in_(idents)).options(*shown)
     appliances = {appliance.id: appliance for appliance in session.scalars(statement)}
     return [appliances[ident] for ident in idents if ident in appliances]
 
@@ -193,6 +194,7 @@ def get_appliance(session: Session, scope: Scope, appliance_id: str) -> Applianc
     scope.require(Permission.VIEW)
     of_connector = selectinload(Appliance.connector).undefer(Appliance.inventory)
     options = [*with_report(), undefer(Appliance.gpu_processes), of_connector]
+    options.append(joinedload(Appliance.tenant))
     return scope.get(session, Appliance, appliance_id, kind="appliance", options=options)
 
 

@@ -220,11 +220,9 @@ class Appliance(Base):
     update_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     connector_id: Mapped[str | None] = mapped_column(String(ID_LENGTH), index=True)
     cluster_kind: Mapped[str] = mapped_column(String(20), default="", server_default="")
-    tenant: Mapped[Tenant] = relationship(lazy="joined")
+    tenant: Mapped[Tenant] = relationship()
     connector: Mapped["Appliance | None"] = relationship(
         primaryjoin="foreign(Appliance.connector_id) == remote(Appliance.id)",
-        lazy="selectin",
-        join_depth=1,
         viewonly=True,
     )
 

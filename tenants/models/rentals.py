@@ -84,6 +84,7 @@ class Grant(Base):
         facts: names of compliance facts that hold now, such as `iso27001`.
         reputation: of the provider, 0 to 1.
         placement_factor: what placement divides the price by when it compares offers.
+        cancellation_hours: in which what a cancelled reservation had is charged.
         ends_at: when the contract ends and its jobs stop; None while that is open. They also stop
             once the row is gone.
     """
@@ -107,5 +108,6 @@ class Grant(Base):
     max_seconds: Mapped[int] = mapped_column(default=0)
     reputation: Mapped[float] = mapped_column(default=0.5)
     placement_factor: Mapped[float] = mapped_column(default=1.0, server_default="1")
+    cancellation_hours: Mapped[int] = mapped_column(default=0, server_default="0")
     ends_at: Mapped[datetime | None]
     refreshed_at: Mapped[datetime]

@@ -133,7 +133,7 @@ class User(Base):
     browser_time_zone: Mapped[str] = mapped_column(String(MAX_ZONE_LENGTH), default="")
     created_at: Mapped[datetime]
     memberships: Mapped[list["Membership"]] = relationship(
-        back_populates="user", lazy="selectin", order_by="Membership.created_at, Membership.id"
+        back_populates="user", order_by="Membership.created_at, Membership.id"
     )
 
 
@@ -155,5 +155,5 @@ class Membership(Base):
     role: Mapped[Role] = mapped_column(enum_column(Role))
     is_active: Mapped[bool] = mapped_column(default=True)
     created_at: Mapped[datetime]
-    user: Mapped[User] = relationship(back_populates="memberships", lazy="joined")
+    user: Mapped[User] = relationship(back_populates="memberships")
     tenant: Mapped[Tenant] = relationship(lazy="joined")

@@ -1,7 +1,5 @@
 """axe-core finds no serious issue on any page of any role, wide or narrow, light or dark.
 
-The nightly run looks at every role in every look; the usual one at the pages before signing in.
-
 The pages are found by following links, so that a new one is looked at without being named here.
 """
 
@@ -28,7 +26,7 @@ from tests.e2e.walking import (
     sign_in,
 )
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(900)]
 
 VERA = "vera@acme.example"
 ALL_LOOKS = (WIDE_LIGHT, WIDE_DARK, NARROW_DARK, NARROW_LIGHT)
@@ -96,7 +94,6 @@ def faults_on_the_way(page: Page, looks: Sequence[Look], *, seen_kinds: set[str]
     return "\n".join(faults)
 
 
-@pytest.mark.nightly
 def test_no_page_has_a_serious_fault(open_browser: OpenBrowser) -> None:
     seen_kinds = {REFERENCE}
     for email, look in ((ALICE, NARROW_LIGHT), (OLIVIA, WIDE_DARK)):
@@ -105,7 +102,6 @@ def test_no_page_has_a_serious_fault(open_browser: OpenBrowser) -> None:
         assert faults_on_the_way(page, (look,), seen_kinds=seen_kinds) == ""
 
 
-@pytest.mark.nightly
 @pytest.mark.parametrize("email", [OLIVIA, ALICE, BOB])
 def test_no_page_has_a_serious_fault_in_any_look(open_browser: OpenBrowser, email: str) -> None:
     page = open_browser()
@@ -115,7 +111,6 @@ def test_no_page_has_a_serious_fault_in_any_look(open_browser: OpenBrowser, emai
     assert faults_on_the_way(page, ALL_LOOKS, seen_kinds=seen_kinds) == ""
 
 
-@pytest.mark.nightly
 def test_no_page_of_a_viewer_has_a_serious_fault(open_browser: OpenBrowser, demo: Demo) -> None:
     page = open_browser()
     become_vera(page, demo)
@@ -129,7 +124,6 @@ def test_the_pages_before_signing_in_have_no_serious_fault(open_browser: OpenBro
         assert faults_in(page, (WIDE_LIGHT, NARROW_DARK)) == []
 
 
-@pytest.mark.nightly
 def test_answers_that_no_link_leads_to_have_no_serious_fault(open_browser: OpenBrowser) -> None:
     page = open_browser()
     sign_in(page, ALICE)
@@ -151,7 +145,6 @@ def test_answers_that_no_link_leads_to_have_no_serious_fault(open_browser: OpenB
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.nightly
 def test_a_support_visit_and_a_removal_have_no_serious_fault(open_browser: OpenBrowser) -> None:
     page = open_browser()
     sign_in(page, OLIVIA)

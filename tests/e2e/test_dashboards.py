@@ -14,7 +14,7 @@ from playwright.sync_api import Locator, Page, expect
 from tests.deployment import ALICE
 from tests.e2e.conftest import Demo, screenshot
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(240)]
 SignIn = Callable[..., Page]
 # The demo writes its past while it starts.
 SLOW_MS = 120_000
@@ -89,7 +89,6 @@ def test_alice_reads_downloads_and_enlarges_charts(sign_in: SignIn, tmp_path: Pa
     expect(page.locator("[name=metric]")).to_have_value("gpu.power_watts")
 
 
-@pytest.mark.nightly
 def test_alice_moves_through_time_and_compares(sign_in: SignIn) -> None:
     page = open_appliance(sign_in)
     page.get_by_role("button", name="Compare", exact=True).click()
@@ -123,7 +122,6 @@ def test_alice_moves_through_time_and_compares(sign_in: SignIn) -> None:
     screenshot(page, "12-appliance")
 
 
-@pytest.mark.nightly
 def test_alice_goes_to_a_gpu_and_through_time_by_keys(sign_in: SignIn) -> None:
     page = sign_in(ALICE)
     expect(page.locator(".vdd-card").first).to_be_visible()
@@ -146,7 +144,6 @@ def test_alice_goes_to_a_gpu_and_through_time_by_keys(sign_in: SignIn) -> None:
     expect(page.locator(".vd-sidebar")).to_be_visible()
 
 
-@pytest.mark.nightly
 def test_alice_filters_the_fleet_by_its_address_and_opens_a_gpu_from_the_heat_map(
     sign_in: SignIn, demo: Demo
 ) -> None:

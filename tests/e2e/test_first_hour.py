@@ -15,6 +15,7 @@ from tests.e2e.inboxes import link_in_mail_to
 from tests.fixtures.polling import eventually
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.needs_chromium,
     pytest.mark.timeout(240),
 ]
@@ -70,7 +71,6 @@ def test_the_past_of_the_demo_has_the_sample_interval_of_its_present(
     )
 
 
-@pytest.mark.nightly
 def test_bob_drags_over_a_chart_and_every_chart_shows_that_stretch_until_he_leaves_it(
     sign_in: SignIn,
 ) -> None:

@@ -238,6 +238,7 @@ def test_the_page_of_a_job_does_not_act_on_another_job(context: BrowserContext, 
     expect(foreign.get_by_text("ready")).to_be_visible()
 
 
+@pytest.mark.nightly
 def test_a_job_sets_no_cookie_of_another_job(context: BrowserContext, site: Site) -> None:
     opened(context, site, "alice")
     foreign = opened(context, site, "bob")

@@ -1,13 +1,26 @@
 """The keyboard alone is enough: it reaches everything, is seen, and finds its way back."""
 
 import re
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from cli.asgi import create_asgi_app
+from cli.backend import Backend
+from core.db import create_database_engine, create_session_factory
+from core.settings import ServerSettings
+from tenants.users.sightings import Sightings
+from tests.cast import PASSWORD, FrozenClock
+from tests.conftest import Template
 from tests.deployment import ALICE
-from tests.e2e.conftest import Demo
+from tests.e2e.conftest import STEP_MS
+from tests.e2e.walking import sign_in as sign_in_at
+from tests.fixtures.serving import Serving
+from tests.servers import free_port
+from timeseries.duckdb.store import DuckDBStore
 
 pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(600)]
 
@@ -25,10 +38,35 @@ HTML_OF_FOCUS = "document.activeElement.outerHTML.slice(0, 120)"
 SignIn = Callable[..., Page]
 
 
+@pytest.fixture(scope="module")
+def context(
+    cast_database: Template, chromium: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[BrowserContext]:
+    """A browser in which alice of the cast is signed in to a portal of this process."""
+    folder, port = tmp_path_factory.mktemp("portal"), free_port()
+    path = shutil.copyfile(cast_database.path, folder / "vedette.db")
+    engine = create_database_engine(f"sqlite:///{path}")
+    sessions, settings = create_session_factory(engine), ServerSettings(data_dir=folder, port=port)
+    with closing(DuckDBStore(":memory:")) as store:
+        backend = Backend(settings, sessions, store, Sightings(sessions))
+        with Serving(create_asgi_app(backend, clock=FrozenClock()), port=port) as url:
+            context = chromium.new_context(base_url=url)
+            context.set_default_timeout(STEP_MS)
+            page = context.new_page()
+            sign_in_at(page, cast_database.load_cast().alice.email, PASSWORD)
+            page.close()
+            yield context
+            context.close()
+    engine.dispose()
+
+
 @pytest.fixture
-def page(sign_in: SignIn) -> Page:
+def page(context: BrowserContext) -> Iterator[Page]:
     """Alice's list of jobs."""
-    return sign_in(ALICE, path="/jobs")
+    page = context.new_page()
+    page.goto("/jobs")
+    yield page
+    page.close()
 
 
 def test_the_first_stop_skips_the_navigation(page: Page) -> None:
@@ -40,6 +78,7 @@ def test_the_first_stop_skips_the_navigation(page: Page) -> None:
     expect(page.locator("#content")).to_be_focused()
 
 
+@pytest.mark.nightly
 def test_every_stop_is_seen(page: Page) -> None:
     unseen = []
     for _ in range(25):
@@ -49,6 +88,7 @@ def test_every_stop_is_seen(page: Page) -> None:
     assert unseen == []
 
 
+@pytest.mark.nightly
 def test_the_menu_of_the_user_is_used_without_a_mouse(page: Page) -> None:
     button = page.locator("header .dropdown > button").last
     button.focus()
@@ -61,6 +101,7 @@ def test_the_menu_of_the_user_is_used_without_a_mouse(page: Page) -> None:
     expect(button).to_be_focused()
 
 
+@pytest.mark.nightly
 def test_escape_closes_the_navigation_of_a_phone_and_gives_the_focus_back(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     button = page.get_by_role("button", name="Open navigation")
@@ -72,8 +113,8 @@ def test_escape_closes_the_navigation_of_a_phone_and_gives_the_focus_back(page: 
     expect(button).to_be_focused()
 
 
-def test_a_question_holds_the_focus_and_gives_it_back(page: Page, demo: Demo) -> None:
-    page.goto(f"{demo.url}/users")
+def test_a_question_holds_the_focus_and_gives_it_back(page: Page) -> None:
+    page.goto("/users")
     button = page.get_by_role("button", name="Deactivate").first
     button.focus()
     page.keyboard.press("Enter")
@@ -88,9 +129,9 @@ def test_a_question_holds_the_focus_and_gives_it_back(page: Page, demo: Demo) ->
 
 
 def test_a_refused_form_leads_to_its_first_wrong_field_and_says_what_is_wrong(
-    page: Page, demo: Demo
+    page: Page,
 ) -> None:
-    page.goto(f"{demo.url}/jobs/new")
+    page.goto("/jobs/new")
     page.get_by_role("button", name="Submit job").focus()
     page.keyboard.press("Enter")
     name = page.get_by_label("Name")
@@ -100,8 +141,8 @@ def test_a_refused_form_leads_to_its_first_wrong_field_and_says_what_is_wrong(
 
 
 @pytest.mark.nightly
-def test_the_time_range_is_chosen_by_the_keyboard(page: Page, demo: Demo) -> None:
-    page.goto(f"{demo.url}/dashboards/")
+def test_the_time_range_is_chosen_by_the_keyboard(sign_in: SignIn) -> None:
+    page = sign_in(ALICE)
     page.locator("#range").focus()
     page.keyboard.press("Enter")
     link = page.get_by_role("link", name="Last 6 h", exact=True)

@@ -1,9 +1,13 @@
 """Nobody but its user can open what `vedette up --demo` writes, whatever the umask is."""
 
+import pytest
+
 from tests.deployment import IS_MANY
 from tests.e2e.conftest import Demo
 from tests.fixtures.file_modes import open_to_others
 from tests.fixtures.polling import eventually
+
+pytestmark = pytest.mark.nightly
 
 EXPECTED = {
     "up.lock", "agent.log", "fleet.log",

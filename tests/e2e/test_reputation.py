@@ -27,7 +27,7 @@ from tests.unit.marketplace.attempts import LOST, end_attempts
 from tests.unit.portal.market import make_market
 from timeseries.store import StoreUnavailableError
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 
 DAYS = 20
 SETTINGS = {

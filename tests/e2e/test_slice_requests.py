@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from tests.e2e.conftest import screenshot
 from tests.fixtures.polling import eventually
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 
 MIG_OFFER = re.compile(r"MIG 1g\.10gb with \S+ GiB on NVIDIA H100 80GB HBM3: \d+ of 14 free now")
 # The form waits for a pause in typing, then for the portal.

@@ -29,7 +29,7 @@ from tests.unit.jobqueue.builders import dispatch, report, submit
 from tests.unit.marketplace.support_builders import rent_with_promise
 from timeseries.store import Store
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 
 HOUR = timedelta(hours=1)
 

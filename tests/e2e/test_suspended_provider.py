@@ -22,7 +22,7 @@ from tests.fixtures.file_modes import no_umask
 from tests.unit.marketplace.builders import add_late_starts
 from tests.unit.portal.market import make_market
 
-pytestmark = [pytest.mark.needs_chromium, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_chromium, pytest.mark.timeout(300)]
 DAY = timedelta(days=1)
 
 

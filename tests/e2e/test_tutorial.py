@@ -7,12 +7,15 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 import requests
 
 from cli.bootstrap import DEMO_PASSWORD
 from tests.deployment import BOB
 from tests.e2e.conftest import Demo
 from tests.fixtures.polling import eventually
+
+pytestmark = pytest.mark.nightly
 
 PAGE = Path(__file__).parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -29,6 +29,7 @@ command = ["/bin/sh", "{folder}/source.sh", "{name}", "{folder}"]
 """
 OTHER_PLUGINS = (
     "cpu memory swap load disk diskio network processes uptime sensors nvml gpu_processes amdgpu "
+    "amdgpu_processes "
     "containers inventory speedtest"
 )
 # Its samples are numbered from 0 at each start; the last number of each start is in a file.

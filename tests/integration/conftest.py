@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import Engine
 
+from core.db import Base, create_database_engine
 from tests.fixtures.mariadb import BOTH_DATABASES, MariaDB, mariadb_server
 from tests.fixtures.nginx import Front, deployment_behind_nginx
 from tests.fixtures.nvml import fake_nvml
@@ -16,6 +18,15 @@ def mariadb(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MariaDB]:
     """A running MariaDB server, shared by all that ask it for a database."""
     with mariadb_server(tmp_path_factory.mktemp("mariadb")) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def mariadb_tables(mariadb: MariaDB) -> Iterator[Engine]:
+    """A database with every table: to make them takes longer than most tests."""
+    engine = create_database_engine(mariadb.new_database())
+    Base.metadata.create_all(engine)
+    yield engine
+    engine.dispose()
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,8 @@
 
 Left out is what InfluxDB 1.6 calculates otherwise than documented: percentiles of windows with too
 few samples, the mode of values that are equally often, the standard deviation of single samples
-below other functions, integers between windows, and which series of SLIMIT lack a tag.
+below other functions, integers between windows, which series of SLIMIT lack a tag, and the last
+window of `integral` over several series.
 """
 
 import random
@@ -15,7 +16,7 @@ FIELDS = ("usage", "temperature")
 HOSTS, REGIONS = ("a1", "a2", "b1"), ("east", "west")
 INTERVAL_SECONDS = 10
 _REDUCERS = "mean sum count min max first last median spread stddev"
-REDUCERS = (*_REDUCERS.split(), "percentile")
+REDUCERS = (*_REDUCERS.split(), "percentile", "distinct")
 _TRANSFORMATIONS = (
     "difference non_negative_difference cumulative_sum derivative non_negative_derivative elapsed"
 )
@@ -57,7 +58,40 @@ class Statements:
         kind = self._chance.random()
         if kind < 0.1:
             return self._show()
-        return self._raw() if kind < 0.25 else self._aggregate()
+        if kind < 0.25:
+            return self._raw()
+        if kind < 0.4:
+            return self._picked()
+        return self._of_subquery() if kind < 0.6 else self._aggregate()
+
+    def _picked(self) -> str:
+        field, count = self._chance.choice(FIELDS), self._chance.choice((1, 2, 5))
+        tag = self._chance.choice(("", "host, ", "host, region, "))
+        function = self._chance.choice(
+            (f"top({field}, {tag}{count})", f"bottom({field}, {tag}{count})", f"distinct({field})")
+        )
+        groups = [f"time({self._interval()})"] if self._chance.random() < 0.6 else []
+        groups += self._chance.choice(([], ["region"]))
+        parts = [f"SELECT {function}", self._from(), self._where()]
+        return " ".join([*parts, *([f"GROUP BY {', '.join(groups)}"] if groups else [])])
+
+    def _of_subquery(self) -> str:
+        inner_groups = self._chance.choice(
+            (["host"], ["host", f"time({self._interval()})"], ["*", "time(30s)"], ["time(10s)"])
+        )
+        inner = f'{self._reduced("usage", but="stddev")} AS "value"'
+        source = (
+            f"(SELECT {inner} {self._from()} {self._where()} GROUP BY {', '.join(inner_groups)})"
+        )
+        # Rows at the same time have an order that is not specified.
+        raw = () if "host" in inner_groups or "*" in inner_groups else ('"value"',)
+        outer = self._chance.choice(('mean("value")', 'max("value")', 'sum("value")', *raw))
+        groups = self._chance.choice(([], ["host"])) if "host" in inner_groups else []
+        if "(" in outer and self._chance.random() < 0.5:
+            groups = [*groups, "time(5m)"]
+        times = f"time >= {self._start_seconds}s AND time < {self._start_seconds + self._seconds}s"
+        parts = [f"SELECT {outer}", f"FROM {source}", f"WHERE {times}"]
+        return " ".join([*parts, *([f"GROUP BY {', '.join(groups)}"] if groups else [])])
 
     def _aggregate(self) -> str:
         has_windows = self._chance.random() < 0.8
@@ -116,6 +150,8 @@ class Statements:
         function = self._chance.choice([name for name in REDUCERS if name != but])
         if function == "percentile":
             return f'percentile("{field}", {self._chance.choice((50, 95, 99.5))})'
+        if function == "distinct":
+            return f'count(distinct("{field}"))'
         return f'{function}("{field}")'
 
     def _transformed(self, inner: str) -> str:

@@ -82,7 +82,14 @@ def vanish(process: RecordingProcess, stack: ExitStack) -> None:
     stack.callback(subprocess.run, [iptables, "-w", "-D", *rule], check=True)
 
 
-@pytest.mark.parametrize("lose", [kill, stop, pytest.param(vanish, marks=pytest.mark.needs_root)])
+@pytest.mark.parametrize(
+    "lose",
+    [
+        kill,
+        pytest.param(stop, marks=pytest.mark.nightly),
+        pytest.param(vanish, marks=[pytest.mark.needs_root, pytest.mark.nightly]),
+    ],
+)
 def test_samples_go_on_at_another_access_point_and_none_is_lost(
     tmp_path: Path, accepted: Path, pair: list[RecordingProcess], *, lose: Loss
 ) -> None:

@@ -47,6 +47,7 @@ def containers(engine: DockerEngine) -> list[str]:
         client.close()
 
 
+@pytest.mark.nightly
 def test_a_container_computes_what_the_portal_can_check(
     challenges: Challenges, docker_engine: DockerEngine, python_image: str
 ) -> None:
@@ -65,6 +66,7 @@ def test_a_container_computes_what_the_portal_can_check(
     assert containers(docker_engine) == []
 
 
+@pytest.mark.nightly
 def test_a_job_that_comes_ends_the_challenge(
     challenges: Challenges, docker_engine: DockerEngine, python_image: str
 ) -> None:

@@ -14,7 +14,7 @@ from collector.config import AgentConfig
 from collector.data_dir import Identity
 from core.ids import new_id
 from jobqueue.executors import spool_files
-from jobqueue.executors.base import ExecutorError, ExecutorUnavailableError
+from jobqueue.executors.base import ExecutorError, ExecutorUnavailableError, ImageError
 from jobqueue.executors.docker.executor import DockerExecutor
 from protocol.attempts import (
     AttemptObservation,
@@ -156,6 +156,13 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
         own_executor = DockerExecutor(
             owner="dgx-01", spool_dir=tmp_path, url=docker_engine.url, docker_config=config
         )
+        if reason:
+            with pytest.raises(ImageError, match="docker_config_file") as caught:
+                own_executor.pull_image(spec, lambda _: True)
+            assert caught.value.reason == reason
+        else:  # a member of a gang has it before it starts
+            own_executor.pull_image(spec, lambda _: True)
+            config.unlink()
         own_executor.start(spec)
         ended = until_ended(own_executor, spec.attempt_id)
         own_executor.remove(spec.attempt_id)
@@ -164,6 +171,7 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
         assert ("docker_config_file" in ended.message) is (reason != "")
 
 
+@pytest.mark.nightly
 def test_an_unhealthy_service_is_restarted_and_logged_on(
     executor: DockerExecutor, make_spec: MakeSpec
 ) -> None:

@@ -52,6 +52,7 @@ def outcome(executor: DockerExecutor, engine: DockerEngine) -> tuple[ObservedSta
     return ended.state, ended.reason
 
 
+@pytest.mark.nightly
 def test_a_probe_fails_while_the_bridge_is_gone_as_jobs_do(tmp_path: Path) -> None:
     with bridged_engine() as (engine, bridge):
         executor = executor_of(engine, tmp_path)

@@ -113,6 +113,7 @@ def test_a_database_that_shut_itself_down_is_opened_again(
     assert points(store) == (stored + 1) * POINTS
 
 
+@pytest.mark.nightly
 def test_a_reader_alone_brings_it_back(disk: SmallDisk, store: DuckDBStore) -> None:
     stored = write_until_full(store)
     checkpoint(store)
@@ -127,6 +128,7 @@ def test_a_reader_alone_brings_it_back(disk: SmallDisk, store: DuckDBStore) -> N
     eventually(can_be_read)
 
 
+@pytest.mark.nightly
 def test_a_store_that_is_down_can_be_closed_and_opened_by_the_next_process(
     disk: SmallDisk, store: DuckDBStore
 ) -> None:

@@ -39,7 +39,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[tuple[
             start = MIDNIGHT_NS + day * DAY_NS + late * 1_000
             for appliance, identity in (("a1", ACME), ("a2", ACME_2)):
                 points = []
-                for time_ns in range(start, start + DAY_NS - MINUTE_NS, MINUTE_NS):
+                for time_ns in range(start, start + DAY_NS - MINUTE_NS, 10 * MINUTE_NS):
                     # The first day has floats, the second decimals, late ones whole numbers.
                     power = round(rng.gauss(300, 9), 1 if day else 17)
                     power = float(round(power)) if day and late else power

@@ -19,7 +19,7 @@ from tests.integration.test_jobs import FINAL, QUICK, Portal, enroll
 from tests.servers import require_program
 
 __all__ = ["docker_engine"]
-pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.nightly, pytest.mark.needs_docker, pytest.mark.timeout(300)]
 USR = ({"source": "/usr", "target": "/usr"}, {"source": "/usr/lib", "target": "/lib"})
 LIBRARIES = {"source": "/usr/lib64", "target": "/lib64"}
 # The first member adds up what the others send; all of them get the sum.

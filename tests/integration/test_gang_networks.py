@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -30,6 +31,14 @@ pytestmark = pytest.mark.needs_docker
 
 SWITCH, BRIDGE, SANDBOX, MEMBER = "switch", "bridge", "sandbox", "member"
 PLAIN_STEPS = (SWITCH, BRIDGE, "filter", "vxlan", "forwarding", SANDBOX, MEMBER, "made")
+CLEAN_CONTAINER = "clean container"
+CLEAN_STEPS = (
+    "clean containers",
+    CLEAN_CONTAINER,
+    "clean filter",
+    "clean chain",
+    "clean interfaces",
+)
 TUNNEL_STEPS = ("tunnel", "vxlan in tunnel", "forwarding in tunnel", "made")
 
 
@@ -112,6 +121,7 @@ def test_a_member_has_no_route_out_of_its_gang(site: Site) -> None:
     ]
 
 
+@pytest.mark.nightly
 def test_a_member_reaches_the_outside_if_the_tenant_allows_it(
     networked_engine: DockerEngine,
 ) -> None:
@@ -158,18 +168,25 @@ def dropped_packets(appliance: Appliance) -> int:
     return sum(int(line[1:].split(":")[0]) for line in counters)
 
 
-def die_at(appliance: Appliance, spec: AttemptSpec, step: str) -> None:
-    """Make a network in a process that is killed at a step."""
+def die_at(appliance: Appliance, spec: AttemptSpec | None, step: str, *, time: int = 1) -> None:
+    """Make a network, or remove all, in a process that is killed as it comes to a step."""
 
-    def make_until_killed() -> None:
+    def work_until_killed() -> None:
+        steps = Counter[str]()
+
         def on_step(name: str) -> None:
-            if name == step:
+            steps[name] += 1
+            if name == step and steps[name] == time:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         containers = NetworkContainers(appliance.engine_url, appliance.name)
-        appliance.new_maker(containers, on_step).ensure(spec)
+        maker = appliance.new_maker(containers, on_step)
+        if spec is None:
+            maker.clean([])
+        else:
+            maker.ensure(spec)
 
-    process = multiprocessing.get_context("fork").Process(target=make_until_killed)
+    process = multiprocessing.get_context("fork").Process(target=work_until_killed)
     process.start()
     process.join()
     assert process.exitcode == -signal.SIGKILL, f"there is no step {step}"
@@ -188,6 +205,26 @@ def test_nothing_is_left_of_a_network_whose_maker_was_killed(
         die_at(appliance, spec, step)
         appliance.maker.clean([])
         eventually(lambda: state_of(site) == before, what=f"removal at {step}")
+
+
+def assert_removed_after_kills(site: Site, steps: list[tuple[str, int]]) -> None:
+    before = state_of(site)
+    appliance = site.appliances[0]
+    for number, (step, time) in enumerate(steps):
+        appliance.maker.ensure(gang(site.appliances, vni=200 + number)[0])
+        die_at(appliance, None, step, time=time)
+        appliance.maker.clean([])
+        eventually(lambda: state_of(site) == before, what=f"removal after {step} {time}")
+
+
+def test_nothing_is_left_of_a_network_whose_remover_was_killed(site: Site) -> None:
+    assert_removed_after_kills(site, [(CLEAN_CONTAINER, 2), ("clean chain", 1)])
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(600)
+def test_nothing_is_left_wherever_the_remover_was_killed(site: Site) -> None:
+    assert_removed_after_kills(site, [(step, 1) for step in CLEAN_STEPS])
 
 
 @pytest.mark.nightly

@@ -10,7 +10,7 @@ import pytest
 import requests
 
 from tests.fixtures.databases import influxdb
-from tests.integration.influxql_statements import Statements, points
+from tests.integration.influxql_statements import FIELDS, Statements, points
 from timeseries.duckdb.store import MEMORY, DuckDBStore
 from timeseries.influxql.queries import answers
 from timeseries.lineprotocol.encode import encode
@@ -66,6 +66,25 @@ def test_random_statements_have_the_answers_that_influxdb_gives(url: str, store:
             errors.append(f"{text}\n    {json.dumps(ours)[:600]}\n    {json.dumps(theirs)[:600]}")
     assert not errors, f"{len(errors)} of {CASES} differ:\n" + "\n".join(errors[:8])
     assert with_values > CASES * 0.8
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("interval", ["30s", "1m, 7s", "10m"])
+@pytest.mark.parametrize("field", FIELDS)
+def test_integrals_have_the_values_that_influxdb_gives(
+    url: str, store: Store, field: str, interval: str
+) -> None:
+    for host, region in (("a1", "east"), ("a1", "west"), ("a2", "east")):
+        text = (
+            f"SELECT integral({field}, 1m) FROM cpu "
+            f"WHERE host = '{host}' AND region = '{region}' AND time >= {START_SECONDS}s "
+            f"AND time < {START_SECONDS + SECONDS}s GROUP BY time({interval}) fill(none)"
+        )
+        theirs = requests.get(
+            f"{url}/query", params={"db": DATABASE, "q": text, "epoch": "ms"}, timeout=30
+        ).json()["results"]
+        ours = list(answers(Source(store, ("acme",)), text, now_ns=NOW_NS, epoch="ms"))
+        assert is_equal(json.loads(json.dumps(ours)), theirs), f"{text}\n{ours}\n{theirs}"
 
 
 def without_appliance(results: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -66,9 +66,10 @@ def engines(mariadb: MariaDB) -> Iterator[Callable[[], Engine]]:
         engine.dispose()
 
 
+@pytest.mark.nightly
 @needs_mariadb
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("every", [23, pytest.param(1, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("every", [23, 1])
 def test_a_migration_killed_at_many_statements_gives_the_same_database(
     every: int, engines: Callable[[], Engine]
 ) -> None:

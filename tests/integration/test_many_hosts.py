@@ -31,6 +31,7 @@ from vedette.client import Client
 __all__ = ["networked_engine"]
 
 pytestmark = [
+    pytest.mark.nightly,
     pytest.mark.needs_docker,
     pytest.mark.needs_mariadb,
     pytest.mark.needs_redis,

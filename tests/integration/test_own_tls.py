@@ -26,7 +26,7 @@ from tests.fixtures.in_process import run_vedette
 from tests.fixtures.polling import eventually
 from tests.servers import free_port, require_program, running
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(300)]
 
 ADMIN = "admin@vedette.example"
 STRICT = {"VEDETTE_REQUIRE_CLIENT_CERTIFICATE": "true"}
@@ -97,7 +97,7 @@ def by_itself(folder: Path, _environ: dict[str, str]) -> None:
 
 @pytest.fixture(
     scope="module",
-    params=[by_its_own_authority, pytest.param(by_itself, marks=pytest.mark.nightly)],
+    params=[by_its_own_authority, by_itself],
 )
 def portal(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

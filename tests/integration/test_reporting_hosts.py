@@ -141,6 +141,7 @@ def is_any(_value: float) -> bool:
     return True
 
 
+@pytest.mark.nightly
 def test_prometheus_sends_a_node_exporter(site: Site) -> None:
     with node_exporter(site.folder) as target:
         with prometheus(site.folder, site.pasted("prometheus"), target=target) as log_path:

@@ -1,6 +1,7 @@
 """Results in a tenant's own bucket: signed addresses, and no credentials on the appliance."""
 
 from collections.abc import Iterator
+from ipaddress import ip_network
 from pathlib import Path
 from threading import Event
 
@@ -10,11 +11,15 @@ import requests
 from obstore.store import S3Store
 from sqlalchemy import select
 
+from alerting.notification.senders.webhooks import AddressPolicy, WebhookClient
 from collector.results.restoring import Restore
 from core.clock import utc_now
 from core.secretbox import SecretBox
 from core.settings import ServerSettings
+from datasets.buckets import Bucket as SignedBucket
 from datasets.models import DataConnection, DataPart, TenantDataSettings
+from jobqueue.results.artifacts import Part
+from portal.presenters.artifacts import read_bucket
 from tests.cast import Cast
 from tests.fixtures.s3 import Bucket, new_bucket, s3_server
 from tests.unit.access.conftest import api, dgx, settings, store
@@ -79,3 +84,25 @@ def test_results_go_to_the_tenants_bucket_and_come_back(
     assert (restored.host_paths()[0] / "model.pt").read_bytes() == b"weights" * 1000
     source = site.client().portal.result_source(site.attempt_id, digest)
     assert requests.get(source.url, timeout=60).content == b"weights" * 1000
+
+
+def test_a_range_of_a_part_in_a_bucket_is_all_that_is_read(tmp_path: Path) -> None:
+    content = b"0123456789" * 1000
+    part = Part("ab" * 32, len(content), is_in_bucket=True)
+    client = WebhookClient(60, policy=AddressPolicy(allowed=(ip_network("127.0.0.0/8"),)))
+    with s3_server(tmp_path) as endpoint:
+        store = S3Store(
+            new_bucket(endpoint).name,
+            endpoint=endpoint,
+            region="us-east-1",
+            access_key_id="key",
+            secret_access_key="secret",
+            client_options={"allow_http": True},
+        )
+        bucket = SignedBucket(store)
+        requests.put(bucket.put_url(part.sha256), data=content, timeout=60).raise_for_status()
+        assert read_bucket(client, bucket, part, 3, 13) == b"3456789012"
+        assert read_bucket(client, bucket, part, 0, len(content)) == content
+        log = (tmp_path / "moto.log").read_text("utf-8")
+    gets = [line for line in log.splitlines() if '"GET' in line and "parts/" in line]
+    assert [" 206 " in line for line in gets] == [True, False]

@@ -11,7 +11,7 @@ import requests
 from core.db import create_database_engine
 from core.migrations import schema_differences
 from tests.deployment import ALICE, OLIVIA, Deployment, agent_of, api_token, serving
-from tests.fixtures.mariadb import BOTH_DATABASES, MariaDB
+from tests.fixtures.mariadb import MariaDB
 from tests.fixtures.polling import eventually
 from tests.fixtures.release_data import (
     AGENT,
@@ -47,7 +47,13 @@ class Upgraded:
         return {item["name"] for item in answer.json()["items"]}
 
 
-@pytest.fixture(scope="module", params=BOTH_DATABASES)
+@pytest.fixture(
+    scope="module",
+    params=[
+        "sqlite",
+        pytest.param("mariadb", marks=[pytest.mark.needs_mariadb, pytest.mark.nightly]),
+    ],
+)
 def upgraded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Upgraded]:

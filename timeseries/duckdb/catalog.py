@@ -16,7 +16,7 @@ from timeseries.duckdb.files.segments import Segment
 from timeseries.duckdb.hot.writer import DuckDBWriter
 from timeseries.duckdb.query.relation import Relation, Statement, files_sql
 from timeseries.duckdb.query.sql import select, where_visible
-from timeseries.duckdb.schema import Key, field_column, quoted, table_name, tag_column
+from timeseries.duckdb.schema import Key, Table, field_column, quoted, table_name, tag_column
 from timeseries.lineprotocol.grammar import MAX_INT64
 from timeseries.store import IDENTITY_TAGS, Resolution, StoreUnavailableError, TagMatcher
 
@@ -120,10 +120,13 @@ class Catalog:
         Unless `are_own_moved`, it does without what is staged of tenants' own tables.
         """
 
-        def read(segments: Sequence[Segment]) -> _Result:
-            tables, later = self.writer.tables(
+        def move() -> tuple[dict[Key, Table], list[Table]]:
+            return self.writer.tables(
                 measurement, tenants, before_ns=before_ns, are_own_moved=are_own_moved
             )
+
+        def read(segments: Sequence[Segment]) -> _Result:
+            tables, later = move()
             relation = Relation(
                 tables=tables,
                 later=later,
@@ -145,7 +148,7 @@ class Catalog:
                 return result
             return read(segments)  # samples were overwritten meanwhile
 
-        return self.manifest.read(measurement, read)
+        return self.manifest.read(measurement, read, prepare=move)
 
     def _present(self, relation: Relation, key: Key, columns: Mapping[str, str]) -> set[str]:
         """Return the names whose columns have any value in a table of samples."""

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from core.clock import NS_PER_SECOND
 from timeseries.influxql.conditions import TIME, search
 from timeseries.influxql.lines import TRANSFORMATIONS, Transformation
 from timeseries.influxql.syntax import (
@@ -20,13 +21,27 @@ from timeseries.influxql.syntax import (
     StatementError,
     Wildcard,
 )
-from timeseries.influxql.windows import REDUCERS, Reduced, Segments, percentile
+from timeseries.influxql.windows import (
+    REDUCERS,
+    Reduced,
+    Segments,
+    count_distinct,
+    integral,
+    percentile,
+)
 
 OPERATORS = frozenset({"+", "-", "*", "/", "%"})
 SELECTORS = frozenset({"first", "last", "min", "max", "percentile"})
 _MAX_AVERAGED = 10_000
 _MAX_PERCENT = 100
-_COUNTS = {"percentile": (2, 2)} | dict.fromkeys(REDUCERS, (1, 1))
+PICKERS = frozenset({"top", "bottom", "distinct"})
+"""Functions with several rows for a window."""
+_MAX_ARGUMENTS, _MAX_PICKED = 20, 10_000
+_COUNTS = (
+    {"percentile": (2, 2), "integral": (1, 2), "distinct": (1, 1)}
+    | dict.fromkeys(("top", "bottom"), (2, _MAX_ARGUMENTS))
+    | dict.fromkeys(REDUCERS, (1, 1))
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +131,21 @@ def check_columns(statement: Select) -> bool:
         raise StatementError("field must contain at least one variable")
     for call in calls:
         _check_call(call, has_windows=bool(statement.interval_ns))
+        others = [own for own in expressions if own not in {call, Name(TIME)}]
+        if call.function in PICKERS and (others or len(calls) > 1):
+            raise StatementError(
+                f"{call.function}() cannot be combined with other functions, fields or arithmetic"
+            )
     return bool(calls)
+
+
+def picker_of(statement: Select) -> Column | None:
+    """Return the column of a function with several rows for a window; such a one is alone."""
+    for column in statement.columns:
+        call = column.expression
+        if isinstance(call, Call) and call.function in PICKERS:
+            return column if column.alias else replace(column, alias=call.function)
+    return None
 
 
 def _has_fields(expression: Expression) -> bool:
@@ -140,20 +169,49 @@ def _check_call(call: Call, *, has_windows: bool) -> None:
     first = call.arguments[0]
     if function in TRANSFORMATIONS:
         _check_transformation(call, has_windows=has_windows)
+    elif function in PICKERS:
+        _check_picker(call)
+    elif function == "count" and isinstance(first, Call) and first.function == "distinct":
+        _check_call(first, has_windows=has_windows)
     elif not isinstance(first, Name | Wildcard | Regex):
         raise StatementError(f"expected field argument in {function}()")
+    _check_number(call)
+
+
+def _check_number(call: Call) -> None:
+    """Check the number after the field of a function that reduces windows."""
+    function = call.function
     if function == "percentile":
         percent = call.arguments[1]
         if not isinstance(percent, Number) or percent.value > _MAX_PERCENT:
             raise StatementError("expected float argument from 0 to 100 in percentile()")
+    if function == "integral" and len(call.arguments) > 1:
+        unit = call.arguments[1]
+        if not isinstance(unit, Duration) or unit.ns <= 0:
+            raise StatementError("second argument to integral must be a duration above 0")
+
+
+def _check_picker(call: Call) -> None:
+    function, (first, *others) = call.function, call.arguments
+    if not isinstance(first, Name):
+        raise StatementError(f"expected field argument in {function}()")
+    if function == "distinct":
+        return
+    *tags, count = others
+    if not isinstance(count, Number) or not 1 <= count.value <= _MAX_PICKED:
+        raise StatementError(
+            f"the last argument of {function}() must be an integer from 1 to {_MAX_PICKED:,}"
+        )
+    if count.value != int(count.value):
+        raise StatementError(f"the last argument of {function}() must be an integer")
+    if not all(isinstance(tag, Name) for tag in tags):
+        raise StatementError(f"only tags are allowed between field and number in {function}()")
 
 
 def _check_transformation(call: Call, *, has_windows: bool) -> None:
     function, first = call.function, call.arguments[0]
     if isinstance(first, Call):
-        if not has_windows:
-            raise StatementError(f"{function} aggregate requires a GROUP BY interval")
-        _check_call(first, has_windows=True)
+        _check_inner(function, first, has_windows=has_windows)
     elif has_windows:
         raise StatementError(f"aggregate function required inside the call to {function}")
     elif not isinstance(first, Name | Wildcard | Regex):
@@ -171,6 +229,15 @@ def _check_transformation(call: Call, *, has_windows: bool) -> None:
             )
     elif second is not None:
         raise StatementError(f"invalid number of arguments for {function}, expected 1, got 2")
+
+
+def _check_inner(function: str, call: Call, *, has_windows: bool) -> None:
+    """Check a function inside a transformation."""
+    if not has_windows:
+        raise StatementError(f"{function} aggregate requires a GROUP BY interval")
+    if call.function in PICKERS:
+        raise StatementError(f"{call.function}() is not supported inside {function}()")
+    _check_call(call, has_windows=True)
 
 
 def calls_of(expression: Expression) -> Iterator[Call]:
@@ -193,7 +260,15 @@ def calls_of(expression: Expression) -> Iterator[Call]:
 def reduction_of(call: Call) -> Reduction:
     """Return what a call that is no transformation reduces, and how."""
     first = call.arguments[0]
+    if isinstance(first, Call):
+        argument = first.arguments[0]
+        name = argument.text if isinstance(argument, Name) else ""
+        return Reduction("count distinct", name, count_distinct)
     name = first.text if isinstance(first, Name) else ""
+    if call.function == "integral":
+        unit = call.arguments[1] if len(call.arguments) > 1 else None
+        unit_ns = unit.ns if isinstance(unit, Duration) else NS_PER_SECOND
+        return Reduction(f"integral {unit_ns}", name, partial(integral, unit_ns=unit_ns))
     if call.function == "percentile":
         percent = call.arguments[1]
         value = percent.value if isinstance(percent, Number) else 0.0

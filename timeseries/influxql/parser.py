@@ -1,4 +1,4 @@
-"""The parser of statements: SELECT without INTO and subqueries, and the SHOW statements of clients.
+"""The parser of statements: SELECT without INTO, and the SHOW statements of clients.
 
 Source: the reference of InfluxQL for InfluxDB 1.8, with what Grafana's editor writes.
 """
@@ -25,6 +25,7 @@ from timeseries.influxql.syntax import (
 
 MAX_STATEMENTS = 100
 MAX_COLUMNS = 100
+MAX_SUBQUERIES = 20
 _SHOWN = (
     ("databases",),
     ("retention", "policies"),
@@ -58,6 +59,10 @@ def parse(text: str) -> list[Statement]:
 
 
 class _StatementParser(ExpressionParser):
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._subqueries = 0
+
     def statement(self) -> Statement:
         if self.accept("select"):
             return self._select()
@@ -75,7 +80,9 @@ class _StatementParser(ExpressionParser):
         if len(columns) > MAX_COLUMNS:
             raise InfluxQLError(f"A SELECT has more than {MAX_COLUMNS} columns.")
         self.expect("from")
-        sources = self._sources()
+        sources = [self._source_or_subquery()]
+        while self.accept(","):
+            sources.append(self._source_or_subquery())
         condition = self._where()
         tags, interval_ns, offset_ns = self._group_by()
         fill, fill_value = self._fill()
@@ -85,7 +92,7 @@ class _StatementParser(ExpressionParser):
         self._zone()
         return Select(
             columns=tuple(columns),
-            sources=sources,
+            sources=tuple(sources),
             condition=condition,
             group_tags=tags,
             interval_ns=interval_ns,
@@ -107,12 +114,18 @@ class _StatementParser(ExpressionParser):
             sources.append(self._source())
         return tuple(sources)
 
+    def _source_or_subquery(self) -> Pattern | Select:
+        if not self.accept("("):
+            return self._source()
+        self._subqueries += 1
+        if self._subqueries > MAX_SUBQUERIES:
+            raise InfluxQLError(f"The query has more than {MAX_SUBQUERIES} subqueries.")
+        self.expect("select")
+        subquery = self._within(self._select)
+        self.expect(")")
+        return subquery
+
     def _source(self) -> Pattern:
-        if self.token.keyword == "(":
-            raise InfluxQLError(
-                f"A subquery at column {self.token.column} is not supported. Select from a "
-                "measurement."
-            )
         source = self._pattern()
         while self.accept("."):
             if self.token.keyword != ".":

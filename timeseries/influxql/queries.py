@@ -9,6 +9,7 @@ from timeseries.influxql.reading import Measurement
 from timeseries.influxql.results import ResultSeries
 from timeseries.influxql.select import select
 from timeseries.influxql.show import show
+from timeseries.influxql.subqueries import Derived, Span, inherited, within
 from timeseries.influxql.syntax import Pattern, Select, Show, Statement
 from timeseries.promql.selection import Source
 
@@ -48,8 +49,35 @@ def answers(
 def _series(source: Source, statement: Statement, *, now_ns: int) -> list[ResultSeries]:
     where = divided(statement.condition, now_ns=now_ns)
     if isinstance(statement, Select):
-        return select(statement, _measurements(source, statement.sources, where), now_ns=now_ns)
+        return _selected(source, statement, where, now_ns=now_ns)
     return show(statement, _shown(source, statement, where))
+
+
+def _selected(
+    source: Source, statement: Select, where: Where, *, now_ns: int
+) -> list[ResultSeries]:
+    patterns = [pattern for pattern in statement.sources if not isinstance(pattern, Select)]
+    measurements = _measurements(source, patterns, where)
+    for subquery in statement.sources:
+        if isinstance(subquery, Select):
+            inner = inherited(subquery, statement)
+            measurements += _derived(source, inner, where, now_ns=now_ns)
+    return select(statement, measurements, now_ns=now_ns)
+
+
+def _derived(source: Source, inner: Select, where: Where, *, now_ns: int) -> list[Measurement]:
+    """Return the measurements of which a subquery has series."""
+
+    def answer(span: Span) -> list[ResultSeries]:
+        narrowed = within(divided(inner.condition, now_ns=now_ns), span)
+        return _selected(source, inner, narrowed, now_ns=now_ns)
+
+    span = where.start_ns, where.end_ns
+    series = answer(span)
+    return [
+        Derived(source, name, where, answer, {span: series})
+        for name in dict.fromkeys(own.name for own in series)
+    ]
 
 
 def _shown(source: Source, statement: Show, where: Where) -> Sequence[Measurement]:

@@ -17,11 +17,13 @@ from timeseries.influxql.columns import (
     calls_of,
     check_columns,
     expanded,
+    picker_of,
     reduction_of,
     transformation_of,
 )
 from timeseries.influxql.conditions import search
 from timeseries.influxql.lines import TRANSFORMATIONS, Line, aligned, calculated, filled
+from timeseries.influxql.picking import picked_series
 from timeseries.influxql.raw import raw_series
 from timeseries.influxql.reading import Measurement
 from timeseries.influxql.results import Cell, ResultSeries, cell, check_values
@@ -65,6 +67,7 @@ def select(
         StatementError: it can't be evaluated.
     """
     has_functions = check_columns(statement)
+    picker = picker_of(statement)
     series: list[ResultSeries] = []
     ordered = list(measurements)
     for measurement in reversed(ordered) if statement.is_descending else ordered:
@@ -74,11 +77,23 @@ def select(
         )
         if not columns or not measurement.fields:
             continue
-        if has_functions:
+        if picker is not None:
+            series += picked_series(
+                statement, _closed(statement, measurement, now_ns), tags, picker
+            )
+        elif has_functions:
             series += _Windows(statement, measurement, tags, now_ns).series(columns)
         else:
             series += raw_series(statement, measurement, tags, columns)
     return series
+
+
+def _closed(statement: Select, measurement: Measurement, now_ns: int) -> Measurement:
+    """Return a measurement whose windows end now unless the statement says when."""
+    where = measurement.where
+    if where.end_ns is None and statement.interval_ns:
+        return replace(measurement, where=replace(where, end_ns=now_ns))
+    return measurement
 
 
 def group_tags(statement: Select, measurement: Measurement) -> tuple[str, ...]:
@@ -104,7 +119,7 @@ class _Windows:
 
     def series(self, columns: Sequence[Column]) -> list[ResultSeries]:
         """Return the series of the answer."""
-        self._close_range()
+        self.measurement = _closed(self.statement, self.measurement, self.now_ns)
         expressions = [column.expression for column in columns]
         for call in (call for expression in expressions for call in calls_of(expression)):
             self._prepare(call, before=0)
@@ -124,12 +139,6 @@ class _Windows:
                 tags = dict(zip(self.tags, group, strict=True))
                 listed.append(ResultSeries(self.measurement.name, names, rows, tags))
         return listed
-
-    def _close_range(self) -> None:
-        """End windows now unless the statement says when."""
-        where = self.measurement.where
-        if where.end_ns is None and self.statement.interval_ns:
-            self.measurement = replace(self.measurement, where=replace(where, end_ns=self.now_ns))
 
     def _prepare(self, call: Call, *, before: int) -> None:
         """Read what a call reduces, some windows earlier if it is below a transformation."""

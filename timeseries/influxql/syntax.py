@@ -129,7 +129,7 @@ class Select:
 
     Attributes:
         columns: the expressions.
-        sources: the measurements.
+        sources: the measurements, and subqueries.
         condition: on tags and time.
         group_tags: the tags that split the answer into series.
         interval_ns: the width of the windows; 0 for none.
@@ -142,7 +142,7 @@ class Select:
     """
 
     columns: tuple[Column, ...]
-    sources: tuple[Pattern, ...]
+    sources: tuple["Pattern | Select", ...]
     condition: Expression | None = None
     group_tags: tuple[str | Regex | Wildcard, ...] = ()
     interval_ns: int = 0

@@ -37,11 +37,13 @@ class Segments:
         rows: the samples, of one segment after the other, by time in it.
         starts: the first row of each segment.
         windows_ns: the start of the window of each segment.
+        interval_ns: the width of windows; 0 if there is one of each group.
     """
 
     rows: GroupedSamples
     starts: Integers
     windows_ns: Integers
+    interval_ns: int = 0
 
     @property
     def counts(self) -> Integers:
@@ -78,13 +80,21 @@ def segments_of(
     rows = rows.ordered(rows.values, rows.times_ns, rows.groups)
     if not len(rows.values):
         return Segments(rows, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64))
-    windows = np.full(len(rows.times_ns), start_ns, dtype=np.int64)
-    if interval_ns:
-        windows = (rows.times_ns - offset_ns) // interval_ns * interval_ns + offset_ns
+    windows = windows_of(
+        rows.times_ns, start_ns=start_ns, interval_ns=interval_ns, offset_ns=offset_ns
+    )
     is_start = np.ones(len(windows), dtype=bool)
     is_start[1:] = (windows[1:] != windows[:-1]) | (rows.groups[1:] != rows.groups[:-1])
     starts = np.flatnonzero(is_start)
-    return Segments(rows, starts, windows[starts])
+    return Segments(rows, starts, windows[starts], interval_ns)
+
+
+def windows_of(times_ns: Integers, *, start_ns: int, interval_ns: int, offset_ns: int) -> Integers:
+    """Return the start of the window of each time."""
+    if not interval_ns:
+        return np.full(len(times_ns), start_ns, dtype=np.int64)
+    windows: Integers = (times_ns - offset_ns) // interval_ns * interval_ns + offset_ns
+    return windows
 
 
 def _of_row(segments: Segments, index: Integers) -> Reduced:
@@ -162,6 +172,40 @@ def _mode(segments: Segments) -> Reduced:
     order = np.lexsort((runs, -lengths, segment))
     first = np.searchsorted(segment[order], np.arange(len(ordered.starts)))
     return Reduced(values[runs[order][first]])
+
+
+def count_distinct(segments: Segments) -> Reduced:
+    """Return how many different values a window has."""
+    ordered = segments.sorted_by_value()
+    values = ordered.rows.values
+    is_first = np.ones(len(values), dtype=bool)
+    is_first[1:] = values[1:] != values[:-1]
+    is_first[ordered.starts] = True
+    return Reduced(np.add.reduceat(is_first.astype(np.float64), ordered.starts))
+
+
+def integral(segments: Segments, unit_ns: int) -> Reduced:
+    """Return the area below the line through the samples, by unit of time.
+
+    What is between the last sample of a window and the next one is divided at the window's end.
+    """
+    rows, counts = segments.rows, segments.counts
+    segment = np.repeat(np.arange(len(counts)), counts)
+    # Of samples at the same time, the last one counts.
+    is_last = np.ones(len(segment), dtype=bool)
+    is_last[:-1] = (np.diff(rows.times_ns) != 0) | (np.diff(rows.groups) != 0)
+    times_ns, values, segment = rows.times_ns[is_last], rows.values[is_last], segment[is_last]
+    follows = np.flatnonzero(np.diff(rows.groups[is_last]) == 0)
+    before, after = segment[follows], segment[follows + 1]
+    steps, growth = np.diff(times_ns)[follows], np.diff(values)[follows]
+    ends_ns = segments.windows_ns[before] + segments.interval_ns
+    until_end = np.where(before == after, steps, ends_ns - times_ns[follows])
+    at_end = values[follows] + growth * (until_end / steps)
+    areas = np.zeros(len(counts))
+    np.add.at(areas, before, (values[follows] + at_end) / 2 * (until_end / unit_ns))
+    rest = (at_end + values[follows + 1]) / 2 * ((steps - until_end) / unit_ns)
+    np.add.at(areas, after, rest)
+    return Reduced(areas)
 
 
 def percentile(segments: Segments, percent: float) -> Reduced:

@@ -9,19 +9,22 @@ Source: prompb/remote.proto, prompb/types.proto and io/prometheus/write/v2/types
 Prometheus; https://prometheus.io/docs/specs/prw/remote_write_spec_2_0/
 """
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from access.ingest.prometheus.reel import SAMPLE_BYTES, TIME_AT, TIME_KEY_AT, Span
+from access.ingest.prometheus.reel import SAMPLE_BYTES, TIME_AT, TIME_KEY_AT, Span, read_samples
 from access.ingest.prometheus.series import (
     MAX_LABELS,
+    UNNUMBERED,
     Samples,
     Series,
     SeriesCache,
+    SeriesColumn,
     is_stale,
     series_of,
     suffixed,
@@ -29,16 +32,17 @@ from access.ingest.prometheus.series import (
 )
 from access.ingest.prometheus.wire import (
     BYTES,
-    FIXED32,
     FIXED64,
     VARINT,
     Value,
     WireError,
     double_of,
+    leading_messages,
     read_fields,
     read_packed,
     read_varint,
     signed,
+    skip_field,
     text_of,
     varint,
 )
@@ -58,6 +62,8 @@ _TIME_BYTES = SAMPLE_BYTES - TIME_AT
 # So many messages are compared in about the time in which one is read.
 _LEAST_RUN, _MAX_WAIT = 16, 255
 _CONTINUES = 0x80
+# Of the labels that are remembered by themselves; 10 MB at most.
+_SHORT_BYTES = 256
 # The key of the time, five bytes that continue, and one that does not.
 _TIME_MASK = int.from_bytes(b"\xff" + b"\x80" * _TIME_BYTES, "little")
 _TIME_PATTERN = int.from_bytes(b"\x10" + b"\x80" * (_TIME_BYTES - 1), "little")
@@ -75,6 +81,7 @@ class _Fields:
 
 _FIELDS_1 = _Fields(labels=1, samples=2, histograms=4, exemplars=3)
 _FIELDS_2 = _Fields(labels=1, samples=2, histograms=3, exemplars=4)
+_LABEL_KEY = _FIELDS_1.labels << 3 | BYTES
 _SAMPLE_VALUE, _SAMPLE_TIME = 1, 2
 _HISTOGRAM_COUNT_INT, _HISTOGRAM_COUNT_FLOAT, _HISTOGRAM_SUM, _HISTOGRAM_TIME = 1, 2, 3, 15
 
@@ -84,42 +91,54 @@ class _Columns:
     """Samples in the order of the message.
 
     Attributes:
+        cache: gives series their numbers.
+        numbers: those of the series; those that have none are in `unnumbered`, by position.
         tails: where the usual sample of each series is; negative for those in `exact`.
         exact: position, value and time of each sample that was read field by field.
     """
 
-    series: list[Series] = field(default_factory=list)
-    tails: list[int] = field(default_factory=list)
+    cache: SeriesCache
+    numbers: "array[int]" = field(default_factory=lambda: array("i"))
+    unnumbered: dict[int, Series] = field(default_factory=dict)
+    tails: "array[int]" = field(default_factory=lambda: array("q"))
     exact: list[tuple[int, float, int]] = field(default_factory=list)
     histogram_rows: set[int] = field(default_factory=set)
     exemplars: int = 0
     skipped: int = 0
 
     def add(self, series: Series, value: float, time_ms: int) -> None:
-        self.exact.append((len(self.series), value, time_ms))
-        self.series.append(series)
-        self.tails.append(-1)
+        row = len(self.numbers)
+        self.exact.append((row, value, time_ms))
+        self.add_usual(series, -1)
+
+    def add_usual(self, series: Series, tail: int) -> None:
+        if series.number == UNNUMBERED:
+            self.unnumbered[len(self.numbers)] = series
+        self.numbers.append(series.number)
+        self.tails.append(tail)
 
     def skip(self, body: bytes, at: int) -> int:
         """Return the position behind a field that isn't read; many of them take long."""
         self.skipped += 1
         if self.skipped > MAX_SKIPPED:
             raise WireError(f"The request has more than {MAX_SKIPPED:,} fields without samples.")
-        return _skip(body, at)
+        return skip_field(body, at)
 
     def check_size(self, count: int) -> None:
         if count > MAX_SAMPLES:
             raise WireError(f"The request has more than {MAX_SAMPLES:,} samples. Send fewer.")
 
     def samples(self, body: bytes) -> Samples:
-        self.check_size(len(self.series))
+        self.check_size(len(self.numbers))
         values, times_ms = _read_tails(body, self.tails)
         if self.exact:
             rows, exact_values, exact_times = map(list, zip(*self.exact, strict=True))
             values[rows], times_ms[rows] = exact_values, exact_times
         # Times that don't fit into 64 bits are as good as the furthest ones: too far away.
         times_ns = np.clip(times_ms, -_FURTHEST_MS, _FURTHEST_MS) * _NS_PER_MS
-        return Samples(self.series, values, times_ns, self.histogram_rows, self.exemplars)
+        numbers = np.frombuffer(self.numbers, dtype=np.int32)
+        series = SeriesColumn(self.cache, numbers, self.unnumbered)
+        return Samples(series, values, times_ns, self.histogram_rows, self.exemplars)
 
 
 def read_version_1(body: bytes, cache: SeriesCache) -> Samples:
@@ -128,7 +147,7 @@ def read_version_1(body: bytes, cache: SeriesCache) -> Samples:
     Raises:
         WireError: the body is none.
     """
-    columns, labels_of = _Columns(), _Labels(cache)
+    columns, labels_of = _Columns(cache), _Labels(cache)
     runs = _Runs(body, columns, cache)
     by_labels = cache.by_labels
     at, stop, unusual = 0, len(body), 0
@@ -143,15 +162,19 @@ def read_version_1(body: bytes, cache: SeriesCache) -> Samples:
                 size, start = read_varint(body, at + 1)
             at = start + size
             tail = at - SAMPLE_BYTES
-            series = by_labels.get(body[start:tail])
-            if series is not None and at <= stop and _is_usual(body, tail):
-                columns.series.append(series)
-                columns.tails.append(tail)
-                at = runs.follow((begin, at, series.number))
-            else:
+            labels = body[start:tail]
+            is_usual = start < tail and at <= stop and _is_usual(body, tail)
+            series = by_labels.get(labels) if is_usual else None
+            if series is None:
                 unusual += 1
                 columns.check_size(unusual)
+                series = labels_of.of_usual(labels) if is_usual else None
+            if series is None:
                 _read_series(body[start:at], columns, labels_of, _FIELDS_1, size=size)
+                continue
+            columns.add_usual(series, tail)
+            if series.number != UNNUMBERED:
+                at = runs.follow((begin, at, series.number))
     except IndexError as error:
         raise WireError("The protobuf message is truncated.") from error
     runs.remember()
@@ -183,11 +206,10 @@ class _Runs:
         is_worth_it = len(numbers) >= _LEAST_RUN
         self._next_wait = 0 if is_worth_it else min(2 * self._next_wait + 1, _MAX_WAIT)
         self._wait = self._next_wait
-        if not numbers:
+        if not len(numbers):
             return span[1]
-        series = self._cache.series
-        self._columns.series += [series[number] for number in numbers]
-        self._columns.tails += (ends - SAMPLE_BYTES).tolist()
+        self._columns.numbers.frombytes(numbers.tobytes())
+        self._columns.tails.frombytes((ends - SAMPLE_BYTES).tobytes())
         return int(ends[-1])
 
     def remember(self) -> None:
@@ -201,7 +223,7 @@ def read_version_2(body: bytes, cache: SeriesCache) -> Samples:
     Raises:
         WireError: the body is none.
     """
-    columns = _Columns()
+    columns = _Columns(cache)
     symbols: list[str] = []
     spans: list[tuple[int, int]] = []
     at = 0
@@ -234,17 +256,31 @@ class _Labels:
     def __init__(self, cache: SeriesCache) -> None:
         self._cache = cache
 
+    def of_usual(self, written: bytes) -> Series | None:
+        """Return the series of the fields of labels; None if there are others."""
+        labels, end = leading_messages(written, _LABEL_KEY)
+        return self._cache.add(written, _of_labels(labels)) if end == len(written) else None
+
     def find(self, labels: Sequence[bytes]) -> Series:
         """Return the series of some `Label` messages, remembered by their fields' bytes."""
-        if len(labels) > MAX_LABELS:
-            return too_many_labels(len(labels))
-        try:
-            series = series_of([_label(label) for label in labels])
-        except UnicodeDecodeError:
-            return Series(("", ()), error="a label is not UTF-8")
-        key = bytes((_FIELDS_1.labels << 3 | BYTES,))
+        key = bytes((_LABEL_KEY,))
         written = b"".join(key + varint(len(label)) + label for label in labels)
-        return self._cache.add(written, series)
+        return self._cache.add(written, _of_labels(labels))
+
+
+def _of_labels(labels: Sequence[bytes]) -> Series:
+    """Return the series of some `Label` messages."""
+    if len(labels) > MAX_LABELS:
+        return too_many_labels(len(labels))
+    try:
+        return series_of(
+            [
+                _short_label(label) if len(label) <= _SHORT_BYTES else _label(label)
+                for label in labels
+            ]
+        )
+    except UnicodeDecodeError:
+        return Series(("", ()), error="a label is not UTF-8")
 
 
 class _References:
@@ -289,7 +325,9 @@ def _read_series(
         numbers.samples: samples,
         numbers.histograms: histograms,
     }
-    for number, kind, value in read_fields(message, 0, size):
+    leading, at = leading_messages(message, numbers.labels << 3 | BYTES)
+    labels += leading
+    for number, kind, value in read_fields(message, at, size):
         if number in of_number:
             of_number[number].append(_message(kind, value))
         elif number == numbers.exemplars:
@@ -325,7 +363,7 @@ def _add_histogram(columns: _Columns, series: Series, message: bytes) -> None:
             total = double_of(raw)
         elif number == _HISTOGRAM_TIME and kind == VARINT:
             time_ms = _number(raw)
-    row = len(columns.series)
+    row = len(columns.numbers)
     columns.histogram_rows |= {row, row + 1}
     # A histogram ends as a series does: its sum is the stale marker.
     if is_stale(total):
@@ -342,33 +380,12 @@ def _is_usual(body: bytes, tail: int) -> bool:
     return time & _TIME_MASK == _TIME_PATTERN
 
 
-def _read_tails(body: bytes, tails: Sequence[int]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _read_tails(body: bytes, tails: "array[int]") -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return values and times of usual samples; of those at negative positions anything."""
     if len(body) < SAMPLE_BYTES:
         return np.zeros(len(tails)), np.zeros(len(tails), dtype=np.int64)
-    octets = np.frombuffer(body, dtype=np.uint8)
-    starts = np.maximum(np.array(tails, dtype=np.int64), 0)
-    rows = sliding_window_view(octets, SAMPLE_BYTES)[starts]
-    values = np.ascontiguousarray(rows[:, len(_SAMPLE) : TIME_KEY_AT]).view("<f8")[:, 0]
-    sevens = (rows[:, TIME_AT:] & (_CONTINUES - 1)).astype(np.int64)
-    return values.copy(), (sevens << np.arange(0, 7 * _TIME_BYTES, 7)).sum(axis=1)
-
-
-def _skip(body: bytes, at: int) -> int:
-    """Return the position behind a field that isn't read, such as metadata."""
-    key, behind = read_varint(body, at)
-    kind = key & 7
-    if kind == VARINT:
-        return read_varint(body, behind)[1]
-    if kind == BYTES:
-        size, behind = read_varint(body, behind)
-    elif kind in {FIXED64, FIXED32}:
-        size = 8 if kind == FIXED64 else 4
-    else:
-        raise WireError(f"The protobuf message has an unknown field type at byte {at}.")
-    if behind + size > len(body):
-        raise WireError("The protobuf message is truncated.")
-    return behind + size
+    starts = np.maximum(np.frombuffer(tails, dtype=np.int64), 0)
+    return read_samples(np.frombuffer(body, dtype=np.uint8), starts)
 
 
 def _message(kind: int, value: Value) -> bytes:
@@ -381,6 +398,12 @@ def _number(value: Value) -> int:
     if not isinstance(value, int):
         raise WireError("The protobuf message has bytes where a number should be.")
     return signed(value)
+
+
+@lru_cache(maxsize=16_384)
+def _short_label(message: bytes) -> tuple[str, str]:
+    """Return a label as `_label` does: series share most of theirs."""
+    return _label(message)
 
 
 def _label(message: bytes) -> tuple[str, str]:

@@ -60,7 +60,7 @@ class OTLPEndpoint:
 
 
 def _read(body: bytes, cache: SeriesCache, *, is_json: bool) -> tuple[SampleColumns, Read]:
-    columns = read_json(body) if is_json else OTLPReader(cache).read(body)
+    columns = read_json(body, cache) if is_json else OTLPReader(cache).read(body)
     return columns, read_of(columns.samples(), cache)
 
 

@@ -20,6 +20,7 @@ from access.ingest.prometheus.otlp_series import (
     labeled,
     number_text,
 )
+from access.ingest.prometheus.series import SeriesCache
 from core.errors import TooLargeError
 from core.strict_json import decode_json
 
@@ -113,8 +114,12 @@ class _Request(msgspec.Struct, rename="camel"):
     resource_metrics: list[_ResourceMetrics] = []
 
 
-def read_json(body: bytes) -> SampleColumns:
+def read_json(body: bytes, cache: SeriesCache) -> SampleColumns:
     """Return the samples of an `ExportMetricsServiceRequest` in JSON.
+
+    Args:
+        body: the request.
+        cache: gives their series numbers later.
 
     Raises:
         BadRequestError: the body is none; names the field.
@@ -122,7 +127,7 @@ def read_json(body: bytes) -> SampleColumns:
     """
     if body.count(b"{") > MAX_OBJECTS:
         raise TooLargeError(f"The request has more than {MAX_OBJECTS:,} objects. Send fewer.")
-    columns = SampleColumns()
+    columns = SampleColumns(cache)
     try:
         request = decode_json(body, _Request)
         for resource_metrics in request.resource_metrics:

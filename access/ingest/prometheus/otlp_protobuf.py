@@ -13,6 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from access.ingest.prometheus.otlp_names import resource_labels
+from access.ingest.prometheus.otlp_reel import (
+    HEAD,
+    HEADS,
+    INTEGER_KEY,
+    Followed,
+    Place,
+    Unit,
+)
 from access.ingest.prometheus.otlp_series import (
     DELTA,
     NO_RECORDED_VALUE,
@@ -25,38 +33,28 @@ from access.ingest.prometheus.otlp_series import (
     labeled,
     number_text,
 )
-from access.ingest.prometheus.series import MAX_LABELS, SeriesCache
+from access.ingest.prometheus.series import MAX_LABELS, UNNUMBERED, SeriesCache
 from access.ingest.prometheus.wire import (
     BYTES,
     DOUBLE,
     Value,
     WireError,
     double_of,
+    leading_messages,
     read_fields,
     read_varint,
     signed,
+    skip_field,
     text_of,
     varint,
 )
 
 _INTEGER = Struct("<q")
-# Both times and a value, each with its key.
-_HEAD = Struct("<BQBqB8s")
-_HEADS = np.dtype(
-    [
-        ("start_key", "u1"),
-        ("start_ns", "<i8"),
-        ("time_key", "u1"),
-        ("time_ns", "<i8"),
-        ("value_key", "u1"),
-        ("value", "<f8"),
-    ]
-)
-_CONTINUES = 0x80
 # With fewer points NumPy is slower than Python.
 _MANY_POINTS = 16
-_POINT_KEY = 1 << 3 | BYTES
-_START_KEY, _TIME_KEY, _DOUBLE_KEY, _INTEGER_KEY = 0x11, 0x19, 0x21, 0x31
+_POINT_KEY, _METRIC_KEY = 1 << 3 | BYTES, 2 << 3 | BYTES
+_START_KEY, _TIME_KEY, _DOUBLE_KEY = 0x11, 0x19, 0x21
+_MAX_WAIT = 255
 _ATTRIBUTES_KEY = bytes((7 << 3 | BYTES,))
 _NUMBERS = frozenset({Kind.GAUGE, Kind.SUM})
 _WITHOUT_TEMPORALITY = frozenset({Kind.GAUGE, Kind.SUMMARY})
@@ -67,6 +65,9 @@ class OTLPReader:
 
     def __init__(self, cache: SeriesCache) -> None:
         self._cache = cache
+        self._reel = cache.metric_reel
+        self._units: list[Unit] = []
+        self._wait = self._next_wait = 0
 
     def read(self, body: bytes) -> SampleColumns:
         """Return the samples of an `ExportMetricsServiceRequest`.
@@ -75,24 +76,72 @@ class OTLPReader:
             WireError: the body is none.
             TooManySamplesError: it has too many.
         """
-        columns = SampleColumns()
+        columns = SampleColumns(self._cache)
         for resource_metrics in _messages(body, 1):
-            columns.count_message()
+            columns.count_messages()
             resources = _messages(resource_metrics, 1)
             attributes = _attributes(
                 item for message in resources for item in _messages(message, 1)
             )
             labels = tuple(sorted(resource_labels(attributes).items()))
             for scope_metrics in _messages(resource_metrics, 2):
-                columns.count_message()
-                for message in _messages(scope_metrics, 2):
-                    columns.count_message()
-                    self._read_metric(message, labels, columns)
+                columns.count_messages()
+                self._read_scope(scope_metrics, labels, columns)
+        self._cache.extend_metric_reel(self._units)
         return columns
 
-    def _read_metric(self, message: bytes, labels: Labels, columns: SampleColumns) -> None:
+    def _read_scope(self, scope: bytes, labels: Labels, columns: SampleColumns) -> None:
+        octets = np.frombuffer(scope, dtype=np.uint8)
+        at, before = 0, ""
+        while at < len(scope):
+            if scope[at] != _METRIC_KEY:
+                at = skip_field(scope, at)
+                continue
+            is_sought = (labels, before) in self._reel.next_of
+            followed = self._follow(octets, at, (labels, before)) if is_sought else None
+            if followed is not None:
+                columns.count_messages(followed.metrics)
+                columns.add_points(followed.numbers, followed.values, followed.times_ns)
+                at, before = followed.end, followed.name
+                continue
+            columns.count_messages()
+            begin, at = at, skip_field(scope, at)
+            _, start = read_varint(scope, begin + 1)
+            message = scope[start:at]
+            metric, numbers = self._read_metric(message, labels, columns)
+            if numbers and not self._wait:
+                heads = _heads_of(message, len(numbers))
+                if heads is not None:
+                    field_heads = np.array(heads, dtype=np.int64) + (start - begin)
+                    series_numbers = np.array(numbers, dtype=np.int32)
+                    self._units.append(
+                        Unit(
+                            labels,
+                            metric.name,
+                            before,
+                            scope[begin:at],
+                            field_heads,
+                            series_numbers,
+                        )
+                    )
+            before = metric.name
+
+    def _follow(self, scope: NDArray[np.uint8], at: int, place: Place) -> Followed | None:
+        """Return the metrics that follow as before; where they differ, it is tried more rarely."""
+        if self._wait:
+            self._wait -= 1
+            return None
+        followed = self._reel.follow(scope, at, place)
+        self._next_wait = 0 if followed else min(2 * self._next_wait + 1, _MAX_WAIT)
+        self._wait = self._next_wait
+        return followed
+
+    def _read_metric(
+        self, message: bytes, labels: Labels, columns: SampleColumns
+    ) -> tuple[Metric, list[int]]:
+        """Read a metric; return it, and the series of its points if all of them are usual."""
         metric, data = _metric_of(message, labels)
-        points, at = _leading_points(data)
+        points, at = leading_messages(data, _POINT_KEY)
         for number, _, value in read_fields(data, at, len(data)):
             match number:
                 case 1:
@@ -103,39 +152,45 @@ class OTLPReader:
                 case 3:
                     metric = replace(metric, is_monotonic=bool(value))
         if metric.kind in _NUMBERS:
-            self._read_numbers(metric, points, columns)
-        else:
-            for point in points:
-                _read_distribution(metric, point, columns)
+            return metric, self._read_numbers(metric, points, columns)
+        for point in points:
+            _read_distribution(metric, point, columns)
+        return metric, []
 
     def _read_numbers(
         self, metric: Metric, points: Sequence[bytes], columns: SampleColumns
-    ) -> None:
+    ) -> list[int]:
+        """Read the points of a metric; return their series if all of them are usual."""
         remembered = self._cache.of_metric(metric)
-        size = _HEAD.size
+        size = HEAD.size
         if len(points) >= _MANY_POINTS and min(map(len, points)) >= size:
-            matched = [remembered.get(point[size:]) for point in points]
-            heads = np.frombuffer(b"".join([point[:size] for point in points]), dtype=_HEADS)
-            values = _values(heads) if all(matched) else None
+            matched = [remembered.get(point[size:], UNNUMBERED) for point in points]
+            heads = np.frombuffer(b"".join([point[:size] for point in points]), dtype=HEADS)
+            values = _values(heads) if min(matched) != UNNUMBERED else None
             if values is not None:
-                columns.add_points(
-                    [series for series in matched if series], values, heads["time_ns"]
-                )
-                return
+                numbers = np.array(matched, dtype=np.int32)
+                columns.add_points(numbers, values, np.ascontiguousarray(heads["time_ns"]))
+                return matched
+        series = self._cache.series
+        usual: list[int] = []
         for point in points:
-            series = remembered.get(point[size:]) if len(point) >= size else None
-            if series is None:
+            number = remembered.get(point[size:]) if len(point) >= size else None
+            if number is None:
                 self._read_number(metric, point, columns)
                 continue
-            start_key, _, time_key, time_ns, value_key, raw = _HEAD.unpack_from(point)
+            start_key, _, time_key, time_ns, value_key, raw = HEAD.unpack_from(point)
             if (start_key, time_key) != (_START_KEY, _TIME_KEY):
                 self._read_number(metric, point, columns)
-            elif value_key == _DOUBLE_KEY:
-                columns.add_point(series, DOUBLE.unpack(raw)[0], time_ns)
-            elif value_key == _INTEGER_KEY:
-                columns.add_point(series, float(_INTEGER.unpack(raw)[0]), time_ns)
+                continue
+            if value_key == _DOUBLE_KEY:
+                columns.add_point(series[number], DOUBLE.unpack(raw)[0], time_ns)
+            elif value_key == INTEGER_KEY:
+                columns.add_point(series[number], float(_INTEGER.unpack(raw)[0]), time_ns)
             else:
                 self._read_number(metric, point, columns)
+                continue
+            usual.append(number)
+        return usual if len(usual) == len(points) else []
 
     def _read_number(self, metric: Metric, point: bytes, columns: SampleColumns) -> None:
         number_value, time_ns, flags = 0.0, 0, 0
@@ -156,29 +211,23 @@ class OTLPReader:
         series = labeled(metric.series_name, labels)
         # What usually follows the head: exactly these attributes prove that it is nothing else.
         usual = b"".join(_ATTRIBUTES_KEY + varint(len(item)) + item for item in attributes)
-        if point[_HEAD.size :] == usual:
+        if point[HEAD.size :] == usual:
             series = self._cache.add_of_metric(metric, usual, series)
         columns.add_point(series, STALE if flags & NO_RECORDED_VALUE else number_value, time_ns)
 
 
-def _leading_points(data: bytes) -> tuple[list[bytes], int]:
-    """Return the data points at the beginning of a metric's data, and where they end."""
-    points: list[bytes] = []
-    at, stop = 0, len(data)
-    add = points.append
-    # Calling `read_varint` for each takes longer than all else.
-    while at + 2 < stop and data[at] == _POINT_KEY:
-        size, start = data[at + 1], at + 2
-        if size >= _CONTINUES:
-            size, start = size - _CONTINUES + (data[at + 2] << 7), at + 3
-            if data[at + 2] >= _CONTINUES:
-                size, start = read_varint(data, at + 1)
-        end = start + size
-        if end > stop:
-            break
-        add(data[start:end])
-        at = end
-    return points, at
+def _heads_of(message: bytes, count: int) -> list[int] | None:
+    """Return where each point of a metric begins; None if they are not where they usually are."""
+    _, data = _metric_of(message, ())
+    start = message.find(data)
+    points, end = leading_messages(data, _POINT_KEY)
+    heads, at = [], start
+    for point in points:
+        at += 1 + len(varint(len(point)))
+        heads.append(at)
+        at += len(point)
+    is_usual = len(points) == count and at == start + end and message.rfind(data) == start
+    return heads if is_usual else None
 
 
 def _values(heads: NDArray[np.void]) -> NDArray[np.float64] | None:
@@ -188,7 +237,7 @@ def _values(heads: NDArray[np.void]) -> NDArray[np.float64] | None:
         return None
     if (keys == _DOUBLE_KEY).all():
         return heads["value"].astype(np.float64)
-    if (keys == _INTEGER_KEY).all():
+    if (keys == INTEGER_KEY).all():
         return heads["value"].view("<i8").astype(np.float64)
     return None
 

@@ -7,7 +7,8 @@ added to a total without remembering every series. Of exponential histograms the
 sum.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate
@@ -20,8 +21,11 @@ from access.ingest.prometheus.otlp_names import label_name, metric_name
 from access.ingest.prometheus.series import (
     NAME_LABEL,
     STALE_BITS,
+    UNNUMBERED,
     Samples,
     Series,
+    SeriesCache,
+    SeriesColumn,
     series_of,
 )
 from access.ingest.prometheus.wire import DOUBLE
@@ -107,15 +111,19 @@ class SampleColumns:
     """Samples as they are read.
 
     Attributes:
+        cache: gives series their numbers.
+        numbers: those of the series; those that have none are in `unnumbered`, by position.
         points: the data point of each sample, by its number in the request.
         point_count: how many data points were read.
         message_count: how many resources, scopes and metrics were read.
     """
 
-    series: list[Series] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    times_ns: list[int] = field(default_factory=list)
-    points: list[int] = field(default_factory=list)
+    cache: SeriesCache
+    numbers: "array[int]" = field(default_factory=lambda: array("i"))
+    unnumbered: dict[int, Series] = field(default_factory=dict)
+    values: "array[float]" = field(default_factory=lambda: array("d"))
+    times_ns: "array[int]" = field(default_factory=lambda: array("q"))
+    points: "array[int]" = field(default_factory=lambda: array("i"))
     point_count: int = 0
     message_count: int = 0
 
@@ -125,16 +133,21 @@ class SampleColumns:
         self.point_count += 1
 
     def add_points(
-        self, series: Sequence[Series], values: NDArray[np.float64], times_ns: NDArray[np.int64]
+        self,
+        numbers: NDArray[np.int32],
+        values: NDArray[np.float64],
+        times_ns: NDArray[np.int64],
     ) -> None:
         """Add data points with one sample each."""
-        if len(self.series) + len(series) > MAX_SAMPLES:
+        count = len(numbers)
+        if len(self.numbers) + count > MAX_SAMPLES:
             raise TooManySamplesError
-        self.series += series
-        self.values += values.tolist()
-        self.times_ns += times_ns.tolist()
-        self.points += range(self.point_count, self.point_count + len(series))
-        self.point_count += len(series)
+        self.numbers.frombytes(numbers.tobytes())
+        self.values.frombytes(values.tobytes())
+        self.times_ns.frombytes(times_ns.tobytes())
+        points = np.arange(self.point_count, self.point_count + count, dtype=np.int32)
+        self.points.frombytes(points.tobytes())
+        self.point_count += count
 
     def add_distribution(
         self, metric: Metric, attributes: Mapping[str, str], point: Distribution, *, time_ns: int
@@ -146,24 +159,30 @@ class SampleColumns:
             self._add(series, STALE if point.is_absent else value, time_ns)
         self.point_count += 1
 
-    def count_message(self) -> None:
-        """Count a message that may have no samples, which takes time nevertheless."""
-        self.message_count += 1
+    def count_messages(self, count: int = 1) -> None:
+        """Count messages that may have no samples, which take time nevertheless."""
+        self.message_count += count
         if self.message_count > MAX_SAMPLES:
             raise TooManySamplesError
 
     def _add(self, series: Series, value: float, time_ns: int) -> None:
-        if len(self.series) >= MAX_SAMPLES:
+        if len(self.numbers) >= MAX_SAMPLES:
             raise TooManySamplesError
-        self.series.append(series)
+        if series.number == UNNUMBERED:
+            self.unnumbered[len(self.numbers)] = series
+        self.numbers.append(series.number)
         self.values.append(value)
         self.times_ns.append(time_ns)
         self.points.append(self.point_count)
 
     def samples(self) -> Samples:
         """Return the samples in columns."""
-        times_ns = np.array(self.times_ns, dtype=np.int64)
-        return Samples(self.series, np.array(self.values, dtype=np.float64), times_ns)
+        numbers = np.frombuffer(self.numbers, dtype=np.int32)
+        return Samples(
+            SeriesColumn(self.cache, numbers, self.unnumbered),
+            np.frombuffer(self.values, dtype=np.float64),
+            np.frombuffer(self.times_ns, dtype=np.int64),
+        )
 
 
 def labeled(name: str, labels: Iterable[tuple[str, str]]) -> Series:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from itertools import count
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 MAX_BYTES = 8 * 1024 * 1024
@@ -18,13 +17,60 @@ MAX_BYTES = 8 * 1024 * 1024
 SAMPLE_BYTES = 18
 VALUE_AT, TIME_KEY_AT, TIME_AT = 3, 11, 12
 """Where the value, the key of the time and the time begin in a sample."""
-_TIME_BYTES = SAMPLE_BYTES - TIME_AT
-_CONTINUES = 0x80
+_TIME_BYTES, _WORD_BYTES = SAMPLE_BYTES - TIME_AT, 8
+# Of the time, which ends a word of eight bytes, five bytes continue, and one does not.
+_TIME_SHIFT = 8 * (_WORD_BYTES - _TIME_BYTES)
+_TIME_MASK = int.from_bytes(b"\x80" * _TIME_BYTES, "little") << _TIME_SHIFT
+_TIME_PATTERN = int.from_bytes(b"\x80" * (_TIME_BYTES - 1), "little") << _TIME_SHIFT
+_SEVEN_BITS = 0x7F
 _FIRST_BYTES = 4096
 _LEAST_MESSAGES = 8
 Places = NDArray[np.int64]
 Span = tuple[int, int, int]
 """Where a message starts and ends, and the number of its series."""
+
+
+def words(body: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return the eight bytes from each position on as a number, without copying any."""
+    return np.ndarray(max(0, len(body) - _WORD_BYTES + 1), dtype="<u8", buffer=body, strides=(1,))
+
+
+def read_samples(
+    body: NDArray[np.uint8], starts: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return values and times, in milliseconds, of usual samples."""
+    at = words(body)
+    values = at[starts + VALUE_AT].view("<f8")
+    packed = at[starts + (SAMPLE_BYTES - _WORD_BYTES)] >> np.uint64(_TIME_SHIFT)
+    times_ms = packed & np.uint64(_SEVEN_BITS)
+    for byte in range(1, _TIME_BYTES):
+        # The bits above the seven of each byte before are left out.
+        times_ms |= (packed >> np.uint64(byte)) & np.uint64(_SEVEN_BITS << 7 * byte)
+    return values, times_ms.view(np.int64)
+
+
+def first_difference(
+    body: NDArray[np.uint8],
+    at: int,
+    octets: NDArray[np.uint8],
+    start: int,
+    is_fixed: NDArray[np.bool_],
+) -> int:
+    """Return where in `octets`, from `start` on, fixed ones differ from the body from `at` on.
+
+    The parts that are compared grow while they agree.
+    """
+    size, compared = _FIRST_BYTES, 0
+    length = min(len(body) - at, len(octets) - start)
+    while compared < length:
+        part = slice(compared, min(compared + size, length))
+        remembered = slice(start + part.start, start + part.stop)
+        differs = body[at + part.start : at + part.stop] != octets[remembered]
+        differs &= is_fixed[remembered]
+        if differs.any():
+            return start + part.start + int(np.argmax(differs))
+        compared, size = part.stop, 8 * size
+    return start + length
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +94,9 @@ class Reel:
     def __len__(self) -> int:
         return len(self.octets)
 
-    def follow(self, body: NDArray[np.uint8], at: int, number: int) -> tuple[Places, Sequence[int]]:
+    def follow(
+        self, body: NDArray[np.uint8], at: int, number: int
+    ) -> tuple[Places, NDArray[np.int32]]:
         """Return the messages from a position on that follow a series as they did before.
 
         Args:
@@ -61,31 +109,16 @@ class Reel:
         """
         place = self.place_of.get(number)
         if place is None:
-            return self.ends[:0], ()
+            return self.ends[:0], self.numbers[:0]
         start = int(self.ends[place])
         shift = at - start
-        stop = self._stop(body, at, start)
+        stop = first_difference(body, at, self.octets, start, self.is_fixed)
         last = int(np.searchsorted(self.ends, stop, side="right"))
         ends = self.ends[place + 1 : last] + shift
-        times = sliding_window_view(body, _TIME_BYTES)[ends - _TIME_BYTES]
-        is_usual = (times[:, :-1] >= _CONTINUES).all(axis=1) & (times[:, -1] < _CONTINUES)
+        is_usual = words(body)[ends - _WORD_BYTES] & _TIME_MASK == _TIME_PATTERN
         if not is_usual.all():
             ends = ends[: int(np.argmin(is_usual))]
-        return ends, self.numbers[place + 1 : place + 1 + len(ends)].tolist()
-
-    def _stop(self, body: NDArray[np.uint8], at: int, start: int) -> int:
-        """Return where in the reel it first differs; the parts compared grow while they agree."""
-        size, compared = _FIRST_BYTES, 0
-        length = min(len(body) - at, len(self.octets) - start)
-        while compared < length:
-            part = slice(compared, min(compared + size, length))
-            remembered = slice(start + part.start, start + part.stop)
-            differs = body[at + part.start : at + part.stop] != self.octets[remembered]
-            differs &= self.is_fixed[remembered]
-            if differs.any():
-                return start + part.start + int(np.argmax(differs))
-            compared, size = part.stop, 8 * size
-        return start + length
+        return ends, self.numbers[place + 1 : place + 1 + len(ends)]
 
     def extended(self, body: NDArray[np.uint8], spans: Sequence[Span]) -> "Reel":
         """Return a reel with more messages, in the order of the body."""

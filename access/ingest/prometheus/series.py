@@ -7,13 +7,16 @@ every post: what was parsed is remembered by its bytes, and has a number.
 
 import re
 from array import array
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from threading import Lock
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from access.ingest.prometheus.otlp_reel import MetricReel, Unit
 from access.ingest.prometheus.reel import Reel, Span
 from timeseries.points import Batch, Block
 from timeseries.series_batch import VALUE_FIELD, Shape
@@ -21,6 +24,8 @@ from timeseries.series_batch import VALUE_FIELD, Shape
 NAME_LABEL = "__name__"
 MAX_LABELS = 64
 MAX_LABEL_BYTES = 4096
+# So many characters have no more bytes than that.
+_CERTAIN_LENGTH = MAX_LABEL_BYTES // 4
 MAX_REMEMBERED_BYTES = 96 * 1024 * 1024
 # What a remembered series takes beside its bytes: objects of Python.
 _OVERHEAD_BYTES = 1000
@@ -56,21 +61,25 @@ class Series:
 def series_of(labels: Iterable[tuple[str, str]]) -> Series:
     """Return the series with these labels; empty values are as good as missing labels."""
     named = sorted(labels)
-    names = [name for name, _ in named]
     if len(named) > MAX_LABELS:
         return too_many_labels(len(named))
-    if len(set(names)) < len(names):
+    if len(dict(named)) < len(named):
         return _invalid("a label is given twice")
     present = {name: value for name, value in named if value}
     measurement = present.pop(NAME_LABEL, "")
     if not measurement:
         return _invalid(f"it has no name; send the label {NAME_LABEL}")
     for name, value in present.items():
-        if not _LABEL_NAME.fullmatch(name):
+        if not _is_label_name(name):
             return _invalid(f"the label name {name[:50]!r} is empty or has control characters")
-        if len(value.encode()) > MAX_LABEL_BYTES:
+        if len(value) > _CERTAIN_LENGTH and len(value.encode()) > MAX_LABEL_BYTES:
             return _invalid(f"the value of {name[:50]!r} is longer than {MAX_LABEL_BYTES} bytes")
     return Series((measurement, tuple(present)), tuple(present.values()))
+
+
+@lru_cache(maxsize=4096)
+def _is_label_name(name: str) -> bool:
+    return _LABEL_NAME.fullmatch(name) is not None
 
 
 def suffixed(series: Series, suffix: str) -> Series:
@@ -96,6 +105,7 @@ class SeriesCache:
         by_labels: series that the labels alone identify.
         series: the series of each number.
         reel: messages of series in the order in which they were sent.
+        metric_reel: the same of OTLP's metrics.
         bytes: about what they take in memory.
     """
 
@@ -103,8 +113,9 @@ class SeriesCache:
         self.by_labels: dict[bytes | tuple[str, ...], Series] = {}
         self.series: list[Series] = []
         self.reel = Reel()
+        self.metric_reel = MetricReel()
         self.bytes = 0
-        self._by_metric: dict[Hashable, dict[bytes, Series]] = {}
+        self._by_metric: dict[Hashable, dict[bytes, int]] = {}
         self._by_value: dict[Series, Series] = {}
         self._max_bytes = max_bytes
         # Small requests are read beside a large one.
@@ -115,8 +126,8 @@ class SeriesCache:
         """Return whether it is full, so that a new one must begin."""
         return self.bytes >= self._max_bytes
 
-    def of_metric(self, metric: Hashable) -> Mapping[bytes, Series]:
-        """Return the series of a metric by their attributes."""
+    def of_metric(self, metric: Hashable) -> Mapping[bytes, int]:
+        """Return the numbers of the series of a metric by their attributes."""
         return self._by_metric.get(metric, {})
 
     def add(self, labels: bytes | tuple[str, ...], series: Series) -> Series:
@@ -132,7 +143,7 @@ class SeriesCache:
         series = self.numbered(series)
         if series.number != UNNUMBERED:
             self.bytes += len(attributes)
-            self._by_metric.setdefault(metric, {})[attributes] = series
+            self._by_metric.setdefault(metric, {})[attributes] = series.number
         return series
 
     def extend_reel(self, body: NDArray[np.uint8], spans: Sequence[Span]) -> None:
@@ -140,6 +151,12 @@ class SeriesCache:
         reel = self.reel.extended(body, spans)
         self.bytes += 2 * (len(reel) - len(self.reel))
         self.reel = reel
+
+    def extend_metric_reel(self, units: Sequence[Unit]) -> None:
+        """Remember messages of OTLP's metrics in the order of a request."""
+        reel = self.metric_reel.extended(units)
+        self.bytes += 2 * (len(reel) - len(self.metric_reel))
+        self.metric_reel = reel
 
     def numbered(self, series: Series) -> Series:
         """Return the same series with a number; an invalid one gets none, nor one too many."""
@@ -151,10 +168,43 @@ class SeriesCache:
                 if self.is_full:
                     return series
                 self.bytes += sum(map(len, series.tag_values)) + _OVERHEAD_BYTES
-                remembered = replace(series, number=len(self.series))
+                remembered = Series(series.shape, series.tag_values, number=len(self.series))
                 self.series.append(remembered)
                 self._by_value[remembered] = remembered
             return remembered
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SeriesColumn(Sequence[Series]):
+    """The series of samples, most of them as numbers.
+
+    Attributes:
+        cache: gave the numbers.
+        numbers: the number of each sample's series.
+        unnumbered: the series without a number, by the position of their sample.
+    """
+
+    cache: SeriesCache
+    numbers: NDArray[np.int32]
+    unnumbered: Mapping[int, Series] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, at: int) -> Series: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Series]: ...
+    def __getitem__(self, at: int | slice) -> Series | list[Series]:
+        if isinstance(at, slice):
+            return list(self)[at]
+        number = int(self.numbers[at])
+        return self.unnumbered[at] if number == UNNUMBERED else self.cache.series[number]
+
+    def __iter__(self) -> Iterator[Series]:
+        series = self.cache.series
+        for at, number in enumerate(self.numbers.tolist()):
+            yield self.unnumbered[at] if number == UNNUMBERED else series[number]
 
 
 @dataclass(slots=True)
@@ -169,7 +219,7 @@ class Samples:
         exemplars: how many exemplars were left out.
     """
 
-    series: list[Series]
+    series: SeriesColumn
     values: NDArray[np.float64]
     times_ns: NDArray[np.int64]
     histogram_rows: Collection[int] = frozenset()
@@ -231,15 +281,13 @@ def read_of(samples: Samples, cache: SeriesCache) -> Read:
 
 
 def _numbered(samples: Samples, cache: SeriesCache) -> NumberedSamples | None:
-    series_numbers = (
-        series.number if series.number >= 0 else cache.numbered(series).number
-        for series in samples.series
-    )
-    numbers = np.fromiter(series_numbers, dtype=np.int32, count=len(samples))
+    numbers = samples.series.numbers.copy()
+    for row, series in samples.series.unnumbered.items():
+        numbers[row] = cache.numbered(series).number
     is_present = np.isfinite(samples.values)
     infinite = int(np.isinf(samples.values).sum()) if not is_present.all() else 0
     unnumbered = np.flatnonzero(is_present & (numbers == UNNUMBERED)).tolist()
-    errors = {row: samples.series[row].error for row in unnumbered}
+    errors = {row: samples.series.unnumbered[row].error for row in unnumbered}
     if not all(errors.values()):
         return None
     is_present[unnumbered] = False
@@ -256,8 +304,9 @@ def batch_of(samples: Samples) -> SampleBatch:
     errors: dict[int, str] = {}
     is_whole = bool(finite.all())
     present = range(len(samples)) if is_whole else np.flatnonzero(finite).tolist()
+    series_of_row = list(samples.series)
     for row in present:
-        series = samples.series[row]
+        series = series_of_row[row]
         rows = groups.get(series.shape)
         if rows is not None:
             rows.append(row)
@@ -265,7 +314,12 @@ def batch_of(samples: Samples) -> SampleBatch:
             errors[row] = series.error
         else:
             groups[series.shape] = [row]
-    batch = Batch(tuple(_block(shape, rows, samples) for shape, rows in groups.items()))
+    batch = Batch(
+        tuple(
+            _block(shape, rows, [series_of_row[row] for row in rows], samples)
+            for shape, rows in groups.items()
+        )
+    )
     if is_whole:
         return SampleBatch(batch, errors)
     return SampleBatch(batch, errors, int(np.isinf(samples.values).sum()))
@@ -274,9 +328,10 @@ def batch_of(samples: Samples) -> SampleBatch:
 def _block(
     shape: Shape,
     rows: list[int],
+    series: Sequence[Series],
     samples: Samples,
 ) -> Block:
-    tag_sets = [samples.series[row].tag_values for row in rows]
+    tag_sets = [labeled.tag_values for labeled in series]
     tag_set_of: Sequence[int] = range(len(rows))
     index = {tag_set: at for at, tag_set in enumerate(dict.fromkeys(tag_sets))}
     if len(index) < len(rows):

@@ -81,6 +81,46 @@ def read_fields(body: bytes, at: int, stop: int) -> Iterator[tuple[int, int, Val
         yield key >> 3, kind, value
 
 
+def skip_field(body: bytes, at: int) -> int:
+    """Return the position behind a field that isn't read."""
+    key, behind = read_varint(body, at)
+    kind = key & 7
+    if kind == VARINT:
+        return read_varint(body, behind)[1]
+    if kind == BYTES:
+        size, behind = read_varint(body, behind)
+    elif kind in {FIXED64, FIXED32}:
+        size = 8 if kind == FIXED64 else 4
+    else:
+        raise WireError(f"The protobuf message has an unknown field type at byte {at}.")
+    if behind + size > len(body):
+        raise WireError("The protobuf message is truncated.")
+    return behind + size
+
+
+def leading_messages(body: bytes, key: int) -> tuple[list[bytes], int]:
+    """Return the values of the fields with a key that a message begins with, and where they end.
+
+    A field that is truncated is none of them.
+    """
+    messages: list[bytes] = []
+    at, stop = 0, len(body)
+    add = messages.append
+    # Calling `read_varint` for each takes longer than all else.
+    while at + 2 < stop and body[at] == key:
+        size, start = body[at + 1], at + 2
+        if size >= _CONTINUES:
+            size, start = size - _CONTINUES + (body[at + 2] << 7), at + 3
+            if body[at + 2] >= _CONTINUES:
+                size, start = read_varint(body, at + 1)
+        end = start + size
+        if end > stop:
+            break
+        add(body[start:end])
+        at = end
+    return messages, at
+
+
 def read_packed(packed: bytes) -> list[int]:
     """Return a packed list of numbers."""
     if packed.isascii():

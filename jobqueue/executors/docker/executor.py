@@ -8,7 +8,7 @@ import logging
 import platform
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Any
@@ -27,6 +27,7 @@ from jobqueue.executors.base import (
     ExecSession,
     ExecutorError,
     ExecutorUnavailableError,
+    ImageError,
     NoExecError,
     Probe,
 )
@@ -37,7 +38,9 @@ from jobqueue.executors.docker.health import ContainerHealth
 from jobqueue.executors.docker.launch import Launches
 from jobqueue.executors.docker.logs import LogSpool
 from jobqueue.executors.docker.probe import MACHINES, DockerProbe
+from jobqueue.executors.docker.pull import PullError
 from jobqueue.executors.docker.storage import DockerStorage
+from jobqueue.executors.pull_failures import pull_failure
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from jobqueue.executors.spool_files import SPOOL_LIMIT_BYTES
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState, StopReason
@@ -109,6 +112,15 @@ class DockerExecutor:
         is_known = spec.attempt_id in self._launches.observe()
         if not is_known and self._container(spec.attempt_id) is None:
             self._launches.begin(spec)
+
+    def pull_image(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+        """Pull the image of an attempt if the engine lacks it."""
+        try:
+            self._launches.pull_if_missing(spec, on_progress)
+        except PullError as error:
+            raise ImageError(*pull_failure(spec.image, str(error))) from error
+        except (APIError, OSError) as error:
+            raise ExecutorError(mapping.explain(error)) from error
 
     def stop(
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER

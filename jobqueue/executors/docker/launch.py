@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from threading import Lock, Thread
 from typing import Any
 
@@ -119,25 +120,46 @@ class Launches:
             self.forget(launch.spec.attempt_id)
 
     def _pull_if_missing(self, launch: _Launch) -> None:
-        client, image = self._client(), launch.spec.image
-
         def on_progress(text: str) -> bool:
-            with self._lock:
-                launch.outcome = msgspec.structs.replace(launch.outcome, message=text)
+            self._note(launch, message=text)
             return not launch.is_cancelled
 
+        self.pull_if_missing(launch.spec, on_progress, partial(self._note, launch))
+
+    def pull_if_missing(
+        self,
+        spec: AttemptSpec,
+        on_progress: Callable[[str], bool],
+        note: Callable[..., None] = lambda **_times: None,
+    ) -> None:
+        """Pull the image of an attempt, which counts as used then.
+
+        Args:
+            note: called with the times at which a pull began and ended.
+
+        Raises:
+            PullError: the registry or the engine refused.
+            APIError, OSError, ExecutorError: the engine failed.
+        """
+        client, image = self._client(), spec.image
         stored_image = None
-        if not launch.spec.always_pulls:
+        if not spec.always_pulls:
             with contextlib.suppress(ImageNotFound):
                 stored_image = client.images.get(image)
         if stored_image is None:
             # The appliance's log is not the place for the images of other tenants.
-            shown = f"the image of {launch.spec.attempt_id}" if launch.spec.always_pulls else image
+            shown = f"the image of {spec.attempt_id}" if spec.always_pulls else image
             log.info("pulling %s", shown)
-            credentials = self._registry_token.credentials_for(image, launch.spec)
+            credentials = self._registry_token.credentials_for(image, spec)
+            note(pull_began_at_ns=to_ns(self._clock()))
             pull(client.api, image, credentials=credentials, on_progress=on_progress)
+            note(pull_ended_at_ns=to_ns(self._clock()))
             stored_image = client.images.get(image)
         self._storage.note_use(stored_image.id)
+
+    def _note(self, launch: _Launch, **facts: str | int) -> None:
+        with self._lock:
+            launch.outcome = msgspec.structs.replace(launch.outcome, **facts)
 
     def _create_and_start(self, launch: _Launch, engine: Mapping[str, Any]) -> None:
         spec = launch.spec
@@ -145,6 +167,7 @@ class Launches:
             options = mapping.container_options(
                 spec, owner=self._owner, pids_limit=self._pids_limit, engine=engine
             )
+            options["labels"] |= mapping.pull_label(launch.outcome)
             container = self._client().containers.create(**options)
         except APIError as error:
             if error.status_code != requests.codes.conflict:

@@ -26,6 +26,7 @@ LOOPBACK = "127.0.0.1"
 HOST_NETWORK, JOINED_NETWORK = "host", "container:"
 PORT_LABEL = "io.vedette.port"
 HEALTH_LABEL = "io.vedette.health-check"
+PULL_LABEL = "io.vedette.pull"
 STOP_GRACE_LABEL = "io.vedette.stop-grace-seconds"
 # A process that a signal ended has this plus the signal's number as exit code.
 SIGNAL_BASE = 128
@@ -193,7 +194,9 @@ def observe_container(
     started_at_ns = engine_time_ns(state.get("StartedAt", ""))
     match state["Status"]:
         case "created":
-            return AttemptObservation(attempt_id=attempt_id, state=ObservedState.STARTING)
+            return AttemptObservation(
+                attempt_id=attempt_id, state=ObservedState.STARTING, **_pull_times(inspected)
+            )
         case "exited" | "dead" | "removing":
             return _ended(attempt_id, inspected, stop_reason=stop_reason)
         case "restarting":
@@ -208,7 +211,22 @@ def observe_container(
         endpoints=_endpoints(inspected),
         health=health,
         restarts=int(inspected.get("RestartCount", 0)),
+        **_pull_times(inspected),
     )
+
+
+def pull_label(observation: AttemptObservation) -> dict[str, str]:
+    """Return the label of a container whose image was pulled, with the times of that."""
+    times = observation.pull_began_at_ns, observation.pull_ended_at_ns
+    return {PULL_LABEL: "-".join(map(str, times))} if None not in times else {}
+
+
+def _pull_times(inspected: Mapping[str, Any]) -> dict[str, Any]:
+    text = (inspected.get("Config", {}).get("Labels") or {}).get(PULL_LABEL, "")
+    began, _, ended = text.partition("-")
+    if not (began.isdecimal() and ended.isdecimal()):
+        return {}
+    return {"pull_began_at_ns": int(began), "pull_ended_at_ns": int(ended)}
 
 
 def health_check_of(inspected: Mapping[str, Any]) -> HealthCheck | None:

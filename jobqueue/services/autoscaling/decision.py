@@ -54,6 +54,7 @@ class Observation:
         burst: the same over the last seconds.
         is_used: whether it has requests, or samples above 0.
         obstacle: why instances can't be added now, as a sentence; "" if they can.
+        spent: why it should have its fewest instances alone; "" if it should not.
     """
 
     awake: int
@@ -62,6 +63,7 @@ class Observation:
     burst: float | None = None
     is_used: bool = False
     obstacle: str = ""
+    spent: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +102,8 @@ def decide(policy: Autoscaling, memory: Memory, seen: Observation, *, now: datet
         if seen.awake == 0 or quiet_seconds >= policy.zero_seconds:
             wanted = 0
             why = f"no requests for {quiet_seconds:.0f} s"
+    if wanted > low and seen.spent:
+        return Decision(wanted=low, why=f"{why}; {seen.spent}", memory=memory, is_refused=True)
     if wanted > seen.awake and seen.obstacle:
         return Decision(
             wanted=seen.awake, why=f"{why}; {seen.obstacle}", memory=memory, is_refused=True

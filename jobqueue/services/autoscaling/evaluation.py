@@ -7,7 +7,7 @@ decided at a change, or refused, is an event in the history of the service's fir
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -31,7 +31,7 @@ from jobqueue.services.autoscaling.traffic import (
     advance,
     read_traffic,
 )
-from jobqueue.services.scaling import service_instances
+from jobqueue.services.scaling import instances_of, is_instance
 from jobqueue.states import WAITING, JobState, Reason
 from protocol.autoscaling import Autoscaling, ScalingMetric
 from timeseries.points import Batch, Point
@@ -124,11 +124,6 @@ def _scale(
     return [store.submit(Batch.of([point]), identity={TENANT_TAG: question.tenant_id})]
 
 
-def _instances(session: Session, service_id: str) -> list[Job]:
-    first = session.get(Job, service_id)
-    return service_instances(session, first) if first else []
-
-
 def policy_of(instances: Sequence[Job]) -> Autoscaling | None:
     """Return how a service scales, of its instances; None if it does not."""
     stored = instances[0].autoscaling if instances else None
@@ -136,14 +131,19 @@ def policy_of(instances: Sequence[Job]) -> Autoscaling | None:
 
 
 def _question(session: Session, service_id: str) -> _Question | None:
-    instances = _instances(session, service_id)
-    policy = policy_of(instances)
-    if policy is None:
+    stored = session.execute(
+        select(Job.tenant_id, Job.autoscaling).where(*is_instance(service_id)).limit(1)
+    ).one_or_none()
+    if stored is None or stored.autoscaling is None:
         return None
+    policy = msgspec.convert(stored.autoscaling, Autoscaling)
+    if ScalingMetric(policy.metric) not in _STORE_METRICS:
+        return _Question(stored.tenant_id, policy, (), has_slices=False)
+    instances = instances_of(session, service_id)
     ready = [instance for instance in instances if is_ready(instance)]
     has_slices = any(instance.attempt and instance.attempt.gpu_slice for instance in ready)
     ready_ids = tuple(instance.id for instance in ready)
-    return _Question(instances[0].tenant_id, policy, ready_ids, has_slices)
+    return _Question(stored.tenant_id, policy, ready_ids, has_slices)
 
 
 def _ask(store: Store, question: _Question, *, now: datetime) -> float | None:
@@ -191,7 +191,7 @@ def _evaluate(
     scaler = session.get(ServiceScaler, service_id, with_for_update=True)
     if scaler is None or scaler.evaluate_at > now:
         return None
-    instances = _instances(session, service_id)
+    instances = instances_of(session, service_id)
     policy = policy_of(instances)
     if policy is None:
         session.delete(scaler)
@@ -199,6 +199,7 @@ def _evaluate(
     traffic = msgspec.convert(scaler.traffic, Traffic)
     traffic = advance(traffic, read_traffic(session, service_id), at=now.timestamp())
     seen = _observation(session, instances, policy, traffic, load, now=now)
+    seen = replace(seen, spent=scaler.cost_hold)
     memory = msgspec.convert(scaler.memory, Memory)
     if scaler.woken_at is not None:
         # It may take longer to start than it serves without requests.

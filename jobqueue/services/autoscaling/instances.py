@@ -12,7 +12,7 @@ from sqlalchemy.orm import Session
 
 from core.changes import ANY, Topic, note_change
 from core.errors import ConflictError
-from jobqueue.holds.service import require_no_hold
+from jobqueue.holds.service import BUDGET_SPENT, require_no_hold
 from jobqueue.jobs.retries import ASLEEP_MESSAGE
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event
 from jobqueue.models import Job, ServiceScaler
@@ -82,6 +82,10 @@ def wake_service(session: Session, job: Job, user_id: str, *, now: datetime) -> 
     if not asleep:
         return False
     require_no_hold(session, asleep[0])
+    scaler = session.get(ServiceScaler, service_id(job))
+    if scaler is not None and scaler.cost_hold:
+        message = f"The service {job.name!r} stays asleep: {scaler.cost_hold}."
+        raise ConflictError(message, code=BUDGET_SPENT)
     user = session.get(User, user_id)
     who = user.name if user else "a user"
     if _wake(session, asleep[0], f"Woken by a request of {who}.", now=now):
@@ -105,7 +109,6 @@ def _put_to_sleep(session: Session, instance: Job, *, now: datetime) -> None:
     attempt = instance.attempt
     values = {"reason": Reason.SCALED_DOWN, "message": ASLEEP_MESSAGE}
     if move_job(session, instance.id, JobState.ASLEEP, expected=WAITING, retry_at=None, **values):
-        session.refresh(instance)
         if attempt is not None:
             bound, ended = {AttemptState.BOUND}, {**values, "finished_at": now}
             move_attempt(session, attempt.id, AttemptState.STOPPED, expected=bound, **ended)

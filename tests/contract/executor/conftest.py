@@ -49,13 +49,23 @@ DOCKER = pytest.param("docker", marks=pytest.mark.needs_docker)
 MARATHON = pytest.param("marathon", marks=pytest.mark.needs_docker)
 METRONOME = pytest.param("metronome", marks=pytest.mark.needs_docker)
 CHRONOS = pytest.param("chronos-3", marks=pytest.mark.needs_docker)
-OLD_CHRONOS = pytest.param("chronos-2", marks=[pytest.mark.needs_docker, pytest.mark.nightly])
 SLURM = pytest.param("slurm", marks=pytest.mark.needs_slurm)
-SLURM_REST = pytest.param("slurm-rest", marks=pytest.mark.needs_slurm)
-RAY = pytest.param("ray", marks=pytest.mark.needs_ray)
-KUBERNETES = pytest.param("kubernetes", marks=[pytest.mark.needs_java, pytest.mark.nightly])
-CLUSTERS = [SLURM, SLURM_REST, RAY, KUBERNETES]
-BATCH = ["simulated", DOCKER, METRONOME, CHRONOS, OLD_CHRONOS, *CLUSTERS]
+NIGHTLY = [
+    pytest.param("chronos-2", marks=[pytest.mark.needs_docker, pytest.mark.nightly]),
+    pytest.param("slurm-rest", marks=[pytest.mark.needs_slurm, pytest.mark.nightly]),
+    pytest.param("ray", marks=[pytest.mark.needs_ray, pytest.mark.nightly]),
+    pytest.param("kubernetes", marks=[pytest.mark.needs_java, pytest.mark.nightly]),
+]
+# Those that are quick by day pass the rest of the contract at night.
+QUICK = ["simulated", DOCKER, METRONOME, CHRONOS, SLURM, *NIGHTLY]
+BATCH = [
+    "simulated",
+    DOCKER,
+    pytest.param("metronome", marks=[pytest.mark.needs_docker, pytest.mark.nightly]),
+    pytest.param("chronos-3", marks=[pytest.mark.needs_docker, pytest.mark.nightly]),
+    pytest.param("slurm", marks=[pytest.mark.needs_slurm, pytest.mark.nightly]),
+    *NIGHTLY,
+]
 MESOS = frozenset({"marathon", "metronome", "chronos-2", "chronos-3"})
 WITHOUT_ENGINE = frozenset({"simulated", "kubernetes"})
 
@@ -113,6 +123,13 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
 @pytest.fixture(params=BATCH)
 def batch_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
     """Give each executor that runs one-time attempts."""
+    with open_bench(request, tmp_path) as opened:
+        yield opened
+
+
+@pytest.fixture(params=QUICK)
+def quick_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    """Give each executor that runs one-time attempts, more of them by day than the others."""
     with open_bench(request, tmp_path) as opened:
         yield opened
 

@@ -39,11 +39,11 @@ def whole_log(executor: Executor, attempt_id: str) -> bytes:
     return executor.read_log(attempt_id, offset=0, limit=1_000_000)
 
 
-def test_an_attempt_runs_and_succeeds(batch_bench: Bench) -> None:
-    spec = batch_bench.spec(seconds=1)
-    batch_bench.executor.start(spec)
-    running = until_state(batch_bench.executor, spec.attempt_id, ObservedState.RUNNING)
-    ended = until_ended(batch_bench.executor, spec.attempt_id)
+def test_an_attempt_runs_and_succeeds(quick_bench: Bench) -> None:
+    spec = quick_bench.spec(seconds=1)
+    quick_bench.executor.start(spec)
+    running = until_state(quick_bench.executor, spec.attempt_id, ObservedState.RUNNING)
+    ended = until_ended(quick_bench.executor, spec.attempt_id)
     assert ended.state is ObservedState.SUCCEEDED
     assert ended.exit_code == 0
     assert running.started_at_ns is not None
@@ -51,10 +51,10 @@ def test_an_attempt_runs_and_succeeds(batch_bench: Bench) -> None:
     assert ended.finished_at_ns >= running.started_at_ns
 
 
-def test_a_nonzero_exit_code_is_a_failure_with_that_code(batch_bench: Bench) -> None:
-    spec = batch_bench.spec(exit_code=7)
-    batch_bench.executor.start(spec)
-    ended = until_ended(batch_bench.executor, spec.attempt_id)
+def test_a_nonzero_exit_code_is_a_failure_with_that_code(quick_bench: Bench) -> None:
+    spec = quick_bench.spec(exit_code=7)
+    quick_bench.executor.start(spec)
+    ended = until_ended(quick_bench.executor, spec.attempt_id)
     assert (ended.state, ended.exit_code) == (ObservedState.FAILED, 7)
     assert ended.reason == "exit_code"
 

@@ -1,5 +1,7 @@
 """Writes of a tenant affect neither the acceptance nor the errors of another's."""
 
+import pytest
+
 from tests.contract.store.backends import Capabilities
 from tests.contract.store.samples import ACME, GLOBEX, SECOND_NS, START_NS, gpu, gpu_with
 from timeseries.identity import stamp
@@ -7,12 +9,15 @@ from timeseries.points import Batch, Point
 from timeseries.store import Aggregate, LatestQuery, RangeQuery, ScanQuery, Store, write
 
 
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_names_and_types_of_one_tenant_reject_no_points_of_another(
-    store: Store, capabilities: Capabilities
+    store: Store, capabilities: Capabilities, count: int
 ) -> None:
-    measurements = [Point(f"made_up_{number}", {}, {"x": 1.0}, START_NS) for number in range(1100)]
+    measurements = [Point(f"made_up_{number}", {}, {"x": 1.0}, START_NS) for number in range(count)]
     columns = [
-        gpu_with({f"column_{part}_{number}": 1.0 for number in range(100)}, tags={"gpu": "0"})
+        gpu_with(
+            {f"column_{part}_{number}": 1.0 for number in range(count // 10)}, tags={"gpu": "0"}
+        )
         for part in range(10)
     ]
     other_types = [gpu(0, power_watts="hot"), gpu(0, temperature_celsius=21), gpu(0, is_on=1.5)]

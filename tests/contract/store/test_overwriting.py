@@ -1,6 +1,7 @@
 """The last write of a series and instant counts, field by field, in all reads, at any age."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -56,8 +57,19 @@ def powers(store: Store) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize("watts", [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)])
-@pytest.mark.parametrize("sealed", [(), (0,), (1,), (0, 1)])
+WATTS = [(1.0, 2.0), (2.0, 1.0), (1.0, 1.0)]
+SEALED: list[tuple[int, ...]] = [(), (0,), (1,), (0, 1)]
+# Each of both by day, the others at night.
+BY_DAY = {((1.0, 2.0), ()), ((2.0, 1.0), (0,)), ((1.0, 1.0), (1,)), ((2.0, 1.0), (0, 1))}
+
+
+@pytest.mark.parametrize(
+    ("watts", "sealed"),
+    [
+        pytest.param(*pair, marks=[] if pair in BY_DAY else pytest.mark.nightly)
+        for pair in product(WATTS, SEALED)
+    ],
+)
 def test_the_last_write_counts_before_and_after_it_is_sealed(
     store: Store, capabilities: Capabilities, watts: tuple[float, float], sealed: tuple[int, ...]
 ) -> None:

@@ -32,7 +32,7 @@ from tests.fixtures.racing import race
 pytestmark = pytest.mark.needs_mariadb
 
 GIB = 1024**3
-ROUNDS = 15
+ROUNDS = 5
 SOON = NOON + timedelta(seconds=40)
 
 

@@ -14,7 +14,7 @@ from tests.fixtures.racing import RACERS, race_numbered
 
 pytestmark = pytest.mark.needs_mariadb
 
-ROUNDS = 25
+ROUNDS = 8
 
 
 def test_threads_that_write_to_both_chains_in_either_order_leave_whole_chains(
@@ -52,7 +52,7 @@ def test_threads_that_write_to_both_chains_in_either_order_leave_whole_chains(
 
 
 def test_threads_that_begin_a_chain_at_once_make_one(sessions: SessionFactory, cast: Cast) -> None:
-    chains = [f"chain-{number}" for number in range(10)]
+    chains = [f"chain-{number}" for number in range(4)]
 
     def work(worker: int) -> None:
         for chain in chains:

@@ -10,6 +10,7 @@ from tests.fixtures.mariadb import MariaDB
 from tests.servers import free_port
 
 
+@pytest.mark.nightly
 @pytest.mark.needs_mariadb
 # It starts three servers, and two that refuse to.
 @pytest.mark.timeout(400)

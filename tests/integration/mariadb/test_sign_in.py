@@ -28,7 +28,7 @@ from timeseries.store import Store
 
 pytestmark = pytest.mark.needs_mariadb
 
-ROUNDS = 10
+ROUNDS = 3
 CSRF = re.compile(r'name="csrf-token" content="([^"]+)"')
 
 

@@ -97,7 +97,12 @@ def test_a_heartbeat_during_the_report_of_an_end_is_no_deadlock(
 
         def meet() -> None:
             heartbeats.append(pool.submit(beat, sessions, attempt_id))
-            eventually(lambda: is_waiting(engine), what="the heartbeat to wait")
+            eventually(
+                lambda: is_waiting(engine),
+                # What is read more often than each 0.1 s stays as it was at the first time.
+                every_seconds=0.2,
+                what="the heartbeat to wait",
+            )
 
         with after_first(engine, "INSERT INTO job_events", meet):
             report(sessions, attempt_id, ObservedState.SUCCEEDED, "")

@@ -24,7 +24,7 @@ from timeseries.store import Store
 
 pytestmark = pytest.mark.timeout(300)
 
-ROUNDS = 5
+ROUNDS = 2
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_one_key_makes_one_object_however_often_it_is_sent(
         keyed = {**headers, "Idempotency-Key": key}
         return lambda _: app.test_client().post("/api/v1/tokens", json={"name": key}, headers=keyed)
 
-    for key in ("one", "two", "three"):
+    for key in ("one", "two"):
         answers = race_numbered(send(key))
         assert {answer.status_code for answer in answers} <= {201, 409}
         made = [answer.json["id"] for answer in answers if answer.status_code == 201]  # type: ignore[index] # JSON

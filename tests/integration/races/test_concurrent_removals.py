@@ -16,7 +16,7 @@ from tests.integration.races.contending import contend
 
 pytestmark = pytest.mark.timeout(300)
 
-ROUNDS = 10
+ROUNDS = 3
 ISSUER = "https://id.example"
 OLIVIA = Scope("olivia", Role.OPERATOR, None)
 

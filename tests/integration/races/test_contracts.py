@@ -29,7 +29,7 @@ from tests.unit.marketplace.builders import admit_sides, request, take, terms
 
 pytestmark = pytest.mark.timeout(300)
 
-ROUNDS = 5
+ROUNDS = 3
 OTHER = terms(price=Decimal(3))
 
 

@@ -12,7 +12,7 @@ from tenants.models import ServerProcess
 from tests.cast import NOON
 from tests.integration.races.contending import contend
 
-PROCESSES, ROUNDS = 8, 5
+PROCESSES, ROUNDS = 8, 2
 
 
 def test_all_heartbeats_are_written(factory: SessionFactory) -> None:

@@ -23,7 +23,7 @@ from tests.unit.jobqueue.rental_builders import grant, offer
 
 pytestmark = pytest.mark.timeout(300)
 
-APPLIANCES, GPUS, ROUNDS = 3, 8, 6
+APPLIANCES, GPUS, ROUNDS = 2, 8, 3
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def test_no_gpu_is_allocated_twice_while_three_tenants_place_jobs(
     factory: SessionFactory, people: Cast, initech: Tenant
 ) -> None:
     owners: Counter[str] = Counter()
-    dispatchers = [Dispatcher(lambda: transaction(factory)) for _ in range(6)]
+    dispatchers = [Dispatcher(lambda: transaction(factory)) for _ in range(4)]
     for number in range(ROUNDS):
         submit_all(factory, people, initech, number)
         race([partial(dispatch_once, dispatcher) for dispatcher in dispatchers])

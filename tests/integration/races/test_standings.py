@@ -29,7 +29,7 @@ from tests.unit.marketplace.builders import add_late_starts, admit_sides, publis
 
 pytestmark = pytest.mark.timeout(300)
 
-ROUNDS = 5
+ROUNDS = 3
 DAY = timedelta(days=1)
 
 

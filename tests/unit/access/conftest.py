@@ -61,10 +61,13 @@ def eventually(condition: Callable[[], bool], *, within_seconds: float = 60.0) -
 
 
 @pytest.fixture
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, empty_store: DuckDBStore
+) -> Iterator[Store]:
     """A DuckDB file; a test may name another class as the parameter."""
     kind: type[DuckDBStore] = getattr(request, "param", DuckDBStore)
-    with LazyStore.lasting(lambda: kind(tmp_path / "samples.duckdb")) as store:
+    empty = empty_store if kind is DuckDBStore else None
+    with LazyStore.lasting(lambda: kind(tmp_path / "samples.duckdb"), empty) as store:
         yield store
 
 

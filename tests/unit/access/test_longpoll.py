@@ -144,6 +144,59 @@ def test_a_change_before_the_wait_is_found() -> None:
     run(test)
 
 
+def test_a_version_that_somebody_waited_for_is_not_read_again() -> None:
+    async def test() -> None:
+        world = World(is_complete=True)
+        others = world.wait(1)
+        assert not await world.wait(0, seconds=NEW_SECONDS + 0.1)
+        world.versions.reads.clear()
+        assert not await world.wait(0, seconds=NEW_SECONDS + 0.1)
+        assert world.versions.reads == []
+        # A change that is told while nobody waits is read by the next one.
+        version = world.versions.now["object 0"]
+        world.bus.publish(Topic.JOB, world.change(0))
+        waiting = world.watch.wait("object 0", version, timeout_seconds=20)
+        assert await within(SOON_SECONDS, waiting)
+        others.cancel()
+
+    run(test)
+
+
+@pytest.mark.parametrize("told", [["object 0"], [ANY]])
+def test_a_change_that_is_told_as_a_waiter_leaves_is_found(told: list[str]) -> None:
+    async def test() -> None:
+        world = World(is_complete=True)
+        others = world.wait(1)
+        version = world.versions.now["object 0"]
+        first = world.wait(0)
+        await world.settled()
+        world.change(0)
+        # Another thread tells it, and the waiter is gone before the event loop hears of it.
+        world.bus.publish(Topic.JOB, told)
+        first.cancel()
+        waiting = world.watch.wait("object 0", version, timeout_seconds=20)
+        assert await within(SOON_SECONDS, waiting)
+        others.cancel()
+
+    run(test)
+
+
+def test_versions_are_read_again_after_changes_may_have_been_missed() -> None:
+    async def test() -> None:
+        world = World(is_complete=True)
+        others = world.wait(1)
+        assert not await world.wait(0, seconds=NEW_SECONDS + 0.1)
+        world.bus.set_complete(False)
+        world.versions.now["object 0"] = 2
+        world.bus.set_complete(True)
+        await world.settled()
+        waiting = world.watch.wait("object 0", 1, timeout_seconds=20)
+        assert await within(SOON_SECONDS, waiting)
+        others.cancel()
+
+    run(test)
+
+
 def test_what_is_told_to_nobody_is_polled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(longpoll, "SWEEP_SECONDS", 1.0)
     monkeypatch.setattr(longpoll, "_MAX_NAMED", 2)

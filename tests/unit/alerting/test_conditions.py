@@ -57,7 +57,7 @@ def groups(store: Store, tenant: str, text: str, *, only_breaches: bool = False)
     }
 
 
-@pytest.mark.parametrize("only_breaches", [False, True])
+@pytest.mark.parametrize("only_breaches", [True, pytest.param(False, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("comparison", "firing"),
     [

@@ -51,14 +51,15 @@ class Site:
         with transaction(self.sessions) as session:
             create_rule(session, scope_of(self.cast.alice), request, now=NOON - timedelta(days=1))
 
-    def sample(self, measurement: str, seconds: float, **fields: FieldValue) -> None:
-        """Write a sample of some seconds after noon, which arrives now."""
-        at = NOON + timedelta(seconds=seconds)
+    def sample(self, measurement: str, *seconds: float, **fields: FieldValue) -> None:
+        """Write samples of some seconds after noon, which arrive together now."""
+        instants = [NOON + timedelta(seconds=after) for after in seconds]
         tags = {"gpu": "0"} | ({"xid": "79"} if measurement == "gpu_xid" else {})
-        point = Point(measurement, tags, fields, to_ns(at))
+        points = [Point(measurement, tags, fields, to_ns(at)) for at in instants]
         identity = {"tenant": self.cast.acme.id, "appliance": self.appliance.id}
-        assert write(self.store, [point], identity=identity) == []
-        if self.clock() - at > timedelta(seconds=30):
+        assert write(self.store, points, identity=identity) == []
+        late = [at for at in instants if self.clock() - at > timedelta(seconds=30)]
+        if late:
             with transaction(self.sessions) as session:
                 session.add(
                     LateSamples(
@@ -66,8 +67,8 @@ class Site:
                         tenant_id=self.cast.acme.id,
                         appliance_id=self.appliance.id,
                         measurements=[measurement],
-                        first_at=at,
-                        last_at=at,
+                        first_at=min(late),
+                        last_at=max(late),
                         arrived_at=self.clock(),
                     )
                 )
@@ -123,7 +124,7 @@ def test_samples_that_are_always_later_than_their_window_are_judged(site: Site) 
         site.sample("gpu", minute * 60.0, temperature_celsius=95.0)
         site.evaluate()
     assert site.subjects == ["[WARNING, LATE] Watch on gpu-01 (gpu 0): 95 °C"]
-    for minute in range(6, 30):
+    for minute in range(6, 20):
         site.clock.now = NOON + timedelta(minutes=minute + 2)
         site.sample("gpu", minute * 60.0, temperature_celsius=50.0)
         site.evaluate()
@@ -162,10 +163,8 @@ def test_what_fired_in_time_does_not_fire_late(site: Site) -> None:
 def test_the_time_for_which_a_threshold_must_be_crossed_counts_in_a_backlog(site: Site) -> None:
     site.rule(HOT + " for 5m")
     site.evaluate(after=3600.0)
-    for seconds in (*range(0, 240, 30), *range(900, 1500, 30)):
-        site.sample("gpu", float(seconds), temperature_celsius=95.0)
-    for seconds in (*range(240, 900, 30), *range(1500, 3000, 30)):
-        site.sample("gpu", float(seconds), temperature_celsius=50.0)
+    site.sample("gpu", *range(0, 240, 30), *range(900, 1500, 30), temperature_celsius=95.0)
+    site.sample("gpu", *range(240, 900, 30), *range(1500, 3000, 30), temperature_celsius=50.0)
     site.evaluate()
     assert len(site.subjects) == 1
     with transaction(site.sessions) as session:
@@ -178,10 +177,10 @@ def test_the_time_for_which_a_threshold_must_be_crossed_counts_in_a_backlog(site
 
 def test_a_backlog_that_comes_in_parts_and_takes_hours_is_one_alert(site: Site) -> None:
     site.rule(HOT)
-    site.evaluate(after=6 * 3600.0)
-    for hour in range(5):
-        for seconds in range(hour * 3600, (hour + 1) * 3600, 30):
-            site.sample("gpu", float(seconds), temperature_celsius=95.0)
+    site.evaluate(after=4 * 3600.0)
+    for hour in range(3):
+        seconds = range(hour * 3600, (hour + 1) * 3600, 30)
+        site.sample("gpu", *seconds, temperature_celsius=95.0)
         site.evaluate(after=240.0)
     site.evaluate(after=LATE_HOLD.total_seconds())
     site.evaluate(after=3600.0)

@@ -72,8 +72,13 @@ def test_a_tenant_gets_each_rule_once(sessions: SessionFactory, cast: Cast) -> N
 
 @pytest.mark.parametrize("test", TESTS["tests"], ids=lambda test: test["name"])
 def test_each_rule_fires_when_it_should_and_not_at_what_is_usual(test: Mapping[str, Any]) -> None:
-    rules = {pack_rule.name: pack_rule.request for pack_rule in rule_pack().values()}
-    interval = parse_duration(TESTS["evaluation_interval"])
+    interval = parse_duration(test.get("interval", TESTS["evaluation_interval"]))
+    rules = {
+        pack_rule.name: replace(
+            pack_rule.request, interval_seconds=max(pack_rule.request.interval_seconds, interval)
+        )
+        for pack_rule in rule_pack().values()
+    }
     assert list(run_test(test, rules, evaluation_interval=interval)) == []
 
 

@@ -38,6 +38,7 @@ def document(folder: Path) -> dict[str, Any]:
     return documents_of("backtest", *options)["backtest"]
 
 
+@pytest.mark.nightly
 def test_a_quick_run_of_one_benchmark_prints_its_figures(
     document: dict[str, Any], folder: Path
 ) -> None:
@@ -45,11 +46,13 @@ def test_a_quick_run_of_one_benchmark_prints_its_figures(
     assert json.loads((folder / "backtest.json").read_text()) == document
 
 
+@pytest.mark.nightly
 def test_a_setting_of_a_plan_can_be_changed(document: dict[str, Any]) -> None:
     assert document["settings"]["appliances"] == 1
     assert document["results"]["groups"] == 8
 
 
+@pytest.mark.nightly
 def test_the_page_of_results_has_the_documents_of_a_run(document: dict[str, Any]) -> None:
     old_page = "## Queries\n\nAnother section.\n\n## Backtest\n\nOld figures.\n"
     page = report.page([document], old_page)

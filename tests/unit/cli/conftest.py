@@ -4,20 +4,35 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from flask import Flask
 from starlette.types import ASGIApp
 
 from cli import asgi
 from cli.asgi import create_asgi_app
 from cli.backend import Backend
+from core import migrations
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from tenants.users.sightings import Sightings
 from tests.cast import FrozenClock
+from tests.fixtures.migrated import upgrade
 from tests.fixtures.serving import Serving
 from tests.fixtures.shared_portal import Serve, serve, shared_portals
 from timeseries.store import Store
 
 __all__ = ["serve", "shared_portals"]
+
+
+@pytest.fixture
+def real_migrations() -> None:
+    """New databases of the test get their tables by the migrations."""
+
+
+@pytest.fixture(autouse=True)
+def _copied_tables(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """New databases get their tables from a copy: the migrations take a second."""
+    if "real_migrations" not in request.fixturenames:
+        monkeypatch.setattr(migrations, "upgrade_database", upgrade)
 
 
 @pytest.fixture
@@ -31,17 +46,23 @@ def settings(tmp_path: Path) -> ServerSettings:
 
 
 @pytest.fixture
+def shared_portal(settings: ServerSettings, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Flask:
+    """The portal of all servers that are made from now on, on this test's database."""
+    monkeypatch.setattr(asgi, "create_portal", lambda settings, **_parts: serve(settings))
+    return serve(settings)
+
+
+@pytest.fixture
 def server_app(
     *,
     settings: ServerSettings,
     sessions: SessionFactory,
     store: Store,
     clock: FrozenClock,
-    serve: Serve,
-    monkeypatch: pytest.MonkeyPatch,
+    shared_portal: Flask,
 ) -> ASGIApp:
     """The server's app on this test's database; its portal is shared."""
-    monkeypatch.setattr(asgi, "create_portal", lambda settings, **_parts: serve(settings))
+    assert shared_portal
     return create_asgi_app(Backend(settings, sessions, store, Sightings(sessions)), clock=clock)
 
 

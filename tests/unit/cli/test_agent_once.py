@@ -64,7 +64,7 @@ def test_the_configuration_file_applies(tmp_path: Path) -> None:
 def test_an_unknown_plugin_is_rejected_with_the_list(tmp_path: Path) -> None:
     result = once(tmp_path, "--plugin", "gpus")
     assert result.returncode == 1
-    assert "Unknown plugin gpus in --plugin. Available: amdgpu, collectd_python" in result.stderr
+    assert "Unknown plugin gpus in --plugin. Available: amdgpu, amdgpu_processes" in result.stderr
 
 
 def test_plugins_in_a_worker_process_are_read_and_the_worker_exits() -> None:

@@ -1,8 +1,6 @@
 """Redis as commands see it: a wrong URL, `vedette server check`, and telling running servers."""
 
 import dataclasses
-import subprocess
-import sys
 from collections.abc import Collection
 from functools import partial
 from pathlib import Path
@@ -30,11 +28,6 @@ def test_a_wrong_url_is_an_error_of_the_configuration_without_its_password() -> 
     with pytest.raises(ConfigurationError, match=r"redis_url is not a URL: its port must") as error:
         load_server_settings(environ)
     assert "geheim" not in str(error.value)
-
-
-def test_a_server_without_the_setting_does_not_load_redis() -> None:
-    code = "import cli.server, sys; sys.exit('redis' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_the_check_of_a_server_says_that_there_is_no_broker(deployment: Deployment) -> None:

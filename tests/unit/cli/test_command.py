@@ -40,6 +40,7 @@ def test_commands_other_than_server_load_no_web_framework() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)
 
 
+@pytest.mark.nightly
 def test_a_server_loads_modules_for_pages_and_files_on_demand() -> None:
     """Also while agents post: a tag that all rows lack needs no `pyarrow.compute`."""
     code = (
@@ -52,7 +53,7 @@ def test_a_server_loads_modules_for_pages_and_files_on_demand() -> None:
         "assert store.writer.schema\n"
         "store.close()\n"
         "late = {'alembic', 'dash', 'dns', 'plotly', 'pyarrow.compute', 'pyarrow.parquet'}\n"
-        "late |= {'requests', 'segno'}\n"
+        "late |= {'redis', 'requests', 'segno'}\n"
         "sys.exit(sorted(late & {*sys.modules}) or 0)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, check=True)

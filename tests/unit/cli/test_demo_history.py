@@ -79,7 +79,9 @@ def test_gpus_work_while_a_job_runs_there_and_only_then(
     assert seen == spans.keys()
 
 
-@pytest.mark.parametrize("first_at", [NOON, NOON - 14 * HOUR])
+@pytest.mark.parametrize(
+    "first_at", [NOON, pytest.param(NOON - 14 * HOUR, marks=pytest.mark.nightly)]
+)
 def test_the_ledger_records_the_past_that_was_added_late(
     sessions: SessionFactory,
     store: Store,

@@ -67,7 +67,13 @@ def texts(page: str) -> list[str]:
     return [text.strip() for text in re.split(r"<[^>]*>", page) if text.strip()]
 
 
-@pytest.mark.parametrize("by", ["user", "job", "appliance", "gpu_model", "day"])
+@pytest.mark.parametrize(
+    "by",
+    [
+        *("user", "day"),
+        *(pytest.param(by, marks=pytest.mark.nightly) for by in ("job", "appliance", "gpu_model")),
+    ],
+)
 def test_pages_resources_and_files_show_the_same_gpu_hours(app: Flask, cast: Cast, by: str) -> None:
     alice = browser(app, cast.alice)
     usage = alice.get(f"/api/v1/gpu-usage?by={by}&{DAY}").get_json()

@@ -3,11 +3,12 @@
 import json
 
 from core.db import SessionFactory
+from jobqueue.jobs.gangs import gang_members
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import run_vedette
-from tests.unit.jobqueue.builders import add_appliance
-from tests.unit.logs.lines import line, send
+from tests.unit.jobqueue.builders import add_appliance, append_log, start
+from tests.unit.logs.lines import line, record, send
 
 
 def test_lines_are_printed_oldest_first_and_filtered(
@@ -36,3 +37,27 @@ def test_lines_are_printed_oldest_first_and_filtered(
     wrong = run_vedette("logs", '"x', environ=environ)
     assert wrong.returncode == 1
     assert "without an end" in wrong.stderr
+
+
+def test_the_lines_of_a_gang_are_those_of_rank_0_at_first(
+    *, url: str, cast: Cast, sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        first = start(session, cast, nodes=2).job
+        for member in gang_members(session, first):
+            text = record(f"rank {member.array_index}", second=-1)
+            append_log(session, member.attempts[-1], text)
+        secret = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
+        job_id = first.id
+    environ = {"VEDETTE_URL": url, "VEDETTE_TOKEN": secret}
+
+    def texts(*options: str) -> list[str]:
+        command = ("logs", "rank", "--job", job_id, "--source", "job", *options)
+        printed = run_vedette(*command, environ=environ)
+        return [row.rpartition(": ")[2] for row in printed.stdout.splitlines()]
+
+    assert texts() == ["rank 0"]
+    assert texts("--rank", "1") == ["rank 1"]
+    assert sorted(texts("--rank", "all")) == ["rank 0", "rank 1"]
+    wrong = run_vedette("logs", "--job", job_id, "--rank", "first", environ=environ)
+    assert "'first' is no rank" in wrong.stderr

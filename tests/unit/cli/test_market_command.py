@@ -2,12 +2,14 @@
 
 import json
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from core.db import SessionFactory
 from core.settings import ServerSettings
+from jobqueue.projects.models import Project
 from marketplace.models import Contract
 from tenants.users.tokens import create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
@@ -49,6 +51,13 @@ class Run:
         ended = run_vedette("market", *words, environ=environ)
         assert ended.returncode == code, ended.stderr
         return ended.stderr if code else ended.stdout + ended.stderr
+
+    def other(self, *words: str, code: int = 0) -> str:
+        """Run another command as charlie."""
+        environ = {"VEDETTE_URL": self._url, "VEDETTE_TOKEN": self._secrets["charlie"]}
+        ended = run_vedette(*words, environ=environ)
+        assert ended.returncode == code, ended.stderr
+        return ended.stdout + ended.stderr if code else ended.stdout
 
     def file(self, text: str) -> str:
         path = self.folder / "file.yaml"
@@ -207,6 +216,8 @@ def test_providers_see_their_standing_and_appeal_against_suspensions(run: Run, c
 
 def test_operators_keep_the_policy_in_a_file(run: Run) -> None:
     file = run.file(run("olivia", "standing", "policy").replace("mend_days: 7", "mend_days: 5"))
+    assert "changed: []" in run("olivia", "standing", "policy", "-f", file, "--preview")
+    assert "--preview needs a file" in run("olivia", "standing", "policy", "--preview", code=2)
     saved = run("olivia", "standing", "policy", "-f", file, "--note", "Faster")
     assert "Version 1 applies within five minutes." in saved
     assert "mend_days: 5" in saved
@@ -227,3 +238,20 @@ def test_checks_are_listed_explained_and_repeated(published: Run) -> None:
     assert run("alice", "check", "run", "dgx-01") == said
     assert run("olivia", "check", "run", "dgx-01") == said
     assert "No appliance has the name" in run("charlie", "check", "show", "dgx-01", code=1)
+
+
+def test_a_cancellation_that_is_charged_asks_first(
+    published: Run, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    published("charlie", "take", "H100s in Oslo", "--yes")
+    with sessions.begin() as session:
+        session.add(Project(tenant_id=cast.globex.id, name="vision", created_at=clock.now))
+    begin = (clock.now + timedelta(hours=2)).isoformat()
+    added = published.other(
+        *("queue", "reservation", "add", "Peak", "--project", "vision", "--begin", begin),
+        *("--duration", "1h", "--rent", "1", "--max-gpu-hour-price", "5"),
+    ).strip()
+    remove = ("queue", "reservation", "rm", added)
+    asked = published.other(*remove, code=1)
+    assert "Peak: 8.00 GPU-hours within the next 24 hours are charged, 19.60. Delete it?" in asked
+    assert published.other(*remove, "--yes") == f"{added} deleted\n"

@@ -52,6 +52,7 @@ def test_an_empty_database_is_refused_too(tmp_path: Path) -> None:
     assert f"There is no database of Vedette at {url}" in result.stderr
 
 
+@pytest.mark.usefixtures("real_migrations")
 def test_an_upgrade_creates_the_database(tmp_path: Path) -> None:
     environ = {"VEDETTE_DATA_DIR": str(tmp_path / "server")}
 

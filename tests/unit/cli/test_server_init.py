@@ -40,6 +40,7 @@ class Init:
         return run_vedette(*arguments, environ={"VEDETTE_CONFIG": str(self.file)})
 
 
+@pytest.mark.usefixtures("real_migrations")
 def test_an_operator_can_be_used_with_the_settings_that_were_written(init: Init) -> None:
     made = init("--operator", "olivia@vedette.example")
     assert made.returncode == 0, made.stderr

@@ -1,16 +1,18 @@
 """Addresses of services that scale: their instances, the wake-up by requests, API tokens."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 import requests
 from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
 from starlette.types import ASGIApp
 
 from access.jobs import services, traffic, web_ui_rights
@@ -252,3 +254,26 @@ def test_requests_that_wait_ask_the_database_together(
         answers = list(pool.map(lambda _: site.call(token), range(16)))
     assert {answer.status_code for answer in answers} == {503}
     assert asked < 40
+
+
+def test_waiting_requests_of_many_users_ask_the_database_as_one(
+    make_site: Callable[[int], ServiceSite], cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    polls: list[str] = []
+
+    def counted(session: Session, job_id: str, user_id: str, *, now: datetime) -> bool:
+        polls.append(job_id)
+        return wake(session, job_id, user_id, now=now)
+
+    monkeypatch.setattr(services, "wake", counted)
+    site = make_site(120)
+    tokens = [token_of(site, cast) for _ in range(12)]
+    site.sleep()
+    began = time.monotonic()
+    with ThreadPoolExecutor(len(tokens)) as pool:
+        answers = [pool.submit(site.call, token) for token in tokens]
+        eventually(lambda: len(polls) >= 4)
+        site.run()
+        assert {answer.result().status_code for answer in answers} == {200}
+    # However many wait, and however slow it is: one at a time.
+    assert len(polls) <= (time.monotonic() - began) / services.POLL_SECONDS + 2

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 from click.testing import CliRunner
+from flask import Flask
 from itsdangerous import TimestampSigner
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
@@ -62,26 +63,37 @@ class Portal:
 
 
 @pytest.fixture
+def settings(settings: ServerSettings) -> ServerSettings:
+    return replace(settings, secret_key="a key that all processes share")
+
+
+@pytest.fixture
 def portal(
-    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, tmp_path: Path
+    *,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+    clock: FrozenClock,
+    shared_portal: Flask,
 ) -> Iterator[Portal]:
+    assert shared_portal
     with sessions.begin() as session:
         attempt = start(session, cast, ports=[Port(container_port=PORT, name="web")])
         report(session, attempt, ObservedState.RUNNING)
         job = attempt.job
         token = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
-    shared = ServerSettings(data_dir=tmp_path, secret_key="a key that all processes share")
-    settings = [replace(shared, port=free_port()) for _ in range(2)]
+    of_processes = [replace(settings, port=free_port()) for _ in range(2)]
     apps = [
         create_asgi_app(Backend(own, sessions, store, Sightings(sessions)), clock=clock)
-        for own in settings
+        for own in of_processes
     ]
     with ExitStack() as stack, Serving(JOB_SERVER) as job_url:
-        second_url = stack.enter_context(Serving(apps[1], port=settings[1].port))
+        second_url = stack.enter_context(Serving(apps[1], port=of_processes[1].port))
         first = stack.enter_context(ExitStack())
-        first_url = first.enter_context(Serving(apps[0], port=settings[0].port))
+        first_url = first.enter_context(Serving(apps[0], port=of_processes[0].port))
         endpoint = job_url.removeprefix("http://")
-        site = Site(second_url, job, attempt, settings[0], sessions, endpoint)
+        site = Site(second_url, job, attempt, of_processes[0], sessions, endpoint)
         agent = threading.Thread(target=site.serve_tunnel)
         agent.start()
         site.url = first_url
@@ -245,14 +257,21 @@ def test_nothing_waits_for_a_holder_that_hangs_once_the_client_has_gone(portal: 
 
 
 def test_sessions_of_a_tenant_are_counted_in_all_processes(
-    sessions: SessionFactory, store: Store, cast: Cast, clock: FrozenClock, tmp_path: Path
+    *,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+    clock: FrozenClock,
+    shared_portal: Flask,
 ) -> None:
+    assert shared_portal
     with sessions.begin() as session:
         attempt = start(session, cast)
         report(session, attempt, ObservedState.RUNNING)
         path = f"/api/v1/jobs/{attempt.job.id}/files?path=/work"
         token = create_api_token(session, scope_of(cast.alice), name="test", now=clock.now)[1]
-    settings = ServerSettings(data_dir=tmp_path, max_job_sessions_per_tenant=1)
+    settings = replace(settings, max_job_sessions_per_tenant=1)
     here, there = (SharedLimits(broker) for broker in joined_brokers())
     backend = Backend(settings, sessions, store, Sightings(sessions), limits=here)
     headers = {"Authorization": f"Bearer {token}"}
@@ -270,9 +289,13 @@ def test_sessions_of_a_tenant_are_counted_in_all_processes(
 
 
 def test_a_process_answers_for_its_parts_alone(
-    sessions: SessionFactory, store: Store, clock: FrozenClock, tmp_path: Path
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    clock: FrozenClock,
+    shared_portal: Flask,
 ) -> None:
-    settings = ServerSettings(data_dir=tmp_path, secret_key="a key")
+    assert shared_portal
     backend = Backend(settings, sessions, store, Sightings(sessions))
     statuses = {}
     for part in ServerPart:

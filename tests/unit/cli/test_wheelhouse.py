@@ -72,6 +72,7 @@ def test_the_wheel_of_a_checkout_has_its_files(folder: Path) -> None:
         assert not [name for name in archive.namelist() if name.endswith(".pyc")]
 
 
+@pytest.mark.nightly
 def test_the_same_packages_make_the_same_wheels_and_old_ones_are_removed(folder: Path) -> None:
     before = (folder / REQUIREMENTS_NAME).read_bytes()
     (folder / "vedette-0.0.1-py3-none-any.whl").touch()

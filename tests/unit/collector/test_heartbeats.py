@@ -146,6 +146,24 @@ def test_gpu_processes_are_bounded_and_unknown_once_readings_fail() -> None:
     assert cache.current() is None
 
 
+def test_processes_on_gpus_of_two_makers_are_listed_together() -> None:
+    seconds = [0.0]
+    cache = GPUProcessCache([], lambda: seconds[0])
+    nvidia, amd = (
+        GPUProcess(pid=pid, name="", gpu=gpu, uuid="", owner="host")
+        for pid, gpu in ((5, 0), (4, 1))
+    )
+    cache.update([nvidia])
+    cache.update_amd([amd])
+    assert cache.current() == [nvidia, amd]
+    cache.update([])
+    assert cache.current() == [amd]
+    seconds[0] = 40.0
+    cache.update([nvidia])
+    seconds[0] = 61.0
+    assert cache.current() == [nvidia]
+
+
 def test_an_order_to_update_starts_the_update_service_once(
     scene: Scene, tmp_path: Path, portal: RecordingPortal, hand_clock: HandClock
 ) -> None:

@@ -200,7 +200,9 @@ def test_a_process_on_the_gpu_delays_the_switch(site: Site) -> None:
     assert not site.is_enabled()
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(1, 4))]
+)
 def test_random_steps_and_crashes_break_no_rule(seed: int) -> None:
     steps = MIGSteps(SimulatedHardware(3), seed)
     for _ in range(2_500):

@@ -10,31 +10,33 @@ from dataclasses import replace
 import pytest
 
 from core.errors import InvalidInputError
+from dash_app.reports import files
 from dash_app.reports.builders import GROUPINGS
-from dash_app.reports.files import BLUE, MAX_PDF_ROWS, csv_file, pdf_file, xlsx_file
+from dash_app.reports.files import BLUE, csv_file, pdf_file, xlsx_file
 from dash_app.reports.report import Cell, Column, Report, ReportBy, ReportKind, Unit, shown
 from tests.unit.dash_app.reporting import BuildReport
 
 
-@pytest.mark.parametrize("kind", ReportKind)
 def test_every_grouping_works_without_data_and_others_are_refused(
-    build_report: BuildReport, kind: ReportKind
+    build_report: BuildReport,
 ) -> None:
-    for by in GROUPINGS[kind]:
-        report = build_report(kind, by)
-        assert len(report.totals) == len(report.columns)
-    assert pdf_file(report).startswith(b"%PDF")
-    wrong = next(by for by in ReportBy if by not in GROUPINGS[kind])
-    with pytest.raises(InvalidInputError) as error:
-        build_report(kind, wrong)
-    assert "by" in error.value.errors
+    for kind in ReportKind:
+        for by in GROUPINGS[kind]:
+            report = build_report(kind, by)
+            assert len(report.totals) == len(report.columns)
+        assert pdf_file(report).startswith(b"%PDF")
+        wrong = next(by for by in ReportBy if by not in GROUPINGS[kind])
+        with pytest.raises(InvalidInputError) as error:
+            build_report(kind, wrong)
+        assert "by" in error.value.errors
 
 
 @pytest.fixture
-def evil(build_report: BuildReport) -> Report:
+def evil(build_report: BuildReport, monkeypatch: pytest.MonkeyPatch) -> Report:
     """A report with a formula, letters of other scripts, and more rows than a PDF has."""
+    monkeypatch.setattr(files, "MAX_PDF_ROWS", 250)
     empty = build_report(ReportKind.ALERTS, ReportBy.RULE)
-    names = ["=1+1", "Ωmega Łódź 東京", *[f"rule {at}" for at in range(MAX_PDF_ROWS)]]
+    names = ["=1+1", "Ωmega Łódź 東京", *[f"rule {at}" for at in range(files.MAX_PDF_ROWS)]]
     return replace(empty, rows=[(name, 1, 0, 0, None, 1, 60.5, 60.5, 60.5) for name in names])
 
 
@@ -52,7 +54,7 @@ def test_files_have_every_row_and_no_formula(evil: Report) -> None:
     assert sheet.count("<v>60.5</v>") == 3 * len(evil.rows)
     document = pdf_file(evil)
     assert document.startswith(b"%PDF")
-    assert document.count(b"/Type /Page\n") > 10
+    assert document.count(b"/Type /Page\n") > 3
 
 
 def test_only_the_bars_of_a_pdf_have_their_color(evil: Report) -> None:

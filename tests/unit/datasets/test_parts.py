@@ -28,9 +28,12 @@ from datasets.models import (
 )
 from datasets.parts import (
     PartStore,
+    forget_parts,
     missing_parts,
     record_part,
+    record_received,
     reserve_part,
+    stored_bytes,
     unused_parts,
 )
 from datasets.periodic_tasks import DatasetTasks
@@ -228,6 +231,28 @@ def test_what_is_above_the_quota_is_refused(
         with pytest.raises(ConflictError, match="data bytes"):
             reserve_part(session, cast.acme.id, "0" * 64, 6, NOON)
         assert reserve_part(session, cast.globex.id, stored, len(DATA), NOON)
+
+
+def test_of_two_uploads_at_once_the_second_is_refused_and_deleted(
+    stored: str, cast: Cast, sessions: SessionFactory
+) -> None:
+    tenant_id, first, second = cast.acme.id, "1" * 64, "2" * 64
+    with sessions.begin() as session:
+        session.add(TenantQuota(tenant_id=tenant_id, max_data_bytes=len(DATA) + 5))
+        assert reserve_part(session, tenant_id, first, 5, NOON)
+        assert reserve_part(session, tenant_id, second, 5, NOON)
+    with sessions.begin() as session:
+        assert record_received(session, tenant_id, first, 5, NOON)
+    with sessions.begin() as session:
+        assert not record_received(session, tenant_id, second, 5, NOON)
+    with sessions.begin() as session:
+        assert missing_parts(session, tenant_id, [stored, first, second]) == {second}
+        deleted = unused_parts(session, NOON, 10)
+        assert [part[1] for part in deleted] == [second]
+        forget_parts(session, [(tenant_id, second)])
+        # The same content again, and content that was there, are no more than before.
+        assert record_received(session, tenant_id, first, 5, NOON)
+        assert stored_bytes(session, tenant_id) == len(DATA) + 5
 
 
 def test_two_uploads_record_the_same_content_once(

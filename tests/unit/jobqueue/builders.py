@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from datetime import datetime
 from typing import Any
 
+from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
@@ -101,6 +102,8 @@ def dispatch(session: Session, *, now: datetime) -> Counter[Action]:
     done = dispatcher.cycle(now=now)
     while dispatcher.is_behind:
         done += dispatcher.cycle(now=now)
+    # It has expired what the session had read, and the cast outlives the session.
+    session.scalars(select(Tenant)).all()
     return done
 
 

@@ -34,6 +34,7 @@ from protocol.autoscaling import Autoscaling, ScalingWindow
 from protocol.job_spec import HealthCheck, HealthCheckKind, JobKind, Port
 from tenants.quotas import Limits, set_limits
 from tests.cast import BOX, NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import add_appliance, dispatch, report, submit
 from timeseries.points import Point
 from timeseries.store import LatestQuery, Store, write
@@ -45,7 +46,7 @@ POLICY = Autoscaling(
     metric="requests_per_second",
     target=10,
     down_seconds=60,
-    zero_seconds=300,
+    zero_seconds=120,
 )
 TICK = 15
 
@@ -65,10 +66,14 @@ class Service:
         for _ in range(2):
             with self.sessions.begin() as session:
                 dispatch(session, now=self.at)
+                moved = 0
                 for attempt in self.attempts(session):
-                    stops = attempt.stop_reason or attempt.job.stop_requested_at
-                    wanted = state if stops else ObservedState.RUNNING
-                    report(session, attempt, wanted)
+                    if attempt.stop_reason or attempt.job.stop_requested_at:
+                        moved += report(session, attempt, state)
+                    elif attempt.state is AttemptState.STARTING:
+                        moved += report(session, attempt, ObservedState.RUNNING)
+            if not moved:
+                break
 
     def attempts(self, session: Session) -> Sequence[Attempt]:
         """Return those that are on an appliance."""
@@ -111,16 +116,32 @@ class Service:
             return list(session.scalars(statement.where(of_service).order_by(JobEvent.id)))
 
 
+def add_service(session: Session, cast: Cast, **changes: Any) -> str:
+    add_appliance(session, cast.acme, "dgx-01")
+    fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": POLICY}
+    return submit(session, cast.alice, "web", **(fields | changes)).id
+
+
+def run_service(session: Session, cast: Cast) -> str:
+    ident = add_service(session, cast)
+    dispatch(session, now=NOON)
+    [attempt] = session.scalars(select(Attempt)).all()
+    report(session, attempt, ObservedState.RUNNING)
+    return ident
+
+
 @pytest.fixture
-def make(sessions: SessionFactory, store: Store, cast: Cast) -> Callable[..., Service]:
+def make(
+    sessions: SessionFactory, store: Store, cast: Cast, prefill: Callable[[Fill], str]
+) -> Callable[..., Service]:
     """Submit services of Alice's, and let them run on eight GPUs."""
 
     def make(policy: Autoscaling | None = POLICY, **changes: Any) -> Service:
+        if policy is POLICY and not changes:
+            return Service(sessions, store, cast, prefill(run_service))
         with sessions.begin() as session:
-            add_appliance(session, cast.acme, "dgx-01")
-            fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": policy}
-            job = submit(session, cast.alice, "web", **(fields | changes))
-            service = Service(sessions, store, cast, job.id)
+            ident = add_service(session, cast, **({"autoscaling": policy} | changes))
+        service = Service(sessions, store, cast, ident)
         service.settle()
         return service
 
@@ -149,9 +170,9 @@ def test_it_sleeps_and_wakes_on_a_request(make: Callable[..., Service]) -> None:
     service.tick(35, count=4)
     service.tick(0, count=6)
     assert service.states == ["running", "asleep", "asleep", "asleep"]
-    service.tick(0, count=20)
+    service.tick(0, count=8)
     assert service.states == ["asleep"] * 4
-    assert "no requests for 300 s" in service.events[-2]
+    assert "no requests for 120 s" in service.events[-2]
     with service.sessions() as session:
         assert not service.attempts(session)
         assert dispatch(session, now=service.at).total() == 0
@@ -174,7 +195,7 @@ def test_an_instance_that_ends_well_when_it_is_put_to_sleep_sleeps_all_the_same(
     make: Callable[..., Service],
 ) -> None:
     service = make()
-    service.tick(0, count=19)
+    service.tick(0, count=7)
     service.at += timedelta(seconds=TICK)
     scale_services(service.sessions, service.store, now=service.at)
     scale_services(service.sessions, service.store, now=service.at + timedelta(seconds=TICK))
@@ -200,17 +221,17 @@ def test_a_service_that_starts_slowly_is_not_put_to_sleep_before_it_serves(
     make: Callable[..., Service],
 ) -> None:
     service = make()
-    service.tick(0, count=21)
+    service.tick(0, count=9)
     assert service.states == ["asleep"]
     assert service.wake()
-    for _ in range(25):  # longer than zero_seconds
+    for _ in range(10):  # longer than zero_seconds
         service.at += timedelta(seconds=TICK)
         scale_services(service.sessions, service.store, now=service.at)
     assert service.states == ["queued"]
     service.settle()
     service.tick()
     assert service.states == ["running"]
-    service.tick(0, count=21)
+    service.tick(0, count=9)
     assert service.states == ["asleep"]
 
 
@@ -279,8 +300,8 @@ def test_an_instance_that_serves_stays_rather_than_one_that_waits(
 
 def test_a_service_that_sleeps_stops_at_once(make: Callable[..., Service]) -> None:
     service = make()
-    service.tick(35, count=4)
-    service.tick(0, count=26)
+    service.tick(15, count=2)
+    service.tick(0, count=12)
     with service.sessions.begin() as session:
         alice = scope_of(service.cast.alice)
         stop_job(session, alice, service.id, now=service.at)
@@ -317,7 +338,7 @@ def test_a_spent_budget_keeps_it_from_growing_and_waking(make: Callable[..., Ser
     service.tick(35, count=4)
     assert service.states == ["running"]
     assert "The budget vision is spent" in service.events[-1]
-    service.tick(0, count=26)
+    service.tick(0, count=12)
     assert service.states == ["asleep"]
     with pytest.raises(ConflictError, match="vision is spent"):
         service.wake()
@@ -460,9 +481,9 @@ def test_autoscaling_is_set_and_removed_later(make: Callable[..., Service]) -> N
         with pytest.raises(InvalidInputError, match="max_instances"):
             set_autoscaling(session, alice, service.id, wrong, now=NOON)
         set_autoscaling(session, alice, service.id, POLICY, now=NOON)
-    service.tick(35, count=4)
-    service.tick(0, count=26)
-    assert service.states == ["asleep"] * 4
+    service.tick(15, count=2)
+    service.tick(0, count=12)
+    assert service.states == ["asleep"] * 2
     with service.sessions.begin() as session:
         set_autoscaling(session, alice, service.id, None, now=service.at)
     service.settle()
@@ -523,7 +544,7 @@ def test_a_service_with_a_health_check_wakes_when_it_is_healthy(
 ) -> None:
     check = HealthCheck(kind=HealthCheckKind.TCP, port=8000)
     service = make(health_check=check)
-    service.tick(0, count=22)
+    service.tick(0, count=10)
     assert service.wake()
     service.tick(0)
     assert not any(event.startswith("Awake") for event in service.events)

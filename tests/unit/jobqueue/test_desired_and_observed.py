@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy.orm import Session
 
+from core.clock import to_ns
 from core.errors import NotFoundError
 from jobqueue.dispatch.desired_state import apply_report, desired_state
 from jobqueue.queue.stopping import stop_job
@@ -191,3 +192,15 @@ def test_the_progress_of_a_start_is_shown(session: Session, cast: Cast) -> None:
     assert attempt.job.message == "Pulling python:3.13, 40 %."
     report(session, attempt, ObservedState.RUNNING)
     assert attempt.job.message == ""
+
+
+def test_the_times_of_a_pull_are_stored_from_its_first_begin(session: Session, cast: Cast) -> None:
+    attempt = start(session, cast)
+    at_ns = to_ns(NOON)
+    report(session, attempt, ObservedState.STARTING, pull_began_at_ns=at_ns)
+    # The agent starts again, and pulls the rest.
+    report(session, attempt, ObservedState.STARTING, pull_began_at_ns=at_ns + 20 * 10**9)
+    assert (attempt.pull_began_at, attempt.pull_ended_at) == (NOON, None)
+    times = {"pull_began_at_ns": at_ns + 20 * 10**9, "pull_ended_at_ns": at_ns + 40 * 10**9}
+    report(session, attempt, ObservedState.RUNNING, **times)
+    assert (attempt.pull_began_at, attempt.pull_ended_at) == (NOON, NOON + timedelta(seconds=40))

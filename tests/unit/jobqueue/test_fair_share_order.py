@@ -129,7 +129,10 @@ def test_drf_serves_the_lowest_dominant_share_and_0_5_is_exactly_the_promise() -
     assert [queue.parts(place)[1].value for place in (0, 1)] == [1, 0.5]
 
 
-@pytest.mark.parametrize("policy", [OrderPolicy.FAIR_TREE, OrderPolicy.DRF])
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(OrderPolicy.FAIR_TREE, marks=pytest.mark.nightly), OrderPolicy.DRF],
+)
 def test_endless_demand_is_served_by_shares_after_five_half_lives(policy: OrderPolicy) -> None:
     settings = OrderSettings(policy=policy, half_life_days=1)
     served = serve({"three": 3, "one": 1}, settings, half_lives=5)

@@ -1,13 +1,13 @@
 """Fleet advice: what follows from figures and prices, dismissals, and the nightly computation."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from msgspec import json
-from sqlalchemy.orm import undefer
+from sqlalchemy.orm import Session, undefer
 
 from core.db import SessionFactory
 from core.errors import ForbiddenError, NotFoundError
@@ -36,6 +36,7 @@ from jobqueue.advice.service import (
 )
 from jobqueue.simulation.models import SimulationState
 from tests.cast import Cast, scope_of
+from tests.conftest import Fill
 from tests.fixtures.polling import eventually
 from tests.unit.jobqueue.advice_builders import (
     A100,
@@ -216,10 +217,14 @@ def runner(sessions: SessionFactory, database_url: str) -> Iterator[AdviceRunner
     runner.close()
 
 
+def fill_fleet(session: Session, cast: Cast) -> str:
+    busy_fleet(session, cast.alice, cast.acme)
+    return ""
+
+
 @pytest.fixture
-def fleet(sessions: SessionFactory, cast: Cast) -> None:
-    with sessions.begin() as session:
-        busy_fleet(session, cast.alice, cast.acme)
+def fleet(prefill: Callable[[Fill], str]) -> None:
+    prefill(fill_fleet)
 
 
 def row_of(sessions: SessionFactory, cast: Cast) -> FleetAdvice:

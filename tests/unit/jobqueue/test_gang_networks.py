@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import func, select
-from sqlalchemy.orm import Session
+from sqlalchemy import Result, event, func, select, update
+from sqlalchemy.orm import ORMExecuteState, Session
 
 from core.errors import InvalidInputError
 from jobqueue.dispatch.desired_state import desired_state
@@ -26,6 +26,7 @@ from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.networks import Reach
 from jobqueue.placement.views import Snapshot
+from jobqueue.states import AttemptState
 from protocol.attempts import ObservedState
 from protocol.gangs import Gang, NetworkAbilities, member_address, member_name
 from protocol.job_spec import JobKind
@@ -194,6 +195,36 @@ def test_a_number_is_not_used_again_at_once(session: Session, cast: Cast) -> Non
     assert len(vnis(session)) == 1
     assert sweep_networks(session, now=LATER + RESERVED_FOR + timedelta(seconds=1)) == 1
     assert vnis(session) == []
+
+
+def test_a_gang_that_is_assigned_during_a_sweep_keeps_its_network(
+    session: Session, cast: Cast
+) -> None:
+    attempts = running(session, cast)
+    states = {attempt.id: attempt.state for attempt in attempts}
+    ended = update(Attempt).values(state=AttemptState.SUCCEEDED)
+    session.execute(ended)
+    assert sweep_networks(session, now=NOON) == 0
+    session.execute(ended)
+
+    for now in (LATER + RESERVED_FOR, LATER + 2 * RESERVED_FOR):
+        looked: list[bool] = []
+
+        def assign_again(state: ORMExecuteState, looked: list[bool] = looked) -> Result[Any] | None:
+            if not state.is_select or looked:
+                return None
+            looked.append(True)
+            seen_before = state.invoke_statement().freeze()
+            for ident, value in states.items():
+                session.execute(update(Attempt).where(Attempt.id == ident).values(state=value))
+            return seen_before()
+
+        event.listen(session, "do_orm_execute", assign_again)
+        assert sweep_networks(session, now=now) == 0
+        event.remove(session, "do_orm_execute", assign_again)
+        assert looked
+        assert len(vnis(session)) == 1
+        session.execute(ended)
 
 
 def test_networks_of_a_tenant_differ_in_number_and_ports(session: Session, cast: Cast) -> None:

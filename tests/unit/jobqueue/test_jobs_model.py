@@ -408,7 +408,7 @@ def run(*, examples: int, steps: int) -> None:
 
 @pytest.mark.timeout(600)
 def test_jobs_over_failures_kills_and_restarts() -> None:
-    run(examples=2, steps=20)
+    run(examples=1, steps=15)
 
 
 @pytest.mark.nightly

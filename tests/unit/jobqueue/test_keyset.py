@@ -1,5 +1,7 @@
 """Pages by cursors: every row once in either direction, while rows come and go."""
 
+from collections.abc import Callable
+
 import pytest
 from sqlalchemy.orm import Session
 
@@ -8,17 +10,22 @@ from core.keyset import KeysetPage
 from jobqueue.models import Job
 from jobqueue.queue.service import list_jobs
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import submit
 
 NAMES = ("b", "a", "b", "c", "a", "b", "d")
 
 
-@pytest.fixture(autouse=True)
-def jobs(session: Session, cast: Cast) -> None:
+def add_jobs(session: Session, cast: Cast) -> str:
     for number, name in enumerate(NAMES):
         job = submit(session, cast.alice, name, gpus=number % 2)
         job.started_at = NOON.replace(minute=number % 3) if number % 4 else None
-    session.flush()
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def jobs(prefill: Callable[[Fill], str]) -> None:
+    prefill(add_jobs)
 
 
 def pages(

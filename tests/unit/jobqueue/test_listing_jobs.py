@@ -1,5 +1,6 @@
 """The list of jobs: filters in SQL, so that none disappears."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -8,11 +9,11 @@ from sqlalchemy.orm import Session
 from jobqueue.queue.service import list_jobs
 from jobqueue.states import JobState
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 
 
-@pytest.fixture
-def listed(session: Session, cast: Cast) -> str:
+def add_jobs(session: Session, cast: Cast) -> str:
     dgx = add_appliance(session, cast.acme, "dgx-01")
     other = add_appliance(session, cast.acme, "dgx-02")
     submit(session, cast.alice, "alices", labels={"project": "vision", "x/y": "1"})
@@ -21,6 +22,11 @@ def listed(session: Session, cast: Cast) -> str:
     later.submitted_at += timedelta(days=1)
     dispatch(session, now=NOON)
     return dgx.id
+
+
+@pytest.fixture
+def listed(prefill: Callable[[Fill], str]) -> str:
+    return prefill(add_jobs)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """GPU time that the ledger doesn't have: every figure counts up to now, and nothing twice."""
 
 import random
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -24,6 +25,7 @@ from jobqueue.usage.totals import (
     usage_totals,
 )
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.dash_app.lost_store import MESSAGE, LostStore
 from tests.unit.jobqueue.builders import gpu_uuid, start
 from timeseries.points import Point
@@ -33,11 +35,16 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 NOW = NOON + 2 * HOUR + 40 * MINUTE
 
 
+def start_attempt(session: Session, cast: Cast) -> str:
+    return start(session, cast, gpus=2).id
+
+
 @pytest.fixture
-def attempt(sessions: SessionFactory, cast: Cast) -> Attempt:
+def attempt(prefill: Callable[[Fill], str], sessions: SessionFactory) -> Attempt:
     """An attempt of alice's with two GPUs since noon."""
-    with sessions.begin() as session:
-        return start(session, cast, gpus=2)
+    ident = prefill(start_attempt)
+    with sessions() as session:
+        return session.get_one(Attempt, ident)
 
 
 def add_samples(store: Store, attempt: Attempt, *, percent: float, minutes: range) -> None:

@@ -373,13 +373,16 @@ def test_a_batch_job_fails_after_its_free_starts_and_its_retries(
 
 
 @pytest.mark.usefixtures("dgx")
-@pytest.mark.parametrize("reason", [Reason.START_FAILED, Reason.IMAGE_PULL_FAILED])
+@pytest.mark.parametrize(
+    "reason",
+    [Reason.START_FAILED, pytest.param(Reason.IMAGE_PULL_FAILED, marks=pytest.mark.nightly)],
+)
 def test_a_service_starts_again_however_often_it_fails_to(
     session: Session, cast: Cast, reason: Reason
 ) -> None:
     (job,) = place(session, cast, 1, kind=JobKind.SERVICE)
     now = NOON
-    for number in range(1, 10):
+    for number in range(1, 7):
         fail(session, job, reason, now=now)
         assert (job.state, job.reason) == (JobState.QUEUED, Reason.WAITING_FOR_RETRY)
         assert job.message.startswith(f"Attempt {number} could not start on dgx-01; queued again.")

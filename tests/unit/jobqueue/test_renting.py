@@ -36,6 +36,7 @@ from protocol.job_spec import JobRequest
 from tenants.models import Appliance, Tenant, TenantState
 from tenants.models.rentals import Grant, OfferedAppliance
 from tests.cast import NOON, Cast, make_appliance, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import (
     GIB,
     add_appliance,
@@ -54,13 +55,19 @@ HOUR = timedelta(hours=1)
 WRITE_OF_A_TURN = 4
 
 
-@pytest.fixture
-def dgx(session: Session, cast: Cast) -> Appliance:
-    """An appliance of Globex's that Acme rents."""
+def lend(session: Session, cast: Cast) -> str:
     row = add_appliance(session, cast.globex, "globex-dgx")
     offer(session, [row])
     grant(session, cast.acme, cast.globex)
-    return row
+    return row.id
+
+
+@pytest.fixture
+def dgx(prefill: Callable[[Fill], str], session: Session, cast: Cast) -> Appliance:
+    """An appliance of Globex's that Acme rents."""
+    ident = prefill(lend)
+    session.add_all([cast.acme, cast.globex])
+    return session.get_one(Appliance, ident)
 
 
 def rent(session: Session, cast: Cast, name: str = "train", **changes: Any) -> Job:

@@ -158,8 +158,14 @@ class PlannedAnew:
         )
 
 
-@pytest.mark.parametrize("policy", POLICY_NAMES)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    ("seed", "policy"),
+    [
+        pytest.param(seed, policy, marks=() if number % 4 == seed else pytest.mark.nightly)
+        for number, policy in enumerate(POLICY_NAMES)
+        for seed in range(4)
+    ],
+)
 def test_every_job_starts_when_the_planner_of_the_queue_would_start_it(
     seed: int, policy: str
 ) -> None:

@@ -130,7 +130,7 @@ def test_jobs_of_others_start_only_after_a_reservation() -> None:
     assert timeline.starts.tolist() == [0, 100, 60, 400]
 
 
-@pytest.mark.parametrize("order", ["fair_tree", "drf"])
+@pytest.mark.parametrize("order", ["fair_tree", pytest.param("drf", marks=pytest.mark.nightly)])
 def test_projects_are_served_by_their_shares(order: str) -> None:
     jobs = [
         a_job(0, 600, 1, project=project, user=project, cpus=1)

@@ -1,9 +1,11 @@
 """The usage ledger: GPU time of attempts by hour, corrections of late samples, and its sums."""
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
 from sqlalchemy import delete, func, select
+from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
@@ -18,6 +20,7 @@ from jobqueue.usage.totals import UsageBy, UsageTotal, usage_csv, usage_sum, usa
 from protocol.attempts import AttemptObservation, ObservedState
 from tenants.models import Tenant
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import gpu_uuid, start
 from timeseries.points import Point
 from timeseries.store import Store, write
@@ -27,11 +30,16 @@ HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 MODEL = "NVIDIA H100 80GB HBM3"
 
 
+def start_attempt(session: Session, cast: Cast) -> str:
+    return start(session, cast, gpus=2).id
+
+
 @pytest.fixture
-def attempt(sessions: SessionFactory, cast: Cast) -> Attempt:
+def attempt(prefill: Callable[[Fill], str], sessions: SessionFactory) -> Attempt:
     """An attempt of alice's that has held two GPUs since noon."""
-    with sessions.begin() as session:
-        return start(session, cast, gpus=2)
+    ident = prefill(start_attempt)
+    with sessions() as session:
+        return session.get_one(Attempt, ident)
 
 
 def end(sessions: SessionFactory, attempt: Attempt, *, after: timedelta) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy.orm import Session
 from datasets.models import DatasetVersion
 from datasets.staging import NO_DIGEST
 from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.jobs.queue_settings import MAX_FETCH_MINUTES, QueueSettings, set_settings
 from jobqueue.jobs.transitions import move_attempt, move_job
 from jobqueue.models import Attempt, JobEvent
 from jobqueue.queue.stopping import stop_job
@@ -35,6 +36,8 @@ def attempt(session: Session, cast: Cast) -> Attempt:
     """An attempt on dgx-01 that reads a dataset of 2 TiB, of which a half is cached."""
     [version] = add_dataset(session, cast.acme).versions
     dgx = add_stager(session, cast.acme, "dgx-01")
+    at_once = QueueSettings(longest_fetch_minutes=MAX_FETCH_MINUTES)
+    set_settings(session, scope_of(cast.alice), cast.acme.id, at_once)
     report_copies(session, dgx, copy_of(version, cached_bytes=TIB))
     job = submit(
         session,

@@ -9,6 +9,7 @@ from docker.errors import APIError
 from core.clock import utc_now
 from jobqueue.executors.docker.launch import Launches
 from jobqueue.executors.docker.logs import LogSpool
+from jobqueue.executors.docker.mapping import observe_container
 from jobqueue.executors.docker.storage import DockerStorage
 from jobqueue.executors.registry_token import CurrentRegistryToken
 from protocol.attempts import AttemptSpec, ObservedState, RegistryToken, StopReason
@@ -22,6 +23,7 @@ class SlowEngine:
     def __init__(self, waits_in: str) -> None:
         self.reached, self.goes_on = Event(), Event()
         self.was_started = False
+        self.labels: dict[str, str] = {}
         self._waits_in = waits_in
         self.images = self.containers = self
         self.id = "sha256:1"
@@ -33,7 +35,8 @@ class SlowEngine:
     def get(self, _name: str) -> "SlowEngine":
         return self
 
-    def create(self, **_options: object) -> "SlowEngine":
+    def create(self, *, labels: dict[str, str], **_options: object) -> "SlowEngine":
+        self.labels = labels
         return self
 
     def start(self) -> None:
@@ -137,3 +140,18 @@ def test_a_rented_attempt_pulls_a_stored_image_by_its_own_token_alone(tmp_path: 
     assert pulls_of(tmp_path, rented, other) == [{}]  # neither the provider's nor another's
     public = msgspec.structs.replace(allowed, image="python:3.13")
     assert pulls_of(tmp_path, public) == [{}]
+
+
+def test_the_times_of_a_pull_are_reported_and_stay_with_the_container(tmp_path: Path) -> None:
+    engine = StoredEngine()
+    launches = launches_of(engine, tmp_path)
+    launches.begin(msgspec.structs.replace(SPEC, always_pulls=True))
+    assert engine.reached.wait(30)
+    seen = launches.observe()[SPEC.attempt_id]
+    engine.goes_on.set()
+    assert seen.pull_began_at_ns is not None
+    assert seen.pull_ended_at_ns is not None
+    assert seen.pull_began_at_ns <= seen.pull_ended_at_ns
+    container = {"State": {"Status": "created"}, "Config": {"Labels": engine.labels}}
+    later = observe_container(SPEC.attempt_id, container, stop_reason=None)
+    assert later == msgspec.structs.replace(seen, message=later.message)

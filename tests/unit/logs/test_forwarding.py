@@ -18,6 +18,7 @@ import pytest
 from google.protobuf.json_format import Parse
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from sqlalchemy import func, select
+from sqlalchemy.orm import Session, joinedload
 
 from core.db import SessionFactory
 from core.errors import InvalidInputError, NotFoundError
@@ -37,6 +38,7 @@ from logs.models import ForwardBatch, ForwardKind, LogForward
 from protocol.attempts import LogChunk
 from protocol.lines import LineEvent, LogLevel
 from tests.cast import BOX, NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.fixtures.certificates import Authority, Pair
 from tests.fixtures.polling import eventually
 from tests.servers import free_port
@@ -53,10 +55,15 @@ def hook() -> Iterator[Hook]:
         yield hook
 
 
+def start_attempt(session: Session, cast: Cast) -> str:
+    return start(session, cast).id
+
+
 @pytest.fixture
-def attempt(sessions: SessionFactory, cast: Cast) -> Attempt:
-    with sessions.begin() as session:
-        return start(session, cast)
+def attempt(prefill: Callable[[Fill], str], sessions: SessionFactory) -> Attempt:
+    ident = prefill(start_attempt)
+    with sessions() as session:
+        return session.get_one(Attempt, ident, options=[joinedload(Attempt.appliance)])
 
 
 @dataclass

@@ -1,11 +1,13 @@
 """Searching logs of jobs, lines of appliances and events, wherever they are stored by now."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.orm import Session, joinedload
 
 from core.clock import to_ns
 from core.db import SessionFactory
@@ -21,6 +23,7 @@ from logs.search import FoundLine, count_lines, search
 from protocol.attempts import ObservedState
 from protocol.lines import LogLevel
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import append_log, report, start
 from tests.unit.logs.lines import DAY, Searcher, line, record, send
 
@@ -36,13 +39,18 @@ def files(tmp_path: Path) -> LogFiles:
     return LogFiles(str(tmp_path / "logs"))
 
 
+def start_attempt(session: Session, cast: Cast) -> str:
+    started = start(session, cast)
+    append_log(session, started, JOB_LINES)
+    return started.id
+
+
 @pytest.fixture
-def attempt(sessions: SessionFactory, cast: Cast) -> Attempt:
+def attempt(prefill: Callable[[Fill], str], sessions: SessionFactory) -> Attempt:
     """A running attempt with three lines."""
-    with sessions.begin() as session:
-        started = start(session, cast)
-        append_log(session, started, JOB_LINES)
-        return started
+    ident = prefill(start_attempt)
+    with sessions() as session:
+        return session.get_one(Attempt, ident, options=[joinedload(Attempt.appliance)])
 
 
 @pytest.fixture
@@ -332,3 +340,8 @@ def test_the_first_member_of_a_gang_stands_for_the_gang(
     jobs = frozenset({Source.JOB})
     assert len(alice.texts("loss", sources=jobs, job_id=ids[0])) == 2
     assert len(alice.texts("loss", sources=jobs, job_id=ids[1])) == 1
+    for rank in (0, 1):
+        texts = alice.texts("loss", sources=jobs, job_id=ids[0], rank=rank)
+        assert [text.partition("loss")[1:] for text in texts] == [("loss", f" of rank {rank}")]
+    assert alice.texts("loss", sources=jobs, job_id=ids[0], rank=2) == []
+    assert len(alice.texts("loss", sources=jobs, job_id=ids[1], rank=0)) == 1

@@ -91,7 +91,8 @@ USE = st.tuples(
 )
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@pytest.mark.timeout(600)
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     parts=st.lists(st.lists(USE, max_size=6), min_size=1, max_size=4),
     kills=st.lists(st.integers(1, 30), max_size=4),

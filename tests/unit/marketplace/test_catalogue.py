@@ -2,6 +2,7 @@
 
 # ruff: noqa: ANN401 - any field of a filter
 
+from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
@@ -24,6 +25,7 @@ from marketplace.states import AccountState, OfferState, Side
 from marketplace.terms import ComplianceFact, HourlyPrice, ServiceLevel, terms_hash
 from tenants.models import TenantState
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import GIB, add_appliance, dispatch, submit
 from tests.unit.marketplace.builders import admit_sides, publish, terms
 
@@ -34,8 +36,7 @@ A100 = [
 NIGHT = HourlyPrice(days=(0,), from_hour=0, until_hour=6, price=Decimal(1))
 
 
-@pytest.fixture(autouse=True)
-def market(session: Session, cast: Cast) -> None:
+def fill_market(session: Session, cast: Cast) -> str:
     """H100s in Oslo at EUR 2.50, six of sixteen free; A100s in Bergen at EUR 1.20."""
     admit_sides(session, cast)
     for name in ("dgx-01", "dgx-02"):
@@ -56,6 +57,12 @@ def market(session: Session, cast: Cast) -> None:
         submit(session, cast.alice, gpus=gpus, gpu_models=["H100"])
         dispatch(session, now=NOON)
     refresh(session, now=NOON)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def market(prefill: Callable[[Fill], str]) -> None:
+    prefill(fill_market)
 
 
 def names_of(session: Session, **changes: Any) -> list[str]:

@@ -371,7 +371,13 @@ def test_own_use_is_a_cost_statement_by_project(
     assert issued.tax == issued.fee == 0
 
 
-@pytest.mark.parametrize("step", range(1, 60, 2))
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(step, marks=() if step % 12 == 7 else pytest.mark.nightly)
+        for step in range(1, 60, 2)
+    ],
+)
 def test_a_closing_that_was_killed_ends_with_the_same_documents(
     sessions: SessionFactory,
     session: Session,

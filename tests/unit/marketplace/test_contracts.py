@@ -1,5 +1,6 @@
 """Contracts: acme offers GPUs, globex takes them, negotiates and leaves."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from decimal import Decimal
 
@@ -42,6 +43,7 @@ from tenants.lifecycle.removal import set_tenant_state
 from tenants.models import Tenant, TenantState
 from tenants.models.rentals import Grant
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.marketplace.builders import admit_sides, publish, request, take, terms
 
@@ -49,12 +51,16 @@ DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 CHEAPER = terms(price=Decimal("1.5"))
 
 
-@pytest.fixture
-def offer(session: Session, cast: Cast) -> Offer:
-    """An offer of acme's dgx-01 at EUR 2, ended with a notice of two days."""
+def publish_offer(session: Session, cast: Cast) -> str:
     admit_sides(session, cast)
     add_appliance(session, cast.acme, "dgx-01")
-    return publish(session, cast, "dgx-01", terms=terms(notice_days=2))
+    return publish(session, cast, "dgx-01", terms=terms(notice_days=2)).id
+
+
+@pytest.fixture
+def offer(prefill: Callable[[Fill], str], session: Session) -> Offer:
+    """An offer of acme's dgx-01 at EUR 2, ended with a notice of two days."""
+    return session.get_one(Offer, prefill(publish_offer))
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """The prices that fleet advice compares with: own lists, and offers of other providers."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from decimal import Decimal
 
@@ -18,6 +19,7 @@ from marketplace.states import OfferState
 from marketplace.terms import HourlyPrice
 from tenants.models import Tenant
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.advice_builders import H100, HOUR, SHORT, figures, hourly, model
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.marketplace.builders import admit_sides, publish, terms
@@ -25,8 +27,7 @@ from tests.unit.marketplace.builders import admit_sides, publish, terms
 NIGHT = HourlyPrice(days=(0,), from_hour=0, until_hour=6, price=Decimal(1))
 
 
-@pytest.fixture(autouse=True)
-def market(session: Session, cast: Cast) -> None:
+def fill_market(session: Session, cast: Cast) -> str:
     """Two offers of H100 by acme: at EUR 2.50, and at EUR 3 but for Mondays until 6, at EUR 1."""
     admit_sides(session, cast)
     for name in ("dgx-01", "dgx-02"):
@@ -37,6 +38,12 @@ def market(session: Session, cast: Cast) -> None:
     request = PriceListRequest(prices=[PriceRow("1.50", "H100")])
     create_price_list(session, scope_of(cast.charlie), request, now=NOON)
     refresh(session, now=NOON)
+    return ""
+
+
+@pytest.fixture(autouse=True)
+def market(prefill: Callable[[Fill], str]) -> None:
+    prefill(fill_market)
 
 
 def prices(session: Session, tenant: Tenant, of: FleetFigures, *, is_on: bool = True) -> Prices:

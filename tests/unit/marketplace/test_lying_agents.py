@@ -96,13 +96,12 @@ def test_one_that_replays_old_samples_is_refused(
     agent = portal.agent(cast.acme, "liar", kind=Replaying)
     assert isinstance(agent, Replaying)
     start_at = clock.now - timedelta(hours=2)
-    for number in range(120):
-        at = start_at + timedelta(seconds=10 * number)
-        agent.recorded.append(agent.samples(at, is_busy=False))
-        portal.write(agent, agent.recorded[-1])
-    for number in range(120, 720):
-        at = start_at + timedelta(seconds=10 * number)
-        portal.write(agent, agent.replay(number, to_ns(at)))
+    times = [start_at + timedelta(seconds=10 * number) for number in range(720)]
+    agent.recorded = [agent.samples(at, is_busy=False) for at in times[:120]]
+    points = [point for reading in agent.recorded for point in reading]
+    for number, at in enumerate(times[120:], 120):
+        points += agent.replay(number, to_ns(at))
+    portal.write(agent, points)
     portal.tasks.verify_appliances()
     order = portal.order(agent)
     assert order is not None
@@ -212,7 +211,8 @@ def test_a_copied_inventory_keeps_no_appliance_of_others_busy(
 def test_a_gpu_with_another_uuid_for_each_agent_is_caught_by_its_speed(
     portal: Verifying, cast: Cast, clock: FrozenClock
 ) -> None:
-    agents = [portal.agent(cast.acme, name) for name in ("first", "second")]
+    configs = [SimulationConfig(seed=name, gpu_count=2) for name in ("first", "second")]
+    agents = [portal.agent(cast.acme, config.seed, config=config) for config in configs]
     portal.challenge(*agents)
     assert {portal.row(agent).state for agent in agents} == {VerificationState.PASSED}
     clock.advance(timedelta(days=3).total_seconds())

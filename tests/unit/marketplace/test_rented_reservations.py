@@ -16,8 +16,9 @@ from jobqueue.holds.models import JobHold
 from jobqueue.models import Job
 from jobqueue.projects.models import Project
 from jobqueue.queue.pending import explain_job
-from jobqueue.reservations.bookings import bookings_of, bookings_under
+from jobqueue.reservations.bookings import booked_views, bookings_of, bookings_under
 from jobqueue.reservations.checks import ReservationRequest
+from jobqueue.reservations.gaps import MAX_GAP
 from jobqueue.reservations.models import Booking, Reservation
 from jobqueue.reservations.service import (
     create_reservation,
@@ -28,22 +29,22 @@ from jobqueue.states import AttemptState
 from jobqueue.usage.measuring import Period
 from marketplace.charges.models import BillingLine, LineKind
 from marketplace.charges.replay import replay
-from marketplace.charges.reserved import reserved_in
+from marketplace.charges.reserved import Cancellation, cancellations, reserved_in
 from marketplace.charges.service import accrue
 from marketplace.contracts.grants import refresh_contract, usable_contracts, write_grant
 from marketplace.contracts.service import end_contract
 from marketplace.models import Account, Contract
 from marketplace.offers.coverage import refresh_provider
 from marketplace.states import AccountState
-from marketplace.terms import HourlyPrice
-from tenants.models import Appliance
-from tenants.models.rentals import OfferedAppliance
+from marketplace.terms import HourlyPrice, decoded, stored
+from tenants.models import Appliance, ApplianceState
+from tenants.models.rentals import Grant, OfferedAppliance
 from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import add_appliance, dispatch, submit
 from tests.unit.marketplace.builders import admit_sides, publish, take, terms
 from tests.unit.marketplace.ledger import add_use, record_hour
 
-HOUR = timedelta(hours=1)
+HOUR, DAY = timedelta(hours=1), timedelta(days=1)
 BEGIN = NOON + 2 * HOUR
 NIGHT = HourlyPrice(days=(0,), from_hour=15, until_hour=16, price=Decimal(3))
 
@@ -208,9 +209,25 @@ def test_nothing_is_booked_that_does_not_meet_the_request(
         create_reservation(session, alice, service, now=NOON)
 
 
+@pytest.mark.usefixtures("project", "hosts")
+def test_a_contracts_gpus_at_once_count_over_all_of_its_bookings(
+    session: Session, cast: Cast
+) -> None:
+    admit_sides(session, cast)
+    take(session, cast, publish(session, cast, "dgx-01", "dgx-02", terms=terms(max_gpus=8)))
+    reserve(session, cast, gpus=6)
+    late = (BEGIN + HOUR).isoformat()
+    [problem] = refusal(session, cast, name="Second", gpus=4, schedule=late)["appliance_count"]
+    assert "another reservation has too many of the 8 GPUs that its contract allows" in problem
+    reserve(session, cast, name="Beside", gpus=2, schedule=late)
+    reserve(session, cast, name="After", gpus=8, schedule=(BEGIN + 3 * HOUR).isoformat())
+    assert "8 GPUs" in refusal(session, cast, name="Third", gpus=1)["appliance_count"][0]
+
+
 def test_what_no_job_used_is_charged_to_the_cent(
     sessions: SessionFactory, session: Session, cast: Cast, contract: Contract, project: Project
 ) -> None:
+    session.get_one(Grant, contract.id).cancellation_hours = 0
     reservation = reserve(session, cast, gpus=4)
     [booking] = bookings_under(session, contract.id)
     facts: dict[str, Any] = {
@@ -257,16 +274,72 @@ def test_what_no_job_used_is_charged_to_the_cent(
 
 
 @pytest.mark.usefixtures("project")
+def test_what_is_cancelled_shortly_before_is_charged(
+    sessions: SessionFactory, session: Session, cast: Cast, contract: Contract
+) -> None:
+    soon = reserve(session, cast, gpus=4)
+    later = reserve(session, cast, name="Later", schedule=(NOON + 2 * DAY).isoformat())
+    costs = cancellations(session, [soon.id, later.id], now=NOON)
+    # Four GPUs from 14 to 16 o'clock at 2, then 3, less 10 %.
+    assert costs[soon.id] == Cancellation(24, 8.0, Decimal(18))
+    assert costs[later.id] == Cancellation(24, 0.0, Decimal(0))
+    assert cancellations(session, [later.id], now=NOON + DAY)[later.id].gpu_hours == 0.0
+    assert cancellations(session, [later.id], now=NOON + DAY + HOUR)[later.id].gpu_hours == 8.0
+    for reservation in (soon, later):
+        delete_reservation(session, scope_of(cast.charlie), reservation.id, now=NOON)
+    assert not bookings_under(session, contract.id)
+    assert not booked_views(session, {cast.acme.id}, now=NOON)
+    # While its provider could not have given it, it is not.
+    for number in range(2 * 24 + 4):
+        record_hour(session, NOON + number * HOUR)
+    host = session.get_one(Appliance, session.scalars(select(Booking.appliance_id)).first())
+    host.drained_at = BEGIN
+    refresh_contract(session, contract.id, now=BEGIN + timedelta(minutes=90))
+    session.commit()
+    accrue(sessions, now=NOON + 3 * DAY)
+    lines = session.scalars(
+        select(BillingLine.amount)
+        .where(BillingLine.kind == LineKind.RESERVATION)
+        .order_by(BillingLine.at)
+    ).all()
+    assert lines == [Decimal("7.20"), Decimal("5.40")]
+    assert replay(sessions, Period(NOON, NOON + 4 * DAY)).is_equal
+
+
+@pytest.mark.usefixtures("project")
+def test_a_changed_reservation_is_charged_for_what_it_gave_up(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    reservation = reserve(session, cast, gpus=4)
+    charlie = scope_of(cast.charlie)
+
+    def change(**fields: Any) -> int:
+        """Return the GPU-hours that are booked in its two hours after a change."""
+        update_reservation(session, charlie, reservation.id, wanted(gpus=4, **fields), now=NOON)
+        reserved = reserved_in(session, [BEGIN, BEGIN + HOUR]).values()
+        return sum(place.gpu_milliseconds for place in reserved) // 3_600_000
+
+    assert change(name="Peak hours") == 8
+    assert change(duration_seconds=3 * 3600) == 8
+    # Half of it is given up, but charged; what is booked now is in that.
+    assert change(duration_seconds=3600) == 8
+    assert change(schedule=(NOON + 2 * DAY).isoformat()) == 8
+    [now_booked] = bookings_under(session, contract.id)
+    assert now_booked.charged_until is None
+
+
+def test_accepted_terms_of_before_say_nothing_about_cancellations() -> None:
+    document = stored(terms())
+    assert document.pop("cancellation_hours") == 24
+    assert decoded(document).cancellation_hours == 0
+
+
+@pytest.mark.usefixtures("project")
 def test_a_booking_ends_with_what_it_rests_on(
     session: Session, cast: Cast, contract: Contract
 ) -> None:
     reservation = reserve(session, cast, appliance_count=2)
-    first, second = bookings_under(session, contract.id)
-    session.execute(
-        delete(OfferedAppliance).where(OfferedAppliance.appliance_id == first.appliance_id)
-    )
-    refresh_contract(session, contract.id, now=NOON + HOUR)
-    assert bookings_under(session, contract.id) == [second]
+    assert len(bookings_under(session, contract.id)) == 2
     # A change books anew; what was booked before stays, for its charge.
     changed = wanted(name="Peak hours")
     update_reservation(session, scope_of(cast.charlie), reservation.id, changed, now=NOON + HOUR)
@@ -279,14 +352,72 @@ def test_a_booking_ends_with_what_it_rests_on(
 
 
 @pytest.mark.usefixtures("project")
-def test_nothing_is_kept_and_charged_of_a_suspended_provider(
+def test_a_booking_is_there_again_when_its_appliance_returns_to_the_offer(
     session: Session, cast: Cast, contract: Contract
 ) -> None:
     reserve(session, cast)
-    session.get_one(Account, cast.acme.id).provider_state = AccountState.SUSPENDED
-    refresh_contract(session, contract.id, now=NOON + HOUR)
+    [booking] = bookings_under(session, contract.id)
+    offered = OfferedAppliance.appliance_id == booking.appliance_id
+    session.execute(delete(OfferedAppliance).where(offered))
+    refresh_contract(session, contract.id, now=BEGIN)
+    assert not booked_views(session, {cast.acme.id}, now=BEGIN)
+    # Nobody else gets its time meanwhile, not even its provider.
+    fields = {"project_id": None, "appliance_count": 0, "max_gpu_hour_price": 0}
+    service = wanted(name="Service", appliance_ids=[booking.appliance_id], **fields)
+    with pytest.raises(InvalidInputError, match="Another tenant has it"):
+        create_reservation(session, scope_of(cast.alice), service, now=NOON)
+    refresh_provider(session, cast.acme.id, now=BEGIN + HOUR)
+    assert booked_views(session, {cast.acme.id}, now=BEGIN + HOUR)  # before the task sees it
+    refresh_contract(session, contract.id, now=BEGIN + HOUR)
+    assert bookings_under(session, contract.id) == [booking]
+    # The first hour is not charged; the second is.
+    places = reserved_in(session, [BEGIN, BEGIN + HOUR])
+    assert [place.hour_at for place, reserved in places.items() if reserved.gpu_milliseconds] == [
+        BEGIN + HOUR
+    ]
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("outage", ["offline", "drained", "suspended"])
+def test_an_outage_of_the_provider_is_not_charged(
+    session: Session, cast: Cast, contract: Contract, hosts: list[Appliance], outage: str
+) -> None:
+    reserve(session, cast, gpus=4)
+    for host in hosts:
+        host.last_seen_at = BEGIN + timedelta(minutes=10)
+        if outage == "offline":
+            host.state = ApplianceState.UNREACHABLE
+        if outage == "drained":
+            host.drained_at = BEGIN
+    account = session.get_one(Account, cast.acme.id)
+    if outage == "suspended":
+        account.provider_state = AccountState.SUSPENDED
+    for minutes in (15, 16, 30):
+        refresh_contract(session, contract.id, now=BEGIN + timedelta(minutes=minutes))
+    is_kept = bool(booked_views(session, {cast.acme.id}, now=BEGIN))
+    assert is_kept is (outage != "suspended")
+    account.provider_state = AccountState.ACTIVE
+    for host in hosts:
+        host.state, host.drained_at = ApplianceState.ONLINE, None
+    refresh_contract(session, contract.id, now=BEGIN + timedelta(minutes=45))
+    assert booked_views(session, {cast.acme.id}, now=BEGIN)
+    [reserved] = reserved_in(session, [BEGIN]).values()
+    # Without its heartbeats it was away since the last of them.
+    usable_minutes = 25 if outage == "offline" else 30
+    assert reserved.gpu_milliseconds == 4 * usable_minutes * 60_000
+
+
+@pytest.mark.usefixtures("project")
+def test_a_booking_ends_if_its_appliance_does_not_return(
+    session: Session, cast: Cast, contract: Contract
+) -> None:
+    reserve(session, cast)
+    session.execute(delete(OfferedAppliance))
+    refresh_contract(session, contract.id, now=NOON)
+    refresh_contract(session, contract.id, now=NOON + MAX_GAP)
+    assert bookings_under(session, contract.id)
+    refresh_contract(session, contract.id, now=NOON + MAX_GAP + HOUR)
     assert not bookings_under(session, contract.id)
-    assert not reserved_in(session, [BEGIN])
 
 
 @pytest.mark.usefixtures("project")

@@ -1,6 +1,6 @@
 """Reputation from evidence: what counts, what outlives its source, and what users see of it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -28,6 +28,7 @@ from marketplace.reputation.service import Report, history_of, public_dimensions
 from marketplace.service_levels.models import BreachKind, ServiceBreach
 from tenants.models import Appliance, Grant, Membership, OfferedAppliance, Role, Tenant
 from tests.cast import NOON, Cast, scope_of
+from tests.conftest import Fill
 from tests.unit.jobqueue.builders import add_appliance
 from tests.unit.marketplace.attempts import LOST, end_attempts
 from tests.unit.marketplace.builders import admit_sides, publish, take
@@ -38,13 +39,18 @@ HALF_LIFE = timedelta(days=60)
 DAY, HOUR = timedelta(days=1), timedelta(hours=1)
 
 
+def take_offer(session: Session, cast: Cast) -> str:
+    admit_sides(session, cast)
+    add_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
+    return take(session, cast, publish(session, cast, "gpu-01")).id
+
+
 @pytest.fixture
-def contract(sessions: SessionFactory, cast: Cast) -> Contract:
+def contract(prefill: Callable[[Fill], str], sessions: SessionFactory) -> Contract:
     """Globex rents acme's `gpu-01`, which is on offer."""
+    ident = prefill(take_offer)
     with transaction(sessions) as session:
-        admit_sides(session, cast)
-        add_appliance(session, session.get_one(Tenant, cast.acme.id), "gpu-01")
-        return take(session, cast, publish(session, cast, "gpu-01"))
+        return session.get_one(Contract, ident)
 
 
 def reachable(store: Store, session: Session, days: dict[int, float]) -> None:

@@ -297,6 +297,43 @@ def test_a_late_start_is_a_breach_whose_credit_is_a_share_of_the_attempt(
     assert describe(breach) == "a job started after 10m, promised within 5m"
 
 
+@pytest.mark.parametrize(
+    ("pulled_until", "started_after", "seconds"),
+    [(20, None, 0), (20, 24, 0), (20, 26, 360), (None, None, 0), (None, 40, 0)],
+)
+def test_the_pull_of_the_customers_image_is_no_late_start(
+    *,
+    sessions: SessionFactory,
+    store: Store,
+    cast: Cast,
+    pulled_until: int | None,
+    started_after: int | None,
+    seconds: int,
+) -> None:
+    """Times in minutes after the placement; the pull begins at once, and may still go on."""
+    with transaction(sessions) as session:
+        contract_id, appliance_id = rent(session, cast)
+        attempt = Attempt(
+            job_id=submit(session, cast.charlie, name="train").id,
+            tenant_id=cast.globex.id,
+            appliance_id=appliance_id,
+            contract_id=contract_id,
+            number=1,
+            bound_at=NOON,
+            assigned_at=NOON,
+            state=AttemptState.RUNNING if started_after else AttemptState.STARTING,
+            pull_began_at=NOON,
+            pull_ended_at=pulled_until and NOON + timedelta(minutes=pulled_until),
+            started_at=started_after and NOON + timedelta(minutes=started_after),
+        )
+        session.add(attempt)
+    now = NOON + timedelta(minutes=started_after or 25)
+    assert detect(sessions, store, now=now) == bool(seconds)
+    with sessions() as session:
+        breaches = session.scalars(select(ServiceBreach)).all()
+    assert [breach.measured for breach in breaches] == [float(seconds)] * bool(seconds)
+
+
 def test_an_attempt_that_ends_before_its_late_start_is_no_breach(
     sessions: SessionFactory, store: Store, cast: Cast
 ) -> None:

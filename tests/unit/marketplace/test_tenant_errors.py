@@ -8,31 +8,43 @@ from typing import Any
 
 import msgspec
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select, true, update
 from sqlalchemy.orm import Session
 
 import marketplace.budgets.credit
 import marketplace.invoices.closing
+import marketplace.periodic_tasks
 from core.clock import to_ns
 from core.db import SessionFactory
 from core.errors import DatabaseUnavailableError
+from core.periodic_tasks import SchedulerContext
+from core.settings import ServerSettings
 from jobqueue.holds.models import JobHold
 from marketplace.budgets.models import Budget, BudgetAction
+from marketplace.charges.models import BillingLine
+from marketplace.charges.replay import replay
+from marketplace.charges.service import accrue
 from marketplace.invoices.closing import close_months
 from marketplace.invoices.documents import issue
 from marketplace.invoices.models import BillingDocument, DocumentKind
 from marketplace.invoices.replay import replay_documents
 from marketplace.models import Account, Contract, ContractVersion
+from marketplace.periodic_tasks import MarketTasks
 from marketplace.service_levels.credits import settle
 from marketplace.service_levels.detection import detect
 from marketplace.service_levels.models import ServiceBreach
 from marketplace.tenant_errors import TenantErrors, TenantsFailedError
 from marketplace.terms import ServiceLevel
 from tenants.models import Tenant, TenantState
+from tenants.models.rentals import Grant
 from tests.cast import NOON, Cast
+from tests.unit.jobqueue.builders import add_appliance
+from tests.unit.marketplace.builders import admit_sides, publish, take
+from tests.unit.marketplace.builders import terms as market_terms
 from tests.unit.marketplace.conftest import MakeTasks
 from tests.unit.marketplace.cost_builders import add_budget, add_line
 from tests.unit.marketplace.ledger import (
+    ALL,
     APRIL,
     GPU_HOUR,
     MARCH,
@@ -240,6 +252,104 @@ def test_budgets_and_credit_of_other_tenants_are_compared(
         (cast.globex.id, False),
         (cast.globex.id, True),
     }
+
+
+def lines(session: Session, contract: Contract) -> list[Decimal]:
+    """Return the amounts of the lines of a contract."""
+    statement = select(BillingLine.amount).where(BillingLine.contract_id == contract.id)
+    return list(session.scalars(statement.order_by(BillingLine.at)))
+
+
+def test_the_use_of_other_contracts_is_charged(
+    sessions: SessionFactory, session: Session, poisoned: Contract, sound: Contract
+) -> None:
+    for hour_at in (MARCH, APRIL):
+        add_use(session, poisoned.customer_id, hour_at, contract=poisoned)
+        add_use(session, sound.customer_id, hour_at, contract=sound)
+    record_until(session, APRIL)
+    repair = poison(session, poisoned)
+    assert accrue(sessions, now=DUE) == 2
+    with pytest.raises(TenantsFailedError, match=poisoned.customer_id):
+        accrue(sessions, now=DUE)
+    assert (lines(session, poisoned), lines(session, sound)) == ([], [Decimal(3)] * 2)
+    # The month of the others is closed; that of both sides waits until it is charged.
+    for is_repaired in (False, True):
+        if is_repaired:
+            repair()
+        with pytest.raises(TenantsFailedError, match=poisoned.customer_id):
+            close_months(sessions, ISSUING, now=DUE)
+        assert documents(session) == {("2026-03", INVOICE, "Initech"): Decimal(3)}
+    assert accrue(sessions, now=DUE) == 2
+    assert accrue(sessions, now=DUE) == 0
+    assert lines(session, poisoned) == [Decimal(2)] * 2
+    assert close_months(sessions, ISSUING, now=DUE) == [MARCH]
+    assert documents(session)["2026-03", INVOICE, "Acme"] == Decimal(2)
+    assert replay(sessions, ALL).is_equal
+
+
+def test_other_contracts_and_offers_are_refreshed(
+    *,
+    sessions: SessionFactory,
+    session: Session,
+    cast: Cast,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    admit_sides(session, cast)
+    contracts = []
+    for name in ("dgx-01", "dgx-02"):
+        add_appliance(session, cast.acme, name)
+        offer = publish(session, cast, name, name=name, terms=market_terms())
+        contracts.append(take(session, cast, offer))
+    spoilt, sound = contracts
+    repair = poison(session, spoilt)
+    tasks = MarketTasks(
+        ServerSettings(data_dir=tmp_path, marketplace=True),
+        SchedulerContext(
+            sessions=sessions,
+            clock=lambda: NOON + timedelta(hours=1),
+            listening_since=NOON,
+            is_active=lambda: True,
+            has_lease=true(),
+            is_stopping=lambda: False,
+            run_soon=lambda _task: None,
+        ),
+    )
+
+    def grants() -> dict[str, tuple[bool, bool]]:
+        """Return by contract whether its grant is open, and of this run."""
+        session.expire_all()
+        return {
+            grant.contract_id: (grant.is_open, grant.refreshed_at > NOON)
+            for grant in session.scalars(select(Grant))
+        }
+
+    with pytest.raises(TenantsFailedError, match=cast.acme.id):
+        tasks.refresh_grants()
+    assert grants() == {spoilt.id: (False, False), sound.id: (True, True)}
+    repair()
+    tasks.refresh_grants()
+    assert grants()[spoilt.id] == (True, True)
+    # One that is over ends, whatever its terms are.
+    poison(session, spoilt)
+    session.get_one(Contract, spoilt.id).ends_at = NOON
+    session.commit()
+    tasks.refresh_grants()
+    assert list(grants()) == [sound.id]
+
+    refreshed = []
+
+    def refresh(_session: Session, provider_id: str, **_options: Any) -> None:  # noqa: ANN401
+        if provider_id == cast.acme.id:
+            raise ZeroDivisionError
+        refreshed.append(provider_id)
+
+    monkeypatch.setattr(marketplace.periodic_tasks, "refresh_provider", refresh)
+    providers = lambda _session: [cast.acme.id, cast.globex.id]  # noqa: E731 - as of the module
+    monkeypatch.setattr(marketplace.periodic_tasks, "providers", providers)
+    with pytest.raises(TenantsFailedError, match=cast.acme.id):
+        tasks.refresh_offers()
+    assert refreshed == [cast.globex.id]
 
 
 def test_an_error_that_all_tenants_have_ends_the_task() -> None:

@@ -5,6 +5,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import select, true
 
+import marketplace.support.tasks
 from alerting.notification.models import Notification
 from core.db import SessionFactory
 from core.periodic_tasks import SchedulerContext
@@ -56,6 +57,34 @@ def test_tickets_are_escalated_closed_and_deleted_in_time(
     with sessions() as session:
         for table in (Ticket, TicketEntry, TicketAttachment):
             assert session.scalars(select(table)).all() == []
+
+
+def test_all_tickets_that_are_due_are_closed_and_deleted(
+    sessions: SessionFactory,
+    context: SchedulerContext,
+    cast: Cast,
+    clock: FrozenClock,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(marketplace.support.tasks, "BATCH", 2)
+    with sessions.begin() as session:
+        tickets = [ask(session, cast.bob) for _ in range(5)]
+        for ticket in tickets[:4]:
+            solve_ticket(session, scope_of(cast.bob), ticket.id, desk=DESK, now=NOON)
+        recent = tickets[4].id
+    tasks = SupportTasks(ServerSettings(support_retention_days=30), context)
+
+    def states() -> list[TicketState]:
+        with sessions() as session:
+            return list(session.scalars(select(Ticket.state).order_by(Ticket.id)))
+
+    clock.advance(timedelta(days=14).total_seconds())
+    tasks.close_tickets()
+    assert states() == [TicketState.CLOSED] * 4 + [TicketState.OPEN]
+    clock.advance(timedelta(days=30).total_seconds())
+    tasks.close_tickets()
+    with sessions() as session:
+        assert session.scalars(select(Ticket.id)).all() == [recent]
 
 
 def test_the_mailbox_is_read_only_where_there_is_one(context: SchedulerContext) -> None:

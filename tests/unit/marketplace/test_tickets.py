@@ -286,6 +286,23 @@ def test_many_tickets_of_a_customer_count_as_four(session: Session, cast: Cast) 
     assert sum(case.weight for case in cases) == pytest.approx(4)
 
 
+def test_a_side_that_is_asked_solves_a_ticket_only_after_its_answer(
+    session: Session, cast: Cast
+) -> None:
+    ticket = ask_about(session, cast.charlie, rent_with_promise(session, cast))
+    call_operator(session, scope_of(cast.charlie), ticket.id, desk=DESK, now=NOON)
+    answer(session, cast.charlie, ticket, waits_for=Party.OPERATOR)
+    answer(session, cast.alice, ticket, is_internal=True)
+    for user in (cast.alice, cast.olivia):
+        with pytest.raises(ConflictError, match="Answer the ticket first"):
+            solve_ticket(session, scope_of(user), ticket.id, desk=DESK, now=NOON)
+    answer(session, cast.alice, ticket)
+    with pytest.raises(ConflictError, match="Answer the ticket first"):
+        solve_ticket(session, scope_of(cast.olivia), ticket.id, desk=DESK, now=NOON)
+    solve_ticket(session, scope_of(cast.alice), ticket.id, desk=DESK, now=NOON)
+    assert ticket.state is _S.SOLVED
+
+
 def test_solved_tickets_are_opened_again_for_two_weeks(session: Session, cast: Cast) -> None:
     ticket = ask(session, cast.bob)
     bob, alice = scope_of(cast.bob), scope_of(cast.alice)
@@ -323,6 +340,7 @@ def test_a_customer_rates_solved_support(session: Session, cast: Cast) -> None:
     charlie, alice = scope_of(cast.charlie), scope_of(cast.alice)
     with pytest.raises(ConflictError, match="once the ticket is solved"):
         rate_ticket(session, charlie, ticket.id, 5, desk=DESK, now=NOON)
+    answer(session, cast.alice, ticket)
     solve_ticket(session, alice, ticket.id, desk=DESK, now=NOON)
     with pytest.raises(ConflictError, match="Only a customer"):
         rate_ticket(session, alice, ticket.id, 5, desk=DESK, now=NOON)

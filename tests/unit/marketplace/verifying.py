@@ -134,9 +134,11 @@ class Verifying:
     def send_history(self, agent: Agent) -> None:
         """Store samples of the last minutes."""
         start_at = self.clock.now - timedelta(seconds=READINGS * INTERVAL_SECONDS)
+        points: list[Point] = []
         for number in range(READINGS):
             at = start_at + timedelta(seconds=number * INTERVAL_SECONDS)
-            self.write(agent, agent.samples(at, is_busy=False))
+            points += agent.samples(at, is_busy=False)
+        self.write(agent, points)
 
     def challenge(self, *agents: Agent) -> None:
         """Order what is due, let agents answer, and decide."""

@@ -1,7 +1,9 @@
 """A portal on a real database and store, and browsers that are signed in to it."""
 
+import pickle
 import re
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from secrets import token_hex
 from typing import cast as cast_type
@@ -16,12 +18,15 @@ from werkzeug.test import TestResponse
 from core.db import SessionFactory
 from core.settings import ServerSettings
 from portal.app import create_portal
+from portal.auth.sign_in import SESSION_KEY
 from portal.context import EXTENSION, Portal
 from tenants.models import User
+from tenants.users.sessions import start_session
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, PASSWORD, Cast, FrozenClock, scope_of
 from tests.conftest import Template
 from tests.fixtures.shared_portal import Serve, serve, shared_portals
+from tests.unit.portal.market import Market, make_market
 from tests.unit.portal.world import World, make_world
 from timeseries.store import Store
 
@@ -103,14 +108,44 @@ def world_database(cast_database: Template) -> tuple[Template, World]:
     return cast_database.extended(path, fill), worlds[0]
 
 
+@pytest.fixture(scope="session")
+def market_database(cast_database: Template) -> tuple[Template, bytes]:
+    """A SQLite file with a market, and the pickled market that is in it."""
+    markets = []
+
+    def fill(session: Session) -> Cast:
+        cast = cast_database.load_cast()
+        markets.append(make_market(session, cast, now=NOON))
+        return cast
+
+    template = cast_database.extended(cast_database.path.with_name("market.db"), fill)
+    return template, pickle.dumps(markets[0])
+
+
 @pytest.fixture
-def prepared_database(
-    request: pytest.FixtureRequest,
-    prepared_database: Template,
-    world_database: tuple[Template, World],
-) -> Template:
+def prepared_database(request: pytest.FixtureRequest, prepared_database: Template) -> Template:
     """The database that this test's database is a copy of."""
-    return world_database[0] if "world" in request.fixturenames else prepared_database
+    for name in ("world", "market"):
+        if name in request.fixturenames and prepared_database.cast is not None:
+            template: Template = request.getfixturevalue(f"{name}_database")[0]
+            return template
+    return prepared_database
+
+
+@pytest.fixture
+def market(
+    prepared_database: Template,
+    market_database: tuple[Template, bytes],
+    sessions: SessionFactory,
+    cast: Cast,
+    clock: FrozenClock,
+) -> Market:
+    """A market of acme, who offers, and globex, who rents."""
+    template, market = market_database
+    if prepared_database is template:
+        return cast_type("Market", pickle.loads(market))  # noqa: S301 - dumped above
+    with sessions.begin() as session:
+        return make_market(session, cast, now=clock.now)
 
 
 @pytest.fixture
@@ -149,12 +184,21 @@ def nobody(app: Flask) -> Browser:
 
 
 @pytest.fixture
-def sign_in(app: Flask) -> SignIn:
-    """Return a new browser of a user."""
+def sign_in(
+    app: Flask, settings: ServerSettings, sessions: SessionFactory, clock: FrozenClock
+) -> SignIn:
+    """Return a new browser of a user, with the session and cookie that signing in leaves."""
 
     def enter(user: User) -> Browser:
         browser = Browser(app.test_client())
-        assert browser.sign_in(user.email).status_code == 302
+        lifetime = timedelta(seconds=settings.session_lifetime_seconds)
+        with sessions.begin() as session:
+            secret = start_session(
+                session, user, now=clock.now, lifetime=lifetime, address="127.0.0.1"
+            )
+        with browser.client.session_transaction() as cookie:
+            cookie[SESSION_KEY] = secret
+            cookie.permanent = True
         return browser
 
     return enter

@@ -120,6 +120,7 @@ BODIES: dict[str, dict[str, object]] = {
     "Market standings.reinstate_provider": {"reason": "x"},
     "Market standings.suspend_provider": {"reason": "x"},
     "Standing policies.create": {"policy": {}},
+    "Standing policies.preview": {"policy": {}},
     "Market account.request": {"side": "customer"},
     "Market accounts.set_admission": {"side": "customer", "state": "active"},
     "Offers.create": {"name": "x", "terms": _TERMS, "appliance_ids": ["x"]},

@@ -66,9 +66,8 @@ def test_a_direct_access_point_leads_back_to_the_list(
     assert "Create new token" not in olivia.get(f"{PAGE}/{stored(sessions).id}").text
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
+def test_errors_are_shown_at_their_fields(olivia: Browser, cast: Cast) -> None:
+    for field, value, message in (
         ("name", "", "Enter a name."),
         ("url", "https://osl.example/x", "is not an address of an access point"),
         ("weight", "", "Enter 0 to 1000."),
@@ -76,15 +75,11 @@ def test_a_direct_access_point_leads_back_to_the_list(
         ("weight", "x", "Not a valid integer value"),
         ("kind", "bridge", "Not a valid choice"),
         ("tenant_id", "nobody", "Not a valid choice"),
-    ],
-)
-def test_errors_are_shown_at_their_fields(
-    olivia: Browser, cast: Cast, field: str, value: str, message: str
-) -> None:
-    assert cast
-    answer = olivia.post(f"{PAGE}/new", FORM | {field: value})
-    assert answer.status_code == 422
-    assert message in answer.text
+    ):
+        assert cast
+        answer = olivia.post(f"{PAGE}/new", FORM | {field: value})
+        assert answer.status_code == 422
+        assert message in answer.text
 
 
 def test_an_access_point_is_drained_given_to_a_tenant_and_removed(

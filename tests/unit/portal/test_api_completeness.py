@@ -30,7 +30,7 @@ SAME: dict[str, set[str]] = {
         "Market standings.reinstate_provider",
     },
     "market_standings.decide": {"Market appeals.accept", "Market appeals.reject"},
-    "market_standings.policy": {"Standing policies.create"},
+    "market_standings.policy": {"Standing policies.create", "Standing policies.preview"},
     "provider_standing.index": {"Market standing.make_appeal"},
     "provider.add": {"Offers.create"},
     "provider.change_state": {"Offers.publish", "Offers.pause", "Offers.withdraw"},

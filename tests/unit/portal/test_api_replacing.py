@@ -93,7 +93,7 @@ def test_a_patch_of_queue_settings_changes_one_and_a_put_names_the_missing(
     missing = {"placement_policy", "max_gpus_per_user", "allows_preemption", "data_roots"}
     isolation = {"isolation_between_users", "isolation_between_projects"}
     networks = {"allows_gang_egress", "allows_host_network", "encrypts_gang_networks"}
-    others = {"job_retention_days", "ordering"}
+    others = {"job_retention_days", "ordering", "longest_fetch_minutes"}
     assert set(refused["errors"]) == missing | isolation | networks | others
     assert alice.get(path).get_json() == changed
     assert alice.call("PATCH", path, {"max_gpus": None}).get_json()["max_gpus"] is None

@@ -74,9 +74,9 @@ def test_older_entries_are_a_link_away_and_filters_stay_in_the_address(
     assert "thing 90" in second
 
 
-@pytest.mark.parametrize(
-    ("filters", "count"),
-    [
+def test_filters_narrow_the_list(log: SessionFactory, alice: Browser) -> None:
+    del log
+    for filters, count in (
         ("action=rule", 3),
         ("action=rule.renamed", 3),
         ("action=rul", 0),
@@ -85,16 +85,11 @@ def test_older_entries_are_a_link_away_and_filters_stay_in_the_address(
         ("actor=alice@acme.example&action=rule", 3),
         ("actor=bob@acme.example", 0),
         ("since=2026-03-02T12:10:00Z&until=2026-03-02T12:15:00Z", 5),
-    ],
-)
-def test_filters_narrow_the_list(
-    log: SessionFactory, alice: Browser, filters: str, count: int
-) -> None:
-    del log
-    answer = alice.get(f"/api/v1/audit?page_size=500&{filters}").json
-    assert answer is not None
-    assert len(answer["items"]) == count
-    assert answer["total"] is None
+    ):
+        answer = alice.get(f"/api/v1/audit?page_size=500&{filters}").json
+        assert answer is not None
+        assert len(answer["items"]) == count
+        assert answer["total"] is None
 
 
 def test_a_page_continues_after_the_last_one(

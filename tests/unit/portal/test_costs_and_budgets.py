@@ -58,10 +58,16 @@ def test_the_costs_of_a_month_are_shown_by_project_user_model_and_contract(
     ]
 
 
-@pytest.mark.parametrize("month", ["2026-13", "x", "0001-01", "9999-12", "99999-01"])
-def test_a_month_that_is_none_is_refused(alice: Browser, month: str) -> None:
-    assert alice.get(f"/billing?month={month}").status_code == 422
-    assert alice.get(f"/billing/export?month={month}").status_code == 422
+def test_a_month_that_is_none_is_refused(alice: Browser) -> None:
+    for month in (
+        "2026-13",
+        "x",
+        "0001-01",
+        "9999-12",
+        "99999-01",
+    ):
+        assert alice.get(f"/billing?month={month}").status_code == 422
+        assert alice.get(f"/billing/export?month={month}").status_code == 422
 
 
 def test_members_see_no_costs_of_the_tenant(bob: Browser) -> None:

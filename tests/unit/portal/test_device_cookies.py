@@ -35,8 +35,10 @@ def device_cookie(browser: Browser) -> str:
 
 
 @pytest.fixture
-def remembered(bob: Browser) -> Browser:
+def remembered(app: Flask, cast: Cast) -> Browser:
     """Bob's browser after he signed out."""
+    bob = Browser(app.test_client())
+    assert bob.sign_in(cast.bob.email).status_code == 302
     bob.post("/logout")
     assert device_cookie(bob)
     return bob

@@ -89,23 +89,18 @@ def test_options_of_another_kind_than_the_chosen_cluster_are_left_out(
     assert "Enter an appliance or choose a cluster, not both." in both.text
 
 
-@pytest.mark.parametrize(
-    ("fields", "text"),
-    [
+def test_what_a_cluster_refuses_is_shown_at_its_field(bob: Browser, slurm: str) -> None:
+    for fields, text in (
         ({"without_image": "", "image": "a/b"}, "slurm-a runs no images"),
         ({"kind": "service"}, "Slurm runs jobs that end, not services."),
         ({"command": ""}, "Slurm requires a command; add it to the job."),
         ({"cluster_options": "slurm.x=1"}, "There is no option"),
         ({"slurm_qos": "-x"}, 'id="slurm_qos-error"'),
-    ],
-)
-def test_what_a_cluster_refuses_is_shown_at_its_field(
-    bob: Browser, slurm: str, fields: dict[str, str], text: str
-) -> None:
-    fields = {"cluster": slurm, "slurm_qos": "high"} | fields
-    answer = bob.post("/jobs/new", FORM | fields)
-    assert answer.status_code == 422
-    assert text in answer.text
+    ):
+        form = FORM | {"cluster": slurm, "slurm_qos": "high"} | fields
+        answer = bob.post("/jobs/new", form)
+        assert answer.status_code == 422
+        assert text in answer.text
 
 
 def test_the_form_says_what_a_cluster_refuses_before_it_is_submitted(

@@ -98,7 +98,7 @@ def test_the_form_warns_of_an_appliance_that_can_not_run_the_job(bob: Browser) -
     assert 'data-fit="/jobs/new/fit"' in bob.get("/jobs/new").text
 
 
-def test_days_of_job_history_are_set(alice: Browser) -> None:
+def test_days_of_job_history_and_minutes_of_a_fetch_are_set(alice: Browser, cast: Cast) -> None:
     weights = dict.fromkeys(
         ("priority_weight", "fair_share_weight", "age_weight", "size_weight"), "1"
     )
@@ -112,6 +112,13 @@ def test_days_of_job_history_are_set(alice: Browser) -> None:
     }
     assert alice.post("/jobs/settings", dict(plan)).status_code == 302
     assert 'value="30"' in alice.get("/jobs/settings").text
+    for minutes in ("", "0"):  # empty is the default
+        answer = alice.post("/jobs/settings", {**plan, "longest_fetch_minutes": minutes})
+        assert answer.status_code == 302
+        settings = alice.get(f"/api/v1/tenants/{cast.acme.id}/queue-settings").get_json()
+        assert settings["longest_fetch_minutes"] == int(minutes or 5)
+    wrong = {**plan, "longest_fetch_minutes": "43201"}
+    assert alice.post("/jobs/settings", wrong).status_code == 422
     assert alice.post("/jobs/settings", {**plan, "job_retention_days": "0"}).status_code == 422
 
 

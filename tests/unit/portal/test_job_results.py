@@ -11,13 +11,17 @@ from flask import Flask
 from sqlalchemy import select, update
 
 from core.db import SessionFactory
+from core.errors import UnavailableError
 from core.ids import new_id
+from core.settings import ServerSettings
 from datasets.models import DataConnection, TenantDataSettings
 from datasets.parts import record_part
 from jobqueue.models import Job
 from jobqueue.results.announcements import path_hash
 from jobqueue.results.models import Artifact, ArtifactPart, ResultReport
 from jobqueue.results.retention import expire_results
+from portal.presenters.artifacts import TEXT_BYTES
+from protocol.datasets import PART_BYTES
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser, portal_in
 from tests.unit.portal.world import add_appliance, run_job
@@ -206,6 +210,23 @@ def test_previews_show_text_tables_and_images_and_run_nothing(
     assert (image.data, image.mimetype) == (PNG, "image/png")
     assert "sandbox" in image.headers["Content-Security-Policy"]
     assert bob.get(f"/jobs/{job_id}/results/image?path=/out/logo.svg").status_code == 422
+
+
+def test_a_preview_reads_the_beginning_of_a_part_only(
+    bob: Browser, add: AddFile, job_id: str, settings: ServerSettings
+) -> None:
+    part = b"step 1\n" * (PART_BYTES // 7)
+    add("/out/train.log", part)
+    digest = hashlib.sha256(part).hexdigest()
+    [stored] = (settings.data_dir / "data").rglob(digest)
+    with stored.open("r+b") as file:
+        file.seek(TEXT_BYTES)
+        file.write(b"damaged")
+    assert "step 1" in bob.get(f"/jobs/{job_id}/results/preview?path=/out/train.log").text
+    whole = f"/api/v1/jobs/{job_id}/artifacts/file?path=/out/train.log"
+    assert bob.get(whole, headers={"Range": "bytes=7-12"}).data == b"step 1"
+    with pytest.raises(UnavailableError, match="is damaged"):  # a whole part is checked
+        bob.get(whole)
 
 
 def test_a_missing_part_is_an_error_that_says_so(

@@ -8,6 +8,7 @@ import pytest
 
 from core.clock import to_ns
 from core.db import SessionFactory
+from jobqueue.jobs.shown import read_shown
 from jobqueue.models import Job
 from tests.cast import Cast, FrozenClock
 from tests.unit.portal.conftest import Browser
@@ -26,6 +27,7 @@ def jobs(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> list[Job]:
         jobs = [run_job(session, cast, now=clock.now) for _ in range(2)]
         for job in jobs:
             session.refresh(job)
+        read_shown(session, jobs)
     return jobs
 
 

@@ -9,11 +9,12 @@ import pytest
 from sqlalchemy import select
 
 from core.db import SessionFactory
+from jobqueue.jobs.gangs import gang_members
 from logs.models import LogForward
 from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock
-from tests.unit.jobqueue.builders import add_appliance
-from tests.unit.logs.lines import line, send
+from tests.unit.jobqueue.builders import add_appliance, append_log, start
+from tests.unit.logs.lines import line, record, send
 from tests.unit.portal.conftest import Browser
 
 
@@ -119,3 +120,33 @@ def test_receivers_of_events_and_log_targets_are_shown_with_what_they_get(
         assert session.scalars(select(LogForward.url)).all() == ["https://user:key@loki.example/x"]
     assert "waiting for lines" in alice.get("/logs/forwarding").text
     assert "Webhook of events" in alice.get("/receivers").text
+
+
+def test_the_logs_of_a_gang_show_the_first_member_at_first(
+    alice: Browser, charlie: Browser, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> None:
+    with sessions.begin() as session:
+        attempts = [
+            member.attempts[-1]
+            for member in gang_members(session, start(session, cast, nodes=2).job)
+        ]
+        for attempt in attempts:
+            text = record(f"loss of rank {attempt.job.array_index}", second=-1)
+            append_log(session, attempt, text)
+        first, second = (attempt.job_id for attempt in attempts)
+    assert clock.now
+    address = f"/logs?source=job&job_id={first}"
+    shown = {
+        query: [number for number in (0, 1) if f"loss of rank {number}" in alice.get(query).text]
+        for query in (address, f"{address}&rank=1", f"{address}&rank=all", f"{address}&rank=x")
+    }
+    assert list(shown.values()) == [[0], [1], [0, 1], [0]]
+    page = alice.get(address).text
+    assert '<option value="0" selected>Member 0, the first</option>' in page
+    assert "rank=0" in page[page.index("/api/v1/logs/export?") :]
+    assert "Member 0" not in alice.get(f"/logs?source=job&job_id={second}").text
+    found_lines = json_of(alice, f"/api/v1/logs?job_id={first}&source=job&rank=1")["items"]
+    assert [line["text"] for line in found_lines] == ["loss of rank 1"]
+    assert len(json_of(alice, f"/api/v1/logs?job_id={first}&source=job")["items"]) == 2
+    assert alice.get(f"/api/v1/logs?job_id={first}&rank=-1").status_code == 422
+    assert charlie.get(f"{address}&rank=1").status_code == 404

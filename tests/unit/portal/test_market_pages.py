@@ -19,15 +19,9 @@ from portal.presenters.market import format_hourly_price, format_window
 from tenants.models import Membership, Role
 from tests.cast import Cast, FrozenClock, make_appliance, scope_of
 from tests.unit.portal.conftest import Browser, SignIn, usual_settings
-from tests.unit.portal.market import Market, add_offer, admit_both, gpus, make_market, terms_of
+from tests.unit.portal.market import Market, add_offer, admit_both, gpus, terms_of
 
 PUBLIC = ("/market", "/market/terms", "/market/status", "/market/api", "/market/sign-up")
-
-
-@pytest.fixture
-def market(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Market:
-    with sessions.begin() as session:
-        return make_market(session, cast, now=clock.now)
 
 
 def row(sessions: SessionFactory, market: Market) -> Contract:
@@ -46,15 +40,14 @@ def test_anybody_sees_what_is_on_offer(nobody: Browser) -> None:
     assert 'href="/market/sign-up"' in page
 
 
-@pytest.mark.parametrize("path", PUBLIC)
-def test_public_pages_need_no_sign_in(nobody: Browser, path: str) -> None:
-    assert nobody.get(path).status_code == 200
+def test_public_pages_need_no_sign_in(nobody: Browser) -> None:
+    for path in PUBLIC:
+        assert nobody.get(path).status_code == 200
 
 
 @pytest.mark.usefixtures("market")
-@pytest.mark.parametrize(
-    ("query", "is_listed"),
-    [
+def test_the_catalogue_is_filtered(nobody: Browser) -> None:
+    for query, is_listed in (
         ("gpu_model=H100", True),
         ("gpu_model=B200", False),
         ("free=8&region=eu-west", True),
@@ -65,21 +58,24 @@ def test_public_pages_need_no_sign_in(nobody: Browser, path: str) -> None:
         ("availability=99.9", False),
         ("slices=no&search=lyon", True),
         ("slices=yes", False),
-    ],
-)
-def test_the_catalogue_is_filtered(nobody: Browser, query: str, *, is_listed: bool) -> None:
-    assert ("H100 in Lyon" in nobody.get(f"/market?{query}").text) is is_listed
+    ):
+        assert ("H100 in Lyon" in nobody.get(f"/market?{query}").text) is is_listed
 
 
-@pytest.mark.parametrize(
-    "query",
-    ["free=many", "max_price=-1", "availability=101", "memory=x", "slices=x", "sort=x", "page=x"],
-)
-def test_invalid_filters_are_ignored_and_reported(nobody: Browser, query: str) -> None:
-    name, _, value = query.partition("=")
-    answer = nobody.get(f"/market?{query}")
-    assert answer.status_code == 200
-    assert f"Invalid {name} &#39;{value}&#39;" in answer.text
+def test_invalid_filters_are_ignored_and_reported(nobody: Browser) -> None:
+    for query in (
+        "free=many",
+        "max_price=-1",
+        "availability=101",
+        "memory=x",
+        "slices=x",
+        "sort=x",
+        "page=x",
+    ):
+        name, _, value = query.partition("=")
+        answer = nobody.get(f"/market?{query}")
+        assert answer.status_code == 200
+        assert f"Invalid {name} &#39;{value}&#39;" in answer.text
 
 
 def test_an_offer_is_public_while_it_is_published(
@@ -105,16 +101,25 @@ class TestWithoutMarketplace:
     def settings(self, tmp_path: Path) -> ServerSettings:
         return replace(usual_settings(tmp_path), marketplace=False)
 
-    @pytest.mark.parametrize("path", [*PUBLIC, "/api/public/v1/offers", "/api/public/v1/status"])
-    def test_public_pages_are_unknown(self, nobody: Browser, path: str) -> None:
-        assert nobody.get(path).status_code == 404
+    def test_public_pages_are_unknown(self, nobody: Browser) -> None:
+        for path in (
+            *PUBLIC,
+            "/api/public/v1/offers",
+            "/api/public/v1/status",
+        ):
+            assert nobody.get(path).status_code == 404
 
-    @pytest.mark.parametrize("path", ["/rent", "/provider", "/market-account", "/contracts/x"])
-    def test_areas_are_unknown_and_not_in_the_menu(self, alice: Browser, path: str) -> None:
-        assert alice.get(path).status_code == 404
-        menu = alice.get("/appliances").text
-        assert "Marketplace" not in menu
-        assert 'href="/rent"' not in menu
+    def test_areas_are_unknown_and_not_in_the_menu(self, alice: Browser) -> None:
+        for path in (
+            "/rent",
+            "/provider",
+            "/market-account",
+            "/contracts/x",
+        ):
+            assert alice.get(path).status_code == 404
+            menu = alice.get("/appliances").text
+            assert "Marketplace" not in menu
+            assert 'href="/rent"' not in menu
 
     def test_the_console_has_nothing_of_it(self, olivia: Browser) -> None:
         assert olivia.get("/console/market").status_code == 404
@@ -212,9 +217,8 @@ def test_a_side_withdraws_and_the_other_declines(
     assert states == [VersionState.ACCEPTED, VersionState.WITHDRAWN, VersionState.DECLINED]
 
 
-@pytest.mark.parametrize(
-    ("changes", "error"),
-    [
+def test_invalid_terms_are_refused_at_their_field(alice: Browser, market: Market) -> None:
+    for changes, error in (
         ({"price": "cheap"}, "is no amount"),
         ({"price": ""}, "Enter a price"),
         ({"time_zone": "Mars/Olympus"}, "Mars/Olympus"),
@@ -228,15 +232,11 @@ def test_a_side_withdraws_and_the_other_declines(
         ({"discount_percent": "x"}, "is no number"),
         ({"max_gpus": "-1"}, "Number must be"),
         ({"min_seconds": "2d"}, "min_seconds"),
-    ],
-)
-def test_invalid_terms_are_refused_at_their_field(
-    alice: Browser, market: Market, changes: dict[str, object], error: str
-) -> None:
-    answer = alice.post(f"/contracts/{market.contract.id}/propose", proposal(**changes))
-    assert answer.status_code == 422
-    assert error in answer.text
-    assert 'aria-invalid="true"' in answer.text
+    ):
+        answer = alice.post(f"/contracts/{market.contract.id}/propose", proposal(**changes))
+        assert answer.status_code == 422
+        assert error in answer.text
+        assert 'aria-invalid="true"' in answer.text
 
 
 def test_notice_is_given(charlie: Browser, market: Market, sessions: SessionFactory) -> None:

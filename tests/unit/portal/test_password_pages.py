@@ -61,6 +61,13 @@ def test_the_answer_is_the_same_whether_the_address_is_known_or_not(
     assert [message["To"] for message in mail.messages] == [cast.bob.email]
 
 
+@pytest.fixture
+def bob(bob: Browser, cast: Cast) -> Browser:
+    """Bob's browser, which is known: he has signed in with it."""
+    assert bob.sign_in(cast.bob.email).status_code == 302
+    return bob
+
+
 def test_requests_for_links_by_others_do_not_use_up_those_of_a_known_browser(
     bob: Browser, nobody: Browser, cast: Cast, mail: MailServer
 ) -> None:

@@ -26,7 +26,6 @@ NO_PAGES = (
     "/install",
     "/docs",
 )
-MOST_PAGES = 100
 
 
 def paths_without_ids(app: Flask) -> list[str]:
@@ -48,8 +47,9 @@ def test_every_page_and_file_reports_an_unknown_parameter(alice: Browser, world:
     assert silent == []
 
 
+@pytest.mark.parametrize("most_pages", [40, pytest.param(100, marks=pytest.mark.nightly)])
 def test_no_link_of_a_page_has_a_parameter_that_its_target_ignores(
-    alice: Browser, olivia: Browser, world: World
+    alice: Browser, olivia: Browser, world: World, most_pages: int
 ) -> None:
     assert world
     for browser in (alice, olivia):
@@ -57,7 +57,7 @@ def test_no_link_of_a_page_has_a_parameter_that_its_target_ignores(
         # Pages that are sorted or turned, for which the world has too few rows.
         waiting += ["/gpu-usage?sort=-used_gpu_seconds&page=2", "/reports?page=2"]
         seen: set[str] = set()
-        while waiting and len(seen) < MOST_PAGES:
+        while waiting and len(seen) < most_pages:
             path = waiting.pop()
             answer = browser.get(path)
             if answer.mimetype != "text/html":
@@ -75,37 +75,27 @@ def test_no_link_of_a_page_has_a_parameter_that_its_target_ignores(
         assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("address", "text"),
-    [
+def test_a_page_suggests_what_was_meant(alice: Browser, nobody: Browser) -> None:
+    for address, text in (
         ("/jobs?stat=failed", "Did you mean &#39;state&#39;?"),
         ("/jobs?state=faild", "Invalid state &#39;faild&#39;. Use"),
         ("/users?page=two", "Use a number from 1."),
         ("/login?nxt=/jobs", "Did you mean &#39;next&#39;?"),
-    ],
-)
-def test_a_page_suggests_what_was_meant(
-    alice: Browser, nobody: Browser, address: str, text: str
-) -> None:
-    browser = nobody if address.startswith("/login") else alice
-    assert text in browser.get(address).text
+    ):
+        browser = nobody if address.startswith("/login") else alice
+        assert text in browser.get(address).text
 
 
-@pytest.mark.parametrize(
-    "address",
-    [
+def test_a_page_that_shows_an_error_calls_no_parameter_unknown(alice: Browser) -> None:
+    for address in (
         "/gpu-usage?by=user&since=foo&until=2026-01-01&sort=x",
         "/jobs/new?template=GONE",
         "/tenants?search=a",
         "/login/oidc/callback?state=x&error=access_denied&session_state=z",
-    ],
-)
-def test_a_page_that_shows_an_error_calls_no_parameter_unknown(
-    alice: Browser, address: str
-) -> None:
-    answer = alice.get(address)
-    assert answer.status_code >= 400
-    assert not ANY.search(answer.text)
+    ):
+        answer = alice.get(address)
+        assert answer.status_code >= 400
+        assert not ANY.search(answer.text)
 
 
 def test_a_page_accepts_what_other_sites_add(alice: Browser) -> None:
@@ -119,18 +109,15 @@ def test_a_file_with_a_typo_in_its_filter_is_refused(alice: Browser) -> None:
     assert "Did you mean" in answer.text
 
 
-@pytest.mark.parametrize(
-    ("address", "advice"),
-    [
+def test_the_api_refuses_an_unknown_parameter(alice: Browser) -> None:
+    for address, advice in (
         ("/jobs?stat=failed", "Did you mean 'state'?"),
         ("/me?verbose=1", "This address has none. Remove it."),
         ("/reports?kind=jobs&rang=1h", "Use "),
-    ],
-)
-def test_the_api_refuses_an_unknown_parameter(alice: Browser, address: str, advice: str) -> None:
-    answer = alice.get(f"/api/v1{address}")
-    assert (answer.status_code, answer.get_json()["code"]) == (422, "invalid_input")
-    assert advice in answer.get_json()["message"]
+    ):
+        answer = alice.get(f"/api/v1{address}")
+        assert (answer.status_code, answer.get_json()["code"]) == (422, "invalid_input")
+        assert advice in answer.get_json()["message"]
 
 
 def test_thousands_of_unknown_parameters_are_cheap(alice: Browser) -> None:

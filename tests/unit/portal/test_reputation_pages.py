@@ -10,7 +10,7 @@ from marketplace.reputation.refresh import refresh_reputations
 from tests.cast import Cast, FrozenClock
 from tests.unit.marketplace.attempts import LOST, end_attempts
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.market import Market, make_market
+from tests.unit.portal.market import Market
 from timeseries.store import Store
 
 API = "/api/v1/market/reputation"
@@ -27,10 +27,11 @@ def refresh(sessions: SessionFactory, store: Store, clock: FrozenClock) -> Refre
 
 
 @pytest.fixture
-def market(sessions: SessionFactory, cast: Cast, clock: FrozenClock, refresh: Refresh) -> Market:
+def market(
+    market: Market, sessions: SessionFactory, cast: Cast, clock: FrozenClock, refresh: Refresh
+) -> Market:
     """Globex ran eight attempts under its contract, of which acme lost three."""
     with sessions.begin() as session:
-        market = make_market(session, cast, now=clock.now)
         at = clock.now - timedelta(hours=2)
         end_attempts(session, cast, market.contract, *([LOST] * 3), *([{}] * 5), at=at)
     refresh()

@@ -55,9 +55,9 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_a_sign_in_takes_two_commits_and_few_statements(
-    alice: Browser, nobody: Browser, cast: Cast, engine: Engine
+    app: Flask, nobody: Browser, cast: Cast, engine: Engine
 ) -> None:
-    assert alice
+    Browser(app.test_client()).sign_in(cast.alice.email)
     form = {"csrf_token": nobody.csrf_token(), "email": cast.bob.email, "password": PASSWORD}
     with statements(engine) as sent:
         assert nobody.client.post("/login", data=form).status_code == 302

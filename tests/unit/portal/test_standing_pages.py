@@ -4,25 +4,38 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import select
 
 from core.db import SessionFactory
+from marketplace.consequences.models import Standing
 from marketplace.consequences.policies import current_policy
 from marketplace.consequences.policy import FeeTier, Policy
 from marketplace.consequences.standing import evaluate
 from marketplace.models import Account
 from portal.forms.standings import format_tier, parse_tier
-from tests.cast import Cast, FrozenClock
+from tests.cast import FrozenClock
 from tests.unit.marketplace.builders import add_late_starts
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.market import Market, make_market
+from tests.unit.portal.market import Market
 
 CONSOLE = "/console/market/standings"
-
-
-@pytest.fixture
-def market(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Market:
-    with sessions.begin() as session:
-        return make_market(session, cast, now=clock.now)
+FORM = {
+    "placement_weight": "2",
+    "last_below": "0.5",
+    "unlisted_below": "0.4",
+    "fee_tiers": "0.9: -2\n0.5: 3",
+    "suspension_breaches": "3",
+    "breaches_per_hundred": "5",
+    "window_days": "30",
+    "mend_days": "5",
+    "mend_breaches": "1",
+    "suspension_days": "10",
+    "requires_checks": "y",
+    "probation_days": "0",
+    "probation_max_gpus": "0",
+    "probation_breaches": "1",
+    "note": "Stricter",
+}
 
 
 @pytest.fixture
@@ -111,23 +124,7 @@ def test_operators_suspend_and_reinstate_with_a_reason(
 
 def test_operators_change_the_policy(olivia: Browser, sessions: SessionFactory) -> None:
     assert "The defaults above apply" in olivia.get(f"{CONSOLE}/policy").text
-    form = {
-        "placement_weight": "2",
-        "last_below": "0.5",
-        "unlisted_below": "0.4",
-        "fee_tiers": "0.9: -2\n0.5: 3",
-        "suspension_breaches": "3",
-        "breaches_per_hundred": "5",
-        "window_days": "30",
-        "mend_days": "5",
-        "mend_breaches": "1",
-        "suspension_days": "10",
-        "requires_checks": "y",
-        "probation_days": "0",
-        "probation_max_gpus": "0",
-        "probation_breaches": "1",
-        "note": "Stricter",
-    }
+    form = FORM
     wrong = olivia.post(f"{CONSOLE}/policy", {**form, "fee_tiers": "0.9", "mend_days": "0"})
     assert wrong.status_code == 422
     assert "write score: points" in wrong.text
@@ -139,6 +136,57 @@ def test_operators_change_the_policy(olivia: Browser, sessions: SessionFactory) 
     assert (number, policy.placement_weight, policy.mend_days) == (1, 2.0, 5)
     assert [format_tier(tier) for tier in policy.fee_tiers] == ["0.9: -2", "0.5: 3"]
     assert "Stricter" in olivia.get(f"{CONSOLE}/policy").text
+
+
+def test_a_policy_is_previewed_before_it_is_saved(
+    olivia: Browser,
+    alice: Browser,
+    sessions: SessionFactory,
+    market: Market,
+    clock: FrozenClock,
+) -> None:
+    days = [clock.now - timedelta(days=number) for number in (1, 2, 3)]
+    with sessions.begin() as session:
+        add_late_starts(session, market.contract, *days)
+        account = session.get_one(Account, market.contract.provider_id)
+        account.reputation, account.placement_factor = 0.55, 0.55
+
+    def preview(**policy: object) -> dict[str, Any]:
+        path = "/api/v1/market/standing-policies/preview"
+        answer = olivia.call("POST", path, {"policy": policy})
+        assert answer.status_code == 200, answer.get_json()
+        return dict(answer.get_json())
+
+    strict = {
+        "suspension_breaches": 3,
+        "placement_weight": 2.0,
+        "last_below": 0.6,
+        "unlisted_below": 0.6,
+        "fee_tiers": [],
+    }
+    shown = preview(**strict)
+    assert (shown["compared"], shown["total"]) == (2, 2)
+    row = next(row for row in shown["changed"] if row["tenant_id"] == account.tenant_id)
+    assert (row["state"], row["listing"]) == (["good", "noticed"], ["normal", "hidden"])
+    assert row["placement_factor"] == [0.55, 0.3025]
+    assert "3 breaches in the last 30 days; 3 lead to notice." in row["cause"]
+    lax = preview(**strict | {"suspension_breaches": 0, "placement_weight": 1.0})
+    row = next(row for row in lax["changed"] if row["tenant_id"] == account.tenant_id)
+    assert row["state"] == ["good", "good"]
+    assert row["placement_factor"] == [0.55, 0.55]
+    refused = olivia.call(
+        "POST", "/api/v1/market/standing-policies/preview", {"policy": {"mend_days": 0}}
+    )
+    assert refused.status_code == 422
+    page = olivia.post(f"{CONSOLE}/policy", FORM | {"preview": "1"})
+    assert page.status_code == 200
+    assert "What it would change" in page.text
+    assert "<strong>noticed</strong>" in page.text
+    with sessions() as session:
+        assert current_policy(session)[0] == 0
+        assert session.scalars(select(Standing)).all() == []
+    path = "/api/v1/market/standing-policies/preview"
+    assert alice.call("POST", path, {"policy": {}}).status_code == 403
 
 
 def test_the_list_of_standings_is_filtered(olivia: Browser, suspended: str) -> None:

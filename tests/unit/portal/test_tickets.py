@@ -4,22 +4,12 @@ import base64
 import io
 from typing import Any
 
-import pytest
-
-from core.db import SessionFactory
-from tests.cast import NOON, Cast
+from tests.cast import Cast
 from tests.unit.portal.conftest import Browser
-from tests.unit.portal.market import Market, make_market
+from tests.unit.portal.market import Market
 
 API = "/api/v1/tickets"
 PNG = b"\x89PNG\r\n\x1a\n" + b"x" * 50
-
-
-@pytest.fixture
-def market(sessions: SessionFactory, cast: Cast) -> Market:
-    """Acme offers, globex rents."""
-    with sessions.begin() as session:
-        return make_market(session, cast, now=NOON)
 
 
 def call(browser: Browser, method: str, path: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
@@ -95,9 +85,8 @@ class TestByREST:
         shown = call(olivia, "GET", path)
         assert (shown["side"], shown["author_name"]) == ("operator", "charlie@globex.example")
 
-    @pytest.mark.parametrize(
-        ("changes", "problem"),
-        [
+    def test_invalid_tickets_are_refused(self, charlie: Browser, market: Market) -> None:
+        for changes, problem in (
             ({"title": ""}, "The title is empty"),
             ({"subject_id": "x"}, "There is no contract 'x' here"),
             ({"recipient": "bob"}, "recipient"),
@@ -105,14 +94,10 @@ class TestByREST:
             ({"files": [{"name": "x", "content": "%%"}]}, "not in base64"),
             ({"files": [{"name": "x"}]}, "Missing data"),
             ({"tenant_id": "x"}, "Only an operator names the tenant"),
-        ],
-    )
-    def test_invalid_tickets_are_refused(
-        self, charlie: Browser, market: Market, changes: dict[str, object], problem: str
-    ) -> None:
-        answer = charlie.call("POST", API, about_contract(market, **changes))
-        assert answer.status_code == 422
-        assert problem in answer.text
+        ):
+            answer = charlie.call("POST", API, about_contract(market, **changes))
+            assert answer.status_code == 422
+            assert problem in answer.text
 
 
 class TestOnPages:
@@ -169,6 +154,18 @@ class TestOnPages:
         opened = olivia.post("/tickets/new", {**form, "tenant_id": cast.acme.id})
         assert alice.get(opened.headers["Location"]).status_code == 200
         assert bob.get(opened.headers["Location"]).status_code == 404
+
+    def test_a_provider_answers_before_it_may_solve(
+        self, charlie: Browser, alice: Browser, market: Market
+    ) -> None:
+        form = about_contract(market, recipient="provider")
+        path = charlie.post("/tickets/new", form).headers["Location"]
+        assert "Mark as solved" in charlie.get(path).text
+        assert "Mark as solved" not in alice.get(path).text
+        alice.post(f"{path}/solve")
+        assert "Answer the ticket first" in alice.get(path).text
+        alice.post(path, {"text": "It is fixed."})
+        assert "Mark as solved" in alice.get(path).text
 
     def test_a_third_tenant_sees_nothing(
         self, charlie: Browser, bob: Browser, market: Market

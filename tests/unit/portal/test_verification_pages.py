@@ -14,7 +14,7 @@ from marketplace.verification.gate import begin
 from tenants.models import Appliance, Challenge, ChallengeOutcome, Verification, VerificationState
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser, usual_settings
-from tests.unit.portal.market import gpus, make_market
+from tests.unit.portal.market import Market, gpus
 
 FINDING = failure(
     "memory_missing", "GPU 0 lists 80 GiB, but 38.8 GiB could be filled.", "End other processes.",
@@ -23,10 +23,12 @@ FINDING = failure(
 
 
 @pytest.fixture
-def appliance(sessions: SessionFactory, cast: Cast, clock: FrozenClock) -> Appliance:
+def appliance(
+    market: Market, sessions: SessionFactory, cast: Cast, clock: FrozenClock
+) -> Appliance:
     """An appliance that failed."""
+    assert market
     with sessions.begin() as session:
-        make_market(session, cast, now=clock.now)
         made = make_appliance(session, cast.acme, "liar", now=clock.now, inventory=gpus(8))
         begin(session, cast.acme.id, [made.id], now=clock.now)
         row = session.get_one(Verification, made.id)
@@ -88,15 +90,14 @@ def test_without_appliances_it_says_how_to_get_there(charlie: Browser) -> None:
 )
 def test_facts_that_expire_are_listed(  # noqa: PLR0917 - four of them are fixtures
     alice: Browser,
+    market: Market,
     sessions: SessionFactory,
-    cast: Cast,
     clock: FrozenClock,
     days: int,
     text: str,
 ) -> None:
     until = (clock.now + timedelta(days=days)).date().isoformat()
     with sessions.begin() as session:
-        market = make_market(session, cast, now=clock.now)
         offer = session.get_one(Offer, market.offer.id)
         facts = [{"name": "iso27001", "valid_until": until}]
         offer.terms = {**offer.terms, "facts": facts}

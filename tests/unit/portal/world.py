@@ -33,6 +33,7 @@ from jobqueue.advice.models import AdviceDismissal, FleetAdvice
 from jobqueue.advice.runner import totals_of
 from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.images.models import Image
+from jobqueue.jobs.shown import shown_job
 from jobqueue.models import Job
 from jobqueue.partitions.checks import PolicyRequest
 from jobqueue.partitions.service import create_policy
@@ -133,7 +134,7 @@ def run_job(session: Session, cast: Cast, *, now: datetime, log: bytes = b"") ->
         append_log(session, attempt, log)
     session.flush()
     session.refresh(job)
-    return job
+    return shown_job(session, job)
 
 
 def make_certificate(

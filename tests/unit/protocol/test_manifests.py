@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.datasets import (
@@ -262,7 +262,6 @@ def test_pages_that_are_not_as_the_head_says_are_refused() -> None:
         list(checked_pages(head_of([wrong]), stored[:1]))
 
 
-@settings(max_examples=20)
 @given(st.randoms(use_true_random=False))
 def test_a_changed_byte_is_never_read_as_another_page(random: Random) -> None:
     made = written({"a": b"1", "b/c": b"22"})

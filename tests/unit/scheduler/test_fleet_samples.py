@@ -45,8 +45,8 @@ def test_unreachable_and_quarantined_appliances_alert_and_a_retired_one_does_not
         )
     scheduler.tasks["offer_rules"].run()
 
-    for _ in range(15):
-        clock.advance(30)
+    for _ in range(8):
+        clock.advance(60)
         scheduler.tasks["record_fleet"].run()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
@@ -103,8 +103,8 @@ def test_an_unhealthy_service_alerts_and_those_that_are_well_or_unreachable_do_n
         hosts["silent"].state = ApplianceState.UNREACHABLE
     scheduler.tasks["offer_rules"].run()
 
-    for _ in range(20):
-        clock.advance(30)
+    for _ in range(10):
+        clock.advance(60)
         scheduler.tasks["record_fleet"].run()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)
@@ -149,8 +149,8 @@ def test_a_tenant_that_uses_up_its_budget_of_messages_about_alerts_is_warned(
         for subject in (*[ALERTS] * 9, MESSAGES):
             assert count_message(session, cast.acme.id, subject, budgets, now=clock.now) is None
     scheduler.tasks["offer_rules"].run()
-    for _ in range(15):
-        clock.advance(30)
+    for _ in range(8):
+        clock.advance(60)
         scheduler.tasks["record_fleet"].run()
         evaluate_rules(
             Evaluator(sessions=sessions, store=store), now=clock.now + timedelta(seconds=1)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+from flask import Flask
 from sqlalchemy import event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from starlette.types import ASGIApp
@@ -38,6 +39,8 @@ def settings(tmp_path: Path) -> ServerSettings:
         metrics_token=TOKEN,
         trusted_proxies=PROXY,
         log_url=str(tmp_path / "job-logs"),
+        requests_per_second_per_user=0.0,
+        requests_per_second_per_address=0.0,
     )
 
 
@@ -53,7 +56,8 @@ def backend(
 
 
 @pytest.fixture
-def app(backend: Backend, clock: FrozenClock) -> ASGIApp:
+def app(backend: Backend, shared_portal: Flask, clock: FrozenClock) -> ASGIApp:
+    assert shared_portal
     return create_asgi_app(backend, clock=clock)
 
 
@@ -93,7 +97,8 @@ class AwayStore:
 
 
 @pytest.fixture
-def storeless(backend: Backend, clock: FrozenClock) -> ASGIApp:
+def storeless(backend: Backend, shared_portal: Flask, clock: FrozenClock) -> ASGIApp:
+    assert shared_portal
     return create_asgi_app(replace(backend, store=AwayStore()), clock=clock)  # type: ignore[arg-type]
 
 

@@ -9,15 +9,15 @@ from http.client import HTTPResponse
 from pathlib import Path
 
 import pytest
+from flask import Flask
+from starlette.applications import Starlette
 from starlette.routing import Route
-from werkzeug.routing import Map
 
 from access.app import create_access_app
 from cli.asgi import server_config
 from cli.backend import Backend
 from core.db import SessionFactory
 from core.settings import ServerSettings
-from portal.app import create_portal
 from tenants.users.sightings import Sightings
 from tests.cast import Cast
 from tests.fixtures.certificates import Authority
@@ -30,6 +30,18 @@ UPGRADE = (
     b"GET /agent/v1/tunnel HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
     b"Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+# What is refused or answered before an application sees it.
+REFUSALS = (
+    (b"GET /health HTTP/1.1\r\n\r\n", 400),
+    (b"GET /login HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+    (b"GET /health HTTP/1.0\r\n\r\n", 200),
+    (b"nonsense\r\n\r\n", 400),
+    (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000, 431),
+    (b"POST /login HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", 413),
+    (b"POST /api/v2/write HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 401),
+    (b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    (UPGRADE, 403),
 )
 CACHED = re.compile("/install|/static/|/dashboards/_dash-component|/dashboards/assets/")
 
@@ -58,14 +70,17 @@ class Listener:
 
 @pytest.fixture(params=["plain", "tls"])
 def listener(
+    *,
     request: pytest.FixtureRequest,
+    settings: ServerSettings,
     sessions: SessionFactory,
     store: Store,
+    shared_portal: Flask,
     cast: Cast,
     tmp_path: Path,
 ) -> Iterator[Listener]:
     assert cast
-    settings = ServerSettings(data_dir=tmp_path, public_url="http://portal.example")
+    assert shared_portal
     context = None
     if request.param == "tls":
         authority = Authority(tmp_path / "ca", "authority")
@@ -88,35 +103,39 @@ def missing(response: HTTPResponse, path: str = "") -> list[str]:
     return faults
 
 
-def requests_of_all_routes(
-    sessions: SessionFactory, store: Store, settings: ServerSettings
-) -> set[tuple[str, str]]:
+def requests_of_all_routes(access: Starlette, portal: Flask) -> list[tuple[str, str]]:
     """Return a method and a path of each route of the agent API and the portal."""
-    access = create_access_app(settings=settings, sessions=sessions, store=store)
     requests = {
         (method, route.path)
         for route in access.routes
         if isinstance(route, Route)
         for method in route.methods or ()
     }
-    url_map: Map = create_portal(settings, sessions=sessions, store=store).url_map
     requests |= {
         (method, PARAMETER.sub("0", rule.rule))
-        for rule in url_map.iter_rules()
+        for rule in portal.url_map.iter_rules()
         for method in (rule.methods or set()) - {"HEAD", "OPTIONS"}
     }
-    return requests | {("GET", "/api/v1/jobs/0/follow"), ("GET", "/api/v1/jobs/0/files")}
+    return sorted(requests | {("GET", "/api/v1/jobs/0/follow"), ("GET", "/api/v1/jobs/0/files")})
 
 
 def test_every_route_has_the_headers_and_no_server(
-    listener: Listener, sessions: SessionFactory, store: Store, tmp_path: Path
+    *,
+    request: pytest.FixtureRequest,
+    listener: Listener,
+    settings: ServerSettings,
+    sessions: SessionFactory,
+    store: Store,
+    shared_portal: Flask,
 ) -> None:
-    settings = ServerSettings(data_dir=tmp_path)
+    """With TLS, each tenth route: below the listener all is the same."""
     faults: dict[str, list[str]] = {}
     statuses = set()
-    routes = requests_of_all_routes(sessions, store, settings)
+    access = create_access_app(settings=settings, sessions=sessions, store=store)
+    routes = requests_of_all_routes(access, shared_portal)
     assert len(routes) > 250
-    for method, path in sorted(routes):
+    step = 10 if request.node.callspec.params["listener"] == "tls" else 1
+    for method, path in routes[::step]:
         for headers in (b"", AGENT) if path.startswith(("/agent/", "/api/v2/")) else (b"",):
             # Long polls are not waited for.
             if path == "/agent/v1/desired" and headers:
@@ -126,26 +145,11 @@ def test_every_route_has_the_headers_and_no_server(
             if missing_headers := missing(response, path):
                 faults[f"{method} {path} {response.status}"] = missing_headers
     assert faults == {}
-    assert {200, 204, 302, 400, 401, 404} <= statuses
+    assert {302, 401, 404} <= statuses
+    assert step > 1 or {200, 204, 400} <= statuses
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "status"),
-    [
-        (b"GET /health HTTP/1.1\r\n\r\n", 400),
-        (b"GET /login HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
-        (b"GET /health HTTP/1.0\r\n\r\n", 200),
-        (b"nonsense\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000, 431),
-        (b"POST /login HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n", 413),
-        (b"POST /api/v2/write HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n", 401),
-        (b"BREW / HTTP/1.1\r\nHost: a\r\n\r\n", 400),
-        (UPGRADE, 403),
-    ],
-    ids=lambda value: "" if isinstance(value, int) else value[:30].decode(),
-)
-def test_short_refusals_have_the_headers(
-    listener: Listener, request_bytes: bytes, status: int
-) -> None:
-    response = listener.send(request_bytes)
-    assert (response.status, missing(response)) == (status, [])
+def test_short_refusals_have_the_headers(listener: Listener) -> None:
+    for request_bytes, status in REFUSALS:
+        response = listener.send(request_bytes)
+        assert (response.status, missing(response)) == (status, []), request_bytes[:30]

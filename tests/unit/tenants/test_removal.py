@@ -300,7 +300,13 @@ def test_the_export_contains_everything_except_secrets(
     assert samples.column("usage_percent").to_pylist() == [50.0]
 
 
-@pytest.mark.parametrize("after", range(1, 40, 3))
+@pytest.mark.parametrize(
+    "after",
+    [
+        pytest.param(after, marks=() if after % 12 == 4 else pytest.mark.nightly)
+        for after in range(1, 40, 3)
+    ],
+)
 def test_a_process_that_dies_anywhere_leaves_a_removal_that_another_ends(
     remover: Remover, doomed: str, cast: Cast, after: int
 ) -> None:

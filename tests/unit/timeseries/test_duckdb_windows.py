@@ -45,7 +45,10 @@ def answer(store: DuckDBStore, span: tuple[int, int], step_ns: int | None) -> li
     ]
 
 
-@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize(
+    "span",
+    [*SPANS[2:5], *(pytest.param(s, marks=pytest.mark.nightly) for s in (*SPANS[:2], *SPANS[5:]))],
+)
 def test_windows_one_by_one_give_what_they_give_together(
     store: DuckDBStore, span: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

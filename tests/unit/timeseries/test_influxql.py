@@ -1,5 +1,6 @@
 """What InfluxQL refuses, its bounds, and whose samples it reads."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -70,10 +71,62 @@ def values(store: Store, text: str, **settings: Any) -> list[list[Any]]:  # noqa
             "windows, more than",
         ),
         ("SELECT 1 FROM gpu", "at least one variable"),
+        ("SELECT distinct(power_watts), gpu FROM gpu", "mixing aggregate and non-aggregate"),
+        ("SELECT top(power_watts, 2), max(power_watts) FROM gpu", "cannot be combined"),
+        ("SELECT distinct(power_watts) * 2 FROM gpu", "cannot be combined"),
+        ("SELECT top(power_watts) FROM gpu", "invalid number of arguments"),
+        ("SELECT top(power_watts, 0) FROM gpu", "an integer from 1 to 10,000"),
+        ("SELECT bottom(power_watts, 1.5) FROM gpu", "must be an integer"),
+        ("SELECT top(power_watts, 3, 2) FROM gpu", "only tags are allowed"),
+        ("SELECT distinct(*) FROM gpu", "expected field argument"),
+        ("SELECT integral(power_watts, 5) FROM gpu", "must be a duration above 0"),
+        (
+            "SELECT derivative(distinct(power_watts)) FROM gpu GROUP BY time(1m)",
+            "is not supported inside",
+        ),
+        ("SELECT max(watts) FROM (SELECT holt_winters(power_watts) FROM gpu)", "not supported"),
     ],
 )
 def test_what_is_not_there_is_refused_by_name(store: Store, text: str, message: str) -> None:
     assert message in answer(store, text)["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("SELECT top(P, 1) FROM gpu", [[70, 400]]),
+        ("SELECT top(P, gpu, 2) FROM gpu", [[70, 300, "0"], [70, 400, "1"]]),
+        ("SELECT bottom(P, 3) FROM gpu", [[70, 300], [70, 400], [10, 300]]),
+        ("SELECT bottom(P, 3) FROM gpu ORDER BY time DESC LIMIT 1", [[10, 300]]),
+        ("SELECT distinct(P) AS w FROM gpu WHERE SPAN", [[100, 300], [100, 400]]),
+        ("SELECT count(distinct(P)) FROM gpu WHERE SPAN", [[100, 2]]),
+        ("SELECT integral(P) FROM gpu WHERE gpu = '0' AND SPAN", [[100, 18_000]]),
+        ("SELECT sum(w) FROM (SELECT max(P) AS w FROM gpu GROUP BY gpu) WHERE SPAN", [[100, 700]]),
+        (
+            "SELECT a FROM (SELECT mean(w) AS a FROM (SELECT P AS w FROM gpu)) WHERE SPAN",
+            [[100, 350]],
+        ),
+        ("SELECT max(w) FROM (SELECT P AS w FROM gpu) WHERE w < 350 AND SPAN", [[70, 300]]),
+        ("SELECT max(w) FROM (SELECT P AS w FROM none) WHERE SPAN", []),
+    ],
+)
+def test_rows_of_a_window_and_subqueries(store: Store, text: str, rows: list[list[object]]) -> None:
+    span = f"time >= {NOW_NS - 100 * SECOND_NS}"
+    statement = re.sub(r"\bP\b", "power_watts", text).replace("SPAN", span)
+    (result,) = answers(Source(store, ("acme",)), statement, now_ns=NOW_NS, epoch="s")
+    series: Any = result.get("series", [])
+    listed = [[NOW_NS // SECOND_NS - row[0], *row[1:]] for own in series for row in own["values"]]
+    assert listed == rows, result
+
+
+def test_subqueries_are_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = "SELECT power_watts FROM gpu"
+    with pytest.raises(InfluxQLError, match="more than 20 subqueries"):
+        answer(store, f"SELECT power_watts FROM {', '.join([f'({inner})'] * 21)}")
+    text = f"SELECT max(power_watts) FROM ({inner})"
+    assert "reads more than 3 samples" in answer(store, text, max_samples=3)["error"]
+    monkeypatch.setattr(results, "MAX_VALUES", 7)
+    assert "more than 7 values" in answer(store, text)["error"]
 
 
 @pytest.mark.parametrize("window", ["999999999999999w", "1m, 999999999999999w"])

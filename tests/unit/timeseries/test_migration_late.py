@@ -1,6 +1,7 @@
 """Samples that land in hours which were moved already are moved as well."""
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.unit.timeseries.migration_samples import (
     ACME,
@@ -19,12 +20,20 @@ from timeseries.migration.state import StateFile
 from timeseries.points import Point
 from timeseries.store import write
 
-LATE_NS = (
-    pytest.param(START_NS + 7, id="in a recorded hour"),
-    pytest.param(START_NS - 30 * HOUR_NS, id="before the first"),
-    pytest.param(START_NS + 60 * HOUR_NS, id="in a gap"),
-    pytest.param(START_NS + 90 * HOUR_NS, id="after the last"),
-)
+LATE_NS = {
+    "in a recorded hour": START_NS + 7,
+    "before the first": START_NS - 30 * HOUR_NS,
+    "in a gap": START_NS + 60 * HOUR_NS,
+    "after the last": START_NS + 90 * HOUR_NS,
+}
+
+
+def mostly_nightly(*chosen: int) -> list[ParameterSet]:
+    """Return all times, of which those that are not chosen are for the night."""
+    return [
+        pytest.param(late_ns, id=name, marks=() if number in chosen else pytest.mark.nightly)
+        for number, (name, late_ns) in enumerate(LATE_NS.items())
+    ]
 
 
 def write_with_a_gap(store: DuckDBStore) -> None:
@@ -34,7 +43,7 @@ def write_with_a_gap(store: DuckDBStore) -> None:
     write(store, [last], identity=ACME)
 
 
-@pytest.mark.parametrize("late_ns", LATE_NS)
+@pytest.mark.parametrize("late_ns", mostly_nightly(0, 3))
 def test_late_samples_of_recorded_hours_are_moved_when_a_move_goes_on(
     late_ns: int, source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:
@@ -50,7 +59,7 @@ def test_late_samples_of_recorded_hours_are_moved_when_a_move_goes_on(
     assert outcome.points == len(rows_of(source)) + len(rows_of(source, "host"))
 
 
-@pytest.mark.parametrize("late_ns", LATE_NS)
+@pytest.mark.parametrize("late_ns", mostly_nightly(1, 2))
 def test_late_samples_that_land_during_a_move_are_moved_at_its_end(
     late_ns: int, source: DuckDBStore, destination: DuckDBStore, state: StateFile
 ) -> None:

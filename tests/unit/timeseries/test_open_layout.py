@@ -137,7 +137,7 @@ def test_a_list_can_be_read_at_any_time_while_files_are_replaced(
 
     reader = threading.Thread(target=read)
     reader.start()
-    for hour in range(4, 28, 2):
+    for hour in range(4, 28, 6):
         store.maintain(now_ns=MIDNIGHT_NS + hour * HOUR_NS)
     store.maintain(now_ns=SETTLED_NS)
     done.set()

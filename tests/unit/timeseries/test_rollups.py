@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.unit.timeseries.rollup_samples import (
     ACME,
@@ -37,6 +38,14 @@ END_NS = START_NS + 4 * HOUR_NS
 LATER_NS = END_NS + HOUR_NS
 STEPS_NS = (None, HOUR_NS, 5 * MINUTE_NS, MINUTE_NS, 7 * MINUTE_NS, 10 * 1_000_000_000)
 SPANS = ((0, 4), (0.3, 3.71), (1.01, 2.5), (-1, 9))
+
+
+def mostly_nightly(chosen: Aggregate) -> list[ParameterSet]:
+    """Return all quantiles, of which those that are not chosen are for the night."""
+    return [
+        pytest.param(quantile, marks=() if quantile is chosen else pytest.mark.nightly)
+        for quantile in QUANTILES
+    ]
 
 
 @dataclass(frozen=True)
@@ -141,7 +150,7 @@ def test_answers_are_those_of_the_samples_also_with_late_ones(pair: Pair, seed: 
             assert pair.rolled.maintain(now_ns=LATER_NS) > 0
 
 
-@pytest.mark.parametrize("aggregate", QUANTILES)
+@pytest.mark.parametrize("aggregate", mostly_nightly(Aggregate.P50))
 def test_percentiles_of_hours_are_within_a_hundredth(
     settled_pair: Pair, aggregate: Aggregate
 ) -> None:
@@ -156,7 +165,7 @@ def test_percentiles_of_hours_are_within_a_hundredth(
                 assert_same(got, expected, relative=0.01)
 
 
-@pytest.mark.parametrize("aggregate", QUANTILES)
+@pytest.mark.parametrize("aggregate", mostly_nightly(Aggregate.P99))
 def test_percentiles_of_days_are_within_a_hundredth(pair: Pair, aggregate: Aggregate) -> None:
     rng = seeded(13)
     midnight_ns = START_NS // DAY_NS * DAY_NS
@@ -188,7 +197,7 @@ def test_percentiles_of_minutes_are_exact_until_the_samples_expire(pair: Pair) -
     assert ask(pair.rolled, Aggregate.P95, step_ns=10 * MINUTE_NS) == expected
 
 
-@pytest.mark.parametrize("aggregate", QUANTILES)
+@pytest.mark.parametrize("aggregate", mostly_nightly(Aggregate.P95))
 def test_the_database_merges_the_sketches_that_need_much_memory(
     settled_pair: Pair, monkeypatch: pytest.MonkeyPatch, aggregate: Aggregate
 ) -> None:

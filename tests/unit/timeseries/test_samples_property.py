@@ -205,7 +205,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *, examples: int, steps: int) -> None:
 
 
 def test_samples_read_as_in_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    run(monkeypatch, examples=5, steps=10)
+    run(monkeypatch, examples=3, steps=8)
 
 
 @pytest.mark.nightly

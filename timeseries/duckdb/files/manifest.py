@@ -75,6 +75,8 @@ class Manifest:
         self._changing: set[str] = set()
         # Held while a change is committed.
         self._change = threading.Lock()
+        # The thread of a reader that holds it, if any.
+        self._reader: int | None = None
         self._pins: dict[object, int] = {}
         self._pin = threading.Lock()
         self._number = 0
@@ -116,10 +118,18 @@ class Manifest:
         """The measurements that have segments."""
         return [name for name, segments in list(self._segments.items()) if segments]
 
-    def read(self, measurement: str, work: Callable[[tuple[Segment, ...]], _Result]) -> _Result:
+    def read(
+        self,
+        measurement: str,
+        work: Callable[[tuple[Segment, ...]], _Result],
+        *,
+        prepare: Callable[[], object] = lambda: None,
+    ) -> _Result:
         """Return what `work` reads from the segments and the table of a measurement.
 
-        It runs again if a segment was added meanwhile; its files stay until it ends.
+        It runs again if a segment was added meanwhile; its files stay until it ends. After some
+        times, commits wait for it: then it must not wait for a thread that commits, and what needs
+        that is done by `prepare` before.
         """
         with self.pinned():
             for _ in range(_MAX_REPEATS):
@@ -130,8 +140,18 @@ class Manifest:
                         return result
                 with self._change:
                     pass
+            prepare()
             with self._change:
-                return work(self.of(measurement))
+                self._reader = threading.get_ident()
+                try:
+                    return work(self.of(measurement))
+                finally:
+                    self._reader = None
+
+    @property
+    def delays_commits(self) -> bool:
+        """Whether commits wait for what this thread reads now."""
+        return self._reader == threading.get_ident()
 
     def commit(
         self,

@@ -155,7 +155,8 @@ class DuckDBWriter:
         keys = [key for key in keys if key not in later]
         moved = [key for key in keys if are_own_moved or not key.owner]
         staged = set(self._staging.keys).intersection(moved)
-        if staged:
+        # A flush may commit; while that waits for this reader, the read has begun with one.
+        if staged and not self._manifest.delays_commits:
             self._queue.run(lambda: self._try_flush(sorted(staged)))
         for key in moved:
             if key in self._flush_errors:

@@ -156,6 +156,31 @@ def test_a_version_that_is_being_fetched_is_not_removed_for_another(tmp_path: Pa
     assert set(cache.versions()) == {"v2"}
 
 
+def test_what_earlier_jobs_wait_for_is_not_removed_for_later_ones(tmp_path: Path) -> None:
+    clock = iter(range(1, 100))
+    cache = Cache(tmp_path, max_bytes=2 * MIB, min_free_bytes=0, now_ns=lambda: next(clock))
+    cache.load()
+
+    def fetch(version_id: str) -> None:
+        cache.open(version_id)
+        cache.reserve(version_id, MIB, name=version_id)
+        cache.add_written(version_id, MIB)
+        cache.release(version_id)
+
+    for version_id in ("first", "old"):
+        fetch(version_id)
+    cache.set_order(["first", "second", "third"])
+    fetch("second")
+    assert set(cache.versions()) == {"first", "second"}
+    with pytest.raises(TemporaryDataError, match=r"2 MiB of the cache are in use"):
+        fetch("third")
+    cache.release("third")
+    cache.remove("third")
+    # An attempt takes what it needs, the last of the queue first.
+    fetch("of-an-attempt")
+    assert set(cache.versions()) == {"first", "of-an-attempt"}
+
+
 def test_what_must_stay_free_on_the_disk_is_no_room(tmp_path: Path) -> None:
     cache = Cache(tmp_path, max_bytes=2**62, min_free_bytes=2**61, now_ns=lambda: 1)
     cache.load()

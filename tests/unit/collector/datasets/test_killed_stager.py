@@ -30,7 +30,7 @@ def run_for(seconds: float | None, folder: Path, portal: DataPortal, dataset: St
     return ""
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.nightly)])
 def test_a_killed_agent_loses_no_more_than_what_was_under_way(
     tmp_path: Path, portal: DataPortal, kills: int
 ) -> None:

@@ -1,16 +1,21 @@
 """Datasets are fetched before their job starts, checked, and stay in the cache."""
 
 import errno
+import os
 import random
 from collections.abc import Callable
+from functools import partial
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from collector.datasets.settings import DatasetSettings
 from collector.datasets.stager import Stager
+from collector.datasets.version_folder import VersionFolder
 from collector.errors import PortalRefusedError
-from protocol.datasets import PART_BYTES, DatasetOrders, DatasetReport
+from protocol.attempts import DesiredState
+from protocol.datasets import PART_BYTES, DatasetOrders, DatasetReport, ManifestFile
 from tests.fixtures.data_portal import DataPortal
 from tests.fixtures.polling import eventually
 from tests.unit.collector.datasets.conftest import Appliance
@@ -149,3 +154,59 @@ def test_pins_that_cannot_be_noted_do_not_fail_the_desired_state(
     monkeypatch.setattr(Path, "touch", full)
     appliance.wants(orders=DatasetOrders(pinned=[dataset]))
     assert appliance.cache.versions()["imagenet"].is_pinned
+
+
+def test_what_jobs_wait_for_comes_before_pins_and_orders_by_hand(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    by_hand, pinned, first, second = (
+        portal.add(name, {"data": bytes([number]) * MIB})
+        for number, name in enumerate(("by-hand", "pinned", "first", "second"))
+    )
+    done: list[str] = []
+    appliance.stager.wake = lambda: done.extend(
+        version_id
+        for version_id in appliance.cache.versions()
+        if version_id not in done and appliance.cache.complete(version_id)
+    )
+    orders = DatasetOrders(prefetch=[first, second, by_hand], awaited=2, pinned=[pinned])
+    appliance.stager.set_desired(DesiredState(generation=1, datasets=orders))
+    eventually(lambda: len(done) == 4, what="all versions")
+    assert done == ["first", "second", "pinned", "by-hand"]
+    assert appliance.stager.report().bytes_per_second >= 0
+
+
+def test_an_order_by_hand_pauses_while_a_job_waits_for_data(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    by_hand = portal.add("by-hand", {"data": large_file()})
+    awaited = portal.add("awaited", {"data": b"x" * MIB})
+    appliance.stager.set_desired(
+        DesiredState(generation=1, datasets=DatasetOrders(prefetch=[by_hand]))
+    )
+    eventually(lambda: appliance.stager.is_busy, what="the order by hand")
+    orders = DatasetOrders(prefetch=[awaited, by_hand], awaited=1)
+    appliance.stager.set_desired(DesiredState(generation=2, datasets=orders))
+    for version_id in ("awaited", "by-hand"):
+        eventually(partial(appliance.cache.complete, version_id), what=version_id)
+
+
+def test_files_have_their_modes_whatever_the_umask_and_replace_what_a_kill_left(
+    tmp_path: Path,
+) -> None:
+    content = b"weights"
+    file = ManifestFile(path="a/model", size_bytes=7, sha256=sha256(content).digest(), part=0)
+    before = os.umask(0o077)
+    try:
+        for umask in (0o077, 0o022):
+            os.umask(umask)
+            folder = VersionFolder(tmp_path / f"version-{umask}")
+            folder.create()
+            left = folder.files / "a" / "model"
+            left.parent.mkdir()
+            left.write_bytes(b"wei")
+            left.chmod(0o444)
+            folder.store(file, memoryview(content))
+            assert (left.read_bytes(), left.stat().st_mode & 0o777) == (content, 0o444)
+    finally:
+        os.umask(before)

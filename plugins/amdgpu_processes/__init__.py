@@ -1,0 +1,1 @@
+"""Use of AMD GPUs by owner."""
