@@ -159,7 +159,7 @@ def change_settings(body: dict[str, str]) -> Member:
             MeSchema,
         )
         choose_time_zone(user, body["time_zone"])
-    return member_of(user, current.scope.tenant_id)
+        return member_of(user, current.scope.tenant_id)
 
 
 @me.operation("POST", "/password", body=PasswordSchema, status=HTTPStatus.NO_CONTENT)
