@@ -21,7 +21,7 @@ from marketplace.charges.reserved import Cancellation, cancellations
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.schemas import instant, page_query, values_of
-from portal.api.spec_schemas import request_schema, response_schema
+from portal.api.spec_schemas import DecimalField, request_schema, response_schema
 from portal.context import now
 from tenants.permissions import Permission
 
@@ -49,7 +49,7 @@ class CancellationSchema(Schema):
 
     hours = fields.Integer(metadata={"description": "Of the contract, in which it is charged."})
     gpu_hours = fields.Float(metadata={"description": "That are reserved in this time."})
-    amount = fields.Decimal(as_string=True)
+    amount = DecimalField()
 
 
 class ReservationSchema(response_schema(ReservationRequest)):  # type: ignore[misc] # a class made at run time
