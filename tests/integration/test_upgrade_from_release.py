@@ -1,13 +1,17 @@
 """The data of the release before works with this version, and so does its agent's code."""
 
+import shutil
+import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 import requests
 
+from core.clock import utc_now
 from core.db import create_database_engine
 from core.migrations import schema_differences
 from tests.deployment import ALICE, OLIVIA, Deployment, agent_of, api_token, serving
@@ -22,11 +26,13 @@ from tests.fixtures.release_data import (
     exported_rows,
     restore,
 )
+from tests.servers import free_port
 
-# The data is as old as the release, and agents have not delivered all of it.
+# The data is as old as the release.
 LONG_AGO_DAYS = 36_500
 KEEPING = {"VEDETTE_SAMPLE_RETENTION_DAYS": str(LONG_AGO_DAYS)}
 OLD_AGENT = f"{AGENT}buffer_max_age_seconds = {LONG_AGO_DAYS * 86_400}\n"
+SOME_BYTES = 4_000
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,9 @@ class Upgraded:
     deployment: Deployment
     home: Path
     agent_code: Path
+
+    def old_agent(self, server: Deployment) -> AbstractContextManager[subprocess.Popen[bytes]]:
+        return agent_of(server, home=self.home, toml=OLD_AGENT, code=self.agent_code)
 
     def get(self, path: str, email: str = ALICE) -> requests.Response:
         headers = {"Authorization": f"Bearer {api_token(self.deployment, email)}"}
@@ -82,14 +91,14 @@ def test_users_sign_in_and_find_what_they_made(upgraded: Upgraded) -> None:
 def test_samples_and_those_that_the_agent_has_not_delivered_are_there(upgraded: Upgraded) -> None:
     headers = {"Authorization": f"Bearer {api_token(upgraded.deployment, ALICE)}"}
     day_at = datetime.fromisoformat(RELEASED_ON.read_text().strip())
-    days = {"since": day_at.isoformat(), "until": (day_at + timedelta(days=2)).isoformat()}
-    stored = exported_rows(upgraded.deployment, headers, **days)
-    assert stored >= 10
+    day = {"since": day_at.isoformat(), "until": (day_at + timedelta(days=1)).isoformat()}
+    assert exported_rows(upgraded.deployment, headers, **day) >= 10
 
-    old_agent = agent_of(
-        upgraded.deployment, home=upgraded.home, toml=OLD_AGENT, code=upgraded.agent_code
-    )
-    with old_agent as process:
+    buffer = upgraded.home / "buffer"
+    shutil.rmtree(buffer)  # all in it was delivered
+    nobody = replace(upgraded.deployment, port=free_port())
+    began_at = utc_now()
+    with upgraded.old_agent(nobody) as process:
         environment = Path(f"/proc/{process.pid}/environ")
         eventually(
             lambda: str(upgraded.agent_code).encode() in environment.read_bytes(),
@@ -97,7 +106,15 @@ def test_samples_and_those_that_the_agent_has_not_delivered_are_there(upgraded: 
             what="the released agent's environment",
         )
         eventually(
-            lambda: exported_rows(upgraded.deployment, headers, **days) > stored,
+            lambda: any(path.stat().st_size > SOME_BYTES for path in buffer.glob("*.seg")),
+            what="samples that nobody takes",
+        )
+    offline = {"since": began_at.isoformat(), "until": utc_now().isoformat()}
+    assert exported_rows(upgraded.deployment, headers, **offline) == 0
+
+    with upgraded.old_agent(upgraded.deployment):
+        eventually(
+            lambda: exported_rows(upgraded.deployment, headers, **offline) > 0,
             what="the undelivered samples",
         )
         eventually(
