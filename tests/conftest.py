@@ -312,6 +312,9 @@ def prefill(
 
     def prefill(fill: Fill) -> str:
         engine = sessions.kw["bind"]
+        if engine.dialect.name != "sqlite":
+            with sessions.begin() as session:
+                return fill(session, cast)
         path = Path(engine.get_execution_options()["file"])
         if fill in filled_databases:
             engine.dispose()

@@ -6,10 +6,11 @@ import pytest
 
 from core.db import SessionFactory
 from jobqueue.dispatch.desired_state import apply_report
+from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Attempt
 from protocol.attempts import AttemptObservation, ObservedState, StagingProgress
 from protocol.job_spec import DatasetMount
-from tests.cast import NOON, Cast
+from tests.cast import NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import dispatch, submit
 from tests.unit.jobqueue.dataset_builders import (
     TIB,
@@ -26,8 +27,10 @@ PLAIN = {**FORM, "gpus": "0", "gpu_memory": ""}
 
 @pytest.fixture
 def dataset_id(sessions: SessionFactory, cast: Cast) -> str:
-    """A dataset of acme's, half of which is on dgx-01."""
+    """A dataset of acme's, half of which is on dgx-01: near enough to start jobs."""
     with sessions.begin() as session:
+        settings = QueueSettings(longest_fetch_minutes=24 * 60)
+        set_settings(session, scope_of(cast.alice), cast.acme.id, settings)
         dataset = add_dataset(session, cast.acme)
         dgx = add_stager(session, cast.acme, "dgx-01")
         report_copies(session, dgx, copy_of(dataset.versions[0], cached_bytes=TIB))

@@ -18,7 +18,7 @@ CASES: list[tuple[str, int, str]] = [
     ("q=SELECT", 400, "Found the end at column 7"),
     ("q=DROP DATABASE x", 400, "Only SELECT and SHOW"),
     ("q=SELECT x INTO y FROM z", 400, "'INTO' at column 10, not FROM"),
-    ("q=SELECT x FROM (SELECT y FROM z)", 400, "A subquery at column 15"),
+    ("q=SELECT x FROM (SELECT y FROM z", 400, "Found the end at column 31"),
     ("q=SELECT x FROM z WHERE a = 'b", 400, "column 27"),
     ("q=SHOW DATABASES&epoch=fortnight", 400, "'fortnight'"),
     ("q=SHOW TAG KEYS WHERE " + "(" * 50, 400, "nested more than 40 deep"),
