@@ -5,6 +5,7 @@ import re
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from email.message import Message
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -130,7 +131,12 @@ def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
     expect(rows.first).to_contain_text(re.compile("pending|firing"), timeout=SLOW_MS)
     expect(rows.first).to_contain_text("firing", timeout=SLOW_MS)
     screenshot(page, "5-alerts")
-    eventually(lambda: demo.mail.messages, within_seconds=60, what="a mail")
+
+    def mails() -> list[Message]:
+        # Those of tickets go to others.
+        return [mail for mail in demo.mail.messages if mail["To"] == "oncall@acme.example"]
+
+    eventually(mails, within_seconds=60, what="a mail")
     eventually(lambda: demo.webhook.calls, within_seconds=60, what="a call of the webhook")
 
     page.goto(f"{demo.url}/rules")
@@ -143,9 +149,7 @@ def test_alice_is_told_by_mail_and_webhook_when_a_rule_fires_and_resolves(
         what="the webhook to hear that it is resolved",
     )
 
-    mail = demo.mail.messages[0]
-    assert mail["To"] == "oncall@acme.example"
-    assert "Any GPU has a temperature" in mail["Subject"]
+    assert "Any GPU has a temperature" in mails()[0]["Subject"]
     call = demo.webhook.calls[0]
     assert call.headers["x-vedette-signature"].startswith("sha256=")
     assert json.loads(call.body)["state"] == "firing"
