@@ -1,12 +1,14 @@
 """Registers all resources of the API with the app and its OpenAPI document."""
 
 import json
-from functools import cache, partial
+from functools import partial
+from threading import Lock
 
 from flask import Flask, Response, jsonify
 from flask_smorest import Api
 
 import portal.api
+from core.errors import UnavailableError
 from portal.api.blueprint import PREFIX, APIBlueprint
 from portal.api.dashboards import dashboard_file_schema
 from portal.api.job_requests import job_file_schema
@@ -20,6 +22,9 @@ from tenants.permissions import Permission
 JOB_SCHEMA_PATH = "/api/v1/job.schema.json"
 DASHBOARD_SCHEMA_PATH = "/api/v1/dashboard.schema.json"
 RESOURCES = blueprints_of(portal.api, APIBlueprint)
+
+_documents: dict[bool, bytes] = {}
+_making = Lock()
 
 
 def install_api(app: Flask) -> None:
@@ -39,18 +44,32 @@ def install_api(app: Flask) -> None:
 
 
 def _openapi_document() -> Response:
-    return Response(_document(), mimetype="application/json")
+    return _described(is_for_operators=False)
 
 
 def _operator_document() -> Response:
     """Return the document of the operations that only operators may use, for them alone."""
     current_scope().require_unlimited()
     current_scope().require(Permission.OPERATE)
-    return Response(_document(is_for_operators=True), mimetype="application/json")
+    return _described(is_for_operators=True)
 
 
-@cache
-def _document(*, is_for_operators: bool = False) -> bytes:
+def _described(*, is_for_operators: bool) -> Response:
+    """Return a document; while one is made, the next request is told to come again.
+
+    To make it computes for seconds: no more than one thread does, and none waits for it.
+    """
+    if is_for_operators not in _documents:
+        if not _making.acquire(blocking=False):
+            raise UnavailableError("The OpenAPI document is being made. Retry in a few seconds.")
+        try:
+            _documents[is_for_operators] = _document(is_for_operators=is_for_operators)
+        finally:
+            _making.release()
+    return Response(_documents[is_for_operators], mimetype="application/json")
+
+
+def _document(*, is_for_operators: bool) -> bytes:
     """Return the OpenAPI document: of all operations, or of those of operators.
 
     It is made when it is first asked for, which takes longer than all else that a server does

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from flask import Flask
 
+from portal.api import registry
 from portal.api.registry import RESOURCES
 from portal.api.replacing import example_of
 from tenants.permissions import TOKEN_SCOPES, Permission
@@ -155,3 +156,19 @@ SHORT = {
     "/api/v1/rules/apply",
     "/api/v1/rules/preview",
 }
+
+
+def test_requests_that_come_while_the_document_is_made_occupy_no_thread(
+    app: Flask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = []
+
+    def make(*, is_for_operators: bool) -> bytes:
+        answers.append(app.test_client().get("/api/v1/openapi.json"))
+        return str(is_for_operators).encode()
+
+    monkeypatch.setattr(registry, "_documents", {})
+    monkeypatch.setattr(registry, "_document", make)
+    assert app.test_client().get("/api/v1/openapi.json").data == b"False"
+    [meanwhile] = answers
+    assert (meanwhile.status_code, meanwhile.headers["Retry-After"]) == (503, "5")
