@@ -95,7 +95,7 @@ def output(executor: DockerExecutor, spec: AttemptSpec) -> bytes:
 def test_a_container_over_its_memory_is_out_of_memory(
     executor: DockerExecutor, make_spec: MakeSpec
 ) -> None:
-    # A busy engine may miss the cause where the container's first process is the one that is killed.
+    # A busy engine may miss the cause where the first process is the one that is killed.
     spec = make_spec("tail /dev/zero; sleep 1; exit 3", memory_bytes=16 * MEBIBYTE)
     executor.start(spec)
     ended = until_ended(executor, spec.attempt_id)
