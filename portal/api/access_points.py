@@ -100,6 +100,10 @@ class AccessPointSchema(Schema):
         attribute="point.refused_writes",
         metadata={"description": "Since the relay's start, because its spool was full."},
     )
+    undeliverable_bytes = fields.Integer(
+        attribute="point.undeliverable_bytes",
+        metadata={"description": "Of lines on the relay's disk that the portal did not store."},
+    )
     requests_per_second = fields.Float(attribute="point.requests_per_second")
     cpu_percent = fields.Float(
         attribute="point.cpu_percent", metadata={"description": "100 is one core."}
