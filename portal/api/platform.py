@@ -101,20 +101,27 @@ class ProcessSchema(Schema):
         metadata={"description": "False if it has written nothing for 40 seconds."}
     )
     is_scheduler = fields.Boolean(metadata={"description": "It runs the periodic tasks."})
-    requests_per_second = fields.Float(attribute="process.requests_per_second")
-    cpu_percent = fields.Float(
-        attribute="process.cpu_percent", metadata={"description": "100 is one core."}
+    requests_per_second = fields.Float(
+        attribute="load.requests_per_second",
+        dump_default=None,
+        metadata={"description": "Null, as its other load, if it does not respond."},
     )
-    memory_bytes = fields.Integer(attribute="process.memory_bytes")
+    cpu_percent = fields.Float(
+        attribute="load.cpu_percent",
+        dump_default=None,
+        metadata={"description": "100 is one core."},
+    )
+    memory_bytes = fields.Integer(attribute="load.memory_bytes", dump_default=None)
     broker = fields.String(
-        attribute="process.broker",
+        attribute="load.broker",
+        dump_default=None,
         validate=OneOf([state.value for state in BrokerState]),
         metadata={
             "description": "Whether messages of other processes arrive through Redis: `connected`, "
             "`away`, or `none` without `redis_url`."
         },
     )
-    broker_since = instant(attribute="process.broker_since")
+    broker_since = instant(attribute="load.broker_since", dump_default=None)
 
 
 class GrowthSchema(Schema):
