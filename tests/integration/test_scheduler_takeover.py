@@ -60,7 +60,12 @@ def test_no_transition_is_lost_or_doubled_when_the_active_scheduler_is_killed(
         tenant_id = _prepare(sessions)
         environ = {
             "TIMESERIES_URL": timeseries_url,
+            # What hosts share.
             "VEDETTE_ENCRYPTION_KEYS": BOX_KEY,
+            "VEDETTE_SECRET_KEY": "of-both-servers",
+            "VEDETTE_PUBLIC_URL": first.url,
+            "VEDETTE_LOG_URL": str(tmp_path / "logs"),
+            "VEDETTE_DATA_URL": str(tmp_path / "data"),
             "VEDETTE_EVALUATION_INTERVAL_SECONDS": "0.3",
             "VEDETTE_RULE_PACK": "false",
         }
