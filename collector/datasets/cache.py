@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 
 from collector.datasets.errors import DataError, TemporaryDataError
 from collector.datasets.nfs import unmount
@@ -66,6 +66,9 @@ class Cache:
         max_bytes: its size limit.
         min_free_bytes: what it leaves free on its file system.
         now_ns: the time.
+
+    Attributes:
+        creating: held by the thread that creates many small files.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Cache:
         self._uses: dict[str, list[str]] = {}
         self._order: dict[str, int] = {}
         self.equal = EqualFiles(folder / "equal.sqlite3")
+        self.creating = Lock()
 
     @property
     def mounts(self) -> Path:

@@ -100,6 +100,23 @@ def test_equal_files_of_two_versions_are_stored_and_fetched_once(
     assert appliance.cache.size_bytes == sum(map(len, files.values())) + 1
 
 
+def test_files_before_a_damaged_one_stay_and_count(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    files = {f"{number:02}": bytes([number]) * 1000 for number in range(50)}
+    dataset = portal.add("v1", files)
+    (sha256,) = portal.parts
+    good = portal.parts[sha256]
+    portal.parts[sha256] = good[:40_000] + b"?" + good[40_001:]
+    with pytest.raises(DataError, match="fetched twice"):
+        appliance.stage(dataset)
+    assert appliance.cache.size_bytes == 40_000
+    portal.parts[sha256] = good
+    (tree,) = appliance.stage(dataset, attempt_id="b")
+    assert content_of(tree) == files
+    assert appliance.cache.size_bytes == 50_000
+
+
 def test_a_damaged_version_is_noticed_at_the_start_and_fetched_again(
     appliance: Appliance, portal: DataPortal
 ) -> None:
