@@ -226,7 +226,9 @@ class Cache:
         So versions that are fetched ahead of jobs don't take each other's place by turns.
         """
         with self._lock:
-            self._order = {version_id: place for place, version_id in enumerate(version_ids)}
+            self._order = {
+                version_id: place for place, version_id in enumerate(dict.fromkeys(version_ids))
+            }
 
     def reserve(self, version_id: str, needed_bytes: int, *, name: str) -> None:
         """Make room for what is still missing of a version.

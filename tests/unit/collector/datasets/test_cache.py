@@ -198,6 +198,31 @@ def test_what_earlier_jobs_wait_for_is_not_removed_for_later_ones(tmp_path: Path
     assert set(cache.versions()) == {"first", "of-an-attempt"}
 
 
+def test_a_pin_does_not_remove_what_a_job_waits_for_and_an_attempt_does(
+    small: Appliance, portal: DataPortal
+) -> None:
+    awaited, pinned, by_hand = (
+        portal.add(name, files_of(number, size_bytes))
+        for number, (name, size_bytes) in enumerate(
+            {"awaited": MIB, "pinned": MIB + 200_000, "by-hand": MIB + 200_000}.items()
+        )
+    )
+    orders = DatasetOrders(prefetch=[awaited, by_hand], awaited=1, pinned=[pinned])
+    eventually(lambda: small.stager.is_loaded, what="the cache")
+    small.stager.set_desired(DesiredState(generation=1, datasets=orders))
+
+    def failed() -> set[str]:
+        copies = small.stager.report().copies
+        return {copy.version_id for copy in copies if copy.state is CopyState.FAILED}
+
+    eventually(lambda: failed() == {"pinned", "by-hand"}, what="the orders without room")
+    assert small.cache.complete("awaited") is not None
+    # The attempt of a version that is ordered by hand, too, comes before all orders.
+    small.wants(by_hand, orders=orders)
+    eventually(lambda: small.stager.trees("a", [by_hand]), what="the data of the attempt")
+    assert small.cache.complete("awaited") is None
+
+
 def test_what_must_stay_free_on_the_disk_is_no_room(tmp_path: Path) -> None:
     cache = Cache(tmp_path, max_bytes=2**62, min_free_bytes=2**61, now_ns=lambda: 1)
     cache.load()
