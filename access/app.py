@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from access.access_points import AccessPointLists
 from access.agents import AgentEndpoints
 from access.database import Database
-from access.datasets import AgentDatasets, PartTransfers
+from access.datasets import AgentDatasets
 from access.errors import HANDLERS, error_response, on_bug, on_vedette_error
 from access.identity.auth import Authenticator, AuthFailureLimiter
 from access.ingest.collectd import CollectdEndpoint
@@ -36,6 +36,7 @@ from access.ingest.rejection_notes import RejectionNotes
 from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
+from access.part_transfers import PartTransfers
 from access.probes import probe_database, probe_store, probe_writing
 from access.relays.admission import admit_relay, has_relay_token
 from access.relays.endpoints import RelayEndpoints

@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from collector.datasets.cache import Cache, key_of
+from collector.datasets.cache import Cache
+from collector.datasets.equal_files import key_of
 from collector.datasets.errors import ContentError, DataError, StoppedError, TemporaryDataError
 from collector.datasets.parts import Origin, Part, Segment, parts_of, pieces_of
 from collector.datasets.progress import Progress
