@@ -31,6 +31,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sess
 
 from core.changes import BUS, ChangeBus
 from core.errors import DatabaseUnavailableError, DeadlockError
+from core.giving_way import install_giving_way
 from core.ids import ID_LENGTH, new_id
 from core.write_turns import BUSY, install_write_turns
 
@@ -147,6 +148,7 @@ def create_database_engine(
         engine = create_engine(database_url, connect_args={"timeout": 10}, **_POOL)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "savepoint", _begin_sqlite)
+        install_giving_way(engine)
         install_write_turns(engine)
         return engine
     timeouts = {
@@ -155,7 +157,7 @@ def create_database_engine(
         "write_timeout": answer_seconds,
     }
     own = make_url(database_url).query
-    return create_engine(
+    engine = create_engine(
         database_url,
         connect_args=_MYSQL | {name: value for name, value in timeouts.items() if name not in own},
         pool_pre_ping=True,
@@ -163,6 +165,8 @@ def create_database_engine(
         isolation_level="READ COMMITTED",
         **_POOL,
     )
+    install_giving_way(engine)
+    return engine
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a DBAPI connection
