@@ -150,7 +150,7 @@ def stop_all(job_id: str) -> Job:
 
     def stop_part(session: Session) -> tuple[Job, bool]:
         job, is_done = stop_array(session, scope, job_id, now=at)
-        return shown_job(session, job), is_done
+        return (shown_job(session, job) if is_done else job), is_done
 
     return in_parts(stop_part)
 
