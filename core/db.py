@@ -22,9 +22,10 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
+    inspect,
     make_url,
 )
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
@@ -231,6 +232,19 @@ def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[
     """Yield parts of at most `size` rows, in their order: of no rows, none."""
     all_rows = list(rows)
     return (all_rows[start : start + size] for start in range(0, len(all_rows), size))
+
+
+def insert_missing(session: Session, model: type[Base], *rows: dict[str, Any]) -> None:
+    """Insert rows unless others have their keys, whoever inserts the same ones meanwhile.
+
+    A plain INSERT that fails keeps a shared lock on MySQL, which can cause deadlocks.
+    """
+    if session.get_bind().dialect.name == "sqlite":
+        session.execute(sqlite.insert(model).values(rows).on_conflict_do_nothing())
+        return
+    key = inspect(model).primary_key[0]
+    made = mysql.insert(model).values(rows)
+    session.execute(made.on_duplicate_key_update({key.name: key}))
 
 
 def erase_on_commit(session: Session) -> None:
