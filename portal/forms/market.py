@@ -356,7 +356,7 @@ class OfferForm(TermsForm):
     needs_approval = BooleanField("I approve each contract")
 
     def list_appliances(self, names: Mapping[str, str]) -> None:
-        """Set the appliances that it can be of, by id, the selected ones first; of many, those alone."""
+        """Set the appliances that it can be of, by id: first, and of many alone, those selected."""
         selected = set(self.appliance_ids.data or ())
         rows = sorted(names.items(), key=lambda row: (row[0] not in selected, row[1]))
         if len(rows) > MAX_LISTED_APPLIANCES:
