@@ -24,7 +24,8 @@ from core.clock import Clock, from_ns
 from core.errors import InvalidInputError
 from core.ids import ID_LENGTH
 from core.secretbox import SecretBox
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.jobs.restored import awaits_report
 from jobqueue.logs.logs import append_logs

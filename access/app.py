@@ -4,7 +4,7 @@ import asyncio
 import math
 import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 
@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from access.access_points import AccessPointLists
 from access.agents import AgentEndpoints
 from access.database import Database
-from access.datasets import AgentDatasets, PartTransfers
+from access.datasets import AgentDatasets
 from access.errors import HANDLERS, error_response, on_bug, on_vedette_error
 from access.identity.auth import Authenticator, AuthFailureLimiter
 from access.ingest.collectd import CollectdEndpoint
@@ -36,6 +36,7 @@ from access.ingest.rejection_notes import RejectionNotes
 from access.jobs.forwarding import Forwarder
 from access.jobs.tunnels import Tunnels
 from access.longpoll import ChangeWatch, generation_reader
+from access.part_transfers import PartTransfers
 from access.probes import probe_database, probe_store, probe_writing
 from access.relays.admission import admit_relay, has_relay_token
 from access.relays.endpoints import RelayEndpoints
@@ -91,7 +92,8 @@ def create_access_app(
     """Return the application. It needs no lifespan.
 
     `state.watch` counts its long polls, `state.tunnels` leads to appliances, and
-    `state.forwarder` to other processes of the portal.
+    `state.forwarder` to other processes of the portal. `state.begin` answers a usual post to
+    `WRITE_PATH` without ASGI (`serving.watched.Begin`).
     """
     limits = limits or SharedLimits()
     database = Database(sessions, clock=clock)
@@ -201,6 +203,7 @@ def create_access_app(
         WebSocketRoute(TUNNEL_PATH, tunnels.serve),
     ]
     app = _AgentAPI(routes, influx, authenticator)
+    app.state.begin = app.begin
     app.state.watch = watch
     app.state.tunnels = tunnels
     app.state.forwarder = forwarder
@@ -219,6 +222,11 @@ class _AgentAPI(Starlette):
         super().__init__(routes=routes, exception_handlers=HANDLERS)
         self._influx = influx
         self._authenticator = authenticator
+
+    def begin(self, scope: Scope, body: bytes, on_done: Callable[[bool], None]) -> bool:
+        """Begin to store the body of a usual post; see `InfluxEndpoints.begin_v2`."""
+        is_write = scope["path"] == WRITE_PATH and not has_relay_token(scope)
+        return is_write and self._influx.begin_v2(scope, body, on_done)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, which a relay may have passed on."""

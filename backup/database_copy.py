@@ -5,7 +5,7 @@ import shutil
 import sqlite3
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -32,7 +32,6 @@ _LOAD_PROGRAMS = ("mariadb", "mysql")
 _DUMP_END = b"-- Dump completed"
 _INSERT = b"INSERT INTO `"
 _PAGES = -1  # all pages in one step: other connections go on writing to the log
-RowCounts = Mapping[str, int]
 
 
 def copy_database(database_url: str, folder: Path) -> Path:

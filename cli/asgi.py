@@ -15,11 +15,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from werkzeug.test import create_environ
 
-from access.app import create_access_app, is_for_agents
+from access.app import WRITE_PATH, create_access_app, is_for_agents
 from access.database import Database
 from access.datasets import create_user_app, is_for_users, route_of_user
 from access.jobs.app import create_job_access_app, is_job_access, job_of_path
 from access.jobs.follow import create_follow_app, is_followed
+from access.jobs.forwarding import HEADER as FORWARDED_HEADER
 from access.jobs.forwarding import SCOPE_KEY
 from access.jobs.holder_routing import to_holder
 from access.jobs.web_ui import WebUI
@@ -42,7 +43,7 @@ from serving.portal_requests import PortalRequests, PortalThreads
 from serving.proxies import trust_proxies
 from serving.safe_headers import with_safe_headers
 from serving.tls import ServerTLS, TLSHandshake
-from serving.watched import Watched
+from serving.watched import Begin, Watched
 from tenants.principals import Principal
 
 
@@ -67,11 +68,13 @@ class _Branch:
 
     Attributes:
         route_of: returns the route of a request for the metrics; None if the application notes it.
+        begin: answers usual requests without the application.
     """
 
     is_for: Callable[[Scope], bool]
     app: ASGIApp
     route_of: Callable[[Scope], str] | None = None
+    begin: Begin | None = None
 
 
 def server_config(backend: Backend, *, parts: Collection[ServerPart] = ALL_PARTS) -> uvicorn.Config:
@@ -128,7 +131,22 @@ def create_asgi_app(
         ]
     networks = settings.proxy_networks
     app = access.state.forwarder.trusting(_app_of(branches))
-    return Watched(trust_proxies(app, networks), networks)
+    return Watched(
+        trust_proxies(app, networks),
+        networks,
+        begin=partial(_begin, branches),
+        begun_paths={WRITE_PATH},
+    )
+
+
+def _begin(
+    branches: Collection[_Branch], scope: Scope, body: bytes, on_done: Callable[[bool], None]
+) -> bool:
+    """Let the branch that a request is for answer at once; see `Begin`."""
+    if any(name == FORWARDED_HEADER for name, _ in scope["headers"]):
+        return False
+    branch = next((branch for branch in branches if branch.is_for(scope)), None)
+    return branch is not None and branch.begin is not None and branch.begin(scope, body, on_done)
 
 
 def _app_of(branches: Collection[_Branch]) -> ASGIApp:
@@ -179,7 +197,7 @@ def _agent_branches(access: Starlette, parts: Collection[ServerPart]) -> list[_B
 
     served = with_safe_headers(access)
     if ServerPart.ACCESS in parts:
-        return [_Branch(is_for_agent, served, route_of)]
+        return [_Branch(is_for_agent, served, route_of, access.state.begin)]
     return [_Branch(is_forwarded_tunnel, served, route_of), _Branch(is_for_agent, _elsewhere)]
 
 

@@ -19,7 +19,8 @@ import click
 
 from core.errors import InvalidInputError
 from core.quantities import format_value
-from vedette.client import COPY_BYTES, Client
+from vedette.client import Client
+from vedette.rest import COPY_BYTES
 
 SHOWN_EVERY_SECONDS = 0.5
 STANDARD = "-"

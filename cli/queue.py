@@ -109,11 +109,9 @@ def order(output: str, **changes: Any) -> None:  # noqa: ANN401 - options by nam
     vedette queue order --policy fair_tree --half-life-days 7
     """
     wanted = {name: value for name, value in changes.items() if value is not None}
-    with Client() as client:
-        path = f"/tenants/{client.get('/me')['tenant_id']}/queue-settings"
-        ordering = client.get(path)["ordering"]
-        if wanted:
-            ordering = client.patch(path, {"ordering": ordering | wanted})["ordering"]
+    ordering = _changed_settings({})["ordering"]
+    if wanted:
+        ordering = _changed_settings({"ordering": ordering | wanted})["ordering"]
     print_object(ordering, output)
 
 
@@ -134,9 +132,7 @@ def isolation(output: str, **changes: str | None) -> None:
         for name, value in changes.items()
         if value is not None
     }
-    with Client() as client:
-        path = f"/tenants/{client.get('/me')['tenant_id']}/queue-settings"
-        settings = client.patch(path, wanted) if wanted else client.get(path)
+    settings = _changed_settings(wanted)
     shown = {name: settings[f"isolation_{name}"] or "default" for name in changes}
     print_object(shown, output)
 
@@ -168,10 +164,30 @@ def network(output: str, **changes: bool | None) -> None:
     vedette queue network --encrypt --no-host
     """
     wanted = {name: value for name, value in changes.items() if value is not None}
+    settings = _changed_settings(wanted)
+    print_object({name: settings[name] for name in changes}, output)
+
+
+@queue.command()
+@click.option("--longest-fetch-minutes", type=int, help="What takes longer is fetched before.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml")
+def data(output: str, longest_fetch_minutes: int | None) -> None:
+    """Print for how long jobs hold GPUs while their data is fetched; with the option, change it.
+
+    \b
+    vedette queue data --longest-fetch-minutes 30
+    """
+    name = "longest_fetch_minutes"
+    changes = {} if longest_fetch_minutes is None else {name: longest_fetch_minutes}
+    print_object({name: _changed_settings(changes)[name]}, output)
+
+
+def _changed_settings(changes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the tenant's queue settings, after they were changed if anything is."""
     with Client() as client:
         path = f"/tenants/{client.get('/me')['tenant_id']}/queue-settings"
-        settings = client.patch(path, wanted) if wanted else client.get(path)
-    print_object({name: settings[name] for name in changes}, output)
+        settings: Mapping[str, Any] = client.patch(path, changes) if changes else client.get(path)
+    return settings
 
 
 def _indented(row: Mapping[str, Any]) -> str:

@@ -185,7 +185,10 @@ def _app(settings: RelaySettings, core: Relay, registry: Registry) -> ASGIApp:
                 monitoring_networks=settings.monitoring_networks,
                 metrics_token=settings.metrics_token,
             ),
-            Readiness({"samples": core.probe_samples}, {"portal": core.probe_upstream}),
+            Readiness(
+                {"samples": core.probe_samples},
+                {"portal": core.probe_upstream, "undeliverable": core.probe_undeliverable},
+            ),
             registry=metrics,
             is_operator=lambda _scope: False,
         )

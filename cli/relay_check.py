@@ -7,6 +7,7 @@ from datetime import timedelta
 from cryptography import x509
 
 from cli.database_checks import Check
+from collector.buffering.undeliverable import UndeliverableLines
 from core.clock import Clock, utc_now
 from core.database_checks import Problem
 from core.disk_space import can_write, disk_space
@@ -25,6 +26,7 @@ def relay_checks(settings: RelaySettings, *, clock: Clock = utc_now) -> list[Che
     return [
         check_folder(settings),
         check_spool_room(settings),
+        check_undeliverable(settings),
         check_certificate(settings, clock=clock),
         check_upstream(settings),
     ]
@@ -58,6 +60,20 @@ def check_spool_room(settings: RelaySettings) -> Check:
         is_fatal=space.free_bytes < settings.min_free_disk_bytes,
     )
     return Check("spool", detail, (problem,))
+
+
+def check_undeliverable(settings: RelaySettings) -> Check:
+    """Check that the portal has stored all lines of the spool."""
+    path = settings.undeliverable_file
+    size_bytes = UndeliverableLines(path).size_bytes
+    if not size_bytes:
+        return Check("undeliverable lines", "none")
+    problem = Problem(
+        f"{path} has lines that the portal did not store, with the reasons.",
+        "Send what you need of them again, and delete the file.",
+        is_fatal=False,
+    )
+    return Check("undeliverable lines", format_size(size_bytes), (problem,))
 
 
 def check_certificate(settings: RelaySettings, *, clock: Clock = utc_now) -> Check:

@@ -109,10 +109,11 @@ def _unit(settings: ServerSettings, *, process: str, port: int | None, user: str
 
 
 def _writable(settings: ServerSettings) -> str:
-    """Return the folders that the server writes to: of its data, and of backups on this host."""
-    is_folder = settings.backup_url.startswith("/")
-    # The unit starts without the folder, too, which may be on a disk that is not mounted.
-    words = [str(settings.data_dir.absolute()), *([f"-{settings.backup_url}"] if is_folder else [])]
+    """Return the folders that the server writes to, of its data and of what hosts share."""
+    urls = [url.removeprefix("file://") for url in (settings.log_url, settings.data_url)]
+    # The unit starts without these folders, too, which may be on a disk that is not mounted.
+    folders = [f"-{url}" for url in (*urls, settings.backup_url) if url.startswith("/")]
+    words = [str(settings.data_dir.absolute()), *dict.fromkeys(folders)]
     return " ".join(map(quoted, words))
 
 

@@ -22,15 +22,17 @@ from sqlalchemy import (
     TypeDecorator,
     create_engine,
     event,
+    inspect,
     make_url,
 )
-from sqlalchemy.dialects import mysql
+from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column, sessionmaker
 
 from core.changes import BUS, ChangeBus
 from core.errors import DatabaseUnavailableError, DeadlockError
+from core.giving_way import install_giving_way
 from core.ids import ID_LENGTH, new_id
 from core.write_turns import BUSY, install_write_turns
 
@@ -147,6 +149,7 @@ def create_database_engine(
         engine = create_engine(database_url, connect_args={"timeout": 10}, **_POOL)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "savepoint", _begin_sqlite)
+        install_giving_way(engine)
         install_write_turns(engine)
         return engine
     timeouts = {
@@ -155,7 +158,7 @@ def create_database_engine(
         "write_timeout": answer_seconds,
     }
     own = make_url(database_url).query
-    return create_engine(
+    engine = create_engine(
         database_url,
         connect_args=_MYSQL | {name: value for name, value in timeouts.items() if name not in own},
         pool_pre_ping=True,
@@ -163,6 +166,8 @@ def create_database_engine(
         isolation_level="READ COMMITTED",
         **_POOL,
     )
+    install_giving_way(engine)
+    return engine
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:  # noqa: ANN401 - a DBAPI connection
@@ -231,6 +236,19 @@ def chunked(rows: Iterable[T], size: int = ROWS_PER_STATEMENT) -> Iterator[list[
     """Yield parts of at most `size` rows, in their order: of no rows, none."""
     all_rows = list(rows)
     return (all_rows[start : start + size] for start in range(0, len(all_rows), size))
+
+
+def insert_missing(session: Session, model: type[Base], *rows: dict[str, Any]) -> None:
+    """Insert rows unless others have their keys, whoever inserts the same ones meanwhile.
+
+    A plain INSERT that fails keeps a shared lock on MySQL, which can cause deadlocks.
+    """
+    if session.get_bind().dialect.name == "sqlite":
+        session.execute(sqlite.insert(model).values(rows).on_conflict_do_nothing())
+        return
+    key = inspect(model).primary_key[0]
+    made = mysql.insert(model).values(rows)
+    session.execute(made.on_duplicate_key_update({key.name: key}))
 
 
 def erase_on_commit(session: Session) -> None:

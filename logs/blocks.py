@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from jobqueue.logs.log_files import LogFiles
 from logs.files import DamagedFileError, LinesFile
-from logs.lines import SCHEMA, lines_of_log
+from logs.lines import lines_of_log
 from logs.query import LogQuery
 
 # The first part from the end is small: whoever follows logs reads nothing else.
@@ -132,8 +132,3 @@ def block_of_lines(lines: pa.Table) -> Block | None:
         return None
     times = lines["at"].cast(pa.int64()).to_pylist()
     return Block(min(times), max(times), lambda _columns: lines)
-
-
-def no_lines() -> pa.Table:
-    """Return a table without lines."""
-    return SCHEMA.empty_table()

@@ -6,7 +6,7 @@ never changes: its hash is what both sides accepted.
 
 import hashlib
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
@@ -21,7 +21,6 @@ MAX_PRICES = 50
 MAX_CREDITS = 10
 MAX_FACTS = 20
 MAX_CANCELLATION_HOURS = 30 * 24
-_HOURS_PER_WEEK = 7 * 24
 _DAY_SECONDS = 24 * 3600
 _HUNDRED = Decimal(100)
 
@@ -144,15 +143,6 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
         prices = [self.price, *(special.price for special in self.hourly_prices)]
         factor = (_HUNDRED - self.discount_percent) / _HUNDRED
         return exact(min(prices) * factor), exact(max(prices) * factor)
-
-    def next_price_at(self, at: datetime) -> datetime | None:
-        """Return when the price changes next within a week; None if it doesn't."""
-        current, hour_at = self.price_at(at), at.replace(minute=0, second=0, microsecond=0)
-        for hours in range(1, _HOURS_PER_WEEK + 1 if self.hourly_prices else 1):
-            later_at = hour_at + timedelta(hours=hours)
-            if self.price_at(later_at) != current:
-                return later_at
-        return None
 
 
 def canonical(terms: Terms) -> bytes:

@@ -114,6 +114,7 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
         max_spool_bytes: above it the relay answers 503, and agents keep their samples.
         oldest_spooled_at_ns: when the oldest of them was received; 0 if there is none.
         refused_writes: since its start, because the spool was full.
+        undeliverable_bytes: of lines on its disk that the portal did not store.
         agents: that sent something in the last minute.
     """
 
@@ -127,3 +128,4 @@ class RelayReport(msgspec.Struct, frozen=True, kw_only=True):
     requests_per_second: float
     cpu_percent: float
     memory_bytes: int
+    undeliverable_bytes: int = 0

@@ -17,6 +17,12 @@ class UpstreamBusyError(UpstreamAwayError):
     retry_after_seconds = 2.0
 
 
+class UpstreamFailedError(UpstreamBusyError):
+    """The portal failed on this request, perhaps because of a write in it."""
+
+    default_code = "portal_failed"
+
+
 class UpstreamRefusedError(UnavailableError):
     """The portal does not accept the relay's token."""
 

@@ -14,6 +14,7 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from collector.buffering.undeliverable import UndeliverableLines
 from core.clock import Clock, from_ns, to_ns, utc_now
 from core.errors import UnavailableError
 from core.quantities import format_duration
@@ -24,6 +25,7 @@ from relay.errors import UpstreamAwayError, UpstreamRefusedError
 from relay.passing import Passing
 from relay.polls import Polls
 from relay.registry import Registry
+from relay.salvage import Salvage
 from relay.sender import Sender
 from relay.settings import RelaySettings, relay_token, upstream_tls
 from relay.spool import Spool, SpoolLevel
@@ -32,6 +34,7 @@ from relay.upstream import State, Upstream
 log = logging.getLogger(__name__)
 
 RESTART_SECONDS = 5.0
+MAX_UNDELIVERABLE_BYTES = 64 * 2**20
 _STATM = Path("/proc/self/statm")
 
 
@@ -62,10 +65,15 @@ class Relay:
         )
         self.upstream = Upstream(settings.upstream, token=token, tls=tls)
         self.sender = Sender(self.upstream, self.spool)
+        self.undeliverable = UndeliverableLines(
+            settings.undeliverable_file, max_bytes=MAX_UNDELIVERABLE_BYTES
+        )
+        self.salvage = Salvage(self.upstream, self.undeliverable, clock=clock)
         self.drain = Drain(
             self.upstream,
             self.spool,
             self.sender,
+            self.salvage,
             max_bytes_per_second=settings.max_drain_bytes_per_second,
         )
         self.polls = Polls(self.upstream)
@@ -137,6 +145,14 @@ class Relay:
         if not self.upstream.is_up:
             raise UnavailableError(self.upstream.reason)
 
+    def probe_undeliverable(self) -> None:
+        """Raise `UnavailableError` if there are lines that the portal did not store."""
+        if self.undeliverable.size_bytes:
+            raise UnavailableError(
+                f"{self._settings.undeliverable_file} has lines that the portal did not store, "
+                "with the reasons. Send what you need of them again, and delete the file."
+            )
+
     async def _report(self, answered_requests: Callable[[], float]) -> None:
         """Report to the portal, every few seconds."""
         readings = (time.monotonic(), time.process_time(), answered_requests())
@@ -156,6 +172,7 @@ class Relay:
                 max_spool_bytes=self._settings.max_spool_bytes,
                 oldest_spooled_at_ns=level.oldest_ns,
                 refused_writes=self.sender.refused,
+                undeliverable_bytes=self.undeliverable.size_bytes,
                 requests_per_second=requests / seconds,
                 cpu_percent=100 * cpu_seconds / seconds,
                 memory_bytes=_resident_bytes(),
@@ -198,6 +215,10 @@ class RelayCollector(Collector):
             ),
             "spool_bytes": ("Writes on disk that wait for the portal.", level.waiting_bytes),
             "spool_disk_bytes": ("Files of the spool.", level.disk_bytes),
+            "undeliverable_bytes": (
+                "Lines on disk that the portal did not store.",
+                relay.undeliverable.size_bytes,
+            ),
             "spool_oldest_seconds": ("Age of the oldest write that waits.", self._age(level)),
         }
         for name, (text, value) in gauges.items():
@@ -214,7 +235,7 @@ class RelayCollector(Collector):
             "spooled": sender.spooled,
             "refused": sender.refused,
             "delivered": drain.delivered,
-            "rejected": drain.rejected,
+            "rejected": self._relay.salvage.rejected,
             "revoked": drain.revoked,
         }
         for outcome, count in outcomes.items():
@@ -230,6 +251,12 @@ class RelayCollector(Collector):
             "vedette_relay_damaged_bytes",
             "Bytes of the spool that could not be read back.",
             level.damaged_bytes,
+        )
+
+        yield CounterMetricFamily(
+            "vedette_relay_undeliverable_lines",
+            "Lines that the portal did not store.",
+            self._relay.salvage.undeliverable_lines,
         )
 
     def _age(self, level: SpoolLevel) -> float:

@@ -76,6 +76,11 @@ class RelaySettings:
         return self.data_dir / "spool"
 
     @property
+    def undeliverable_file(self) -> Path:
+        """Lines that the portal did not store."""
+        return self.data_dir / "undeliverable.log"
+
+    @property
     def registry_file(self) -> Path:
         """The copy of the registry on disk."""
         return self.data_dir / "registry.json"

@@ -27,7 +27,12 @@ from protocol.relays import (
     RelayedWrites,
     RelayReport,
 )
-from relay.errors import UpstreamAwayError, UpstreamBusyError, UpstreamRefusedError
+from relay.errors import (
+    UpstreamAwayError,
+    UpstreamBusyError,
+    UpstreamFailedError,
+    UpstreamRefusedError,
+)
 
 T = TypeVar("T")
 
@@ -49,7 +54,7 @@ MIN_GROUP_BYTES = 64 * 1024
 QUICK_SECONDS = 1.0
 _OK, _NO_CONTENT = 200, 204
 _REFUSED = frozenset({401, 403})
-_TOO_LARGE, _TOO_MANY = 413, 429
+_TOO_LARGE, _TOO_MANY, _FAILED = 413, 429, 500
 # Smaller requests fit into a packet without compression.
 _PACKED_FROM_BYTES = 1024
 # Above it, a thread compresses.
@@ -81,6 +86,7 @@ class Upstream:
         reason: why it is not up, a sentence.
         group_bytes: the largest request of samples that the way to the portal copes with.
         latency_seconds: how long requests of samples take, as a moving average.
+        stored: how many writes the portal has stored.
     """
 
     def __init__(
@@ -98,6 +104,7 @@ class Upstream:
         self.reason = ""
         self.group_bytes = self._max_group_bytes = GROUP_BYTES
         self.latency_seconds = 0.0
+        self.stored = 0
         self._monotonic = monotonic
         self._retry_at = 0.0
         self._backoff_seconds = FIRST_RETRY_SECONDS
@@ -174,7 +181,7 @@ class Upstream:
             is_patient: whether no agent waits, so that large ones may take longer.
 
         Raises:
-            UpstreamAwayError: the portal does not answer; it may have stored them.
+            UpstreamAwayError: the portal does not answer, or fails; it may have stored them.
             UpstreamRefusedError: it does not accept the token.
         """
         began = self._monotonic()
@@ -189,6 +196,7 @@ class Upstream:
                 self.group_bytes = max(MIN_GROUP_BYTES, min(self.group_bytes, size // 2))
             raise
         taken = self._monotonic() - began
+        self.stored += sum(outcome.status == _NO_CONTENT for outcome in outcomes)
         self.latency_seconds += _LATENCY_WEIGHT * (taken - self.latency_seconds)
         if taken < QUICK_SECONDS and 2 * size > self.group_bytes:
             self.group_bytes = min(2 * self.group_bytes, self._max_group_bytes)
@@ -310,6 +318,8 @@ class Upstream:
             ) from error
         if response.status_code in accepted:
             return response.status_code, answer
+        if response.status_code == _FAILED and path == "samples":
+            raise UpstreamFailedError(f"The portal at {self.url} failed on a request (status 500).")
         raise self._rejection(response)
 
     async def _content(self, response: httpx.Response) -> bytes:

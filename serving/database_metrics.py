@@ -195,6 +195,12 @@ def _relay_figures(session: Session, *, now: datetime) -> Figures:
             label,
             {name: float(relay.refused_writes) for name, relay in relays.items()},
         ),
+        (
+            "vedette_access_point_undeliverable_bytes",
+            "Lines on the disk of a relay that the portal did not store.",
+            label,
+            {name: float(relay.undeliverable_bytes) for name, relay in relays.items()},
+        ),
     ]
 
 

@@ -1,4 +1,7 @@
-"""Tells the database every few seconds that this process runs, and how busy it is."""
+"""Tells the database every few seconds that this process runs, and how busy it is.
+
+Tunnels of processes that don't say so any longer are released: one that hangs would keep them.
+"""
 
 import logging
 import time
@@ -15,12 +18,15 @@ from core.clock import Clock, utc_now
 from core.db import SessionFactory, changes_of, transaction
 from core.errors import DatabaseUnavailableError
 from core.leases import process_name
+from jobqueue.services.tunnels import release_tunnels
 from serving.watched import answered_requests
 from tenants.lifecycle.server_processes import (
     BEAT_SECONDS,
+    SILENT_AFTER,
     broker_states,
     forget_process,
     note_process,
+    silent_urls,
 )
 from tenants.models import ServerProcess
 
@@ -59,6 +65,7 @@ class Heartbeat:
         self._shared = " ".join(f"{name}={text}" for name, text in (shared or {}).items())
         self._clock = clock
         self._started_at = clock()
+        self._seen_at: datetime | None = None
         self._read = (time.monotonic(), time.process_time(), answered_requests())
         self._broker.watch(self._note_broker)
 
@@ -74,12 +81,12 @@ class Heartbeat:
 
     def beat(self) -> None:
         """Write the load since the last call."""
-        before, self._read = (
+        readings, self._read = (
             self._read,
             (time.monotonic(), time.process_time(), answered_requests()),
         )
         seconds, cpu_seconds, requests = (
-            new - old for new, old in zip(self._read, before, strict=True)
+            new - old for new, old in zip(self._read, readings, strict=True)
         )
         process = ServerProcess(
             holder=process_name(),
@@ -97,8 +104,15 @@ class Heartbeat:
         )
         with transaction(self._sessions) as session:
             note_process(session, process)
-            states = broker_states(session, now=process.seen_at)
+            now = process.seen_at
+            states = broker_states(session, now=now)
         self._note_others(states)
+        before, self._seen_at = self._seen_at, now
+        # After an outage of the database, others have not written either.
+        if before is not None and now - before < SILENT_AFTER:
+            with transaction(self._sessions) as session:
+                for url in silent_urls(session, now=now):
+                    release_tunnels(session, url)
 
     def _note_broker(self, _state: BrokerState) -> None:
         self._broker_since = self._clock()

@@ -16,6 +16,7 @@ from asyncio import AbstractEventLoop, TimerHandle, Transport, get_running_loop
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import partial
 from ipaddress import ip_address
 from threading import Event
 from typing import Any
@@ -39,6 +40,7 @@ LINGER_SECONDS = 5.0
 _LONGEST_SWEEP_SECONDS = 1.0
 _SLICE_SECONDS = 0.001
 _LOG_EVERY_SECONDS = 60.0
+_UNCOMMON_HEADERS = frozenset({b"expect", b"transfer-encoding", b"upgrade", b"trailer"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +177,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._due = self._write_due = math.inf
         self._is_silent = True
         self._served: RequestResponseCycle | None = None
+        app = self.config.loaded_app
+        self._begin = getattr(app, "begin", None)
+        self._begun_paths = getattr(app, "begun_paths", ())
+        # A request that came as far as its headers, and may be answered without the application.
+        self._held: RequestResponseCycle | None = None
         # Of the present request: bytes since its start, and those of its body.
         self._raw_bytes = self._body_bytes = 0
         self._body_since = 0.0
@@ -210,8 +217,38 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:  # noqa: ANN401 - uvicorn's
+        # The first request of a connection shows the application what is common to all.
+        may_hold = self._served is not None and cycle.scope["path"] in self._begun_paths
         self._served = cycle
-        super()._start_asgi_task(cycle, app)
+        can_write = not self.flow.write_paused
+        if may_hold and can_write and cycle.more_body and _is_usual(cycle):
+            self._held = cycle
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    def _answer_at_once(self, cycle: RequestResponseCycle) -> None:
+        """Let a request be answered without the application, or by it."""
+        on_done = partial(self._on_done, cycle)
+        if not self._begin(cycle.scope, bytes(cycle.body), on_done):
+            super()._start_asgi_task(cycle, self.app)
+
+    def _on_done(
+        self, cycle: RequestResponseCycle, headers: tuple[tuple[bytes, bytes], ...] | None
+    ) -> None:
+        if headers is None:
+            super()._start_asgi_task(cycle, self.app)
+            return
+        cycle.response_started = cycle.response_complete = True
+        if cycle.disconnected:
+            return
+        lines = [b"HTTP/1.1 204 No Content\r\n"]
+        for name, value in (*self.server_state.default_headers, *headers):
+            lines += (name, b": ", value, b"\r\n")
+        lines.append(b"\r\n" if cycle.keep_alive else b"connection: close\r\n\r\n")
+        self.transport.write(b"".join(lines))
+        if not cycle.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came in, up to the bounds; most requests come in one piece."""
@@ -220,6 +257,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._phase, self._raw_bytes = _HEAD, 0
         self._raw_bytes += len(data)
         super().data_received(data)
+        if self._held is not None:  # its body is not here yet
+            held, self._held = self._held, None
+            super()._start_asgi_task(held, self.app)
         phase = self._phase
         if phase is _IDLE:
             return
@@ -262,6 +302,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Let the application work without a deadline."""
         super().on_message_complete()
         self._phase, self._due = _IDLE, math.inf
+        if self._held is not None:
+            held, self._held = self._held, None
+            self._answer_at_once(held)
         if self.cycle is not None and self.cycle.response_complete:  # none before a WebSocket
             self._due = self.loop.time() + self._limits.idle_seconds
 
@@ -325,6 +368,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.transport.is_closing():
             self.transport.write(_reply(status, problem))
             self.transport.close()
+
+
+def _is_usual(cycle: RequestResponseCycle) -> bool:
+    """Return whether a request is a POST with nothing uncommon but, perhaps, its body."""
+    names = {name for name, _ in cycle.scope["headers"]}
+    return (
+        cycle.scope["method"] == "POST"
+        and b"content-length" in names
+        and names.isdisjoint(_UNCOMMON_HEADERS)
+    )
 
 
 def _reply(status: str, problem: str) -> bytes:

@@ -18,17 +18,18 @@ from typing import Any
 from a2wsgi import WSGIMiddleware
 from a2wsgi.asgi_typing import SendEvent
 from a2wsgi.wsgi import WSGIResponder
-from a2wsgi.wsgi_typing import Environ, ExceptionInfo, StartResponse, WriteCallable
+from a2wsgi.wsgi_typing import Environ, ExceptionInfo, StartResponse, WriteCallable, WSGIApp
 from anyio import to_thread
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from core.errors import OverloadedError, TooLargeError, VedetteError
+from core.giving_way import Requests
 from portal.app import MAX_BODY_BYTES
 from portal.downloads import DISCONNECTED
 from portal.middleware.errors import error_payload
 from portal.middleware.security import HEADERS, STRICT_POLICY
-from serving.portal_shares import PortalShares
+from serving.portal_shares import IS_BUSY, PortalShares
 from tenants.users.throttling import network_of
 
 # Every form that needs no credentials fits.
@@ -91,7 +92,7 @@ class PortalRequests:
                 return
 
             def leave() -> None:
-                self._shares.charge(scope, scope.pop(CPU_SECONDS, 0.0))
+                self._shares.charge(scope, network, scope.pop(CPU_SECONDS, 0.0))
                 turns.close()
 
             # A stream keeps its thread, which waits for the client, but not the turns.
@@ -194,10 +195,15 @@ class PortalRequests:
 class PortalThreads(WSGIMiddleware):
     """The portal as ASGI application, whose responses of known size leave their thread at once."""
 
+    def __init__(self, app: WSGIApp, *, workers: int) -> None:
+        super().__init__(app, workers=workers)
+        self._requests = Requests()
+
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - a2wsgi's
         """Answer a request in a thread."""
         if scope["type"] == "http":
             responder = _WholeResponder(self.app, self.executor, self.send_queue_size)
+            responder.requests = self._requests
             await responder(scope, receive, send)
         else:
             await super().__call__(scope, receive, send)
@@ -209,6 +215,7 @@ class _WholeResponder(WSGIResponder):
     a2wsgi's thread waits for the event loop with each part, of which each response has three.
     """
 
+    requests: Requests
     _parts: list[Any] | None = None
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - a2wsgi's
@@ -218,7 +225,8 @@ class _WholeResponder(WSGIResponder):
     def wsgi(self, environ: Environ, start_response: StartResponse) -> None:
         started = time.thread_time()
         try:
-            super().wsgi(environ, start_response)
+            with self.requests.answering(is_long=self._scope.get(IS_BUSY, False)):
+                super().wsgi(environ, start_response)
         finally:
             self._scope[CPU_SECONDS] = time.thread_time() - started
 

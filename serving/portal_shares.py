@@ -8,7 +8,9 @@ meanwhile only counts as before.
 Python computes in one thread at a time, so that every thread that computes makes all others wait. A
 user whose requests have computed for long (a script that stops thousands of jobs) has a single
 thread for a while, and pauses after each request for three times as long as it has computed, but
-not so long that a page after a costly report seems to hang.
+not so long that a page after a costly report seems to hang. While the users of a tenant, or those
+without a credential behind an address, have computed for long together, their requests give way to
+all others (`core.giving_way`): a tenant may have many users who work.
 """
 
 import asyncio
@@ -31,12 +33,14 @@ BUSY_CPU_SECONDS, HALF_LIFE_SECONDS = 1.0, 5.0
 PAUSE_SHARE, MAX_PAUSE_SECONDS = 3.0, 2.0
 REMEMBERED_SECONDS = 300.0
 MAX_REMEMBERED = 10_000
+# In the ASGI scope of a request: whether its sender has computed for long.
+IS_BUSY = "vedette.is_busy"
 _CREDENTIALS = frozenset({b"cookie", b"authorization"})
 
 
 @dataclass(slots=True)
 class _Use:
-    """How long the requests of a user have computed, and when the next may begin."""
+    """How long the requests of a sender have computed, and when a user's next may begin."""
 
     cpu_seconds: float = 0.0
     at: float = 0.0
@@ -73,20 +77,25 @@ class PortalShares:
         """
         user_id, tenant_id, until = self._signed_in.get(_credential(scope), ("", "", 0.0))
         if time.monotonic() >= until:
+            scope[IS_BUSY] = self._is_busy(f"address {network}")
             return await self._acquire(f"address {network}", ADDRESS_SHARE, turns)
         has_waited = await self._pause(user_id, turns)
+        scope[IS_BUSY] = has_waited or self._is_busy(f"tenant {tenant_id}")
         # The user's first: whoever has many requests waits with few of them for the tenant's.
         has_waited |= await self._acquire(f"user {user_id}", USER_SHARE, turns)
         if tenant_id:
             has_waited |= await self._acquire(f"tenant {tenant_id}", TENANT_SHARE, turns)
         return has_waited
 
-    def charge(self, scope: Scope, cpu_seconds: float) -> None:
-        """Count how long a request has computed, towards the share of its user."""
-        if SIGNED_IN in scope and cpu_seconds:
-            user_id, _tenant_id = scope[SIGNED_IN]
-            self._uses.setdefault(user_id, _Use()).add(cpu_seconds, time.monotonic())
-            self._uses.move_to_end(user_id)
+    def charge(self, scope: Scope, network: str, cpu_seconds: float) -> None:
+        """Count how long a request has computed, towards the shares of its senders."""
+        if not cpu_seconds:
+            return
+        user_id, tenant_id = scope.get(SIGNED_IN, ("", ""))
+        names = [f"user {user_id}"] if user_id else [f"address {network}"]
+        for name in [*names, f"tenant {tenant_id}"] if tenant_id else names:
+            self._uses.setdefault(name, _Use()).add(cpu_seconds, time.monotonic())
+            self._uses.move_to_end(name)
             if len(self._uses) > MAX_REMEMBERED:
                 self._uses.popitem(last=False)
 
@@ -102,12 +111,17 @@ class PortalShares:
 
     async def _pause(self, user_id: str, turns: ExitStack) -> bool:
         """Let a user who has computed for long wait for its other requests, and a while more."""
-        use = self._uses.get(user_id)
-        if use is None or use.recent(time.monotonic()) < BUSY_CPU_SECONDS:
+        name = f"user {user_id}"
+        if not self._is_busy(name):
             return False
-        await self._acquire(f"busy user {user_id}", 0.0, turns)
+        use = self._uses[name]
+        await self._acquire(f"busy {name}", 0.0, turns)
         await asyncio.sleep(use.free_at - time.monotonic())
         return True
+
+    def _is_busy(self, name: str) -> bool:
+        use = self._uses.get(name)
+        return use is not None and use.recent(time.monotonic()) >= BUSY_CPU_SECONDS
 
     async def _acquire(self, name: str, share: float, turns: ExitStack) -> bool:
         count = max(1, math.ceil(self._threads * share))

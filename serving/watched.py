@@ -6,6 +6,7 @@ never paths: there are only so many.
 
 import re
 import time
+from collections.abc import Callable, Collection
 from functools import cache
 from ipaddress import ip_address
 
@@ -15,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from core.ids import new_id
 from core.networks import Network, is_within
 from core.request_notes import ROUTE, begin_request
+from serving.safe_headers import HEADERS
 
 # In the ASGI scope of a request: the address that the connection comes from.
 PEER = "vedette.peer"
@@ -22,6 +24,7 @@ REQUEST_ID_HEADER = b"x-request-id"
 OTHER_ROUTE = "other"
 # What ends without an answer, as when the client is gone.
 NO_ANSWER = "none"
+Header = tuple[bytes, bytes]
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._=+/-]{1,128}")
 
 REQUESTS = Counter(
@@ -36,17 +39,58 @@ REQUEST_SECONDS = Histogram(
 WEBSOCKETS = Gauge("vedette_websockets", "Open WebSockets: tunnels, terminals, web pages of jobs.")
 
 
+Begin = Callable[[Scope, bytes, Callable[[bool], None]], bool]
+"""Begins to answer a request that was received as a whole, without ASGI's task and messages.
+
+Gets the scope, the body, and what to call later: with True if the answer is 204 without headers of
+its own, with False if the application shall answer, which finds in the scope what was done. Returns
+False if nothing was begun, and the application shall do all.
+"""
+
+
 class Watched:
     """ASGI application that gives requests their ids, and measures them.
 
     Args:
         app: answers the requests, and notes their routes.
         proxies: whose request ids are taken over.
+        begin: answers usual requests of the paths in `begun_paths` at once.
     """
 
-    def __init__(self, app: ASGIApp, proxies: tuple[Network, ...]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        proxies: tuple[Network, ...],
+        *,
+        begin: Begin | None = None,
+        begun_paths: Collection[str] = (),
+    ) -> None:
         self._app = app
         self._proxies = proxies
+        self._begin = begin
+        self.begun_paths = frozenset(begun_paths)
+
+    def begin(
+        self, scope: Scope, body: bytes, on_done: Callable[[tuple[Header, ...] | None], None]
+    ) -> bool:
+        """Begin to answer a request at once; `on_done` gets the headers of a 204, or None.
+
+        See `Begin`.
+        """
+        started = time.perf_counter()
+        scope[PEER] = scope.get("client")
+
+        def on_begun(is_done: bool) -> None:  # noqa: FBT001 - of a callback
+            if not is_done:
+                on_done(None)
+                return
+            request_id = self._forwarded_id(scope) or new_id()
+            requests, seconds = _metrics_of(scope["path"], "2xx")
+            requests.inc()
+            seconds.observe(time.perf_counter() - started)
+            on_done((*HEADERS, (REQUEST_ID_HEADER, request_id.encode())))
+
+        return self._begin is not None and self._begin(scope, body, on_begun)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

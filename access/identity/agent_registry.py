@@ -129,28 +129,46 @@ class AgentRegistryCache:
 
     async def current(self) -> AgentRegistry:
         """Return the current registry."""
+        registry = self.at_once()
+        if registry is not None:
+            return registry
         now = self._clock()
-        if self._loaded.exceeds(REFRESH_AFTER, now):
+        if self._loaded.exceeds(MAX_AGE, now):
             if self._load_task is None or self._load_task.done():
                 self._load_task = _begun(self._load(now))
-            if self._loaded.exceeds(MAX_AGE, now):
-                # Shielded: many requests await the same task, and any of them may be cancelled.
-                await asyncio.shield(self._load_task)
-                return self._registry
-        due, expired = REVISION_REFRESH_AFTER, REVISION_MAX_AGE
-        if self._database.changes.is_complete:
-            due, expired = TOLD_REVISION_REFRESH_AFTER, TOLD_REVISION_MAX_AGE
+            # Shielded: many requests await the same task, and any of them may be cancelled.
+            await asyncio.shield(self._load_task)
+            return self._registry
+        _, expired = self._revision_ages()
         # Twice, as the first one may have begun before what was told.
         for _ in range(2):
-            is_told = self._told != self._seen
-            if not is_told and not self._checked.exceeds(due, now):
+            if self._told == self._seen and not self._checked.exceeds(expired, now):
                 break
             if self._check_task is None or self._check_task.done():
                 self._check_task = _begun(self._check_revision(now))
-            if not is_told and not self._checked.exceeds(expired, now):
-                break
             await asyncio.shield(self._check_task)
         return self._registry
+
+    def at_once(self) -> AgentRegistry | None:
+        """Return the current registry; None if it must be awaited, as `current` does."""
+        now, (due, expired) = self._clock(), self._revision_ages()
+        if (
+            self._told != self._seen
+            or self._loaded.exceeds(MAX_AGE, now)
+            or self._checked.exceeds(expired, now)
+        ):
+            return None
+        if self._loaded.exceeds(REFRESH_AFTER, now) and _is_over(self._load_task):
+            self._load_task = _begun(self._load(now))
+        elif self._checked.exceeds(due, now) and _is_over(self._check_task):
+            self._check_task = _begun(self._check_revision(now))
+        return self._registry
+
+    def _revision_ages(self) -> tuple[timedelta, timedelta]:
+        """Return from when the revision is read in the background, and until when it is good."""
+        if self._database.changes.is_complete:
+            return TOLD_REVISION_REFRESH_AFTER, TOLD_REVISION_MAX_AGE
+        return REVISION_REFRESH_AFTER, REVISION_MAX_AGE
 
     def _hear(self, _idents: Collection[str]) -> None:
         """Note that the revision was changed; called by any thread."""
@@ -182,6 +200,10 @@ def _begun(refresh: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
     task = asyncio.create_task(refresh)
     task.add_done_callback(_note_failure)
     return task
+
+
+def _is_over(task: asyncio.Task[None] | None) -> bool:
+    return task is None or task.done()
 
 
 def _note_failure(task: asyncio.Task[None]) -> None:

@@ -137,6 +137,25 @@ class Authenticator:
                 return await self._agent_of_certificate(scope, fingerprint)
             return await self._verified(scope, _token(authorization), fingerprint)
 
+    def agent_at_once(self, scope: Scope) -> Agent | None:
+        """Return the agent of a request if no query is needed for that; else ask `agent`."""
+        headers, registry = dict(reversed(scope["headers"])), self._registry.at_once()
+        if registry is None:
+            return None
+        try:
+            fingerprint = self._certificates.fingerprint(scope)
+            authorization = headers.get(b"authorization", b"").decode("latin-1")
+            secret = "" if fingerprint and not authorization else _token(authorization)
+        except UnauthenticatedError:
+            return None
+        by_token = registry.secrets.get(hash_secret(secret)) if secret else None
+        if fingerprint is None:
+            return None if self._needs_certificate else by_token
+        certificate = registry.certificates.get(fingerprint)
+        if certificate is None or certificate.valid_until <= self._clock():
+            return None
+        return certificate.agent if by_token == certificate.agent or not secret else None
+
     async def relay(self, connection: HTTPConnection, secret: str) -> Relay:
         """Return the relay with a token, which is not the agent's that it passes on.
 

@@ -62,6 +62,19 @@ async def read_body(request: Request, *, max_bytes: int, tenant_id: str) -> byte
     return await fair_worker().run(tenant_id, partial(gunzip, packed, max_bytes=max_bytes))
 
 
+def unpacked_at_once(encoding: bytes, body: bytes, *, max_bytes: int) -> bytes | None:
+    """Return a small body, decompressed if it is gzip; None if `read_body` must look at it.
+
+    Raises:
+        TooLargeError: it has more than what the event loop decompresses.
+        BadRequestError: it is not complete gzip.
+    """
+    name = encoding.decode("latin-1").strip().lower()
+    if name in _GZIPPED:
+        return gunzip(body, max_bytes=min(max_bytes, _INLINE_BYTES))
+    return body if name in _PLAIN else None
+
+
 async def read_plain_body(request: Request, *, max_bytes: int) -> bytes:
     """Return the body of a request whose sender is not known yet: nothing is decompressed.
 

@@ -128,13 +128,33 @@ class Gateway:
         await self.check(agent.tenant_id)
         kind = kind_of(body, precision=precision) if self._takes_many_senders else None
         if kind is not None and (received_at_ns is None or kind.is_timed):
-            return await self._noted(agent, await self._batcher.submit(agent, body, kind))
+            return await self.noted(agent, await self._batcher.submit(agent, body, kind))
         parsed = await self.parse_lines(
             agent.tenant_id, body, precision=precision, received_at_ns=received_at_ns
         )
         return await self.write(
             [agent], parsed.batch, errors=parse_errors(parsed), precision=precision
         )
+
+    def begin_lines(
+        self, agent: Agent, body: bytes, *, precision: str
+    ) -> "asyncio.Future[WriteResult] | None":
+        """Begin to store a body of line protocol together with others.
+
+        None if nothing was begun: it must wait for something, or is none of those that are joined.
+        The result is for `noted`.
+        """
+        quotas, tenant_id = self._quotas, agent.tenant_id
+        may_write = not self._points.wait_seconds(tenant_id) and (
+            quotas is None or quotas.allows_at_once(tenant_id)
+        )
+        if not (may_write and self._takes_many_senders):
+            return None
+        kind = kind_of(body, precision=precision)
+        if kind is None:
+            return None
+        INGESTED_BYTES.inc(len(body))
+        return self._batcher.submit(agent, body, kind)
 
     async def parse_lines(
         self, tenant_id: str, body: bytes, *, precision: str, received_at_ns: int | None = None
@@ -211,7 +231,14 @@ class Gateway:
             await self._note_late(agents[at].place, span)
         return self._counted(WriteResult(line_errors, total, stored.left_out), agents, sender_of)
 
-    async def _noted(self, agent: Agent, result: WriteResult) -> WriteResult:
+    def counted(self, result: WriteResult) -> bool:
+        """Count a result of `begin_lines`; False, and not counted, if it must be `noted`."""
+        is_plain = not (result.errors or result.left_out or result.late or result.late_copies)
+        if is_plain:
+            STORED_POINTS.inc(result.total)
+        return is_plain
+
+    async def noted(self, agent: Agent, result: WriteResult) -> WriteResult:
         """Return a result once its late samples are noted: other senders don't wait for that."""
         if result.late is not None:
             await self._note_late(agent.place, result.late)

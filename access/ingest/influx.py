@@ -10,23 +10,33 @@ portal, so `/query` is 404.
 Source: the HTTP APIs of InfluxDB 2 and 1.8; Telegraf's reaction to each status.
 """
 
+import asyncio
+from collections.abc import Callable
+from functools import lru_cache, partial
+
+from starlette.datastructures import QueryParams
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Scope
 
 from access.errors import BadRequestError, error_response
 from access.identity.agent_registry import Agent
 from access.identity.auth import Authenticator
-from access.ingest.body import BYTE_ORDER_MARK, read_body
+from access.ingest.body import BYTE_ORDER_MARK, read_body, unpacked_at_once
 from access.ingest.gateway import Gateway, WriteResult, parse_errors
 from access.ingest.metrics import INGESTED_BYTES
 from access.ingest.receiver import INFLUX, TELEGRAF, Receiver
+from access.ingest.request_batcher import MAX_POST_BYTES
 from access.ingest.sender_series import Sender
+from core.errors import VedetteError
 
 V2_PRECISIONS = ("ns", "us", "ms", "s")
 V1_PRECISIONS = ("n", "ns", "u", "us", "ms", "s", "m", "h")
 # Clients adapt to this version; `/write` behaves like it.
 V1_VERSION = "1.8.0"
 LEFT_OUT_HEADER = "X-Vedette-Left-Out"
+# In the ASGI scope of a request whose body is being stored: its agent, and the future result.
+_BEGUN = "vedette.write"
 _MESSAGE_ERRORS = 5
 _LISTED_ERRORS = 100
 
@@ -47,10 +57,45 @@ class InfluxEndpoints:
         self._receiver = receiver
         self._max_body_bytes = max_body_bytes
 
+    def begin_v2(self, scope: Scope, body: bytes, on_done: Callable[[bool], None]) -> bool:
+        """Begin to store the body of a post to `write_v2`, if it is one of a joined batch.
+
+        Args:
+            scope: of the request.
+            body: as it was sent.
+            on_done: gets whether the answer is 204; if not, `write_v2` gives it.
+
+        Returns:
+            False if nothing was begun, and `write_v2` must do all.
+        """
+        if len(body) > min(self._max_body_bytes, MAX_POST_BYTES):
+            return False
+        agent = self._authenticator.agent_at_once(scope)
+        precision = _precision_of(scope["query_string"])
+        lines = None if agent is None else _lines_at_once(scope, body, self._max_body_bytes)
+        if agent is None or lines is None or precision not in V2_PRECISIONS:
+            return False
+        written = self._gateway.begin_lines(agent, lines, precision=precision)
+        if written is None:
+            return False
+        scope[_BEGUN] = agent, written
+        written.add_done_callback(partial(self._on_written, on_done))
+        return True
+
+    def _on_written(
+        self, on_done: Callable[[bool], None], written: "asyncio.Future[WriteResult]"
+    ) -> None:
+        is_stored = not written.cancelled() and written.exception() is None
+        on_done(is_stored and self._gateway.counted(written.result()))
+
     async def write_v2(self, request: Request) -> Response:
         """Store the body's lines with the sender's identity."""
-        sender = await self._authenticator.sender(request)
-        result = await self._write(request, sender, V2_PRECISIONS)
+        if _BEGUN in request.scope:
+            agent, written = request.scope[_BEGUN]
+            result = await self._gateway.noted(agent, await written)
+        else:
+            sender = await self._authenticator.sender(request)
+            result = await self._write(request, sender, V2_PRECISIONS)
         if result.errors:
             return error_of(request, result, kind="line")
         return Response(status_code=204, headers=left_out_header(result))
@@ -106,6 +151,22 @@ class InfluxEndpoints:
             program=TELEGRAF if is_telegraf else INFLUX,
             precision=precision,
         )
+
+
+# Clients send the same one with each request.
+@lru_cache(maxsize=256)
+def _precision_of(query: bytes) -> str:
+    return QueryParams(query).get("precision", "ns")
+
+
+def _lines_at_once(scope: Scope, body: bytes, max_bytes: int) -> bytes | None:
+    """Return the decompressed body without its mark; None if `read_body` must look at it."""
+    encoding = dict(reversed(scope["headers"])).get(b"content-encoding", b"")
+    try:
+        lines = unpacked_at_once(encoding, body, max_bytes=max_bytes)
+    except VedetteError:
+        return None
+    return None if lines is None else lines.removeprefix(BYTE_ORDER_MARK)
 
 
 def left_out_header(result: WriteResult) -> dict[str, str]:

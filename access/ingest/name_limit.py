@@ -5,12 +5,15 @@ their samples are. Both count as long as series do.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from access.ingest.series_limit import ActiveKeys
 from timeseries.identity import Identity
 from timeseries.points import Batch, Block
+
+# Of a tenant: a sender can send the fields of a measurement in any combination.
+_MAX_BLOCKS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +25,24 @@ class _Kind:
     advice: str
 
 
-_Active = tuple[ActiveKeys, ActiveKeys]
-"""The active measurements and fields of a tenant."""
+@dataclass(slots=True)
+class _Active:
+    """The active measurements and fields of a tenant.
+
+    `blocks` are hashes of a measurement with its fields that are all among the recent ones.
+    """
+
+    measurements: ActiveKeys
+    fields: ActiveKeys
+    blocks: set[int] = field(default_factory=set)
+
+    def age(self, now: datetime) -> None:
+        """Drop what was last seen more than an hour ago."""
+        since = self.measurements.since
+        for keys in (self.measurements, self.fields):
+            keys.age(now)
+        if self.measurements.since != since:
+            self.blocks = set()
 
 
 class NameLimit:
@@ -55,14 +74,17 @@ class NameLimit:
         rejected: dict[int, str] = {}
         aged: set[str] = set()
         for block in batch.blocks:
-            fields = {hash((block.measurement, name)) for name in block.fields}
+            names = hash((block.measurement, block.fields))
             for tenant_id in _tenants(block, identity):
-                active = self._active.setdefault(tenant_id, (ActiveKeys(now), ActiveKeys(now)))
+                active = self._active.get(tenant_id)
+                if active is None:
+                    active = self._active[tenant_id] = _Active(ActiveKeys(now), ActiveKeys(now))
                 if tenant_id not in aged:
                     aged.add(tenant_id)
-                    for keys in active:
-                        keys.age(now)
-                reason = self._admit(tenant_id, active, ({hash(block.measurement)}, fields))
+                    active.age(now)
+                if names in active.blocks:
+                    continue
+                reason = self._admit(tenant_id, active, block)
                 if reason:
                     rejected |= dict.fromkeys(_positions(block, identity, tenant_id), reason)
         return rejected
@@ -70,29 +92,32 @@ class NameLimit:
     def counts(self, now: datetime) -> dict[str, tuple[int, int]]:
         """Return the numbers of active measurements and fields of each tenant."""
         counted = {
-            key: (measurements.count(now), fields.count(now))
-            for key, (measurements, fields) in self._active.items()
+            key: (active.measurements.count(now), active.fields.count(now))
+            for key, active in self._active.items()
         }
         return {key: counts for key, counts in counted.items() if any(counts)}
 
-    def _admit(
-        self, tenant_id: str, active: _Active, names: tuple[set[int], set[int]]
-    ) -> str | None:
+    def _admit(self, tenant_id: str, active: _Active, block: Block) -> str | None:
         """Count the names of a block, or return why not; all or none."""
-        if all(used <= keys.recent for keys, used in zip(active, names, strict=True)):
-            return None
+        fields = {hash((block.measurement, name)) for name in block.fields}
+        counted = [
+            (active.measurements, {hash(block.measurement)}),
+            (active.fields, fields),
+        ]
         limits = [self._limit(tenant_id, kind) for kind in self._kinds]
-        for kind, keys, used, limit in zip(self._kinds, active, names, limits, strict=True):
+        for kind, (keys, used), limit in zip(self._kinds, counted, limits, strict=True):
             new = used - keys.recent - keys.earlier
             if limit is not None and new and len(keys) + len(new) > limit:
                 return (
                     f"a new name above the tenant's limit of {limit} {kind.name}; {kind.advice}, "
                     "or ask the portal's operator for a higher limit"
                 )
-        for keys, used, limit in zip(active, names, limits, strict=True):
+        for (keys, used), limit in zip(counted, limits, strict=True):
             # Without a limit, what is counted would have none either.
             for name in used - keys.recent if limit is not None else ():
                 keys.add(name)
+        if None not in limits and len(active.blocks) < _MAX_BLOCKS:
+            active.blocks.add(hash((block.measurement, block.fields)))
         return None
 
     def _limit(self, tenant_id: str, kind: _Kind) -> int | None:

@@ -69,7 +69,7 @@ class QuotaCache:
             OverloadedError: it is full; its agents buffer their samples and retry.
         """
         now = self._clock()
-        if self._refreshed_at is None or not timedelta(0) <= now - self._refreshed_at < READ_EVERY:
+        if self._is_due(now):
             is_first = self._refreshed_at is None
             self._refreshed_at = now
             self._reading = asyncio.create_task(self._read())
@@ -78,6 +78,14 @@ class QuotaCache:
         reason = self._quotas.full.get(tenant_id)
         if reason is not None:
             raise OverloadedError(reason, retry_after_seconds=RETRY_SECONDS)
+
+    def allows_at_once(self, tenant_id: str) -> bool:
+        """Return whether a tenant's storage is not full; False, too, if `check` must find out."""
+        return tenant_id not in self._quotas.full and not self._is_due(self._clock())
+
+    def _is_due(self, now: datetime) -> bool:
+        last = self._refreshed_at
+        return last is None or not timedelta(0) <= now - last < READ_EVERY
 
     async def _read(self) -> None:
         try:

@@ -80,8 +80,8 @@ class RequestBatcher(Generic[R]):
         self._last_posts = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def submit(self, agent: Agent, body: bytes, kind: Kind) -> R:
-        """Process a post with others of its kind, and return its result."""
+    def submit(self, agent: Agent, body: bytes, kind: Kind) -> asyncio.Future[R]:
+        """Process a post with others of its kind; return the future of its result."""
         loop = asyncio.get_running_loop()
         post: Post[R] = Post(agent, body, loop.create_future())
         self._waiting.setdefault(kind, []).append(post)
@@ -90,7 +90,7 @@ class RequestBatcher(Generic[R]):
         if not self._is_scheduled and (is_full or len(self._tasks) < MAX_CONCURRENT_BATCHES):
             self._is_scheduled = True
             loop.call_soon(self._start)
-        return await post.result
+        return post.result
 
     def _start(self) -> None:
         waiting, self._waiting = self._waiting, {}

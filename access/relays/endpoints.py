@@ -186,7 +186,10 @@ def _values(report: RelayReport) -> dict[str, object]:
         "cpu_percent": max(report.cpu_percent, 0.0),
     } | {
         name: min(max(getattr(report, name), 0), _MAX_INT64)
-        for name in ("spool_bytes", "max_spool_bytes", "refused_writes", "memory_bytes")
+        for name in (
+            *("spool_bytes", "max_spool_bytes", "refused_writes"),
+            *("undeliverable_bytes", "memory_bytes"),
+        )
     }
 
 

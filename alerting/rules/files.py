@@ -31,6 +31,7 @@ from alerting.rules.service import (
     surroundings_errors,
 )
 from core.errors import InvalidInputError
+from core.giving_way import give_way
 from tenants.permissions import Permission
 from tenants.scope import Scope
 from timeseries.store import Store
@@ -76,6 +77,7 @@ def parse_entries(entries: Sequence[RuleEntry]) -> list[ParsedEntry]:
     }
     parsed_entries = []
     for entry in entries:
+        give_way()
         request, errors = _request(entry)
         if entry.name in repeated:
             errors["name"] = [
@@ -111,6 +113,7 @@ def plan_rules(
     errors: Errors = {}
     changes = []
     for number, parsed_entry in enumerate(parsed):
+        give_way()
         rule = current.get(parsed_entry.entry.name)
         entry_errors = parsed_entry.errors | _receiver_errors(parsed_entry.entry, named)
         if parsed_entry.request is not None:

@@ -136,7 +136,8 @@ def change_rule(
         # Earlier windows are not evaluated later, and alerts that the filters exclude now end.
         rule.evaluated_at = None
     for name, value in values.items():
-        setattr(rule, name, value)
+        if getattr(rule, name) != value:
+            setattr(rule, name, value)
 
 
 def set_rule_enabled(

@@ -14,25 +14,21 @@ counts and sizes must be those of the version. The time of `complete.json` is th
 import logging
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from hashlib import sha256
 from pathlib import Path
-from threading import RLock
+from threading import Lock, RLock
 
+from collector.datasets.equal_files import EqualFiles
 from collector.datasets.errors import DataError, TemporaryDataError
 from collector.datasets.nfs import unmount
 from collector.datasets.version_folder import VersionFolder, VersionRecord
 from core.atomic_files import replace_file
 from core.ids import new_id
 from core.quantities import format_size
-from protocol.datasets import PART_BYTES, ManifestFile, ManifestPage
 
 log = logging.getLogger(__name__)
-
-_QUERY_KEYS = 500
 
 
 @dataclass(slots=True)
@@ -66,6 +62,9 @@ class Cache:
         max_bytes: its size limit.
         min_free_bytes: what it leaves free on its file system.
         now_ns: the time.
+
+    Attributes:
+        creating: held by the thread that creates many small files.
     """
 
     def __init__(
@@ -86,6 +85,7 @@ class Cache:
         self._uses: dict[str, list[str]] = {}
         self._order: dict[str, int] = {}
         self.equal = EqualFiles(folder / "equal.sqlite3")
+        self.creating = Lock()
 
     @property
     def mounts(self) -> Path:
@@ -222,7 +222,9 @@ class Cache:
         So versions that are fetched ahead of jobs don't take each other's place by turns.
         """
         with self._lock:
-            self._order = {version_id: place for place, version_id in enumerate(version_ids)}
+            self._order = {
+                version_id: place for place, version_id in enumerate(dict.fromkeys(version_ids))
+            }
 
     def reserve(self, version_id: str, needed_bytes: int, *, name: str) -> None:
         """Make room for what is still missing of a version.
@@ -392,92 +394,3 @@ def _used_at(path: Path) -> int:
         with suppress(OSError):
             return (path / name).stat().st_mtime_ns
     return 0
-
-
-class EqualFiles:
-    """Finds a cached file with the same content. What it lacks is only fetched again.
-
-    Thread-safe. SQLite without waits for the disk: a damaged file is removed.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = RLock()
-        self._database: sqlite3.Connection | None = None
-
-    def paths_of(self, keys: Sequence[bytes]) -> dict[bytes, str]:
-        """Return where files are, by their keys of `key_of`, below `versions`."""
-        paths: dict[bytes, str] = {}
-        try:
-            with self._lock:
-                database = self._open()
-                for begin in range(0, len(keys), _QUERY_KEYS):
-                    asked = keys[begin : begin + _QUERY_KEYS]
-                    marks = ",".join("?" * len(asked))
-                    paths.update(
-                        database.execute(
-                            f"SELECT key, path FROM equal WHERE key IN ({marks})",  # noqa: S608
-                            asked,
-                        )
-                    )
-        except sqlite3.Error as error:
-            self._reset(error)
-        return paths
-
-    def is_empty(self) -> bool:
-        """Return whether no file is listed."""
-        try:
-            with self._lock:
-                return self._open().execute("SELECT 1 FROM equal LIMIT 1").fetchone() is None
-        except sqlite3.Error as error:
-            self._reset(error)
-            return True
-
-    def add(self, version_id: str, page: ManifestPage) -> None:
-        """Store where the files of a page of a version are."""
-        rows = [
-            (key_of(page, file), f"{version_id}/files/{file.path}")
-            for file in page.files
-            if file.size_bytes
-        ]
-        try:
-            with self._lock:
-                database = self._open()
-                database.executemany("INSERT OR REPLACE INTO equal VALUES (?, ?)", rows)
-                database.commit()
-        except sqlite3.Error as error:
-            self._reset(error)
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            if self._database is not None:
-                self._database.close()
-                self._database = None
-
-    def _open(self) -> sqlite3.Connection:
-        if self._database is None:
-            database = sqlite3.connect(self._path, check_same_thread=False)
-            database.execute("PRAGMA journal_mode=MEMORY")
-            database.execute("PRAGMA synchronous=OFF")
-            database.execute(
-                "CREATE TABLE IF NOT EXISTS equal (key BLOB PRIMARY KEY, path TEXT) WITHOUT ROWID"
-            )
-            self._database = database
-        return self._database
-
-    def _reset(self, error: sqlite3.Error) -> None:
-        log.warning("the index %s of equal files is made anew: %s", self._path, error)
-        with self._lock:
-            self.close()
-            self._path.unlink(missing_ok=True)
-
-
-def key_of(page: ManifestPage, file: ManifestFile) -> bytes:
-    """Return what equal files share: content, by hashes that were checked, and mode."""
-    digest = file.sha256
-    if file.size_bytes > PART_BYTES:  # its parts were checked, not the whole
-        count = -(-file.size_bytes // PART_BYTES)
-        parts = page.parts[file.part : file.part + count]
-        digest = sha256(b"".join(part.sha256 for part in parts)).digest()
-    return digest + (b"x" if file.is_executable else b"-")

@@ -5,14 +5,15 @@ import logging
 import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from threading import Event, Lock, Thread
 from typing import Protocol, TypeVar
 
 import msgspec
 
-from collector.datasets.cache import Cache, key_of
+from collector.datasets.cache import Cache
+from collector.datasets.equal_files import key_of
 from collector.datasets.errors import ContentError, DataError, StoppedError, TemporaryDataError
 from collector.datasets.parts import Origin, Part, Segment, parts_of, pieces_of
 from collector.datasets.progress import Progress
@@ -29,6 +30,8 @@ T = TypeVar("T")
 
 NOT_FOUND = 404
 WORKERS = 4
+# In a piece: above that, threads take longer to take turns at the interpreter than to create files.
+MANY_FILES = 32
 CACHED_PAGES = 4
 WAIT_SECONDS = 0.25
 FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.5, 20.0
@@ -367,16 +370,23 @@ class VersionFetch:
         """Store the files that are whole in what was received; return their bytes."""
         if part.is_of_large_file:
             return 0
-        stored_bytes = 0
-        while starts:
-            segment, start = starts[0]
-            end = stored_bytes + segment.size_bytes
-            if start != segment.part_offset or end > len(content):
+        whole: list[Segment] = []
+        end = 0
+        for segment, start in starts:
+            if start != segment.part_offset or end + segment.size_bytes > len(content):
                 break
-            self._folder.store(segment.file, content[stored_bytes:end])
-            starts.popleft()
-            stored_bytes = end
-        self._count(stored_bytes)
+            whole.append(segment)
+            end += segment.size_bytes
+        stored_bytes = 0
+        try:
+            with self._cache.creating if len(whole) >= MANY_FILES else nullcontext():
+                for segment in whole:
+                    end = stored_bytes + segment.size_bytes
+                    self._folder.store(segment.file, content[stored_bytes:end])
+                    starts.popleft()
+                    stored_bytes = end
+        finally:
+            self._count(stored_bytes)
         return stored_bytes
 
     def _starts(self, part: Part) -> list[tuple[Segment, int]]:

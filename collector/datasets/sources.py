@@ -31,6 +31,7 @@ NEW_CREDENTIALS = "Renew the credentials of the dataset, then start the job agai
 _EXPIRED = ("ExpiredToken", "TokenRefreshRequired", "InvalidAccessKeyId", "SignatureDoesNotMatch")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status: (\d{3})")
+_CAUSE = re.compile(r'(?:error|message): "([^"]+)"')
 _SHORT = 300
 _OK, _PARTIAL, _UNAUTHORIZED, _FORBIDDEN, _NOT_FOUND, _GONE, _UNSATISFIABLE = (
     200,
@@ -188,9 +189,12 @@ def _s3_error(error: Exception, address: str, what: str) -> DataError:  # noqa: 
 
 def _short(text: str) -> str:
     """Return the cause at the end of obstore's nested message."""
+    if causes := _CAUSE.findall(text):
+        return str(causes[-1])[:_SHORT]
     for sign in ("source: ", "error: "):
-        text = text.rpartition(sign)[2] if len(text) > _SHORT and sign in text else text
-    return text[:_SHORT]
+        text = text.rpartition(sign)[2]
+    # Such as "InvalidCertificate( UnknownIssuer, ), }".
+    return re.sub(r"\s*\(\s*", ": ", text.rstrip("() {},"))[:_SHORT]
 
 
 class HTTPSSource:

@@ -149,7 +149,6 @@ class Stager:
             self._sources = {dataset.version_id: dataset.source for dataset in staged}
             self._sources |= {order.version_id: order.source for order in orders.index}
             self._peers_of = {dataset.version_id: dataset for dataset in staged}
-            self.cache.set_order([dataset.version_id for dataset in orders.prefetch])
             if self.is_loaded:
                 self.cache.set_pinned(dataset.version_id for dataset in orders.pinned)
             self._settle()
@@ -444,6 +443,7 @@ class Stager:
         """Begin and end tasks, so that they are those that are wanted."""
         if not self.is_loaded or self._closing.is_set():
             return
+        self.cache.set_order(self._ahead())
         wanted = self._wanted()
         for version_id, task in list(self._tasks.items()):
             if version_id in wanted:
@@ -483,6 +483,13 @@ class Stager:
         for order in self._orders.index:
             wanted.setdefault(order.version_id, (order, INDEX))
         return wanted
+
+    def _ahead(self) -> list[str]:
+        """Return what is fetched ahead of attempts: the first of these may take others' place."""
+        prefetch, awaited = self._orders.prefetch, self._orders.awaited
+        ahead = [*prefetch[:awaited], *self._orders.pinned, *prefetch[awaited:]]
+        waiting = {data.version_id for own in self._attempts.values() for data in own}
+        return [data.version_id for data in ahead if data.version_id not in waiting]
 
     def _is_retry_due(self, task: _Task) -> bool:
         """Return whether an order that failed is tried again; an attempt that failed has ended."""

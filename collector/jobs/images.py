@@ -7,8 +7,10 @@ executor pulls the image then.
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock, Thread
+
+import msgspec
 
 from collector.jobs.preparations import PreparationError
 from jobqueue.executors.base import ExecutorError, ImageError, PullsImages
@@ -24,6 +26,7 @@ class _Pull:
     """The pull of one attempt's image; `retry_at` is of the monotonic clock."""
 
     message: str = ""
+    times: dict[str, int] = field(default_factory=dict)
     is_running: bool = True
     is_cancelled: bool = False
     is_done: bool = False
@@ -75,8 +78,15 @@ class ImagePreparation:
         return pull.message if pull is not None else "", None
 
     def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
-        """Return what was observed."""
-        return list(observed)
+        """Return what was observed, with the times of the pulls before the start."""
+        with self._lock:
+            times = {attempt_id: dict(pull.times) for attempt_id, pull in self._pulls.items()}
+        return [
+            msgspec.structs.replace(seen, **times[seen.attempt_id])
+            if times.get(seen.attempt_id) and seen.pull_began_at_ns is None
+            else seen
+            for seen in observed
+        ]
 
     def keep_only(self, attempt_ids: Collection[str]) -> None:
         """Cancel the pulls for other attempts; what is pulled stays on the engine."""
@@ -104,8 +114,11 @@ class ImagePreparation:
             pull.message = text
             return not pull.is_cancelled
 
+        def note(**times: int) -> None:
+            pull.times |= times
+
         try:
-            self._executor.pull_image(spec, on_progress)
+            self._executor.pull_image(spec, on_progress, note)
             pull.is_done = True
         except ImageError as failure:
             pull.failure = failure

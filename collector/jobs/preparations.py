@@ -37,7 +37,10 @@ class Preparation(Protocol):
         """Return a message about an attempt that is being prepared, and how far its data is."""
 
     def review(self, observed: Sequence[AttemptObservation]) -> list[AttemptObservation]:
-        """Return what was observed, where ended attempts run on until their results are safe."""
+        """Return what was observed, also of attempts that are being prepared.
+
+        So ended attempts run on until their results are safe.
+        """
 
     def keep_only(self, attempt_ids: Collection[str]) -> None:
         """Remove what was made for other attempts, also what a killed agent left.
@@ -114,19 +117,20 @@ class Preparations:
 
     def observations(self) -> dict[str, AttemptObservation]:
         """Return the attempts that are being prepared, by id."""
-        observations = {}
+        observations = []
         for attempt_id, preparation in self._waiting.items():
             message, staging = "", None
             with self._kept_apart(preparation, "progress"):
                 message, staging = preparation.progress(attempt_id)
-            observations[attempt_id] = AttemptObservation(
+            observation = AttemptObservation(
                 attempt_id=attempt_id,
                 state=ObservedState.STARTING,
                 message=message,
                 staging=staging,
                 is_prepared=isinstance(preparation, CommonStart),
             )
-        return observations
+            observations.append(observation)
+        return {seen.attempt_id: seen for seen in self.review(observations)}
 
     def update(self, specs: Sequence[AttemptSpec], observed: Collection[str]) -> None:
         """Let those that follow changes apply the desired attempts."""

@@ -5,6 +5,7 @@ import socket
 from dataclasses import dataclass
 
 from collector.buffering.buffer import DiskBuffer
+from collector.buffering.undeliverable import UndeliverableLines
 from collector.certificates import (
     CERTIFICATE_NAME,
     AgentCertificate,
@@ -16,7 +17,7 @@ from collector.sending.access_points import AccessPoints
 from collector.sending.listed import AccessPointFile
 from collector.sending.portal_connection import PortalConnection
 from collector.sending.probing import AccessPointProber
-from collector.sending.sender import Sender, UndeliverableLines
+from collector.sending.sender import Sender
 from collector.sending.write_targets import InfluxDBTarget, WriteTarget, portal_target
 from collector.tls import TLSContexts, TLSFiles
 from core.clock import Clock

@@ -182,15 +182,6 @@ def is_web_page(body: bytes) -> bool:
     return body.lstrip().startswith(b"<")
 
 
-def rejected_lines(body: bytes) -> dict[int, str]:
-    """Return the numbers of the lines that the portal rejected, with the reasons."""
-    try:
-        errors = msgspec.json.decode(body)["errors"]
-        return {int(error["line"]): str(error["reason"]) for error in errors}
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
-        return {}
-
-
 def retry_after_seconds(header: str | None, *, now: datetime) -> float | None:
     """Parse a Retry-After header, in seconds or as a date; None without a valid one."""
     if not header:

@@ -8,39 +8,45 @@ The response decides what happens to a batch:
     401, 403                  keep it and log a warning; try the next address
     429                       keep it and wait
     502, 503, 504, late       keep it and retry later, elsewhere if `/health` isn't answered either
+    500 and others            keep it and retry later; after some failures send it in halves, so
+                              that lines that the server fails on don't hold up the others
     no response               keep it and retry later, at the next address if there is one
 
 If a server rejects a batch without naming lines, the sender bisects it, up to a number of requests.
+A batch that it fails on is bisected in the same way. Lines count as the cause only if the server
+has stored others meanwhile: one that fails on everything gets the batch again.
 """
 
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
 from random import Random
 
 from collector.buffering.buffer import BATCH_POINTS, Batch, DiskBuffer
+from collector.buffering.undeliverable import UndeliverableLines, numbered_lines, rejected_lines
 from collector.periodic_task import Backoff
 from collector.sending.access_points import AccessPoints
 from collector.sending.http import (
     error_message,
     is_web_page,
-    rejected_lines,
     retry_after_seconds,
 )
 from collector.sending.write_targets import NO_RESPONSE, WriteResponse, WriteTarget
 from core.clock import Clock
-from timeseries.lineprotocol.grammar import logical_lines
 
 log = logging.getLogger(__name__)
 
 LOG_INTERVAL_SECONDS = 60.0
 MAX_BISECTIONS = 32
+# Of a batch that the server fails on, before and after it has stored a part of it.
+MAX_FIRST_PARTS, MAX_PARTS = 16, 512
+# So many failures until a batch is sent in parts: meanwhile the server may be mended.
+FAILURES_PER_BISECTION = 8
 SUCCESS = range(200, 300)
-MAX_UNDELIVERABLE_BYTES = 1024 * 1024
+# The server or a proxy says that it can't answer now, which has nothing to do with the batch.
+NOT_NOW = frozenset({502, 503, 504})
 
 
 class Outcome(StrEnum):
@@ -73,26 +79,6 @@ class SenderCounters:
     undeliverable_lines: int = 0
 
 
-class UndeliverableLines:
-    """A log of lines that the server rejects. At `max_bytes / 2` it is rotated to `NAME.1`."""
-
-    def __init__(self, path: Path, *, max_bytes: int = MAX_UNDELIVERABLE_BYTES) -> None:
-        self._path = path
-        self._half_bytes = max_bytes // 2
-
-    def add(self, lines: Sequence[bytes], *, reason: str, rejected_at: datetime) -> None:
-        """Append lines, after a comment with the time and the reason."""
-        heading = f"# {rejected_at.isoformat(timespec='seconds')} {reason}".replace("\n", " ")
-        content = b"\n".join([heading.encode(), *lines, b""])[-self._half_bytes :]
-        try:
-            if self._path.exists() and self._path.stat().st_size + len(content) > self._half_bytes:
-                self._path.replace(self._path.with_name(f"{self._path.name}.1"))
-            with self._path.open("ab") as file:
-                file.write(content)
-        except OSError as error:
-            log.warning("can't write %s, rejected lines are lost: %s", self._path, error)
-
-
 class Sender:
     """Drains the buffer to the server. For one thread.
 
@@ -123,6 +109,11 @@ class Sender:
         self._backoff = Backoff(random=random)
         self._logged_at: dict[str, float] = {}
         self._bisections_left = MAX_BISECTIONS
+        # Answers by which the server failed, since it stored something or was sent parts.
+        self._server_failures = 0
+        # Of the batch under way: whether failures bisect it, and a part of it is stored.
+        self._is_bisecting = self._is_partly_stored = False
+        self._given_up: list[tuple[Sequence[bytes], str]] = []
         self.counters = SenderCounters()
 
     def send_next(self) -> SendResult:
@@ -133,8 +124,10 @@ class Sender:
         batch = self._buffer.read(max_points=BATCH_POINTS)
         if batch is None:
             return SendResult(Outcome.NOTHING)
-        self._bisections_left = MAX_BISECTIONS
+        self._begin_batch()
         result = self._send([frame.payload for frame in batch.frames])
+        if result.outcome in DELIVERED and self._is_bisecting and not self._is_partly_stored:
+            result = SendResult(Outcome.FAILED, self._backoff.next_seconds())
         if result.outcome in DELIVERED:
             self._acknowledge(batch)
         else:
@@ -145,9 +138,20 @@ class Sender:
         """Close the connections."""
         self._target.close()
 
+    def _begin_batch(self) -> None:
+        self._is_bisecting = self._server_failures >= FAILURES_PER_BISECTION
+        if self._is_bisecting:
+            self._server_failures = 0
+        self._bisections_left = MAX_FIRST_PARTS if self._is_bisecting else MAX_BISECTIONS
+        self._is_partly_stored = False
+        self._given_up = []
+
     def _acknowledge(self, batch: Batch) -> None:
+        for lines, reason in self._given_up:
+            self._set_aside(lines, reason=reason)
         self._buffer.acknowledge(batch)
         self._backoff.reset()
+        self._server_failures = 0
         self._logged_at.pop("outage", None)
         self.counters.sent_points += batch.points
 
@@ -158,12 +162,32 @@ class Sender:
         response = self._target.write(url, b"\n".join(payloads))
         if response.status in SUCCESS:
             self._access_points.record_success(url, time.perf_counter() - began)
+            self._note_stored()
             return SendResult(Outcome.SENT)
         if response.status in {400, 422} and not is_web_page(response.body):
             return self._handle_rejection(url, response, payloads)
         if response.status == 413:  # noqa: PLR2004 - see the table above
             return self._send_halves(payloads, reason="too large for the server")
+        if response.status >= 500 and response.status not in NOT_NOW:  # noqa: PLR2004
+            if self._is_bisecting:
+                return self._bisect(url, response, payloads)
+            self._server_failures += 1
         return self._retry_later(url, response)
+
+    def _note_stored(self) -> None:
+        if self._is_bisecting and not self._is_partly_stored:
+            self._bisections_left = MAX_PARTS
+        self._is_partly_stored = True
+
+    def _bisect(self, url: str, response: WriteResponse, payloads: Sequence[bytes]) -> SendResult:
+        """Send payloads in halves that the server can't store as a whole; give up single lines."""
+        reason = f"{url}: {error_message(response.body, default=response.reason)}"
+        self._bisections_left -= 1
+        if self._bisections_left >= 0:
+            return self._send_halves(payloads, reason=reason)
+        if self._is_bisecting and not self._is_partly_stored:
+            return self._retry_later(url, response)  # it fails on everything
+        return self._give_up(_lines(payloads), reason=reason)
 
     def _handle_rejection(
         self, url: str, response: WriteResponse, payloads: Sequence[bytes]
@@ -171,16 +195,13 @@ class Sender:
         reason = error_message(response.body, default=response.reason)
         rejected = rejected_lines(response.body)
         if not rejected:
-            self._bisections_left -= 1
-            if self._bisections_left < 0:
-                return self._give_up(_lines(payloads), reason=f"{url}: {reason}")
-            return self._send_halves(payloads, reason=f"{url}: {reason}")
+            return self._bisect(url, response, payloads)
         if self._may_log("rejections"):
             log.error("%s rejected some lines: %s", url, reason)
         self._access_points.record_success(url)
-        numbered = dict(_numbered_lines(b"\n".join(payloads)))
-        for number, why in rejected.items():
-            self._log_undeliverable([numbered.get(number, b"")], reason=why)
+        self._note_stored()
+        numbered = dict(numbered_lines(b"\n".join(payloads)))
+        self._given_up += [([numbered.get(number, b"")], why) for number, why in rejected.items()]
         return SendResult(Outcome.PARTLY_SENT)
 
     def _send_halves(self, payloads: Sequence[bytes], *, reason: str) -> SendResult:
@@ -197,18 +218,21 @@ class Sender:
     def _give_up(self, lines: Sequence[bytes], *, reason: str) -> SendResult:
         if self._may_log("rejections"):
             log.error("%d lines can't be delivered: %s", len(lines), reason)
-        self._log_undeliverable(lines, reason=reason)
+        self._given_up.append((lines, reason))
         return SendResult(Outcome.PARTLY_SENT)
 
-    def _log_undeliverable(self, lines: Sequence[bytes], *, reason: str) -> None:
+    def _set_aside(self, lines: Sequence[bytes], *, reason: str) -> None:
         self.counters.undeliverable_lines += sum(1 + line.count(b"\n") for line in lines)
-        self._undeliverable.add(lines, reason=reason, rejected_at=self._clock())
+        try:
+            self._undeliverable.add(lines, reason=reason, rejected_at=self._clock())
+        except OSError as error:
+            log.warning("can't write rejected lines, they are lost: %s", error)
 
     def _retry_later(self, url: str, response: WriteResponse) -> SendResult:
         """Log why a batch has to wait, and return how long."""
         reason = error_message(response.body, default=response.reason)
         may_try_soon = False
-        if response.status in {502, 503, 504} or response.is_late:
+        if response.status in NOT_NOW or response.is_late:
             may_try_soon = self._access_points.record_unavailable(url)
         elif response.status != 429:  # noqa: PLR2004 - see the table above
             self._access_points.record_failure(url, reason)
@@ -251,13 +275,8 @@ class Sender:
         return is_due
 
 
-def _numbered_lines(lines: bytes) -> list[tuple[int, bytes]]:
-    text = lines.decode(errors="surrogateescape")
-    return [(number, line.encode(errors="surrogateescape")) for number, line in logical_lines(text)]
-
-
 def _lines(payloads: Sequence[bytes]) -> list[bytes]:
-    return [line for _, line in _numbered_lines(b"\n".join(payloads))]
+    return [line for _, line in numbered_lines(b"\n".join(payloads))]
 
 
 def _joined(pieces: Sequence[bytes], payloads: Sequence[bytes]) -> list[bytes]:

@@ -18,6 +18,7 @@ from jobqueue.advice.figures import FleetFigures
 from jobqueue.advice.models import FleetAdvice
 from jobqueue.simulation.bounded import BoundedProcess
 from jobqueue.simulation.models import UNFINISHED, SimulationState
+from jobqueue.usage.ledger import recorded_until
 from tenants.fleet.states import in_service
 from tenants.models import Appliance, Tenant, TenantState
 
@@ -25,6 +26,8 @@ MAX_DURATION = timedelta(minutes=30)
 MAX_MEMORY_BYTES = 2 * 1024**3
 NIGHT_HOUR = 2
 AGAIN_AFTER = timedelta(hours=1)
+# Of the usage ledger: after a longer stop it records the hours since then, some at a time.
+MAX_LAG = timedelta(hours=3)
 _MODULE = "jobqueue.advice.child"
 _S = SimulationState
 
@@ -144,7 +147,12 @@ class AdviceRunner:
 
 
 def request_due(session: Session, *, now: datetime) -> int:
-    """Let the figures be computed that were not since the last night; return their number."""
+    """Let the figures be computed that were not since the last night; return their number.
+
+    They wait for a usage ledger that is behind.
+    """
+    if (recorded_until(session) or now) < now - MAX_LAG:
+        return 0
     night_at = now.replace(hour=NIGHT_HOUR, minute=0, second=0, microsecond=0)
     night_at -= timedelta(days=night_at > now)
     with_gpus = select(Appliance.tenant_id).where(in_service(), Appliance.gpu_count > 0)

@@ -119,14 +119,6 @@ def _docker_only(executor: str) -> Iterator[Limit]:
         yield Limit(executor, frozenset({need}), f"{executor} {reason}")
 
 
-def _without_outputs(executor: str) -> Limit:
-    return Limit(
-        executor,
-        frozenset({Need.OUTPUTS}),
-        f"{executor} keeps no results of output folders; remove outputs, or mount a data path",
-    )
-
-
 def _without_ports(executor: str) -> Limit:
     return Limit(
         executor,

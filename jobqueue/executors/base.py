@@ -190,12 +190,15 @@ class Executor(Protocol):
 class PullsImages(Protocol):
     """An executor that can pull the image of an attempt before the attempt starts."""
 
-    def pull_image(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+    def pull_image(
+        self, spec: AttemptSpec, on_progress: Callable[[str], bool], note: Callable[..., None]
+    ) -> None:
         """Pull an attempt's image if its appliance lacks it. Takes its time, in any thread.
 
         Args:
             spec: the attempt.
             on_progress: called with a sentence whenever it changes; False cancels the pull.
+            note: called with `pull_began_at_ns` and `pull_ended_at_ns` of a pull.
 
         Raises:
             ImageError: how the attempt fails.

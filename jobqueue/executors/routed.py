@@ -31,11 +31,13 @@ class RoutedExecutor:
         """Start an attempt on the executor of its kind."""
         (self._services if spec.is_service else self._batch).start(spec)
 
-    def pull_image(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+    def pull_image(
+        self, spec: AttemptSpec, on_progress: Callable[[str], bool], note: Callable[..., None]
+    ) -> None:
         """Pull the image of an attempt where it will run, if that executor can."""
         executor = self._services if spec.is_service else self._batch
         if isinstance(executor, PullsImages):
-            executor.pull_image(spec, on_progress)
+            executor.pull_image(spec, on_progress, note)
 
     def stop(
         self, attempt_id: str, *, grace_seconds: float, reason: StopReason = StopReason.USER

@@ -12,7 +12,6 @@ appliance can start, one at a time. The pauses between them double. An admin may
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
@@ -40,13 +39,6 @@ LONGEST_PAUSE = timedelta(minutes=10)
 # The failures that any job may meet on an appliance. Its command never ran.
 START_FAULTS = (Reason.START_FAILED, Reason.IMAGE_PULL_FAILED)
 _MAX_REASON_LENGTH = 500
-
-
-class QuarantineState(StrEnum):
-    """The quarantine of an appliance."""
-
-    OPEN = "open"
-    QUARANTINED = "quarantined"
 
 
 def is_start_fault(attempt: Attempt) -> bool:

@@ -3,8 +3,9 @@
 Where a job's data is *far* (see `jobqueue.placement.data_locality`), the job doesn't start: it is
 bound to an appliance that has room, which fetches the data, and later jobs use its GPUs meanwhile.
 Once little is missing, the job is placed like any other. It waits like this for at most twice the
-time that all of its data takes, and ten minutes; from then on it starts wherever there is room,
-and its GPUs wait for the data. So it starts in the end, whatever others do.
+time that all of its data takes, and ten minutes, but no longer than 30 days, whatever rate an agent
+reports; from then on it starts wherever there is room, and its GPUs wait for the data. So it starts
+in the end, whatever others do.
 """
 
 from datetime import datetime, timedelta
@@ -19,6 +20,7 @@ from jobqueue.placement.views import JobView
 
 PATIENCE_FACTOR = 2
 PATIENCE = timedelta(minutes=10)
+MAX_WAIT = timedelta(days=30)
 
 
 class DataWait:
@@ -51,14 +53,16 @@ class DataWait:
         far: Mask = seconds > self._longest_fetch.total_seconds()
         if job.data_wait_since is not None:
             waited = (now - job.data_wait_since - PATIENCE).total_seconds()
-            far &= waited <= PATIENCE_FACTOR * self._data.whole_seconds(job.datasets)
+            allowed = PATIENCE_FACTOR * self._data.whole_seconds(job.datasets)
+            far &= waited <= np.minimum(allowed, MAX_WAIT.total_seconds())
         return far if far.any() else None
 
     def near_at(self, job: JobView, place: int) -> datetime:
         """Return when a job need no longer wait for its data on an appliance that fetches it."""
         assert self._longest_fetch is not None  # noqa: S101 - it is far somewhere
         seconds = float(self._data.seconds(job.datasets)[place])
-        return self._now + max(timedelta(seconds=seconds) - self._longest_fetch, timedelta())
+        fetch = timedelta(seconds=min(seconds, MAX_WAIT.total_seconds()))
+        return self._now + max(fetch - self._longest_fetch, timedelta())
 
     def filter_for(self, job: JobView, far: Mask) -> Filter:
         """Return the filter that rejects where the data of a job is far."""

@@ -8,39 +8,31 @@ An appliance is *feasible* for a job when it is online, accepts jobs and its tot
 one and waits there. `jobqueue/README.md` draws the flow.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from jobqueue.placement.backfill import Reservations, earliest_start
-from jobqueue.placement.data_locality import DataLocality, total_bytes
-from jobqueue.placement.data_wait import DataWait
+from jobqueue.placement.backfill import earliest_start
 from jobqueue.placement.decisions import Action, Decision, Rule, stopping_text
 from jobqueue.placement.filters import (
     FEASIBLE,
-    FREE,
     Filter,
     Rejection,
     apply_filters,
     most_relevant_first,
     rejection,
 )
-from jobqueue.placement.ledger import IN_QUEUE, Allocation, Ledger, Mask
-from jobqueue.placement.policies import POLICIES
-from jobqueue.placement.preemption import Owner, Rules, find_victims, picked_gpus
-from jobqueue.placement.quotas import Quotas, Verdict
+from jobqueue.placement.ledger import Ledger, Mask
+from jobqueue.placement.plan_state import PlanState
+from jobqueue.placement.preemption import find_victims
+from jobqueue.placement.quotas import Verdict
 from jobqueue.placement.rental_order import offer_groups, rental_reason
-from jobqueue.placement.reserved import ReservedTimes
 from jobqueue.placement.sizing import NO_SLICES, sized, slice_text
-from jobqueue.placement.slices import Part
-from jobqueue.placement.views import ApplianceView, JobShape, JobView, RunningJob, Snapshot
+from jobqueue.placement.views import ApplianceView, JobShape, JobView, RunningJob
 from protocol.clusters import requested_gpus
-from protocol.gpu_slices import WHOLE_GPU, GPUSlice
 
 NO_CONTRACT = "No contract lets its jobs run on rented appliances."
 
@@ -59,48 +51,8 @@ class Choice(NamedTuple):
     rental_reason: str = ""
 
 
-class Planner:
-    """Decides for jobs one by one; `now` moves only in forecasts."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-        self.now = snapshot.now
-        self.ledger = Ledger(snapshot.appliances, now=snapshot.now, isolation=snapshot.isolation)
-        self.data = DataLocality(self.ledger, snapshot.copies)
-        if snapshot.caches is not None:
-            self.data.set_caches(snapshot.caches)
-        self.data_wait = DataWait(
-            self.ledger, self.data, longest_fetch=snapshot.longest_fetch, now=snapshot.now
-        )
-        self.reservations = Reservations(self.ledger)
-        self.reserved = ReservedTimes(self.ledger, snapshot)
-        self._policy = POLICIES[snapshot.policy](self.ledger, snapshot)
-        self._feasible: dict[JobShape, tuple[Mask, list[Rejection]]] = {}
-        self._full: dict[
-            tuple[JobShape, timedelta | None, str | None, bytes], tuple[int, list[Rejection]]
-        ] = {}
-        self._barred: dict[tuple[JobShape, timedelta | None], Mask] = {}
-        self._gpus_by_user: defaultdict[str | None, float] = defaultdict(float)
-        self._tasks_by_array: Counter[str] = Counter()
-        self._owners: dict[str, Owner] = {}
-        self.quotas = Quotas(snapshot, self.ledger.models)
-        self._claims: dict[str, tuple[int, Allocation]] = {}
-        for view in snapshot.appliances:
-            for running in view.running:
-                if running.is_foreign:
-                    self._owners[running.job_id] = Owner(is_stopping=running.is_stopping)
-                    continue
-                self._count(
-                    running.job_id,
-                    Owner(
-                        running.user_id,
-                        len(running.gpu_uuids) * running.gpu_milli / WHOLE_GPU,
-                        running.array_id,
-                        self.quotas.use_of(running, view.models_of(running)),
-                        running.is_stopping,
-                    ),
-                )
-        self.quotas.measure_idle(self.ledger)
+class Planner(PlanState):
+    """Decides for jobs one by one."""
 
     def decide(self, job: JobView) -> Decision:
         """Decide for the next job in the order of the queue."""
@@ -154,138 +106,6 @@ class Planner:
             merged = most_relevant_first([*rejections, *busy])
             full = self._full[key] = self.ledger.changes, merged
         return None, full[1]
-
-    def kept_places(self, job: JobView) -> Mask:
-        """Return the appliances that reservations keep from a job."""
-        if not self.reserved:
-            return np.zeros(self.ledger.size, np.bool_)
-        return self.reserved.filter_for(job, self.now).rejects(self.ledger, job.shape)
-
-    def free_filters(self, job: JobView) -> Sequence[Filter]:
-        """Return the filters for appliances that can run a job now."""
-        far = self.far(job)
-        if far is None:
-            return self._room_filters(job)
-        return [*self._room_filters(job), self.data_wait.filter_for(job, far)]
-
-    def _room_filters(self, job: JobView) -> Sequence[Filter]:
-        return [*FREE, self.reserved.filter_for(job, self.now)] if self.reserved else FREE
-
-    def far(self, job: JobView) -> Mask | None:
-        """Return where a job waits for its data, without GPUs; None if nowhere."""
-        return self.data_wait.far(job, now=self.now)
-
-    def near(self, job: JobView, places: Mask) -> Mask:
-        """Return those of some appliances where a job need not wait for its data."""
-        far = self.far(job)
-        return places if far is None else places & ~far
-
-    def feasible(self, shape: JobShape) -> tuple[Mask, list[Rejection]]:
-        """Return the feasible appliances for a shape, and the rejections of the others."""
-        if shape not in self._feasible:
-            everything = np.ones(self.ledger.size, np.bool_)
-            self._feasible[shape] = apply_filters(FEASIBLE, self.ledger, shape, everything)
-        return self._feasible[shape]
-
-    def release(self, places: Iterable[int], at: datetime) -> list[tuple[datetime, int]]:
-        """Go on to a time at which jobs on some appliances reach their limits; for forecasts.
-
-        Returns:
-            When jobs end that start now from the queue of a cluster, with their places.
-        """
-        self.now = at
-        ends: list[tuple[datetime, int]] = []
-        for place in places:
-            for ended in [
-                allocation
-                for allocation in self.ledger.allocations[place]
-                if allocation.ends_at <= at and allocation.node != IN_QUEUE
-            ]:
-                self.ledger.release(place, ended)
-                self._claims.pop(ended.job_id, None)
-                self._count(ended.job_id, self._owners.get(ended.job_id, Owner()), sign=-1)
-            if place in self.ledger.clusters:
-                ends += [(end, place) for end in self.ledger.start_waiting(place, at)]
-        self._full.clear()
-        self._barred.clear()
-        self.reservations = Reservations(self.ledger)
-        return ends
-
-    def occupy(
-        self, job: JobView, place: int, gpus: Sequence[int], part: Part | None = None
-    ) -> GPUSlice | None:
-        """Give a job its resources on an appliance; they count towards caps and quotas.
-
-        Returns:
-            Its slice, unless it gets whole GPUs.
-        """
-        allocation = self.ledger.allocate(place, job, gpus, now=self.now, part=part)
-        self.reserved.add(job)
-        view = self.ledger.views[place]
-        if view.cluster is None:
-            models = [view.gpus[slot].model for slot in gpus]
-        else:
-            models = [view.cluster.model_for(allocation.node, job.gpu_models)] * len(gpus)
-        use = self.quotas.use_of(job, models)
-        self._count(job.id, Owner(job.user_id, job.gpu_count, job.array_id, use))
-        return self.ledger.slice_of(place, allocation)
-
-    def _claim(self, job: JobView, place: int, victims: Sequence[RunningJob]) -> None:
-        """Give a job what others on an appliance have until they stop for it.
-
-        So neither a job that borrows nor another one that a guarantee covers takes it meanwhile.
-        """
-        for victim in victims:
-            owner = self._owners[victim.job_id]._replace(is_stopping=True)
-            self.quotas.stop(owner.use)
-            self._owners[victim.job_id] = owner
-            self.ledger.end(place, victim.job_id, at=self.now)
-        freed = [
-            allocation
-            for allocation in self.ledger.allocations[place]
-            if self._owners[allocation.job_id].is_stopping
-        ]
-        self.occupy(job, place, *picked_gpus(job, self.ledger, place, freed))
-        self._claims[job.id] = place, self.ledger.allocations[place][-1]
-
-    def _drop_claim(self, job: JobView) -> None:
-        place, allocation = self._claims.pop(job.id, (0, None))
-        if allocation is not None:
-            self.ledger.release(place, allocation)
-            self._count(job.id, self._owners[job.id], sign=-1)
-
-    def _count(self, job_id: str, owner: Owner, *, sign: int = 1) -> None:
-        self._owners[job_id] = owner
-        self.quotas.count(owner.use, sign=sign, is_stopping=owner.is_stopping)
-        self._gpus_by_user[owner.user_id] += sign * owner.gpus
-        if owner.array_id:
-            self._tasks_by_array[owner.array_id] += sign
-
-    def cap_reason(self, job: JobView) -> str:
-        """Return which cap a job would exceed, or what holds it; "" if it may start."""
-        if job.array_id and 0 < job.array_limit <= self._tasks_by_array[job.array_id]:
-            return f"{job.array_limit} tasks of the array are running, which is its limit."
-        caps, gpus = self.snapshot.caps, job.whole.gpu_count
-        if not gpus:
-            return ""
-        for hold in self.snapshot.holds:
-            if not hold.is_for_rentals and hold.covers(job):
-                return hold.reason
-        if caps.gpus_per_user is not None:
-            used = self._gpus_by_user[job.user_id]
-            if used + gpus > caps.gpus_per_user:
-                return (
-                    f"The user's jobs have {used:g} of at most {caps.gpus_per_user} GPUs, and this "
-                    f"one requests {gpus:g}."
-                )
-        if caps.gpus is not None:
-            used = sum(self._gpus_by_user.values())
-            if used + gpus > caps.gpus:
-                return (
-                    f"The tenant's jobs have {used:g} of at most {caps.gpus} GPUs, and this one "
-                    f"requests {gpus:g}."
-                )
-        return ""
 
     def _choose(self, job: JobView, free: Mask) -> Choice | None:
         """Return the appliance and its GPUs; None where an earlier job would be delayed."""
@@ -374,13 +194,6 @@ class Planner:
             rental=view.rental,
             **self.data_of(job, place),
         )
-
-    def data_of(self, job: JobView, place: int) -> dict[str, Any]:
-        """Return the fields of a decision about the data of a job on an appliance."""
-        if not job.datasets:
-            return {}
-        cached = int(self.data.cached_bytes(job.datasets)[place])
-        return {"cached_bytes": cached, "dataset_bytes": total_bytes(job.datasets)}
 
     def _wait(self, job: JobView, feasible: Mask, rejections: list[Rejection]) -> Decision:
         fetching = self._fetch_first(job, feasible, rejections)
@@ -543,17 +356,6 @@ class Planner:
         last_used = np.where(candidates, self.ledger.last_used, np.iinfo(np.int64).max)
         return int(np.argmin(last_used))
 
-    def failed_on(self, job: JobView) -> Mask:
-        """Return the appliances where attempts of a job failed."""
-        places = [self.ledger.index[ident] for ident in job.failed_on if ident in self.ledger.index]
-        mask = np.zeros(self.ledger.size, np.bool_)
-        mask[places] = True
-        return mask
-
-    def may_preempt(self, job: JobView) -> bool:
-        """Return whether jobs may be stopped for a job."""
-        return self.snapshot.allows_preemption and not job.is_preemptible
-
     def _preempt(self, job: JobView, feasible: Mask) -> tuple[int | None, Sequence[RunningJob]]:
         if not self.may_preempt(job):
             return None, ()
@@ -590,10 +392,6 @@ class Planner:
             victims=[victim.job_id for victim in victims],
             guarantor=guarantor,
         )
-
-    def rules(self, reclaim: Verdict | None = None) -> Rules:
-        """Return which running jobs may stop for a waiting one."""
-        return Rules(self.quotas, self._owners, reclaim)
 
     def _may_stay(
         self, job: JobView, bound: int, feasible: Mask, rejections: Sequence[Rejection]

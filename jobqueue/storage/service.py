@@ -7,6 +7,7 @@ import msgspec
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
+from core.db import insert_missing
 from core.errors import ConflictError
 from core.quantities import format_size
 from jobqueue.models import Attempt, Job
@@ -95,10 +96,10 @@ def record_storage(
 ) -> CleanupOrder:
     """Store an appliance's report; return what it is to delete."""
     appliance = session.get_one(Appliance, appliance_id)
-    row = session.get(ContainerStorage, appliance_id, with_for_update=True)
-    if row is None:
-        row = ContainerStorage(appliance_id=appliance_id, tenant_id=appliance.tenant_id)
-        session.add(row)
+    if session.get(ContainerStorage, appliance_id) is None:
+        empty = {"appliance_id": appliance_id, "tenant_id": appliance.tenant_id}
+        insert_missing(session, ContainerStorage, empty)
+    row = session.get_one(ContainerStorage, appliance_id, with_for_update=True)
     shown = shown_report(
         report,
         msgspec.convert(row.report or {}, StorageReport),

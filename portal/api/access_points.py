@@ -7,7 +7,7 @@ from marshmallow import Schema, fields
 
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_query
+from portal.api.schemas import StrictSchema, about, instant, page_query
 from portal.context import current_scope, database, now, public_url
 from portal.presenters.access_points import relay_settings
 from protocol.access_points import MAX_WEIGHT
@@ -44,24 +44,22 @@ class AccessPointChangeSchema(StrictSchema):
     """A change of an access point; what is left out stays."""
 
     name = fields.String()
-    url = fields.String(metadata={"description": "Scheme, host and port."})
+    url = fields.String(**about("Scheme, host and port."))
     region = fields.String()
-    weight = fields.Integer(strict=True, metadata={"description": _WEIGHT})
-    tenant_id = fields.String(
-        allow_none=True, metadata={"description": "Whose appliances use it; null for all."}
-    )
+    weight = fields.Integer(strict=True, **about(_WEIGHT))
+    tenant_id = fields.String(allow_none=True, **about("Whose appliances use it; null for all."))
 
 
 class AccessPointRequestSchema(AccessPointChangeSchema):
     """A new access point."""
 
     name = fields.String(required=True)
-    url = fields.String(required=True, metadata={"description": "Scheme, host and port."})
+    url = fields.String(required=True, **about("Scheme, host and port."))
     kind = fields.Enum(
         AccessPointKind,
         by_value=True,
         load_default=AccessPointKind.DIRECT,
-        metadata={"description": "`direct`: a process of the portal. `relay`: gets a token."},
+        **about("`direct`: a process of the portal. `relay`: gets a token."),
     )
 
 
@@ -73,37 +71,37 @@ class AccessPointSchema(Schema):
     url = fields.String(attribute="point.url")
     kind = fields.Enum(AccessPointKind, by_value=True)
     region = fields.String(attribute="point.region")
-    weight = fields.Integer(attribute="point.weight", metadata={"description": _WEIGHT})
+    weight = fields.Integer(attribute="point.weight", **about(_WEIGHT))
     tenant_id = fields.String(
         attribute="point.tenant_id",
         allow_none=True,
-        metadata={"description": "Whose appliances use it; null for all."},
+        **about("Whose appliances use it; null for all."),
     )
     state = fields.Enum(
         AccessPointState,
         by_value=True,
-        metadata={
-            "description": "Of a relay whether it reports, of others whether agents use them."
-        },
+        **about("Of a relay whether it reports, of others whether agents use them."),
     )
-    agents = fields.Integer(metadata={"description": "That use it now."})
+    agents = fields.Integer(**about("That use it now."))
     seen_at = instant(attribute="point.seen_at")
     version = fields.String(attribute="point.version")
     started_at = instant(attribute="point.started_at")
     spool_bytes = fields.Integer(
         attribute="point.spool_bytes",
-        metadata={"description": "Samples on the relay's disk that the portal does not have yet."},
+        **about("Samples on the relay's disk that the portal does not have yet."),
     )
     max_spool_bytes = fields.Integer(attribute="point.max_spool_bytes")
     oldest_spooled_at = instant(attribute="point.oldest_spooled_at")
     refused_writes = fields.Integer(
         attribute="point.refused_writes",
-        metadata={"description": "Since the relay's start, because its spool was full."},
+        **about("Since the relay's start, because its spool was full."),
+    )
+    undeliverable_bytes = fields.Integer(
+        attribute="point.undeliverable_bytes",
+        metadata={"description": "Of lines on the relay's disk that the portal did not store."},
     )
     requests_per_second = fields.Float(attribute="point.requests_per_second")
-    cpu_percent = fields.Float(
-        attribute="point.cpu_percent", metadata={"description": "100 is one core."}
-    )
+    cpu_percent = fields.Float(attribute="point.cpu_percent", **about("100 is one core."))
     memory_bytes = fields.Integer(attribute="point.memory_bytes")
     created_at = instant(attribute="point.created_at")
 
@@ -111,12 +109,8 @@ class AccessPointSchema(Schema):
 class AccessPointTokenSchema(AccessPointSchema):
     """An access point with the token of its relay."""
 
-    token = fields.String(
-        metadata={"description": "Of a relay, shown only once; empty for others."}
-    )
-    settings = fields.String(
-        metadata={"description": "The lines of the relay's settings file; empty for others."}
-    )
+    token = fields.String(**about("Of a relay, shown only once; empty for others."))
+    settings = fields.String(**about("The lines of the relay's settings file; empty for others."))
 
 
 _CONFIGURED = ("id", "name", "url", "kind", "region", "weight", "tenant_id")

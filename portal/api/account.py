@@ -9,7 +9,15 @@ from marshmallow import Schema, fields, validate
 
 from core.zones import MAX_ZONE_LENGTH
 from portal.api.blueprint import APIBlueprint, Own
-from portal.api.schemas import StrictSchema, envelope, instant, page_of, page_query, values_of
+from portal.api.schemas import (
+    StrictSchema,
+    about,
+    envelope,
+    instant,
+    page_of,
+    page_query,
+    values_of,
+)
 from portal.api.users import UserSchema
 from portal.auth import sign_in
 from portal.auth.devices import device_name
@@ -51,15 +59,15 @@ class TokenSchema(Schema):
     id = fields.String()
     name = fields.String()
     tenant_id = fields.String(
-        allow_none=True, metadata={"description": "Tenant that it acts in; null for an operator."}
+        allow_none=True, **about("Tenant that it acts in; null for an operator.")
     )
     scopes = fields.List(
         fields.String(validate=validate.OneOf(list(TOKEN_SCOPES))),
-        metadata={"description": "Allowed scopes; empty allows everything that its user may do."},
+        **about("Allowed scopes; empty allows everything that its user may do."),
     )
     created_at = instant()
-    expires_at = instant(metadata={"description": "Null if it never expires."})
-    last_used_at = instant(metadata={"description": "Precise to a minute."})
+    expires_at = instant(**about("Null if it never expires."))
+    last_used_at = instant(**about("Precise to a minute."))
     last_used_address = fields.String()
     revoked_at = instant()
 
@@ -70,7 +78,7 @@ _TOKEN_ETAG = TokenSchema(exclude=("last_used_at", "last_used_address"))
 class NewTokenSchema(TokenSchema):
     """A new API token with its secret."""
 
-    secret = fields.String(metadata={"description": "Shown only once: save it."})
+    secret = fields.String(**about("Shown only once: save it."))
 
 
 class TokenRequestSchema(StrictSchema):
@@ -84,21 +92,17 @@ class TokenRequestSchema(StrictSchema):
     scopes = fields.List(
         fields.String(validate=validate.OneOf(list(TOKEN_SCOPES))),
         load_default=list,
-        metadata={
-            "description": "Empty allows everything that you may do.",
-            "example": ["read", "jobs"],
-        },
+        **about("Empty allows everything that you may do.", example=["read", "jobs"]),
     )
     lifetime_days = fields.Integer(
         strict=True,
         load_default=None,
         allow_none=True,
         validate=validate.Range(min=1, max=MAX_LIFETIME_DAYS),
-        metadata={"description": "Null never expires.", "example": 90},
+        **about("Null never expires.", example=90),
     )
     is_replacing = fields.Boolean(
-        load_default=False,
-        metadata={"description": "Revoke your other tokens with this name and tenant."},
+        load_default=False, **about("Revoke your other tokens with this name and tenant.")
     )
 
 
@@ -107,11 +111,11 @@ class MeSchema(UserSchema):
 
     time_zone = fields.Function(
         lambda member: member.user.time_zone,
-        metadata={"description": "In which times are shown; empty for that of the browser."},
+        **about("In which times are shown; empty for that of the browser."),
     )
     shown_time_zone = fields.Function(
         lambda member: zone_name_of(member.user),
-        metadata={"description": "The chosen time zone, else the last of the browser, else UTC."},
+        **about("The chosen time zone, else the last of the browser, else UTC."),
     )
 
 
@@ -121,7 +125,7 @@ class SettingsSchema(StrictSchema):
     time_zone = fields.String(
         required=True,
         validate=validate.Length(max=MAX_ZONE_LENGTH),
-        metadata={"example": "Europe/Oslo", "description": "Empty for that of the browser."},
+        **about("Empty for that of the browser.", example="Europe/Oslo"),
     )
 
 
@@ -215,13 +219,13 @@ class SessionSchema(Schema):
     """A signed-in browser."""
 
     id = fields.String()
-    device = fields.String(metadata={"description": "Browser and operating system."})
+    device = fields.String(**about("Browser and operating system."))
     user_agent = fields.String()
-    address = fields.String(metadata={"description": "IP address of the last request."})
+    address = fields.String(**about("IP address of the last request."))
     created_at = instant()
-    last_seen_at = instant(metadata={"description": "Precise to a minute."})
+    last_seen_at = instant(**about("Precise to a minute."))
     expires_at = instant()
-    is_current = fields.Boolean(metadata={"description": "Whether this request uses the session."})
+    is_current = fields.Boolean(**about("Whether this request uses the session."))
 
 
 _SESSION_ETAG = SessionSchema(exclude=("last_seen_at", "address"))

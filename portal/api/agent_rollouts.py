@@ -12,6 +12,7 @@ from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     instant,
     page_of,
     page_query,
@@ -55,14 +56,14 @@ class AgentRolloutSchema(Schema):
     id = fields.String()
     tenant_id = fields.String()
     version = fields.String()
-    sites = fields.List(fields.String(), metadata={"description": "All sites if empty."})
+    sites = fields.List(fields.String(), **about("All sites if empty."))
     stage_percents = fields.List(fields.Integer())
-    stage = fields.Integer(metadata={"description": "The current stage, counted from 0."})
+    stage = fields.Integer(**about("The current stage, counted from 0."))
     soak_seconds = fields.Integer()
     soaking_since = instant()
     max_failures = fields.Integer()
     state = fields.Enum(RolloutState, by_value=True)
-    reason = fields.String(metadata={"description": "Why it is paused."})
+    reason = fields.String(**about("Why it is paused."))
     counts = fields.Dict(keys=fields.String(), values=fields.Integer())
     created_at = instant()
     ended_at = instant()
@@ -75,24 +76,24 @@ class AgentRolloutRequestSchema(StrictSchema):
         fields.String(),
         load_default=list,
         validate=validate.Length(max=MAX_SITES),
-        metadata={"description": "The sites to update; all if empty."},
+        **about("The sites to update; all if empty."),
     )
     stage_percents = fields.List(
         fields.Integer(strict=True),
         load_default=list(DEFAULT_STAGE_PERCENTS),
-        metadata={"description": "The share of each site that is updated after each stage."},
+        **about("The share of each site that is updated after each stage."),
     )
     soak_seconds = fields.Integer(
         strict=True,
         load_default=DEFAULT_SOAK_SECONDS,
         validate=validate.Range(min=0, max=MAX_SOAK_SECONDS),
-        metadata={"description": "How long a stage must stay healthy before the next starts."},
+        **about("How long a stage must stay healthy before the next starts."),
     )
     max_failures = fields.Integer(
         strict=True,
         load_default=0,
         validate=validate.Range(min=0, max=1_000_000),
-        metadata={"description": "Failed updates that don't pause the rollout."},
+        **about("Failed updates that don't pause the rollout."),
     )
 
 
@@ -123,7 +124,7 @@ class AgentVersionSchema(Schema):
 
     version = fields.String()
     count = fields.Integer()
-    updatable = fields.Integer(metadata={"description": "Of these, with the update service."})
+    updatable = fields.Integer(**about("Of these, with the update service."))
 
 
 def with_counts(session: Session, rollouts: Sequence[AgentRollout]) -> list[dict[str, Any]]:

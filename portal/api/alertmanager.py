@@ -24,7 +24,7 @@ from alerting.models import Silence
 from alerting.notification.silences import expire_silence, get_silence
 from core.errors import InvalidInputError
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema
+from portal.api.schemas import StrictSchema, about
 from portal.context import current_scope, database, now, public_url
 from tenants.permissions import Permission
 
@@ -49,9 +49,7 @@ class AlertFilterQuery(FilterQuery):
     silenced = fields.Boolean(load_default=True)
     inhibited = fields.Boolean(load_default=True)
     unprocessed = fields.Boolean(load_default=True)
-    receiver = fields.String(
-        load_default="", metadata={"description": "Pattern of the name of a receiver."}
-    )
+    receiver = fields.String(load_default="", **about("Pattern of the name of a receiver."))
 
 
 class NameSchema(Schema):
@@ -91,9 +89,7 @@ class ImportedSilenceSchema(StrictSchema):
     startsAt = fields.AwareDateTime(format="iso", required=True)
     endsAt = fields.AwareDateTime(format="iso", required=True)
     comment = fields.String(load_default="")
-    createdBy = fields.String(
-        load_default="", metadata={"description": "Ignored: it is the current user."}
-    )
+    createdBy = fields.String(load_default="", **about("Ignored: it is the current user."))
 
 
 class ExportedSilenceSchema(Schema):

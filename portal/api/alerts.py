@@ -25,6 +25,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
+    about,
     envelope,
     instant,
     page_of,
@@ -52,18 +53,12 @@ class AlertSchema(Schema):
     severity = fields.Enum(Severity, by_value=True)
     value = fields.Float(allow_none=True)
     unit = fields.String()
-    silence_ids = fields.List(
-        fields.String(), metadata={"description": "Active silences that match the alert."}
-    )
-    is_flapping = fields.Boolean(
-        metadata={"description": "Whether it fired at least 4 times within an hour."}
-    )
+    silence_ids = fields.List(fields.String(), **about("Active silences that match the alert."))
+    is_flapping = fields.Boolean(**about("Whether it fired at least 4 times within an hour."))
     active_since_at = instant()
     fired_at = instant()
     resolved_at = instant()
-    late_at = instant(
-        metadata={"description": "For late samples: the end of the last window that breached."}
-    )
+    late_at = instant(**about("For late samples: the end of the last window that breached."))
     last_breach_at = instant()
     updated_at = instant()
     acknowledged_at = instant()
@@ -109,7 +104,7 @@ class HistoryQuery(PageQuery):
         AlertState,
         by_value=True,
         load_default=None,
-        metadata={"description": "By default firing, resolved and no_data."},
+        **about("By default firing, resolved and no_data."),
     )
     rule_id = fields.String(load_default=None)
     severity = fields.Enum(Severity, by_value=True, load_default=None)

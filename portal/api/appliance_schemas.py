@@ -11,7 +11,7 @@ import msgspec
 from marshmallow import Schema, fields
 
 from portal.api.cluster_schemas import ApplianceNameSchema, ClusterNodeSchema, ClusterSchema
-from portal.api.schemas import instant
+from portal.api.schemas import about, instant
 from protocol.clusters import ClusterKind
 from protocol.gpu_processes import GPUProcess
 from protocol.health import ApplianceHealth, HealthReason, HealthState
@@ -107,73 +107,63 @@ class ApplianceSchema(Schema):
     status = fields.Enum(
         EffectiveStatus,
         by_value=True,
-        metadata={"description": "Effective status: decides what the appliance can do."},
+        **about("Effective status: decides what the appliance can do."),
     )
     state = fields.Enum(
         ApplianceState,
         by_value=True,
-        metadata={"description": "Connection state, from the time of the last heartbeat."},
+        **about("Connection state, from the time of the last heartbeat."),
     )
     health_state = fields.Enum(
-        HealthState,
-        by_value=True,
-        allow_none=True,
-        metadata={"description": "Null if the agent reports none."},
+        HealthState, by_value=True, allow_none=True, **about("Null if the agent reports none.")
     )
     health = fields.Nested(_schema_of(ApplianceHealth), allow_none=True)
     inventory = fields.Nested(_schema_of(Inventory))
     connector = fields.Nested(
         ApplianceNameSchema,
         allow_none=True,
-        metadata={"description": "Of a node of a cluster: the appliance whose agent reports it."},
+        **about("Of a node of a cluster: the appliance whose agent reports it."),
     )
     cluster_kind = fields.String(
-        metadata={
-            "description": "Of a connector: the kind of its cluster; empty otherwise.",
-            "enum": ["", *(kind.value for kind in ClusterKind)],
-        }
+        **about(
+            "Of a connector: the kind of its cluster; empty otherwise.",
+            enum=["", *(kind.value for kind in ClusterKind)],
+        )
     )
     cluster = fields.Nested(
         ClusterSchema,
         allow_none=True,
-        metadata={"description": "Of a connector, as it reported it last; null otherwise."},
+        **about("Of a connector, as it reported it last; null otherwise."),
     )
     node = fields.Nested(
         ClusterNodeSchema,
         allow_none=True,
-        metadata={
-            "description": "Of a node of a cluster, as its connector reported it last; null "
-            "otherwise."
-        },
+        **about("Of a node of a cluster, as its connector reported it last; null otherwise."),
     )
     gpu_processes = fields.List(
         fields.Nested(_schema_of(GPUProcess)),
         allow_none=True,
-        metadata={"description": "Null while the appliance is offline or reports none."},
+        **about("Null while the appliance is offline or reports none."),
     )
     gpu_count = fields.Integer()
-    gpu_model = fields.String(metadata={"description": "Several models are comma-separated."})
+    gpu_model = fields.String(**about("Several models are comma-separated."))
     appliance_class = fields.String()
     agent_version = fields.String()
     access_point = fields.String(
-        metadata={"description": "The address that the agent uses; empty if it does not say."}
+        **about("The address that the agent uses; empty if it does not say.")
     )
     clock_skew_seconds = fields.Float(
         allow_none=True,
-        metadata={
-            "description": "Positive if the agent's clock is ahead of the portal's. Check the "
+        **about(
+            "Positive if the agent's clock is ahead of the portal's. Check the "
             f"clock if the skew exceeds {SKEW_LIMIT_SECONDS:g} s in either direction."
-        },
+        ),
     )
     enrolled_at = instant()
     last_seen_at = instant()
     drained_at = instant()
-    drain_deadline_at = instant(
-        metadata={"description": "When jobs that still run on a drained appliance move."}
-    )
-    quarantined_at = instant(
-        metadata={"description": "Since when it gets no jobs, as they failed to start there."}
-    )
+    drain_deadline_at = instant(**about("When jobs that still run on a drained appliance move."))
+    quarantined_at = instant(**about("Since when it gets no jobs, as they failed to start there."))
     quarantine_reason = fields.String()
     retired_at = instant()
     revoked_at = instant()

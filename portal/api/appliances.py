@@ -23,6 +23,7 @@ from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     instant,
     page_of,
@@ -92,7 +93,7 @@ class ApplianceQuery(PageQuery):
         EffectiveStatus,
         by_value=True,
         load_default=None,
-        metadata={"description": "By default all in service: neither retired nor revoked."},
+        **about("By default all in service: neither retired nor revoked."),
     )
     state = fields.Enum(ApplianceState, by_value=True, load_default=None)
     health = fields.String(
@@ -102,20 +103,17 @@ class ApplianceQuery(PageQuery):
     appliance_class = fields.String(load_default="")
     site = fields.String(load_default="")
     region = fields.String(load_default="")
-    label = fields.String(load_default="", metadata={"description": "`rack` or `rack=b12`."})
+    label = fields.String(load_default="", **about("`rack` or `rack=b12`."))
     gpu_model = fields.String(load_default="")
-    search = fields.String(
-        load_default="", metadata={"description": "Text in name, site, region or GPU model."}
-    )
+    search = fields.String(load_default="", **about("Text in name, site, region or GPU model."))
     nodes = fields.Enum(
         Nodes,
         by_value=True,
         load_default=None,
-        metadata={"description": "Whether nodes of clusters are listed; by default they are."},
+        **about("Whether nodes of clusters are listed; by default they are."),
     )
     connector = fields.String(
-        load_default="",
-        metadata={"description": "Only the nodes of the cluster of this appliance, by its id."},
+        load_default="", **about("Only the nodes of the cluster of this appliance, by its id.")
     )
     sort = sort_field(SORTS, default="name")
 
@@ -133,9 +131,7 @@ class ApplianceChangeSchema(StrictSchema):
     site = fields.String()
     region = fields.String()
     labels = fields.Dict(
-        keys=fields.String(),
-        values=fields.String(),
-        metadata={"description": "Replaces all existing labels."},
+        keys=fields.String(), values=fields.String(), **about("Replaces all existing labels.")
     )
 
 
@@ -170,19 +166,15 @@ class BulkRequestSchema(StrictSchema):
         keys=fields.String(),
         values=fields.String(allow_none=True),
         load_default=dict,
-        metadata={"description": "For `label`: labels to set by key; null removes the label."},
+        **about("For `label`: labels to set by key; null removes the label."),
     )
-    site = fields.String(
-        load_default=None, allow_none=True, metadata={"description": "For `move`."}
-    )
-    region = fields.String(
-        load_default=None, allow_none=True, metadata={"description": "For `move`."}
-    )
+    site = fields.String(load_default=None, allow_none=True, **about("For `move`."))
+    region = fields.String(load_default=None, allow_none=True, **about("For `move`."))
     wait_seconds = fields.Float(
         load_default=None,
         allow_none=True,
         validate=_WAIT,
-        metadata={"description": "For `drain`: as for one appliance."},
+        **about("For `drain`: as for one appliance."),
     )
 
 
@@ -200,10 +192,10 @@ class DrainRequestSchema(StrictSchema):
         load_default=None,
         allow_none=True,
         validate=_WAIT,
-        metadata={
-            "description": "Jobs that still run after this time are stopped and queued again; 0 "
+        **about(
+            "Jobs that still run after this time are stopped and queued again; 0 "
             "moves them now. Null lets them run to their end."
-        },
+        ),
     )
 
 
@@ -216,7 +208,7 @@ class DrainingJobSchema(Schema):
     contract_id = fields.String(
         allow_none=True,
         dump_default=None,
-        metadata={"description": "Of a job of another tenant that rents the appliance."},
+        **about("Of a job of another tenant that rents the appliance."),
     )
 
 
@@ -241,12 +233,10 @@ class DrainProgressSchema(Schema):
 
     is_drained = fields.Boolean()
     drained_at = instant()
-    deadline_at = instant(metadata={"description": "When the jobs that are left move."})
-    is_done = fields.Boolean(
-        dump_default=False, metadata={"description": "Whether it is drained and no job runs."}
-    )
-    job_count = fields.Integer(metadata={"description": "Jobs that ran when it was drained."})
-    jobs_left = fields.Integer(metadata={"description": "Those of them that still run."})
+    deadline_at = instant(**about("When the jobs that are left move."))
+    is_done = fields.Boolean(dump_default=False, **about("Whether it is drained and no job runs."))
+    job_count = fields.Integer(**about("Jobs that ran when it was drained."))
+    jobs_left = fields.Integer(**about("Those of them that still run."))
     jobs = fields.List(fields.Nested(DrainingJobSchema))
 
 

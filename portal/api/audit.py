@@ -7,7 +7,7 @@ from marshmallow import Schema, fields, post_load, validate
 
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, file_response, instant, time_filter
+from portal.api.schemas import StrictSchema, about, file_response, instant, time_filter
 from portal.context import current_scope, database
 from portal.presenters.audit import audit_file
 from tenants.auditing.log import SCAN_LIMIT, AuditFormat, AuditQuery, list_entries
@@ -24,23 +24,23 @@ class AuditEntrySchema(Schema):
     """An audit log entry; entries are immutable."""
 
     id = fields.String()
-    chain = fields.String(metadata={"description": "A tenant's id, or `platform`."})
-    number = fields.Integer(metadata={"description": "Sequence number in the chain, from 1."})
+    chain = fields.String(**about("A tenant's id, or `platform`."))
+    number = fields.Integer(**about("Sequence number in the chain, from 1."))
     at = instant()
     actor_id = fields.String(allow_none=True)
     actor_name = fields.String()
-    via = fields.String(metadata={"description": "Authentication method, such as `browser`."})
-    action = fields.String(metadata={"description": "`<kind>.<verb>`, such as `tenant.renamed`."})
+    via = fields.String(**about("Authentication method, such as `browser`."))
+    action = fields.String(**about("`<kind>.<verb>`, such as `tenant.renamed`."))
     target_kind = fields.String()
     target_id = fields.String(allow_none=True)
     target_name = fields.String()
     before = fields.Dict(allow_none=True)
     after = fields.Dict(allow_none=True)
     reason = fields.String()
-    address = fields.String(metadata={"description": "Client IP address."})
+    address = fields.String(**about("Client IP address."))
     user_agent = fields.String()
-    previous_hash = fields.String(metadata={"description": "Hash of the previous entry."})
-    hash = fields.String(metadata={"description": "SHA-256 of all fields above."})
+    previous_hash = fields.String(**about("Hash of the previous entry."))
+    hash = fields.String(**about("SHA-256 of all fields above."))
 
 
 _NEXT = (
@@ -53,18 +53,15 @@ class AuditPageSchema(Schema):
     """Entries, newest first."""
 
     items = fields.List(fields.Nested(AuditEntrySchema))
-    next = fields.String(allow_none=True, metadata={"description": _NEXT})
+    next = fields.String(allow_none=True, **about(_NEXT))
     total = fields.Integer(
-        allow_none=True,
-        metadata={"description": "Number of entries in the chain; null if not counted."},
+        allow_none=True, **about("Number of entries in the chain; null if not counted.")
     )
 
 
 def _text(description: str) -> fields.String:
     return fields.String(
-        load_default="",
-        validate=validate.Length(max=MAX_TEXT_LENGTH),
-        metadata={"description": description},
+        load_default="", validate=validate.Length(max=MAX_TEXT_LENGTH), **about(description)
     )
 
 

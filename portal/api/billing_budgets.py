@@ -15,7 +15,7 @@ from marketplace.budgets.service import (
 from portal.api.billing_schemas import amount_field
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import instant, page_query
+from portal.api.schemas import about, instant, page_query
 from portal.api.spec_schemas import request_schema, response_schema
 from tenants.permissions import Permission
 
@@ -37,18 +37,14 @@ class BudgetSchema(response_schema(BudgetRequest)):  # type: ignore[misc] # a cl
 
     id = fields.String()
     tenant_id = fields.String()
-    target_name = fields.String(
-        metadata={"description": "The name of the tenant or project, or the email address."}
-    )
+    target_name = fields.String(**about("The name of the tenant or project, or the email address."))
     amount = amount_field("For a calendar month in UTC, before taxes.")
     spent = amount_field("In the month of `period_at`, so far.")
     forecast = amount_field("What the month comes to at the rate of the last seven days.")
-    percent = fields.Float(metadata={"description": "How much of it is spent."})
-    level_percent = fields.Integer(
-        metadata={"description": "The highest warning of the month: 0, 50, 80 or 100."}
-    )
-    period_at = instant(metadata={"description": "Null until its first evaluation."})
-    reached_at = instant(metadata={"description": "When 100 % was first seen."})
+    percent = fields.Float(**about("How much of it is spent."))
+    level_percent = fields.Integer(**about("The highest warning of the month: 0, 50, 80 or 100."))
+    period_at = instant(**about("Null until its first evaluation."))
+    reached_at = instant(**about("When 100 % was first seen."))
     evaluated_at = instant()
     created_at = instant()
 

@@ -16,7 +16,15 @@ from marketplace.costs.estimates import MAX_GPUS, estimate, estimate_text
 from marketplace.costs.groups import MAX_PERIOD, CostBy, cost_groups
 from portal.api.billing_schemas import amount_field
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, time_filter
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    about,
+    envelope,
+    instant,
+    page_of,
+    time_filter,
+)
 from portal.context import current_scope, database, now, portal
 from tenants.permissions import Permission
 
@@ -32,8 +40,8 @@ costs = APIBlueprint(
 class CostGroupSchema(Schema):
     """What a group costs."""
 
-    key = fields.String(metadata={"description": "The ID, GPU model, day or month."})
-    name = fields.String(metadata={"description": "Empty if it was deleted."})
+    key = fields.String(**about("The ID, GPU model, day or month."))
+    name = fields.String(**about("Empty if it was deleted."))
     amount = amount_field("Negative where credits exceed the costs.")
 
 
@@ -67,18 +75,15 @@ class EstimateQuery(StrictSchema):
     gpus = fields.Float(
         required=True,
         validate=validate.Range(min=0, max=MAX_GPUS),
-        metadata={"description": "How many, with parts of GPUs, such as `0.25`."},
+        **about("How many, with parts of GPUs, such as `0.25`."),
     )
     gpu_models = fields.String(
-        load_default="",
-        metadata={"description": "Comma-separated words of the model, such as `H100,A100`."},
+        load_default="", **about("Comma-separated words of the model, such as `H100,A100`.")
     )
     max_gpu_hour_price = fields.String(
         load_default=None,
         validate=_check_amount,
-        metadata={
-            "description": "The highest price of a rented GPU for an hour; 0 for own ones only."
-        },
+        **about("The highest price of a rented GPU for an hour; 0 for own ones only."),
     )
 
 
@@ -88,9 +93,9 @@ class EstimateSchema(Schema):
     lowest = amount_field("On own appliances, of the cheapest model that fits.", allow_none=True)
     highest = amount_field("On own appliances, of the most expensive one.", allow_none=True)
     rented = amount_field("By the cheapest contract that is open.", allow_none=True)
-    offer_name = fields.String(metadata={"description": "Of that contract; empty without one."})
+    offer_name = fields.String(**about("Of that contract; empty without one."))
     currency = fields.String()
-    text = fields.String(metadata={"description": "The same as a sentence; empty without prices."})
+    text = fields.String(**about("The same as a sentence; empty without prices."))
 
 
 @costs.operation("GET", query=CostQuery, answer=CostPageSchema)

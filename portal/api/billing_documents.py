@@ -14,6 +14,7 @@ from marketplace.months import parse_month
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
+    about,
     envelope,
     file_response,
     instant,
@@ -38,12 +39,12 @@ billing_documents = APIBlueprint(
 class ItemSchema(Schema):
     """An item of an invoice or statement; amounts are texts with all decimal places."""
 
-    number = fields.Integer(metadata={"description": "From 1."})
-    month = fields.String(metadata={"description": "Of the use; earlier months are corrections."})
+    number = fields.Integer(**about("From 1."))
+    month = fields.String(**about("Of the use; earlier months are corrections."))
     kind = fields.Enum(LineKind, by_value=True)
     contract_id = fields.String()
-    subject = fields.String(metadata={"description": "The offer, or the project."})
-    other_side = fields.String(metadata={"description": "The provider, or the customer."})
+    subject = fields.String(**about("The offer, or the project."))
+    other_side = fields.String(**about("The provider, or the customer."))
     gpu_model = fields.String()
     text = fields.String()
     gpu_hours = DecimalField()
@@ -60,17 +61,17 @@ class DocumentSchema(Schema):
     tenant_name = fields.String()
     number = fields.String()
     title = fields.String()
-    month = fields.String(metadata={"description": "Such as `2026-03`, in UTC."})
+    month = fields.String(**about("Such as `2026-03`, in UTC."))
     currency = fields.String()
     issued_at = instant()
-    net = DecimalField(places=2, metadata={"description": "The sum of the items."})
+    net = DecimalField(places=2, **about("The sum of the items."))
     tax_percent = DecimalField()
     tax = DecimalField(places=2)
     fee_percent = DecimalField()
-    fee = DecimalField(places=2, metadata={"description": "Of the portal, subtracted."})
+    fee = DecimalField(places=2, **about("Of the portal, subtracted."))
     total = DecimalField(places=2)
     prepaid = DecimalField(places=2)
-    due = DecimalField(places=2, metadata={"description": "What remains to be paid."})
+    due = DecimalField(places=2, **about("What remains to be paid."))
 
 
 class WholeDocumentSchema(DocumentSchema):
@@ -85,7 +86,7 @@ class DocumentQuery(PageQuery):
     """Filters, sort and page."""
 
     kind = fields.Enum(DocumentKind, by_value=True, load_default=None)
-    month = fields.String(load_default="", metadata={"description": "Such as `2026-03`."})
+    month = fields.String(load_default="", **about("Such as `2026-03`."))
     issued_since = time_filter("Only those issued since, for an export that continues.")
     sort = sort_field(DOCUMENT_SORTS, default="-issued_at")
 

@@ -18,6 +18,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     file_response,
     instant,
@@ -45,15 +46,15 @@ class LineSchema(Schema):
     """A billing line; lines are only added."""
 
     id = fields.String()
-    at = instant(metadata={"description": "The hour, or the time, that it is for."})
+    at = instant(**about("The hour, or the time, that it is for."))
     recorded_at = instant()
     kind = fields.Enum(LineKind, by_value=True)
     contract_id = fields.String(allow_none=True)
     version_number = fields.Integer(
-        allow_none=True, metadata={"description": "Of the contract's terms, or of the price list."}
+        allow_none=True, **about("Of the contract's terms, or of the price list.")
     )
     gpu_model = fields.String()
-    gpu_milliseconds = fields.Integer(metadata={"description": "Of single GPUs."})
+    gpu_milliseconds = fields.Integer(**about("Of single GPUs."))
     unit_price = DecimalField(places=8)
     amount = DecimalField(places=8)
     note = fields.String()
@@ -61,9 +62,7 @@ class LineSchema(Schema):
     project_id = fields.String(allow_none=True)
     job_id = fields.String(allow_none=True)
     job_name = fields.String()
-    appliance_id = fields.String(
-        allow_none=True, metadata={"description": "Of the tenant's own appliances."}
-    )
+    appliance_id = fields.String(allow_none=True, **about("Of the tenant's own appliances."))
 
 
 class FilterQuery(StrictSchema):
@@ -75,7 +74,7 @@ class FilterQuery(StrictSchema):
         LineSide,
         by_value=True,
         load_default=LineSide.PAID,
-        metadata={"description": "What the tenant pays, or what it earns as a provider."},
+        **about("What the tenant pays, or what it earns as a provider."),
     )
     contract_id = fields.String(load_default="")
     kind = fields.Enum(LineKind, by_value=True, load_default=None)
@@ -105,18 +104,15 @@ class CorrectionRequestSchema(StrictSchema):
     """A correction of what a contract, or the own use of a tenant, cost."""
 
     amount = DecimalField(
-        required=True,
-        metadata={"description": "In cents, such as `-12.50`, which is in favor of who pays."},
+        required=True, **about("In cents, such as `-12.50`, which is in favor of who pays.")
     )
-    note = fields.String(required=True, metadata={"description": "Why; both sides see it."})
+    note = fields.String(required=True, **about("Why; both sides see it."))
     reference = fields.String(
-        required=True, metadata={"description": "Of the correction, such as a ticket; unique."}
+        required=True, **about("Of the correction, such as a ticket; unique.")
     )
     contract_id = fields.String(load_default="")
-    tenant_id = fields.String(
-        load_default="", metadata={"description": "Without a contract: whose own use."}
-    )
-    at = instant(load_default=None, metadata={"description": "What it corrects; by default now."})
+    tenant_id = fields.String(load_default="", **about("Without a contract: whose own use."))
+    at = instant(load_default=None, **about("What it corrects; by default now."))
 
 
 class CorrectionSchema(Schema):
@@ -135,20 +131,16 @@ class CorrectionSchema(Schema):
 class CreditQuery(StrictSchema):
     """Whose credit."""
 
-    tenant_id = fields.String(
-        load_default="", metadata={"description": "By default the current one."}
-    )
+    tenant_id = fields.String(load_default="", **about("By default the current one."))
 
 
 class CreditRequestSchema(StrictSchema):
     """A payment in advance, or its return."""
 
     tenant_id = fields.String(required=True)
-    amount = DecimalField(
-        required=True, metadata={"description": "In cents; negative takes it back."}
-    )
+    amount = DecimalField(required=True, **about("In cents; negative takes it back."))
     reference = fields.String(
-        required=True, metadata={"description": "Of the payment; the same one is refused twice."}
+        required=True, **about("Of the payment; the same one is refused twice.")
     )
     note = fields.String(load_default="")
 
@@ -166,13 +158,8 @@ class CreditEntrySchema(Schema):
 class CreditSchema(Schema):
     """A tenant's prepaid credit."""
 
-    balance = DecimalField(
-        places=2, metadata={"description": "What was paid in, less paid invoices."}
-    )
-    open_amount = DecimalField(
-        places=2,
-        metadata={"description": "Of rentals in no invoice yet, with tax."},
-    )
+    balance = DecimalField(places=2, **about("What was paid in, less paid invoices."))
+    open_amount = DecimalField(places=2, **about("Of rentals in no invoice yet, with tax."))
     available = DecimalField(places=2)
     entries = fields.List(fields.Nested(CreditEntrySchema))
 

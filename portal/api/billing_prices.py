@@ -15,7 +15,7 @@ from marketplace.prices.service import (
 )
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from tenants.permissions import Permission
 
 billing_prices = APIBlueprint(
@@ -33,14 +33,12 @@ class PriceRowSchema(StrictSchema):
 
     gpu_model = fields.String(
         load_default="",
-        metadata={
-            "description": "A word of the model's name, such as `H100`; the longest that matches "
+        **about(
+            "A word of the model's name, such as `H100`; the longest that matches "
             "counts. Empty for all other models."
-        },
+        ),
     )
-    price = fields.String(
-        required=True, metadata={"description": "Of a GPU for an hour, such as `2.45`."}
-    )
+    price = fields.String(required=True, **about("Of a GPU for an hour, such as `2.45`."))
 
 
 class PriceListRequestSchema(StrictSchema):
@@ -49,16 +47,15 @@ class PriceListRequestSchema(StrictSchema):
     prices = fields.List(fields.Nested(PriceRowSchema), required=True)
     valid_from = instant(
         load_default=None,
-        metadata={
-            "description": "The first hour; by default the next one. In the past only where the "
+        **about(
+            "The first hour; by default the next one. In the past only where the "
             "tenant had no price."
-        },
+        ),
     )
     valid_until = instant(
-        load_default=None,
-        metadata={"description": "The hour after the last; by default the next list's first."},
+        load_default=None, **about("The hour after the last; by default the next list's first.")
     )
-    note = fields.String(load_default="", metadata={"description": "Why."})
+    note = fields.String(load_default="", **about("Why."))
 
 
 class PriceListSchema(Schema):
@@ -66,8 +63,7 @@ class PriceListSchema(Schema):
 
     id = fields.String()
     tenant_id = fields.String(
-        allow_none=True,
-        metadata={"description": "Null is the operator's, for tenants that have none."},
+        allow_none=True, **about("Null is the operator's, for tenants that have none.")
     )
     number = fields.Integer()
     valid_from = instant()

@@ -5,6 +5,7 @@ from typing import Any
 from marshmallow import fields
 
 from core.money import amount_text
+from portal.api.schemas import about
 
 
 class AmountField(fields.String):
@@ -17,4 +18,4 @@ class AmountField(fields.String):
 
 def amount_field(description: str, **options: Any) -> AmountField:  # noqa: ANN401 - marshmallow's
     """Return a field for an amount of money in an answer."""
-    return AmountField(metadata={"description": description, "example": "1240.50"}, **options)
+    return AmountField(**about(description, example="1240.50"), **options)

@@ -10,6 +10,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     instant,
     page_of,
@@ -46,10 +47,10 @@ class CertificateSchema(Schema):
     tenant_id = fields.String()
     appliance_id = fields.String()
     serial = fields.String()
-    fingerprint = fields.String(metadata={"description": "SHA-256, in hex."})
+    fingerprint = fields.String(**about("SHA-256, in hex."))
     state = fields.Function(
         lambda certificate: state_of(certificate, now=now()).value,
-        metadata={"type": "string", "description": "Such as `active`, `overdue` or `revoked`."},
+        **about("Such as `active`, `overdue` or `revoked`.", type="string"),
     )
     not_before = instant()
     not_after = instant()

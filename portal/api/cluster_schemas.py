@@ -2,6 +2,7 @@
 
 from marshmallow import Schema, fields
 
+from portal.api.schemas import about
 from protocol.clusters import ClusterKind, NodeState
 from tenants.fleet.states import EffectiveStatus
 
@@ -17,9 +18,9 @@ class ClusterQueueSchema(Schema):
     """A partition of Slurm, or a queue of Kueue."""
 
     name = fields.String()
-    is_default = fields.Boolean(metadata={"description": "Jobs that name none go there."})
-    is_open = fields.Boolean(metadata={"description": "It takes jobs."})
-    time_limit_seconds = fields.Integer(metadata={"description": "0 without a limit."})
+    is_default = fields.Boolean(**about("Jobs that name none go there."))
+    is_open = fields.Boolean(**about("It takes jobs."))
+    time_limit_seconds = fields.Integer(**about("0 without a limit."))
 
 
 class ClusterSchema(Schema):
@@ -27,37 +28,29 @@ class ClusterSchema(Schema):
 
     kind = fields.Enum(ClusterKind, by_value=True)
     name = fields.String()
-    version = fields.String(metadata={"description": "Of the scheduler."})
+    version = fields.String(**about("Of the scheduler."))
     problem = fields.String(
-        metadata={"description": "Why it takes no jobs now, in its own words; empty if it does."}
+        **about("Why it takes no jobs now, in its own words; empty if it does.")
     )
-    runs_images = fields.Boolean(
-        metadata={"description": "If not, only jobs without an image run there."}
-    )
-    needs_image = fields.Boolean(metadata={"description": "Jobs without an image can't run."})
-    waiting_jobs = fields.Integer(
-        metadata={"description": "Jobs of all its users that wait in its queue."}
-    )
-    max_waiting = fields.Integer(
-        metadata={"description": "How many attempts Vedette may have waiting there."}
-    )
+    runs_images = fields.Boolean(**about("If not, only jobs without an image run there."))
+    needs_image = fields.Boolean(**about("Jobs without an image can't run."))
+    waiting_jobs = fields.Integer(**about("Jobs of all its users that wait in its queue."))
+    max_waiting = fields.Integer(**about("How many attempts Vedette may have waiting there."))
     queues = fields.List(fields.Nested(ClusterQueueSchema))
 
 
 class ClusterNodeSchema(Schema):
     """A node with what the jobs of all users of its cluster have allocated."""
 
-    name = fields.String(metadata={"description": "On the cluster."})
+    name = fields.String(**about("On the cluster."))
     state = fields.Enum(NodeState, by_value=True)
-    reason = fields.String(
-        metadata={"description": "Why it takes no jobs, in the words of the cluster."}
-    )
+    reason = fields.String(**about("Why it takes no jobs, in the words of the cluster."))
     queues = fields.List(fields.String())
-    cpus = fields.Float(metadata={"description": "Threads that jobs can allocate."})
+    cpus = fields.Float(**about("Threads that jobs can allocate."))
     memory_bytes = fields.Integer()
     gpus = fields.Integer()
-    gpu_model = fields.String(metadata={"description": "Empty if the cluster names none."})
-    gpu_memory_bytes = fields.Integer(metadata={"description": "Of each; 0 if unknown."})
+    gpu_model = fields.String(**about("Empty if the cluster names none."))
+    gpu_memory_bytes = fields.Integer(**about("Of each; 0 if unknown."))
     allocated_cpus = fields.Float()
     allocated_memory_bytes = fields.Integer()
     allocated_gpus = fields.Integer()
@@ -66,10 +59,7 @@ class ClusterNodeSchema(Schema):
 class ListedNodeSchema(Schema):
     """A node of a cluster, and its appliance."""
 
-    id = fields.String(
-        allow_none=True,
-        metadata={"description": "Of its appliance; null if a quota leaves it out."},
-    )
-    name = fields.String(metadata={"description": "Of its appliance."})
+    id = fields.String(allow_none=True, **about("Of its appliance; null if a quota leaves it out."))
+    name = fields.String(**about("Of its appliance."))
     status = fields.Enum(EffectiveStatus, by_value=True, allow_none=True)
     node = fields.Nested(ClusterNodeSchema)

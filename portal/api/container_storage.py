@@ -19,7 +19,7 @@ from jobqueue.storage.policies import (
 from jobqueue.storage.service import StorageView, read_storage, start_cleanup
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from portal.context import current_scope, database, now
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -46,36 +46,35 @@ class CleanupPolicySchema(StrictSchema):
     site = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_SITE_LENGTH),
-        metadata={"description": "Empty is for all sites without a policy of their own."},
+        **about("Empty is for all sites without a policy of their own."),
     )
     is_automatic = fields.Boolean(
-        load_default=_DEFAULT.is_automatic,
-        metadata={"description": "Otherwise only when a user starts a cleanup."},
+        load_default=_DEFAULT.is_automatic, **about("Otherwise only when a user starts a cleanup.")
     )
     image_days = fields.Integer(
         strict=True,
         load_default=_DEFAULT.image_days,
         validate=_DAYS,
-        metadata={"description": "Images that no job used for so many days are deleted."},
+        **about("Images that no job used for so many days are deleted."),
     )
     disk_percent = fields.Integer(
         strict=True,
         load_default=_DEFAULT.disk_percent,
         validate=validate.Range(1, 100),
-        metadata={
-            "description": "While more of the disk is used, further images are deleted, the "
+        **about(
+            "While more of the disk is used, further images are deleted, the "
             "least recently used first."
-        },
+        ),
     )
     container_days = fields.Integer(
         strict=True,
         load_default=_DEFAULT.container_days,
         validate=_DAYS,
-        metadata={"description": "Containers of no job are deleted so many days after they stop."},
+        **about("Containers of no job are deleted so many days after they stop."),
     )
     includes_others = fields.Boolean(
         load_default=_DEFAULT.includes_others,
-        metadata={"description": "Include containers of no job, and images that no job used."},
+        **about("Include containers of no job, and images that no job used."),
     )
 
 
@@ -90,15 +89,14 @@ class StoredImageSchema(Schema):
 
     id = fields.String()
     names = fields.List(fields.String())
-    size_bytes = fields.Integer(metadata={"description": "Layers shared with others included."})
-    used_at = instant(metadata={"description": "When a job used it last; null if none did."})
+    size_bytes = fields.Integer(**about("Layers shared with others included."))
+    used_at = instant(**about("When a job used it last; null if none did."))
     verdict = fields.Enum(
         Verdict,
         by_value=True,
-        metadata={
-            "description": "`age` and `disk_use` are deleted at the next cleanup; the others are "
-            "why it stays."
-        },
+        **about(
+            "`age` and `disk_use` are deleted at the next cleanup; the others are why it stays."
+        ),
     )
 
 
@@ -125,9 +123,9 @@ class CleanupSchema(Schema):
 class ContainerStorageSchema(Schema):
     """Images and stopped containers, and what the next cleanup deletes."""
 
-    reported_at = instant(metadata={"description": "Null if the agent reports no storage."})
-    requested_at = instant(metadata={"description": "When a cleanup was started that is due."})
-    disk_total_bytes = fields.Integer(metadata={"description": "0 if unknown."})
+    reported_at = instant(**about("Null if the agent reports no storage."))
+    requested_at = instant(**about("When a cleanup was started that is due."))
+    disk_total_bytes = fields.Integer(**about("0 if unknown."))
     disk_free_bytes = fields.Integer()
     images = fields.List(fields.Nested(StoredImageSchema))
     containers = fields.List(fields.Nested(StoppedContainerSchema))

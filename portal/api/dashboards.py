@@ -20,7 +20,7 @@ from dash_app.custom.panels import metric_errors, raise_errors
 from portal.api.blueprint import APIBlueprint
 from portal.api.json_schema import file_schema
 from portal.api.objects import Objects
-from portal.api.schemas import PageQuery, instant, page_of, sort_field, whole_list
+from portal.api.schemas import PageQuery, about, instant, page_of, sort_field, whole_list
 from portal.context import current_scope, portal
 from portal.presenters.dashboards import (
     DashboardFileSchema,
@@ -58,7 +58,7 @@ class DashboardSchema(Schema):
 class DashboardQuery(PageQuery):
     """Filters of the list."""
 
-    search = fields.String(load_default="", metadata={"description": "Part of the name."})
+    search = fields.String(load_default="", **about("Part of the name."))
     sort = sort_field(DASHBOARD_SORTS, default="name")
 
 

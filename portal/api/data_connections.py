@@ -15,7 +15,7 @@ from datasets.connections import (
 from datasets.models import MAX_NAME_LENGTH, MAX_URL_LENGTH, DataConnection
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_query
+from portal.api.schemas import StrictSchema, about, instant, page_query
 from tenants.permissions import Permission
 
 data_connections = APIBlueprint(
@@ -29,9 +29,7 @@ _KEPT = "Empty stays as it is; it is never returned."
 
 def _text(maximum: int, description: str) -> fields.String:
     return fields.String(
-        load_default="",
-        validate=validate.Length(max=maximum),
-        metadata={"description": description},
+        load_default="", validate=validate.Length(max=maximum), **about(description)
     )
 
 
@@ -42,10 +40,10 @@ class ConnectionRequestSchema(StrictSchema):
     url = fields.String(
         required=True,
         validate=validate.Length(max=MAX_URL_LENGTH),
-        metadata={
-            "description": "The sources that it is for begin with this: `s3://bucket`, "
+        **about(
+            "The sources that it is for begin with this: `s3://bucket`, "
             "`https://host/` or `ipfs://`."
-        },
+        ),
     )
     endpoint_url = _text(
         MAX_URL_LENGTH, "Of a server with S3's API, or of an IPFS gateway; empty is the default."
@@ -67,7 +65,7 @@ class ConnectionSchema(Schema):
     endpoint_url = fields.String()
     region = fields.String()
     access_key_id = fields.String()
-    has_secrets = fields.Boolean(metadata={"description": "Whether credentials are stored."})
+    has_secrets = fields.Boolean(**about("Whether credentials are stored."))
     created_at = instant()
 
 

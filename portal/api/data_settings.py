@@ -5,7 +5,7 @@ from marshmallow import fields
 from datasets.settings import DataSettings, read_settings, set_settings
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema
+from portal.api.schemas import StrictSchema, about
 from tenants.models import Tenant
 from tenants.permissions import Permission
 
@@ -23,24 +23,17 @@ class DataSettingsSchema(StrictSchema):
     results_connection_id = fields.String(
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "The data connection of the bucket for results; null is the portal's "
-            "store."
-        },
+        **about("The data connection of the bucket for results; null is the portal's store."),
     )
     results_retention_days = fields.Integer(
         strict=True,
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "Results are deleted after so many days; null is as long as their jobs."
-        },
+        **about("Results are deleted after so many days; null is as long as their jobs."),
     )
     allows_peers = fields.Boolean(
         load_default=False,
-        metadata={
-            "description": "Whether appliances of one site fetch datasets from each other first."
-        },
+        **about("Whether appliances of one site fetch datasets from each other first."),
     )
 
 

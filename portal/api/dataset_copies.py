@@ -20,7 +20,7 @@ from datasets.prefetches import (
     version_numbers,
 )
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import envelope, instant, page_of, page_query
+from portal.api.schemas import about, envelope, instant, page_of, page_query
 from portal.api.spec_schemas import request_schema
 from portal.context import current_scope, database, now
 from protocol.datasets import CopyState
@@ -43,15 +43,11 @@ class PrefetchSchema(Schema):
 
     id = fields.String()
     dataset_id = fields.String()
-    version = fields.Integer(
-        allow_none=True, metadata={"description": "Its number; null is the newest one."}
-    )
-    appliance_id = fields.String(
-        allow_none=True, metadata={"description": "Null for all that have the labels."}
-    )
+    version = fields.Integer(allow_none=True, **about("Its number; null is the newest one."))
+    appliance_id = fields.String(allow_none=True, **about("Null for all that have the labels."))
     appliance_name = fields.String(attribute="appliance.name")
     labels = fields.Dict(keys=fields.String(), values=fields.String())
-    is_pinned = fields.Boolean(metadata={"description": "Whether it is never evicted."})
+    is_pinned = fields.Boolean(**about("Whether it is never evicted."))
     schedule = fields.String()
     time_zone = fields.String()
     next_run_at = instant()
@@ -69,11 +65,10 @@ class CopySchema(Schema):
     cached_bytes = fields.Integer(attribute="copy.cached_bytes")
     total_bytes = fields.Integer()
     fetched_bytes = fields.Integer(
-        attribute="copy.fetched_bytes",
-        metadata={"description": "What came over the line since the agent started."},
+        attribute="copy.fetched_bytes", **about("What came over the line since the agent started.")
     )
     peer_bytes = fields.Integer(
-        attribute="copy.peer_bytes", metadata={"description": "Of these, from other appliances."}
+        attribute="copy.peer_bytes", **about("Of these, from other appliances.")
     )
     message = fields.String(attribute="copy.message")
     last_used_at = instant(attribute="copy.last_used_at")

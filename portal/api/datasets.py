@@ -35,7 +35,7 @@ from datasets.models import (
 )
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_query
+from portal.api.schemas import StrictSchema, about, instant, page_query
 from portal.context import current_scope, database, now, portal
 from protocol.datasets import MAX_PATH_LENGTH, SourceKind
 from tenants.permissions import Permission
@@ -69,10 +69,10 @@ class DatasetRequestSchema(StrictSchema):
     source_url = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_URL_LENGTH),
-        metadata={
-            "description": "`s3://bucket/prefix`, `https://host/file`, `file:///path`, "
+        **about(
+            "`s3://bucket/prefix`, `https://host/file`, `file:///path`, "
             "`nfs://host/export/path` or `ipfs://CID`; empty for files that are uploaded."
-        },
+        ),
     )
     connection_id = fields.String(load_default=None, allow_none=True, metadata=_CONNECTION)
     appliance_id = fields.String(load_default=None, allow_none=True, metadata=_APPLIANCE)
@@ -94,10 +94,9 @@ class VersionRequestSchema(StrictSchema):
         load_default=None,
         allow_none=True,
         validate=_DIGEST,
-        metadata={
-            "description": "64 hexadecimal digits of your choice: an open upload with the same "
-            "key is continued."
-        },
+        **about(
+            "64 hexadecimal digits of your choice: an open upload with the same key is continued."
+        ),
     )
 
 
@@ -108,21 +107,15 @@ class VersionSchema(Schema):
     tenant_id = fields.String()
     dataset_id = fields.String()
     number = fields.Integer()
-    label = fields.String(metadata={"description": "How jobs name it, such as `images@3`."})
+    label = fields.String(**about("How jobs name it, such as `images@3`."))
     state = fields.Enum(VersionState, by_value=True)
-    message = fields.String(metadata={"description": "Why it waits, or has failed."})
-    digest = fields.String(
-        allow_none=True, metadata={"description": "SHA-256 of its manifest, once it is ready."}
-    )
+    message = fields.String(**about("Why it waits, or has failed."))
+    digest = fields.String(allow_none=True, **about("SHA-256 of its manifest, once it is ready."))
     file_count = fields.Integer()
     total_bytes = fields.Integer()
-    indexed_bytes = fields.Integer(
-        metadata={"description": "How much of its source was read, while it is indexed."}
-    )
+    indexed_bytes = fields.Integer(**about("How much of its source was read, while it is indexed."))
     indexing_appliance_id = fields.String(allow_none=True)
-    parts_stored = fields.Boolean(
-        metadata={"description": "Whether the portal stores its content."}
-    )
+    parts_stored = fields.Boolean(**about("Whether the portal stores its content."))
     created_at = instant()
     ready_at = instant()
 
@@ -138,11 +131,9 @@ class DatasetSchema(Schema):
     source_url = fields.String()
     connection_id = fields.String(allow_none=True)
     user_id = fields.String(allow_none=True)
-    version_count = fields.Integer(metadata={"description": "Of versions in all states."})
+    version_count = fields.Integer(**about("Of versions in all states."))
     newest = fields.Nested(
-        VersionSchema,
-        allow_none=True,
-        metadata={"description": "The newest version that is ready."},
+        VersionSchema, allow_none=True, **about("The newest version that is ready.")
     )
     created_at = instant()
 
@@ -160,8 +151,8 @@ class FilePageSchema(Schema):
     """Files of a version in the order of their paths."""
 
     items = fields.List(fields.Nested(FileSchema))
-    total = fields.Integer(metadata={"description": "Of all files of the version."})
-    next = fields.String(allow_none=True, metadata={"description": "Send it as `after`."})
+    total = fields.Integer(**about("Of all files of the version."))
+    next = fields.String(allow_none=True, **about("Send it as `after`."))
 
 
 class FilesQuery(StrictSchema):
@@ -170,12 +161,12 @@ class FilesQuery(StrictSchema):
     after = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_PATH_LENGTH),
-        metadata={"description": "Files behind this path: the `next` of the previous page."},
+        **about("Files behind this path: the `next` of the previous page."),
     )
     prefix = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_PATH_LENGTH),
-        metadata={"description": "Files whose path begins with this."},
+        **about("Files whose path begins with this."),
     )
     page_size = fields.Integer(
         load_default=DEFAULT_PAGE_SIZE, validate=validate.Range(min=1, max=MAX_PAGE_SIZE)
@@ -204,7 +195,7 @@ class DatasetQuery(page_query(DATASET_SORTS, default="name")):  # type: ignore[m
     search = fields.String(
         load_default="",
         validate=validate.Length(max=200),
-        metadata={"description": "A part of the name, description or source."},
+        **about("A part of the name, description or source."),
     )
 
 

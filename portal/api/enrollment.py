@@ -11,6 +11,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     instant,
     page_of,
@@ -79,11 +80,10 @@ class EnrollmentTokenSchema(Schema):
     site = fields.String()
     region = fields.String()
     labels = fields.Dict(keys=fields.String(), values=fields.String())
-    uses = fields.Integer(metadata={"description": "Number of appliances it can enroll in total."})
+    uses = fields.Integer(**about("Number of appliances it can enroll in total."))
     uses_left = fields.Integer()
     appliance_id = fields.String(
-        allow_none=True,
-        metadata={"description": "The appliance that it re-enrolls; null for new appliances."},
+        allow_none=True, **about("The appliance that it re-enrolls; null for new appliances.")
     )
     created_by = fields.String(allow_none=True)
     created_at = instant()
@@ -94,19 +94,17 @@ class EnrollmentTokenSchema(Schema):
 class NewEnrollmentTokenSchema(EnrollmentTokenSchema):
     """A new enrollment token with its secret."""
 
-    token = fields.String(metadata={"description": "The secret, shown only once."})
+    token = fields.String(**about("The secret, shown only once."))
     install_command = fields.String(
-        metadata={"description": "The line that installs the agent on a host and enrolls it."}
+        **about("The line that installs the agent on a host and enrolls it.")
     )
-    command = fields.String(
-        metadata={"description": "The command that enrolls a host that has the agent already."}
-    )
+    command = fields.String(**about("The command that enrolls a host that has the agent already."))
 
 
 class EnrolledHostSchema(Schema):
     """A host that has enrolled with the token."""
 
-    id = fields.String(metadata={"description": "The appliance."})
+    id = fields.String(**about("The appliance."))
     name = fields.String()
     gpu_count = fields.Integer()
     enrolled_at = instant()
@@ -117,16 +115,14 @@ class EnrollmentProgressSchema(Schema):
     """How far an enrollment is; the newest 100 hosts."""
 
     state = fields.Enum(EnrollmentState, by_value=True)
-    uses_left = fields.Integer(metadata={"description": "How many more hosts can enroll now."})
+    uses_left = fields.Integer(**about("How many more hosts can enroll now."))
     hosts = fields.List(fields.Nested(EnrolledHostSchema))
 
 
 class EnrollmentTokenQuery(PageQuery):
     """Filters of the list."""
 
-    is_usable = fields.Boolean(
-        load_default=False, metadata={"description": "Only tokens that can still be used."}
-    )
+    is_usable = fields.Boolean(load_default=False, **about("Only tokens that can still be used."))
     sort = sort_field(ENROLLMENT_TOKEN_SORTS, default="-created_at")
 
 

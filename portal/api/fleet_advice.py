@@ -30,6 +30,7 @@ from portal.api.objects import Objects
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     instant,
     page_of,
@@ -60,24 +61,24 @@ class FleetApplianceSchema(Schema):
     capacity_gpu_hours = fields.Float()
     allocated_gpu_hours = fields.Float()
     idle_gpu_hours = fields.Float()
-    last_used_at = instant(metadata={"description": "Null without jobs in the period."})
+    last_used_at = instant(**about("Null without jobs in the period."))
 
 
 class AdviceSchema(Schema):
     """A piece of advice."""
 
-    key = fields.String(metadata={"description": "The same in the next computation."})
+    key = fields.String(**about("The same in the next computation."))
     kind = fields.Enum(AdviceKind, by_value=True)
     gpu_model = fields.String()
     title = fields.String()
     evidence = fields.List(fields.String())
-    gpu_hours = fields.Float(metadata={"description": "Its size, in the period."})
-    amount = DecimalField(allow_none=True, metadata={"description": "Of a month of 730 hours."})
+    gpu_hours = fields.Float(**about("Its size, in the period."))
+    amount = DecimalField(allow_none=True, **about("Of a month of 730 hours."))
     amount_kind = fields.Enum(
         AmountKind,
         by_value=True,
         allow_none=True,
-        metadata={"description": "What the amount is: saved, earned, or worth by the price list."},
+        **about("What the amount is: saved, earned, or worth by the price list."),
     )
     action = fields.Enum(AdviceAction, by_value=True)
     action_text = fields.String()
@@ -98,20 +99,18 @@ class FleetModelSchema(Schema):
     gpu_model = fields.String()
     gpus = fields.Integer()
     appliances = fields.Integer()
-    jobs = fields.Integer(metadata={"description": "That started in the period."})
+    jobs = fields.Integer(**about("That started in the period."))
     wait_seconds_p50 = fields.Float(allow_none=True)
     wait_seconds_p95 = fields.Float(allow_none=True)
     capacity_gpu_hours = fields.Float()
     allocated_gpu_hours = fields.Float()
-    idle_gpu_hours = fields.Float(metadata={"description": "Allocated, but no kernel ran."})
+    idle_gpu_hours = fields.Float(**about("Allocated, but no kernel ran."))
     free_gpu_hours = fields.Float()
     rented_gpu_hours = fields.Float()
     waiting_gpu_hours = fields.Float()
-    short_gpu_hours = fields.Float(metadata={"description": "Demand beyond the capacity."})
+    short_gpu_hours = fields.Float(**about("Demand beyond the capacity."))
     own_price = DecimalField(allow_none=True)
-    rent_price = DecimalField(
-        allow_none=True, metadata={"description": "The lowest mean over the short hours."}
-    )
+    rent_price = DecimalField(allow_none=True, **about("The lowest mean over the short hours."))
     median_price = DecimalField(allow_none=True)
 
 
@@ -128,7 +127,7 @@ class AdditionSchema(Schema):
     """What one more appliance would have changed."""
 
     gpu_model = fields.String()
-    appliance = fields.String(metadata={"description": "The name of an appliance like it."})
+    appliance = fields.String(**about("The name of an appliance like it."))
     gpus = fields.Integer()
     today = fields.Nested(WaitingSchema)
     changed = fields.Nested(WaitingSchema)
@@ -139,14 +138,14 @@ class FleetAdviceSchema(Schema):
 
     state = fields.Enum(SimulationState, by_value=True, allow_none=True)
     progress_percent = fields.Integer()
-    message = fields.String(metadata={"description": "Why the computation failed."})
+    message = fields.String(**about("Why the computation failed."))
     computed_at = instant()
     since = instant()
     until = instant()
-    time_zone = fields.String(metadata={"description": "Of hours in texts."})
-    currency = fields.String(metadata={"description": "Of amounts; empty without prices."})
-    too_little = fields.String(metadata={"description": "Why there is no advice yet."})
-    problem = fields.String(metadata={"description": "Why replays are missing."})
+    time_zone = fields.String(**about("Of hours in texts."))
+    currency = fields.String(**about("Of amounts; empty without prices."))
+    too_little = fields.String(**about("Why there is no advice yet."))
+    problem = fields.String(**about("Why replays are missing."))
     advice = fields.List(fields.Nested(AdviceSchema))
     dismissed = fields.List(fields.Nested(DismissedAdviceSchema))
     models = fields.List(fields.Nested(FleetModelSchema))

@@ -24,7 +24,7 @@ from jobqueue.partitions.service import (
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_placement import IsolationSchema
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_of, page_query, whole_list
+from portal.api.schemas import StrictSchema, about, instant, page_of, page_query, whole_list
 from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import current_scope, database
 from protocol.gpu_slices import PartitionMode
@@ -46,13 +46,11 @@ class CoverageSchema(Schema):
     """The GPUs that a policy covers: those that fit it, and no policy before it."""
 
     gpus = fields.Integer()
-    busy_gpus = fields.Integer(
-        metadata={"description": "Those that get another mode once their jobs have ended."}
-    )
-    appliances = fields.List(fields.String(), metadata={"description": "Their names."})
+    busy_gpus = fields.Integer(**about("Those that get another mode once their jobs have ended."))
+    appliances = fields.List(fields.String(), **about("Their names."))
     models = fields.List(fields.String())
-    warnings = fields.List(fields.String(), metadata={"description": "What won't work, and why."})
-    text = fields.String(metadata={"description": "The same in words."})
+    warnings = fields.List(fields.String(), **about("What won't work, and why."))
+    text = fields.String(**about("The same in words."))
 
 
 class PartitionPolicySchema(response_schema(PolicyRequest)):  # type: ignore[misc] # a class made at run time
@@ -60,8 +58,8 @@ class PartitionPolicySchema(response_schema(PolicyRequest)):  # type: ignore[mis
 
     id = fields.String()
     tenant_id = fields.String()
-    position = fields.Integer(metadata={"description": "Its place in the order, from 1."})
-    summary = fields.String(metadata={"description": "The mode in words."})
+    position = fields.Integer(**about("Its place in the order, from 1."))
+    summary = fields.String(**about("The mode in words."))
     coverage = fields.Nested(CoverageSchema)
     created_at = instant()
 
@@ -77,9 +75,7 @@ class ModeSchema(Schema):
 class PreviewQuery(StrictSchema):
     """Which policy would be replaced."""
 
-    policy_id = fields.String(
-        load_default=None, metadata={"description": "Of a policy; without, it is a new one."}
-    )
+    policy_id = fields.String(load_default=None, **about("Of a policy; without, it is a new one."))
 
 
 def _shown(session: Session, rows: Sequence[GPUPartitionPolicy]) -> list[dict[str, Any]]:

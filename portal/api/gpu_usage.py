@@ -13,6 +13,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     file_response,
     instant,
@@ -34,18 +35,18 @@ class UsageFiguresSchema(Schema):
     """GPU time. What is allocated and neither used nor idle was not measured."""
 
     allocated_gpu_seconds = fields.Float()
-    used_gpu_seconds = fields.Float(metadata={"description": "Time in which a kernel ran."})
+    used_gpu_seconds = fields.Float(**about("Time in which a kernel ran."))
     idle_gpu_seconds = fields.Float()
     unmeasured_gpu_seconds = fields.Float()
-    used_ratio = fields.Float(allow_none=True, metadata={"description": "Of the measured time."})
+    used_ratio = fields.Float(allow_none=True, **about("Of the measured time."))
     energy_kilowatt_hours = fields.Float()
 
 
 class UsageTotalSchema(UsageFiguresSchema):
     """The sum of a group."""
 
-    key = fields.String(metadata={"description": "The ID, GPU model or day of the group."})
-    name = fields.String(metadata={"description": "Empty if it was deleted."})
+    key = fields.String(**about("The ID, GPU model or day of the group."))
+    name = fields.String(**about("Empty if it was deleted."))
 
 
 class UsagePageSchema(page_of(UsageTotalSchema)):  # type: ignore[misc] # made at run time
@@ -53,15 +54,11 @@ class UsagePageSchema(page_of(UsageTotalSchema)):  # type: ignore[misc] # made a
 
     since = instant()
     until = instant()
-    recorded_until = instant(
-        metadata={"description": "Later hours are measured live: the ledger has them later."}
-    )
+    recorded_until = instant(**about("Later hours are measured live: the ledger has them later."))
     is_so_far = fields.Boolean(
-        metadata={"description": "Whether the ledger lacks hours of the period: figures may grow."}
+        **about("Whether the ledger lacks hours of the period: figures may grow.")
     )
-    problem = fields.String(
-        metadata={"description": "Why used and idle time is missing; empty otherwise."}
-    )
+    problem = fields.String(**about("Why used and idle time is missing; empty otherwise."))
     sum = fields.Nested(UsageFiguresSchema)
 
 

@@ -8,7 +8,7 @@ from jobqueue.images.catalog import IMAGE_SORTS, get_image, list_images
 from jobqueue.images.models import Image
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import instant, page_query
+from portal.api.schemas import about, instant, page_query
 from portal.context import database
 from portal.presenters.images import images_shown, remove_image
 from tenants.permissions import Permission
@@ -32,25 +32,23 @@ class ImageSchema(Schema):
     """A tag of a repository, as it was when it was pushed last."""
 
     id = fields.String()
-    tenant_id = fields.String(allow_none=True, metadata={"description": "Null if it is shared."})
-    reference = fields.String(metadata={"description": "What jobs and `docker pull` call it."})
+    tenant_id = fields.String(allow_none=True, **about("Null if it is shared."))
+    reference = fields.String(**about("What jobs and `docker pull` call it."))
     repository = fields.String()
     tag = fields.String()
     digest = fields.String()
     media_type = fields.String()
-    size_bytes = fields.Integer(metadata={"description": "Compressed, of all platforms."})
+    size_bytes = fields.Integer(**about("Compressed, of all platforms."))
     layers = fields.List(fields.Nested(LayerSchema))
     pushed_by = fields.String()
     pushed_at = instant()
-    jobs = fields.Integer(metadata={"description": "Jobs that use it, ended ones included."})
+    jobs = fields.Integer(**about("Jobs that use it, ended ones included."))
 
 
 class ImageQuery(page_query(IMAGE_SORTS, default="-pushed_at")):  # type: ignore[misc] # at run time
     """Filter, sort and page."""
 
-    search = fields.String(
-        load_default="", metadata={"description": "A part of the repository or the tag."}
-    )
+    search = fields.String(load_default="", **about("A part of the repository or the tag."))
 
 
 objects = Objects(

@@ -7,7 +7,7 @@ from marshmallow import Schema, fields
 
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import PageQuery, StrictSchema, instant, sort_field, values_of
+from portal.api.schemas import PageQuery, StrictSchema, about, instant, sort_field, values_of
 from portal.context import current_scope, database, now
 from portal.mail import charge_invitation, send_invitation
 from tenants.models import Invitation, Role
@@ -48,10 +48,9 @@ class InvitationSchema(Schema):
 class SentInvitationSchema(InvitationSchema):
     """An invitation with its new link."""
 
-    is_sent = fields.Boolean(metadata={"description": "Whether the link was sent by email."})
+    is_sent = fields.Boolean(**about("Whether the link was sent by email."))
     link = fields.String(
-        allow_none=True,
-        metadata={"description": "The link to pass on, shown only once; null if it was sent."},
+        allow_none=True, **about("The link to pass on, shown only once; null if it was sent.")
     )
 
 

@@ -20,6 +20,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     file_response,
     instant,
@@ -49,9 +50,7 @@ class ArtifactQuery(PageQuery):
     """Filter and page of the files."""
 
     prefix = fields.String(
-        load_default="",
-        validate=_PATH_LENGTH,
-        metadata={"description": "Only files whose paths begin with this."},
+        load_default="", validate=_PATH_LENGTH, **about("Only files whose paths begin with this.")
     )
     sort = sort_field(ARTIFACT_SORTS, default="path")
 
@@ -59,14 +58,14 @@ class ArtifactQuery(PageQuery):
 class ArtifactSchema(Schema):
     """A file in an output folder of a job."""
 
-    path = fields.String(metadata={"description": "In the job's container."})
+    path = fields.String(**about("In the job's container."))
     size_bytes = fields.Integer()
     sha256 = fields.String()
     attempt_number = fields.Integer(
         attribute="attempt.number",
         dump_default=None,
         allow_none=True,
-        metadata={"description": "The attempt that wrote it."},
+        **about("The attempt that wrote it."),
     )
     modified_at = instant()
     uploaded_at = instant()
@@ -79,10 +78,10 @@ class ArtifactPartSchema(Schema):
     size_bytes = fields.Integer()
     url = fields.String(
         allow_none=True,
-        metadata={
-            "description": "Where it is in the tenant's bucket, for an hour; null in the portal's "
+        **about(
+            "Where it is in the tenant's bucket, for an hour; null in the portal's "
             "store, from which the file is downloaded with `Range`."
-        },
+        ),
     )
 
 
@@ -92,7 +91,7 @@ class FileQuery(StrictSchema):
     path = fields.String(
         required=True,
         validate=validate.Length(min=1, max=MAX_PATH_LENGTH),
-        metadata={"description": "As in the list.", "example": "/out/model.pt"},
+        **about("As in the list.", example="/out/model.pt"),
     )
 
 
@@ -100,9 +99,7 @@ class ArchiveQuery(StrictSchema):
     """The files to download."""
 
     prefix = fields.String(
-        load_default="",
-        validate=_PATH_LENGTH,
-        metadata={"description": "Only files whose paths begin with this."},
+        load_default="", validate=_PATH_LENGTH, **about("Only files whose paths begin with this.")
     )
 
 

@@ -10,7 +10,7 @@ from jobqueue.gangs.description import FrameworkDescription, framework_descripti
 from jobqueue.queue.service import get_job
 from jobqueue.usage.efficiency import Efficiency
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema
+from portal.api.schemas import StrictSchema, about
 from portal.context import current_scope, database, now, portal
 from portal.presenters.jobs import efficiency_of, job_usage, log_page, raw_log
 from protocol.gangs import Framework, JobNetwork
@@ -33,38 +33,36 @@ class LogQuery(StrictSchema):
         Stream,
         by_value=True,
         load_default=None,
-        metadata={"description": "With `format=raw`: only stdout or stderr."},
+        **about("With `format=raw`: only stdout or stderr."),
     )
     tail_bytes = fields.Integer(
         load_default=None,
         validate=validate.Range(min=0, max=MAX_LOG_OFFSET),
-        metadata={"description": "Begin this long before the end, instead of at `offset`."},
+        **about("Begin this long before the end, instead of at `offset`."),
     )
     search = fields.String(
         load_default="",
         validate=validate.Length(max=200),
-        metadata={"description": "Only `lines` with this text, in upper or lower case."},
+        **about("Only `lines` with this text, in upper or lower case."),
     )
     timestamps = fields.Boolean(
-        load_default=False, metadata={"description": "With `format=raw`: times before lines."}
+        load_default=False, **about("With `format=raw`: times before lines.")
     )
 
 
 class LogLineSchema(Schema):
     """A line of the log."""
 
-    at = fields.String(metadata={"description": "Time in UTC; empty if it is not known."})
+    at = fields.String(**about("Time in UTC; empty if it is not known."))
     stream = fields.Enum(Stream, by_value=True)
     text = fields.String()
-    is_open = fields.Boolean(
-        metadata={"description": "The next line of this stream continues this one."}
-    )
+    is_open = fields.Boolean(**about("The next line of this stream continues this one."))
 
 
 class LogSchema(Schema):
     """A chunk of the log; continue from `next_offset` until `is_complete`."""
 
-    attempt_number = fields.Integer(metadata={"description": "0 before the first attempt starts."})
+    attempt_number = fields.Integer(**about("0 before the first attempt starts."))
     offset = fields.Integer()
     next_offset = fields.Integer()
     text = fields.String()
@@ -76,7 +74,7 @@ class UsageSeriesSchema(Schema):
     """Values of one field over time."""
 
     field = fields.String()
-    gpu = fields.String(metadata={"description": "GPU index; empty for the job as a whole."})
+    gpu = fields.String(**about("GPU index; empty for the job as a whole."))
     unit = fields.String()
     times_ms = fields.List(fields.Integer())
     values = fields.List(fields.Float())
@@ -100,8 +98,8 @@ class EvidenceSchema(Schema):
 class BottleneckSchema(Schema):
     """What the GPUs of a job wait for."""
 
-    code = fields.String(metadata={"description": "`cpu`, `disk`, `memory` or `host`."})
-    share_ratio = fields.Float(metadata={"description": "Of the time of the last attempt."})
+    code = fields.String(**about("`cpu`, `disk`, `memory` or `host`."))
+    share_ratio = fields.Float(**about("Of the time of the last attempt."))
     sentence = fields.String()
     evidence = fields.List(fields.Nested(EvidenceSchema))
 
@@ -110,16 +108,16 @@ class MemberSchema(Schema):
     """A member of a gang, as the others reach it."""
 
     rank = fields.Integer()
-    name = fields.String(metadata={"description": "Its host name in a private network."})
-    address = fields.String(metadata={"description": "Empty while it is not known."})
-    appliance_id = fields.String(metadata={"description": "Empty while it has none."})
+    name = fields.String(**about("Its host name in a private network."))
+    address = fields.String(**about("Empty while it is not known."))
+    appliance_id = fields.String(**about("Empty while it has none."))
 
 
 class VariableSchema(Schema):
     """An environment variable, and why a member gets it."""
 
     name = fields.String()
-    value = fields.String(metadata={"description": "Empty for a secret of the job."})
+    value = fields.String(**about("Empty for a secret of the job."))
     reason = fields.String()
 
 
@@ -128,8 +126,8 @@ class FrameworkSchema(Schema):
 
     framework = fields.Enum(Framework, by_value=True)
     network = fields.Enum(JobNetwork, by_value=True)
-    rank = fields.Integer(metadata={"description": "0 is the first member."})
-    size = fields.Integer(metadata={"description": "Members of its gang; 1 without one."})
+    rank = fields.Integer(**about("0 is the first member."))
+    size = fields.Integer(**about("Members of its gang; 1 without one."))
     members = fields.List(fields.Nested(MemberSchema))
     variables = fields.List(fields.Nested(VariableSchema))
 
@@ -159,34 +157,28 @@ class GangUseSchema(GPUTimeSchema):
 class EfficiencySchema(GPUTimeSchema):
     """Resources that a job held and used over all of its attempts; null if not measured."""
 
-    gpus = fields.Integer(
-        metadata={"description": "GPUs that the last attempt is on; 1 with a slice of a GPU."}
-    )
+    gpus = fields.Integer(**about("GPUs that the last attempt is on; 1 with a slice of a GPU."))
     gpu_slice = fields.String(
-        metadata={"description": "Its slice of the GPU, such as `1g.10gb`; empty for whole GPUs."}
+        **about("Its slice of the GPU, such as `1g.10gb`; empty for whole GPUs.")
     )
     not_measurable = fields.String(
-        metadata={"description": "What the driver can't tell of the slice, and why; may be empty."}
+        **about("What the driver can't tell of the slice, and why; may be empty.")
     )
     gpus_used = fields.Integer(
-        allow_none=True, metadata={"description": "GPUs that the last attempt used at some time."}
+        allow_none=True, **about("GPUs that the last attempt used at some time.")
     )
-    gpu_memory_peak_bytes = fields.Integer(
-        allow_none=True, metadata={"description": "Of the GPU that used most."}
-    )
+    gpu_memory_peak_bytes = fields.Integer(allow_none=True, **about("Of the GPU that used most."))
     gpu_memory_total_bytes = fields.Integer(allow_none=True)
     memory_peak_bytes = fields.Integer(allow_none=True)
     memory_bytes = fields.Integer()
-    cpu_cores_used = fields.Float(allow_none=True, metadata={"description": "On average."})
+    cpu_cores_used = fields.Float(allow_none=True, **about("On average."))
     cpus = fields.Float()
-    energy_kilowatt_hours = fields.Float(allow_none=True, metadata={"description": "Of the GPUs."})
+    energy_kilowatt_hours = fields.Float(allow_none=True, **about("Of the GPUs."))
     bottleneck = fields.Nested(
-        BottleneckSchema, allow_none=True, metadata={"description": "What the GPUs wait for."}
+        BottleneckSchema, allow_none=True, **about("What the GPUs wait for.")
     )
-    advice = fields.String(metadata={"description": "What to change; may be empty."})
-    gang = fields.Nested(
-        GangUseSchema, allow_none=True, metadata={"description": "Of all members of its gang."}
-    )
+    advice = fields.String(**about("What to change; may be empty."))
+    gang = fields.Nested(GangUseSchema, allow_none=True, **about("Of all members of its gang."))
 
 
 @job_output.operation(

@@ -16,7 +16,7 @@ from jobqueue.queue.slice_offers import slices_that_fit
 from jobqueue.states import WAITING
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import ApplicationSchema, JobRequestSchema, job_request
-from portal.api.schemas import PageQuery, StrictSchema, envelope, page_of, whole_list
+from portal.api.schemas import PageQuery, StrictSchema, about, envelope, page_of, whole_list
 from portal.context import current_scope, database, now, portal
 from protocol.gpu_slices import PartitionMode
 from protocol.inventory import MAX_GPUS
@@ -37,8 +37,8 @@ job_placement = APIBlueprint(
 class ExampleSchema(Schema):
     """An appliance that is not eligible, and why."""
 
-    appliance_id = fields.String(metadata={"description": "Empty for a rented one."})
-    appliance = fields.String(metadata={"description": "Its name, or the offer of a rented one."})
+    appliance_id = fields.String(**about("Empty for a rented one."))
+    appliance = fields.String(**about("Its name, or the offer of a rented one."))
     fact = fields.String()
 
 
@@ -53,8 +53,8 @@ class RejectionSchema(Schema):
 class PartSchema(Schema):
     """A part of a job's points: its value times its weight."""
 
-    name = fields.String(metadata={"description": "`priority`, `fair_share`, `age` or `size`."})
-    value = fields.Float(metadata={"description": "The age is in days."})
+    name = fields.String(**about("`priority`, `fair_share`, `age` or `size`."))
+    value = fields.Float(**about("The age is in days."))
     weight = fields.Integer()
     points = fields.Float()
 
@@ -70,51 +70,40 @@ class ForecastErrorsSchema(Schema):
 class ExplanationSchema(Schema):
     """Why a job waits, or where a new one would go; the most relevant reason comes first."""
 
-    is_pending = fields.Boolean(
-        metadata={"description": "False if it has been placed, or would be at once."}
-    )
+    is_pending = fields.Boolean(**about("False if it has been placed, or would be at once."))
     reason = fields.String()
     appliance_id = fields.String(
-        allow_none=True,
-        metadata={"description": "Where it starts, or for which it waits; null for a rented one."},
+        allow_none=True, **about("Where it starts, or for which it waits; null for a rented one.")
     )
     position = fields.Integer(allow_none=True)
     queue_length = fields.Integer(allow_none=True)
-    needs = fields.String(metadata={"description": "What would have to free up."})
-    data = fields.String(
-        metadata={"description": "Which appliances have the most of its datasets in their caches."}
-    )
+    needs = fields.String(**about("What would have to free up."))
+    data = fields.String(**about("Which appliances have the most of its datasets in their caches."))
     expected_start_at = fields.AwareDateTime(
-        allow_none=True, metadata={"description": "By time limits; null if it can't be estimated."}
+        allow_none=True, **about("By time limits; null if it can't be estimated.")
     )
     past_errors = fields.Nested(
         ForecastErrorsSchema,
         allow_none=True,
-        metadata={"description": "Null until a job that had a forecast has started."},
+        **about("Null until a job that had a forecast has started."),
     )
-    points = fields.Float(metadata={"description": "The sum of the parts; more come first."})
+    points = fields.Float(**about("The sum of the parts; more come first."))
     parts = fields.List(
         fields.Nested(PartSchema),
-        metadata={"description": "Empty if the queue is ordered by submission and priority."},
+        **about("Empty if the queue is ordered by submission and priority."),
     )
-    rank = fields.Integer(
-        allow_none=True, metadata={"description": "Of the user in the fair share tree, from 1."}
-    )
-    user_count = fields.Integer(metadata={"description": "How many users have a rank."})
+    rank = fields.Integer(allow_none=True, **about("Of the user in the fair share tree, from 1."))
+    user_count = fields.Integer(**about("How many users have a rank."))
     rejections = fields.List(fields.Nested(RejectionSchema))
-    assumption = fields.String(
-        metadata={"description": "Of a dry run: that its dependencies are met, for example."}
-    )
+    assumption = fields.String(**about("Of a dry run: that its dependencies are met, for example."))
 
 
 class AppliedJobSchema(Schema):
     """A job of a file."""
 
-    job_id = fields.String(allow_none=True, metadata={"description": "Null after a dry run."})
+    job_id = fields.String(allow_none=True, **about("Null after a dry run."))
     name = fields.String()
-    placement = fields.Nested(
-        ExplanationSchema, allow_none=True, metadata={"description": "Of a dry run."}
-    )
+    placement = fields.Nested(ExplanationSchema, allow_none=True, **about("Of a dry run."))
 
 
 @job_placement.operation("POST", "/dry-run", body=JobRequestSchema, answer=ExplanationSchema)
@@ -153,7 +142,7 @@ class CapacityQuery(PageQuery):
     search = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_SEARCH_LENGTH),
-        metadata={"description": "A part of the name, site, region or GPU model."},
+        **about("A part of the name, site, region or GPU model."),
     )
 
 
@@ -163,21 +152,19 @@ class CapacitySchema(Schema):
     appliance_id = fields.String()
     name = fields.String()
     gpus = fields.Integer()
-    usable_gpus = fields.Integer(metadata={"description": "GPUs that have not failed."})
+    usable_gpus = fields.Integer(**about("GPUs that have not failed."))
     free_gpus = fields.Integer(
-        metadata={"description": "Usable whole GPUs without a job or a program outside of jobs."}
+        **about("Usable whole GPUs without a job or a program outside of jobs.")
     )
-    shared_gpus = fields.Integer(metadata={"description": "Usable GPUs that jobs get slices of."})
+    shared_gpus = fields.Integer(**about("Usable GPUs that jobs get slices of."))
     slots = fields.Integer(
-        metadata={
-            "description": "Slots of these: of the memory under MIG, else one for each share."
-        }
+        **about("Slots of these: of the memory under MIG, else one for each share.")
     )
-    free_slots = fields.Integer(metadata={"description": "Those without a job."})
+    free_slots = fields.Integer(**about("Those without a job."))
     state = fields.Enum(ApplianceState, by_value=True)
     is_drained = fields.Boolean()
     is_quarantined = fields.Boolean()
-    summary = fields.String(metadata={"description": "The same in words."})
+    summary = fields.String(**about("The same in words."))
 
 
 @job_placement.operation(
@@ -207,13 +194,11 @@ class OfferSchema(Schema):
 
     mode = fields.Enum(PartitionMode, by_value=True, attribute="kind.mode")
     gpu_model = fields.String(attribute="kind.gpu_model")
-    profile = fields.String(attribute="kind.profile", metadata={"description": "Under MIG."})
+    profile = fields.String(attribute="kind.profile", **about("Under MIG."))
     memory_bytes = fields.Integer(attribute="kind.memory_bytes")
-    share_milli = fields.Integer(
-        attribute="kind.share_milli", metadata={"description": "Thousandths of the GPU."}
-    )
-    free = fields.Integer(metadata={"description": "How many fit now."})
-    total = fields.Integer(metadata={"description": "How many fit on idle GPUs."})
+    share_milli = fields.Integer(attribute="kind.share_milli", **about("Thousandths of the GPU."))
+    free = fields.Integer(**about("How many fit now."))
+    total = fields.Integer(**about("How many fit on idle GPUs."))
     title = fields.String()
     text = fields.String()
     isolation = fields.Nested(IsolationSchema)
@@ -229,9 +214,9 @@ class OfferQuery(StrictSchema):
     gpu_model = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_SEARCH_LENGTH),
-        metadata={"description": "A word of the GPU model."},
+        **about("A word of the GPU model."),
     )
-    appliance = fields.String(load_default="", metadata={"description": "Its name or ID."})
+    appliance = fields.String(load_default="", **about("Its name or ID."))
 
 
 @job_placement.operation(

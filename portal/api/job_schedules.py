@@ -25,7 +25,7 @@ from jobqueue.states import JobState, Missed, Overlap, RunOutcome
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
 from portal.api.objects import Objects
-from portal.api.schemas import PageQuery, StrictSchema, instant, page_query
+from portal.api.schemas import PageQuery, StrictSchema, about, instant, page_query
 from tenants.permissions import Permission
 
 job_schedules = APIBlueprint(
@@ -62,11 +62,11 @@ class ScheduleDetailSchema(ScheduleSchema):
 
     next_runs_at = fields.Function(
         lambda schedule: [at.isoformat() for at in next_runs(schedule)],
-        metadata={
-            "type": "array",
-            "items": {"type": "string", "format": "date-time"},
-            "description": f"The next {NEXT_RUNS} times, in its time zone; none while disabled.",
-        },
+        **about(
+            f"The next {NEXT_RUNS} times, in its time zone; none while disabled.",
+            type="array",
+            items={"type": "string", "format": "date-time"},
+        ),
     )
 
 
@@ -76,26 +76,25 @@ class ScheduleRequestSchema(StrictSchema):
     name = fields.String(required=True)
     schedule = fields.String(
         required=True,
-        metadata={
-            "description": "Cron such as `0 2 * * *` or `@daily`, or an ISO 8601 repeating "
+        **about(
+            "Cron such as `0 2 * * *` or `@daily`, or an ISO 8601 repeating "
             "interval such as `R/2026-01-01T02:00/P1D`."
-        },
+        ),
     )
     time_zone = fields.String(
-        load_default="UTC",
-        metadata={"description": "Of times without an offset, such as `Europe/Oslo`."},
+        load_default="UTC", **about("Of times without an offset, such as `Europe/Oslo`.")
     )
     overlap = fields.Enum(
         Overlap,
         by_value=True,
         load_default=Overlap.SKIP,
-        metadata={"description": "When the last run has not ended; `replace` stops it."},
+        **about("When the last run has not ended; `replace` stops it."),
     )
     missed = fields.Enum(
         Missed,
         by_value=True,
         load_default=Missed.SKIP,
-        metadata={"description": "After times at which the scheduler was down."},
+        **about("After times at which the scheduler was down."),
     )
     job = fields.Nested(JobRequestSchema, required=True)
 

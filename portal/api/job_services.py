@@ -24,7 +24,7 @@ from jobqueue.states import UpdateState
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import AutoscalingSchema, JobChangeSchema
 from portal.api.job_schemas import JobDetailSchema
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from portal.context import current_scope, database, now, portal
 from protocol.autoscaling import MAX_INSTANCES, Autoscaling
 from tenants.permissions import Permission
@@ -56,9 +56,9 @@ class UpdateProgressSchema(Schema):
 
     revision = fields.Integer()
     state = fields.Enum(UpdateState, by_value=True)
-    message = fields.String(metadata={"description": "Why it failed."})
+    message = fields.String(**about("Why it failed."))
     changed = fields.List(fields.String())
-    updated = fields.Integer(metadata={"description": "Instances that have it."})
+    updated = fields.Integer(**about("Instances that have it."))
     total = fields.Integer()
     requested_at = instant()
     finished_at = instant()
@@ -68,20 +68,17 @@ class ScalingStatusSchema(Schema):
     """How a service scales, and its last decision."""
 
     policy = fields.Nested(AutoscalingSchema)
-    awake = fields.Integer(metadata={"description": "Instances that serve, start or wait."})
-    ready = fields.Integer(metadata={"description": "Those of them that serve."})
-    wanted = fields.Integer(allow_none=True, metadata={"description": "Of the last decision."})
+    awake = fields.Integer(**about("Instances that serve, start or wait."))
+    ready = fields.Integer(**about("Those of them that serve."))
+    wanted = fields.Integer(allow_none=True, **about("Of the last decision."))
     metric_value = fields.Float(
-        allow_none=True,
-        metadata={"description": "What it saw of the metric, as a sum of all instances."},
+        allow_none=True, **about("What it saw of the metric, as a sum of all instances.")
     )
     why = fields.String()
-    is_refused = fields.Boolean(metadata={"description": "Whether it could not add instances."})
+    is_refused = fields.Boolean(**about("Whether it could not add instances."))
     decided_at = instant()
-    woken_at = instant(metadata={"description": "Since when it wakes."})
-    wake_seconds = fields.Float(
-        allow_none=True, metadata={"description": "How long the last wake-up took."}
-    )
+    woken_at = instant(**about("Since when it wakes."))
+    wake_seconds = fields.Float(allow_none=True, **about("How long the last wake-up took."))
 
 
 @job_services.operation("GET", "/<job_id>/autoscaling", answer=ScalingStatusSchema)

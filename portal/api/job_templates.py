@@ -17,7 +17,7 @@ from jobqueue.queue.templates import (
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_requests import JobRequestSchema, job_request
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema
+from portal.api.schemas import StrictSchema, about
 from tenants.permissions import Permission
 
 job_templates = APIBlueprint(
@@ -34,7 +34,7 @@ class TemplateSchema(Schema):
     id = fields.String()
     name = fields.String()
     description = fields.String()
-    is_shipped = fields.Boolean(metadata={"description": "Ships with the portal; read-only."})
+    is_shipped = fields.Boolean(**about("Ships with the portal; read-only."))
     user_email = fields.Function(lambda template: template.user.email if template.user else None)
     job = fields.Function(
         lambda template: JobRequestSchema(exclude=("secrets", "secrets_from")).dump(

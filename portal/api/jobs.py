@@ -21,6 +21,7 @@ from portal.api.job_schemas import EventSchema, JobDetailSchema, JobSchema
 from portal.api.schemas import (
     KeysetQuery,
     StrictSchema,
+    about,
     keyset_page_of,
     page_of,
     sort_field,
@@ -45,24 +46,14 @@ class JobQuery(KeysetQuery):
 
     state = fields.Enum(JobState, by_value=True, load_default=None)
     search = fields.String(load_default="")
-    user = fields.String(
-        load_default="", metadata={"description": "An email address, an ID, or `me`."}
-    )
+    user = fields.String(load_default="", **about("An email address, an ID, or `me`."))
     appliance_id = fields.String(load_default="")
-    label = fields.String(
-        load_default="", metadata={"description": "`project` or `project=vision`."}
-    )
-    since = fields.AwareDateTime(
-        load_default=None, metadata={"description": "Submitted at this time or later."}
-    )
-    until = fields.AwareDateTime(
-        load_default=None, metadata={"description": "Submitted before this time."}
-    )
-    project = fields.String(load_default="", metadata={"description": "Name or id."})
-    array_id = fields.String(load_default="", metadata={"description": "Tasks of this array."})
-    is_collapsed = fields.Boolean(
-        load_default=False, metadata={"description": "Only the first task of each array."}
-    )
+    label = fields.String(load_default="", **about("`project` or `project=vision`."))
+    since = fields.AwareDateTime(load_default=None, **about("Submitted at this time or later."))
+    until = fields.AwareDateTime(load_default=None, **about("Submitted before this time."))
+    project = fields.String(load_default="", **about("Name or id."))
+    array_id = fields.String(load_default="", **about("Tasks of this array."))
+    is_collapsed = fields.Boolean(load_default=False, **about("Only the first task of each array."))
     sort = sort_field(JOB_SORTS, default="-submitted_at")
 
 
@@ -150,7 +141,7 @@ def stop_all(job_id: str) -> Job:
 
     def stop_part(session: Session) -> tuple[Job, bool]:
         job, is_done = stop_array(session, scope, job_id, now=at)
-        return shown_job(session, job), is_done
+        return (shown_job(session, job) if is_done else job), is_done
 
     return in_parts(stop_part)
 

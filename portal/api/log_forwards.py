@@ -18,7 +18,7 @@ from logs.lines import Source
 from logs.models import ForwardKind, LogForward
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_query
+from portal.api.schemas import StrictSchema, about, instant, page_query
 from portal.context import current_scope, database, now, portal
 from protocol.lines import LogLevel
 from tenants.permissions import Permission
@@ -38,23 +38,22 @@ class ForwardRequestSchema(StrictSchema):
     kind = fields.Enum(ForwardKind, by_value=True, required=True)
     url = fields.String(
         required=True,
-        metadata={
-            "description": "`http://` or `https://`; for syslog `syslog://HOST:514`, or with TLS "
+        **about(
+            "`http://` or `https://`; for syslog `syslog://HOST:514`, or with TLS "
             "`syslogs://HOST:6514`."
-        },
+        ),
     )
     token = fields.String(
         load_default="",
-        metadata={
-            "description": "A bearer token, or a whole value of `Authorization`; empty keeps the "
-            "current one."
-        },
+        **about(
+            "A bearer token, or a whole value of `Authorization`; empty keeps the current one."
+        ),
     )
     sources = fields.List(
         fields.Enum(Source, by_value=True),
         load_default=lambda: list(FORWARDED),
         validate=validate.Length(max=len(Source)),
-        metadata={"description": "`job`, `appliance` or both, which is the default."},
+        **about("`job`, `appliance` or both, which is the default."),
     )
     minimum_level = fields.Enum(LogLevel, by_value=True, load_default=LogLevel.DEBUG)
     is_enabled = fields.Boolean(load_default=True)
@@ -84,15 +83,11 @@ class ForwardSchema(Schema):
     sources = fields.List(fields.String(metadata={"enum": [source.value for source in FORWARDED]}))
     minimum_level = fields.Enum(LogLevel, by_value=True)
     is_enabled = fields.Boolean()
-    url = fields.String(
-        attribute="shown_url", metadata={"description": "Without secrets: scheme and host."}
-    )
+    url = fields.String(attribute="shown_url", **about("Without secrets: scheme and host."))
     sent_lines = fields.Integer()
-    refused_lines = fields.Integer(metadata={"description": "That the target does not accept."})
-    dropped_lines = fields.Integer(
-        metadata={"description": "That were dropped because the queue was full."}
-    )
-    failures = fields.Integer(metadata={"description": "Since the last delivery."})
+    refused_lines = fields.Integer(**about("That the target does not accept."))
+    dropped_lines = fields.Integer(**about("That were dropped because the queue was full."))
+    failures = fields.Integer(**about("Since the last delivery."))
     last_error = fields.String()
     last_sent_at = instant()
     created_at = instant()

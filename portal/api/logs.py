@@ -15,7 +15,7 @@ from logs.query import MAX_LIMIT, MAX_RANK, Cursor, LogQuery
 from logs.search import MAX_BUCKETS
 from logs.terms import MAX_LENGTH
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, file_response, instant, time_filter
+from portal.api.schemas import StrictSchema, about, file_response, instant, time_filter
 from portal.context import now
 from portal.presenters.logs import (
     BUCKETS,
@@ -40,9 +40,7 @@ _SEARCH = (
 
 def _ident(description: str) -> fields.String:
     return fields.String(
-        load_default="",
-        validate=validate.Length(max=_MAX_ID_LENGTH),
-        metadata={"description": description},
+        load_default="", validate=validate.Length(max=_MAX_ID_LENGTH), **about(description)
     )
 
 
@@ -54,30 +52,27 @@ class LogFilterSchema(StrictSchema):
     search = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_LENGTH),
-        metadata={"description": _SEARCH, "example": 'nccl "timed out" -retry'},
+        **about(_SEARCH, example='nccl "timed out" -retry'),
     )
     source = DelimitedList(
         fields.Enum(Source, by_value=True),
         load_default=list,
-        metadata={"description": "Comma-separated sources; all that you may read by default."},
+        **about("Comma-separated sources; all that you may read by default."),
     )
     level = fields.Enum(
-        LogLevel,
-        by_value=True,
-        load_default=LogLevel.DEBUG,
-        metadata={"description": "The least level."},
+        LogLevel, by_value=True, load_default=LogLevel.DEBUG, **about("The least level.")
     )
     appliance_id = _ident("Id of the appliance.")
     job_id = _ident("Id of the job; of the first member of a gang for those of all.")
     rank = fields.Integer(
         load_default=None,
         validate=validate.Range(min=0, max=MAX_RANK),
-        metadata={"description": "Rank of the only member of the gang, of which the job is first."},
+        **about("Rank of the only member of the gang, of which the job is first."),
     )
     unit = fields.String(
         load_default="",
         validate=validate.Length(max=100),
-        metadata={"description": "systemd unit, `kernel`, `stdout` or `stderr`."},
+        **about("systemd unit, `kernel`, `stdout` or `stderr`."),
     )
 
 
@@ -89,7 +84,7 @@ class LogSearchSchema(LogFilterSchema):
     after = fields.String(
         load_default="",
         validate=validate.Length(max=100),
-        metadata={"description": "The `next` of the page before."},
+        **about("The `next` of the page before."),
     )
 
 
@@ -112,7 +107,7 @@ class LogContextQuerySchema(StrictSchema):
     count = fields.Integer(
         load_default=5,
         validate=validate.Range(min=1, max=MAX_AROUND),
-        metadata={"description": "How many lines before, and how many after."},
+        **about("How many lines before, and how many after."),
     )
 
 
@@ -125,24 +120,20 @@ class LogExportSchema(LogFilterSchema):
 class FoundLineSchema(Schema):
     """A line."""
 
-    id = fields.String(metadata={"description": "The same in every search."})
+    id = fields.String(**about("The same in every search."))
     at = instant()
-    at_ns = fields.String(metadata={"description": "`at` in nanoseconds since 1970."})
-    sequence = fields.Integer(metadata={"description": "Orders lines of the same moment."})
+    at_ns = fields.String(**about("`at` in nanoseconds since 1970."))
+    sequence = fields.Integer(**about("Orders lines of the same moment."))
     source = fields.Enum(Source, by_value=True)
     level = fields.Enum(LogLevel, by_value=True)
     appliance_id = fields.String(allow_none=True)
     appliance_name = fields.String()
     job_id = fields.String(allow_none=True)
     job_name = fields.String()
-    attempt = fields.Integer(metadata={"description": "Attempt of the job; 0 for other lines."})
-    unit = fields.String(metadata={"description": "systemd unit, `kernel`, or stream of the job."})
-    event = fields.String(
-        metadata={"description": "What it reports, such as `xid`, `oom_kill` or `disk_error`."}
-    )
-    subject = fields.String(
-        metadata={"description": "PCI address of the GPU, process, interface or disk."}
-    )
+    attempt = fields.Integer(**about("Attempt of the job; 0 for other lines."))
+    unit = fields.String(**about("systemd unit, `kernel`, or stream of the job."))
+    event = fields.String(**about("What it reports, such as `xid`, `oom_kill` or `disk_error`."))
+    subject = fields.String(**about("PCI address of the GPU, process, interface or disk."))
     text = fields.String()
 
 
@@ -150,25 +141,21 @@ class LogPageSchema(Schema):
     """A page of lines."""
 
     items = fields.List(fields.Nested(FoundLineSchema))
-    next = fields.String(
-        allow_none=True, metadata={"description": "Cursor of the next page; null after the last."}
-    )
+    next = fields.String(allow_none=True, **about("Cursor of the next page; null after the last."))
     is_complete = fields.Boolean(
-        metadata={
-            "description": "Whether the range was searched up to the last line; else the time was "
+        **about(
+            "Whether the range was searched up to the last line; else the time was "
             "up, and `next` goes on from there."
-        }
+        )
     )
-    problems = fields.List(
-        fields.String(), metadata={"description": "Files of logs that can't be read."}
-    )
+    problems = fields.List(fields.String(), **about("Files of logs that can't be read."))
 
 
 class LogCountsSchema(Schema):
     """Counts of one level."""
 
     level = fields.Enum(LogLevel, by_value=True)
-    counts = fields.List(fields.Integer(), metadata={"description": "Of each bucket."})
+    counts = fields.List(fields.Integer(), **about("Of each bucket."))
 
 
 class LogHistogramSchema(Schema):
@@ -177,9 +164,7 @@ class LogHistogramSchema(Schema):
     start = instant()
     step_seconds = fields.Float()
     levels = fields.List(fields.Nested(LogCountsSchema))
-    is_complete = fields.Boolean(
-        metadata={"description": "Whether all lines were counted before the time was up."}
-    )
+    is_complete = fields.Boolean(**about("Whether all lines were counted before the time was up."))
 
 
 class LogContextSchema(Schema):

@@ -19,7 +19,7 @@ from jobqueue.queue.retention import STUCK_JOB_SORTS, list_stuck_jobs
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_schemas import JobSchema
 from portal.api.objects import Objects
-from portal.api.schemas import envelope, instant, page_of, page_query
+from portal.api.schemas import about, envelope, instant, page_of, page_query
 from portal.context import current_scope, database, now, portal
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, maintenance_summary
 from tenants.permissions import Permission
@@ -38,10 +38,8 @@ class UndeliveredNotificationSchema(Schema):
 
     id = fields.String()
     tenant_id = fields.String()
-    receiver_id = fields.String(
-        allow_none=True, metadata={"description": "Null if it goes to `address`."}
-    )
-    address = fields.String(metadata={"description": "Email address, if there is no receiver."})
+    receiver_id = fields.String(allow_none=True, **about("Null if it goes to `address`."))
+    address = fields.String(**about("Email address, if there is no receiver."))
     state = fields.Enum(NotificationState, by_value=True)
     tries = fields.Integer()
     next_try_at = instant()
@@ -62,8 +60,7 @@ class MaintenanceSchema(Schema):
     """Problems that need attention."""
 
     ended_jobs = fields.Integer(
-        attribute="jobs.ended",
-        metadata={"description": f"Jobs that ended more than {JOBS_KEPT_DAYS} days ago."},
+        attribute="jobs.ended", **about(f"Jobs that ended more than {JOBS_KEPT_DAYS} days ago.")
     )
     stuck_jobs = fields.Integer(attribute="jobs.stuck")
     undelivered_notifications = fields.Integer(attribute="notifications.total")
@@ -74,7 +71,7 @@ class MaintenanceSchema(Schema):
         attribute="prunable",
         keys=fields.String(),
         values=fields.Integer(),
-        metadata={"description": "Expired rows by table."},
+        **about("Expired rows by table."),
     )
     database_bytes = fields.Integer(allow_none=True)
     store_bytes = fields.Integer(allow_none=True)

@@ -22,7 +22,7 @@ from marketplace.states import AccountState, Side
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import amount, of_marketplace
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_query
+from portal.api.schemas import StrictSchema, about, instant, page_query
 from portal.context import current_scope, database, mail_url, now
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -50,19 +50,19 @@ class MarketAccountSchema(Schema):
     """A tenant on the marketplace."""
 
     tenant_id = fields.String()
-    public_name = fields.String(metadata={"description": "What others see."})
+    public_name = fields.String(**about("What others see."))
     description = fields.String()
     provider_state = fields.Enum(AccountState, by_value=True)
     customer_state = fields.Enum(AccountState, by_value=True)
-    legal_name = fields.String(metadata={"description": "On invoices."})
+    legal_name = fields.String(**about("On invoices."))
     address = fields.String()
-    country = fields.String(metadata={"description": "Two letters, such as NO."})
+    country = fields.String(**about("Two letters, such as NO."))
     tax_number = fields.String()
     billing_email = fields.String()
     tax_percent = amount("On its invoices; null for the portal's.")
     fee_percent = amount("The operator's share of what it earns; null for the portal's.")
-    is_prepaid = fields.Boolean(metadata={"description": "Whether it rents by prepaid credit."})
-    reputation = fields.Float(metadata={"description": "As a provider, 0 to 1."})
+    is_prepaid = fields.Boolean(**about("Whether it rents by prepaid credit."))
+    reputation = fields.Float(**about("As a provider, 0 to 1."))
     updated_at = instant()
 
 
@@ -73,7 +73,7 @@ class MarketAccountChangeSchema(StrictSchema):
     description = fields.String(metadata={"maxLength": TEXT_LENGTHS["description"]})
     legal_name = fields.String(metadata={"maxLength": TEXT_LENGTHS["legal_name"]})
     address = fields.String(metadata={"maxLength": TEXT_LENGTHS["address"]})
-    country = fields.String(metadata={"description": "Two letters, such as NO."})
+    country = fields.String(**about("Two letters, such as NO."))
     tax_number = fields.String(metadata={"maxLength": TEXT_LENGTHS["tax_number"]})
     billing_email = fields.String()
 
@@ -91,7 +91,7 @@ class AdmissionSchema(AdmissionRequestSchema):
         AccountState,
         by_value=True,
         required=True,
-        metadata={"description": "`active` admits, `suspended` suspends, `none` declines."},
+        **about("`active` admits, `suspended` suspends, `none` declines."),
     )
 
 

@@ -20,7 +20,7 @@ from marketplace.catalogue import (
 from marketplace.terms import MAX_PRICE
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import OfferWindowSchema, TermsSchema, amount, of_marketplace
-from portal.api.schemas import envelope, page_of, page_query, whole_list
+from portal.api.schemas import about, envelope, page_of, page_query, whole_list
 from portal.api.spec_schemas import DecimalField
 from portal.context import database
 
@@ -48,37 +48,30 @@ def _check_price(value: Decimal) -> None:
 class CatalogueQuery(page_query(CATALOGUE_SORTS, default="price")):  # type: ignore[misc] # a class made at run time
     """What is looked for."""
 
-    gpu_model = fields.String(
-        load_default="", metadata={"description": "A word of the model, such as H100."}
-    )
+    gpu_model = fields.String(load_default="", **about("A word of the model, such as H100."))
     min_gpu_memory_bytes = fields.Integer(load_default=0, validate=validate.Range(0, 2**53))
     min_free_gpus = fields.Integer(
-        load_default=0,
-        validate=validate.Range(0, 1024),
-        metadata={"description": "Free now on one appliance."},
+        load_default=0, validate=validate.Range(0, 1024), **about("Free now on one appliance.")
     )
     max_price = DecimalField(
         load_default=None,
         validate=_check_price,
-        metadata={"description": "Of a GPU for an hour, at this time of the week."},
+        **about("Of a GPU for an hour, at this time of the week."),
     )
     region = fields.String(load_default="")
     facts = fields.String(
-        load_default="",
-        metadata={"description": "Compliance facts, comma-separated, such as iso27001,gdpr."},
+        load_default="", **about("Compliance facts, comma-separated, such as iso27001,gdpr.")
     )
     min_availability_percent = fields.Float(
-        load_default=0.0, validate=validate.Range(0, 100), metadata={"description": "Promised."}
+        load_default=0.0, validate=validate.Range(0, 100), **about("Promised.")
     )
     text = fields.String(
         load_default="",
         validate=validate.Length(max=200),
-        metadata={"description": "A part of the offer's name or description, or the provider's."},
+        **about("A part of the offer's name or description, or the provider's."),
     )
     allows_slices = fields.Boolean(load_default=None)
-    is_open = fields.Boolean(
-        load_default=None, metadata={"description": "Whether jobs may start now."}
-    )
+    is_open = fields.Boolean(load_default=None, **about("Whether jobs may start now."))
 
 
 class CatalogueEntrySchema(Schema):
@@ -94,20 +87,20 @@ class CatalogueEntrySchema(Schema):
     appliances = fields.Integer()
     gpus = fields.Integer()
     free_gpus = fields.Integer()
-    most_free_gpus = fields.Integer(metadata={"description": "On one appliance."})
-    is_open = fields.Boolean(metadata={"description": "Whether jobs may start now."})
+    most_free_gpus = fields.Integer(**about("On one appliance."))
+    is_open = fields.Boolean(**about("Whether jobs may start now."))
     price = amount("Of a GPU for an hour now, after the discount.")
     lowest_price = amount("Of the week.")
     highest_price = amount("Of the week.")
     currency = fields.String()
     allows_slices = fields.Boolean()
     min_seconds = fields.Integer()
-    max_seconds = fields.Integer(metadata={"description": "Longest time limit; 0 is any."})
-    availability_percent = fields.Float(metadata={"description": "Promised; 0 for none."})
+    max_seconds = fields.Integer(**about("Longest time limit; 0 is any."))
+    availability_percent = fields.Float(**about("Promised; 0 for none."))
     facts = fields.List(fields.String())
-    reputation = fields.Float(metadata={"description": "What the provider is ranked by, 0 to 1."})
+    reputation = fields.Float(**about("What the provider is ranked by, 0 to 1."))
     reputation_low = fields.Float(
-        metadata={"description": "Its reputation is above this, below the next, with 90 %."}
+        **about("Its reputation is above this, below the next, with 90 %.")
     )
     reputation_high = fields.Float()
 
@@ -122,12 +115,10 @@ class PublishedOfferSchema(Schema):
     reputation = fields.Float()
     reputation_low = fields.Float()
     reputation_high = fields.Float()
-    needs_approval = fields.Boolean(
-        metadata={"description": "Whether the provider accepts each contract itself."}
-    )
+    needs_approval = fields.Boolean(**about("Whether the provider accepts each contract itself."))
     calendar = fields.List(fields.Nested(OfferWindowSchema))
     terms = fields.Nested(TermsSchema)
-    terms_hash = fields.String(metadata={"description": "Send it to accept these terms."})
+    terms_hash = fields.String(**about("Send it to accept these terms."))
     entries = fields.List(fields.Nested(CatalogueEntrySchema))
 
 

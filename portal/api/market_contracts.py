@@ -29,7 +29,7 @@ from marketplace.terms import Terms
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import TermsSchema, of_marketplace
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_query
+from portal.api.schemas import StrictSchema, about, instant, page_query
 from portal.context import current_scope, database, mail_url, now
 from tenants.permissions import Permission
 
@@ -53,11 +53,9 @@ class ContractVersionSchema(Schema):
     terms_hash = fields.String()
     note = fields.String()
     proposed_side = fields.Enum(Side, by_value=True)
-    proposed_by = fields.String(
-        metadata={"description": "An email address; empty for the published offer."}
-    )
+    proposed_by = fields.String(**about("An email address; empty for the published offer."))
     proposed_at = instant()
-    accepted_by = fields.String(metadata={"description": "An email address."})
+    accepted_by = fields.String(**about("An email address."))
     accepted_at = instant()
     applies_from = instant()
 
@@ -75,12 +73,7 @@ class ContractSchema(Schema):
     provider_name = fields.String()
     customer_name = fields.String()
     side = fields.Function(
-        _side,
-        metadata={
-            "type": "string",
-            "nullable": True,
-            "description": "Of your tenant; null for the operator.",
-        },
+        _side, **about("Of your tenant; null for the operator.", type="string", nullable=True)
     )
     state = fields.Enum(ContractState, by_value=True)
     created_at = instant()
@@ -98,7 +91,7 @@ class ContractQuery(page_query(CONTRACT_SORTS, default="-created_at")):  # type:
         Side,
         by_value=True,
         load_default=None,
-        metadata={"description": "Only those in which your tenant has this side."},
+        **about("Only those in which your tenant has this side."),
     )
 
 

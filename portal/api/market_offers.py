@@ -26,7 +26,7 @@ from marketplace.terms import Terms, terms_hash
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import OfferWindowSchema, TermsSchema, amount, of_marketplace
 from portal.api.objects import Objects
-from portal.api.schemas import instant, page_query
+from portal.api.schemas import about, instant, page_query
 from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import portal
 from tenants.permissions import Permission
@@ -58,9 +58,7 @@ class MarketOfferSchema(response_schema(OfferRequest, _PARTS)):  # type: ignore[
     id = fields.String()
     tenant_id = fields.String()
     state = fields.Enum(OfferState, by_value=True)
-    terms_hash = fields.Function(
-        _hash, metadata={"type": "string", "description": "SHA-256 of the terms."}
-    )
+    terms_hash = fields.Function(_hash, **about("SHA-256 of the terms.", type="string"))
     created_at = instant()
     updated_at = instant()
 
@@ -74,7 +72,7 @@ class OfferedApplianceSchema(Schema):
     region = fields.String()
     gpu_count = fields.Integer()
     free_gpus = fields.Integer()
-    is_open = fields.Boolean(metadata={"description": "Whether jobs may start there now."})
+    is_open = fields.Boolean(**about("Whether jobs may start there now."))
     price = amount("Of a GPU for an hour now.")
 
 

@@ -11,7 +11,7 @@ from marketplace.service_levels.models import BreachKind
 from marketplace.service_levels.service import breaches_of
 from marketplace.states import Side
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import instant
+from portal.api.schemas import about, instant
 from portal.api.spec_schemas import DecimalField
 from portal.context import current_scope, database, now, require_marketplace
 from portal.presenters.contracts import monthly_lines
@@ -33,11 +33,11 @@ class MarketMonthSchema(Schema):
     gpu_hours = fields.Float()
     amounts = fields.Function(
         lambda month: {kind.value: f"{amount:f}" for kind, amount in month.amounts.items()},
-        metadata={
-            "type": "object",
-            "additionalProperties": {"type": "string"},
-            "description": "Decimals as text, by kind of lines.",
-        },
+        **about(
+            "Decimals as text, by kind of lines.",
+            type="object",
+            additionalProperties={"type": "string"},
+        ),
     )
     total = DecimalField()
 
@@ -53,18 +53,13 @@ class BreachSchema(Schema):
     """A promise of a contract that was not kept."""
 
     kind = fields.Enum(BreachKind, by_value=True)
-    subject = fields.String(
-        metadata={"description": "The month, such as `2026-11`, or the ID of the attempt."}
-    )
+    subject = fields.String(**about("The month, such as `2026-11`, or the ID of the attempt."))
     version_number = fields.Integer()
     since = instant()
     until = instant()
-    promised = fields.Float(metadata={"description": "Percent of the time, or seconds."})
-    measured = fields.Float(metadata={"description": "The same, as it was."})
-    credit = DecimalField(
-        allow_none=True,
-        metadata={"description": "Null until it is settled."},
-    )
+    promised = fields.Float(**about("Percent of the time, or seconds."))
+    measured = fields.Float(**about("The same, as it was."))
+    credit = DecimalField(allow_none=True, **about("Null until it is settled."))
     detected_at = instant()
 
 
@@ -73,9 +68,7 @@ class BookingSchema(Schema):
 
     gpus = fields.Integer()
     gpu_model = fields.String()
-    appliance_id = fields.String(
-        allow_none=True, metadata={"description": "Null for the customer."}
-    )
+    appliance_id = fields.String(allow_none=True, **about("Null for the customer."))
     schedule = fields.String()
     time_zone = fields.String()
     duration_seconds = fields.Integer()

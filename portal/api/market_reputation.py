@@ -15,7 +15,15 @@ from marketplace.reputation.refresh import HISTORY_DAYS
 from marketplace.reputation.service import Report, history_of, public_dimensions
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import of_marketplace
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, whole_list
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    about,
+    envelope,
+    instant,
+    page_of,
+    whole_list,
+)
 from portal.context import current_scope, database, now
 from portal.presenters.reputation import read_report
 from tenants.permissions import Permission
@@ -33,17 +41,17 @@ market_reputation = of_marketplace(
 class ReputationFigureSchema(Schema):
     """A distribution; all but `cases` are from 0 to 1."""
 
-    mean = fields.Float(metadata={"description": "What is expected."})
-    low = fields.Float(metadata={"description": "It is above this, and below `high`, with 90 %."})
+    mean = fields.Float(**about("What is expected."))
+    low = fields.Float(**about("It is above this, and below `high`, with 90 %."))
     high = fields.Float()
-    cases = fields.Float(metadata={"description": "Cases by weight and age."})
+    cases = fields.Float(**about("Cases by weight and age."))
 
 
 class ReputationDimensionSchema(Schema):
     """A dimension of a reputation."""
 
     dimension = fields.Enum(Dimension, by_value=True)
-    share = fields.Float(metadata={"description": "How much of the whole it is, 0 to 1."})
+    share = fields.Float(**about("How much of the whole it is, 0 to 1."))
     figure = fields.Nested(ReputationFigureSchema)
 
 
@@ -52,24 +60,24 @@ class ReputationCauseSchema(Schema):
 
     dimension = fields.Enum(Dimension, by_value=True)
     kind = fields.String()
-    cost = fields.Float(metadata={"description": "What the score would be higher without them."})
-    count = fields.Integer(metadata={"description": "Entries of the evidence."})
-    half_at = instant(metadata={"description": "When the latest counts half."})
+    cost = fields.Float(**about("What the score would be higher without them."))
+    count = fields.Integer(**about("Entries of the evidence."))
+    half_at = instant(**about("When the latest counts half."))
 
 
 class ReputationImprovementSchema(Schema):
     """What would raise the score."""
 
     dimension = fields.Enum(Dimension, by_value=True)
-    amount = fields.Integer(metadata={"description": "Days or cases."})
+    amount = fields.Integer(**about("Days or cases."))
     text = fields.String()
-    gain = fields.Float(metadata={"description": "Of the score, 0 to 1."})
+    gain = fields.Float(**about("Of the score, 0 to 1."))
 
 
 class ReputationSchema(Schema):
     """The reputation of a provider."""
 
-    score = fields.Float(metadata={"description": "What it is ranked by, 0 to 1."})
+    score = fields.Float(**about("What it is ranked by, 0 to 1."))
     overall = fields.Nested(ReputationFigureSchema)
     dimensions = fields.List(fields.Nested(ReputationDimensionSchema))
     causes = fields.List(fields.Nested(ReputationCauseSchema))
@@ -82,8 +90,8 @@ class ReputationEvidenceSchema(Schema):
     dimension = fields.Enum(Dimension, by_value=True)
     kind = fields.String()
     at = instant()
-    good = fields.Float(metadata={"description": "How far it speaks for the provider, 0 to 1."})
-    weight = fields.Float(metadata={"description": "How many cases it counts as now."})
+    good = fields.Float(**about("How far it speaks for the provider, 0 to 1."))
+    weight = fields.Float(**about("How many cases it counts as now."))
     text = fields.String()
 
 
@@ -101,8 +109,7 @@ class ProviderQuery(StrictSchema):
     """Whose reputation."""
 
     tenant_id = fields.String(
-        load_default="",
-        metadata={"description": "A provider, for the operator; your own tenant without it."},
+        load_default="", **about("A provider, for the operator; your own tenant without it.")
     )
 
 
@@ -110,9 +117,9 @@ class EvidenceQuery(PageQuery, ProviderQuery):
     """Which evidence."""
 
     dimension = fields.Enum(
-        Dimension, by_value=True, load_default=None, metadata={"description": "Only of this one."}
+        Dimension, by_value=True, load_default=None, **about("Only of this one.")
     )
-    kind = fields.String(load_default="", metadata={"description": "Only of this kind."})
+    kind = fields.String(load_default="", **about("Only of this kind."))
 
 
 class HistoryQuery(ProviderQuery):
@@ -124,10 +131,8 @@ class HistoryQuery(ProviderQuery):
 class PublicReputationSchema(Schema):
     """The reputation of an offer's provider, as everybody sees it."""
 
-    score = fields.Float(metadata={"description": "What it is ranked by, 0 to 1."})
-    low = fields.Float(
-        metadata={"description": "The whole is above this, below `high`, with 90 %."}
-    )
+    score = fields.Float(**about("What it is ranked by, 0 to 1."))
+    low = fields.Float(**about("The whole is above this, below `high`, with 90 %."))
     high = fields.Float()
     dimensions = fields.List(fields.Nested(ReputationDimensionSchema))
 
@@ -138,14 +143,10 @@ class NewRatingSchema(StrictSchema):
     stars = fields.Integer(required=True, validate=validate.Range(min=MIN_STARS, max=MAX_STARS))
     comment = fields.String(
         load_default="",
-        metadata={
-            "maxLength": MAX_COMMENT_LENGTH,
-            "description": "The provider reads it without your name.",
-        },
+        **about("The provider reads it without your name.", maxLength=MAX_COMMENT_LENGTH),
     )
     month = fields.String(
-        load_default="",
-        metadata={"description": "Such as `2026-11`; the latest that can be rated without it."},
+        load_default="", **about("Such as `2026-11`; the latest that can be rated without it.")
     )
 
 
@@ -155,7 +156,7 @@ class RatingSchema(Schema):
     month = fields.String()
     stars = fields.Integer()
     comment = fields.String()
-    created_by = fields.String(metadata={"description": "An email address of your tenant."})
+    created_by = fields.String(**about("An email address of your tenant."))
     created_at = instant()
     updated_at = instant()
 

@@ -6,6 +6,7 @@ from core.errors import NotFoundError
 from marketplace.offers.calendar import Window
 from marketplace.terms import ComplianceFact, Credit, HourlyPrice, ServiceLevel, Terms
 from portal.api.blueprint import APIBlueprint
+from portal.api.schemas import about
 from portal.api.spec_schemas import DecimalField, request_schema
 from portal.context import portal
 
@@ -43,7 +44,7 @@ class TermsSchema(request_schema(Terms, _PARTS)):  # type: ignore[misc] # likewi
 
 def amount(description: str) -> DecimalField:
     """Return a field for an amount of money, or for a percentage."""
-    return DecimalField(allow_none=True, metadata={"description": description})
+    return DecimalField(allow_none=True, **about(description))
 
 
 def of_marketplace(resource: APIBlueprint) -> APIBlueprint:

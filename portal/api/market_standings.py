@@ -47,7 +47,7 @@ from marketplace.terms import plain_document
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import of_marketplace
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant, page_query
+from portal.api.schemas import StrictSchema, about, instant, page_query
 from portal.api.spec_schemas import DecimalField, request_schema, response_schema
 from portal.context import current_scope, database, mail_url, now
 from portal.presenters.standings import StandingView, standing_view
@@ -96,9 +96,9 @@ class AppealSchema(Schema):
     tenant_id = fields.String()
     state = fields.Enum(AppealState, by_value=True)
     text = fields.String()
-    created_by = fields.String(metadata={"description": "An email address."})
+    created_by = fields.String(**about("An email address."))
     created_at = instant()
-    answer = fields.String(metadata={"description": "Of the operator."})
+    answer = fields.String(**about("Of the operator."))
     decided_at = instant()
 
 
@@ -112,43 +112,36 @@ class StandingEntrySchema(Schema):
     since = instant(attribute="standing.since")
     mend_until = instant(
         attribute="standing.mend_until",
-        metadata={"description": "With notice: when it is decided whether it mended."},
+        **about("With notice: when it is decided whether it mended."),
     )
     returns_at = instant(
-        attribute="standing.returns_at",
-        metadata={"description": "While suspended: the earliest return."},
+        attribute="standing.returns_at", **about("While suspended: the earliest return.")
     )
     probation_until = instant(attribute="standing.probation_until")
     is_by_operator = fields.Boolean(
         attribute="standing.is_by_operator",
-        metadata={"description": "Whether an operator suspended it, and ends that."},
+        **about("Whether an operator suspended it, and ends that."),
     )
-    score = fields.Float(
-        attribute="standing.score", metadata={"description": "That the effects rest on, 0 to 1."}
-    )
-    breaches = fields.Integer(
-        attribute="standing.breaches", metadata={"description": "That count now."}
-    )
+    score = fields.Float(attribute="standing.score", **about("That the effects rest on, 0 to 1."))
+    breaches = fields.Integer(attribute="standing.breaches", **about("That count now."))
     breach_limit = fields.Integer(
-        attribute="standing.breach_limit",
-        metadata={"description": "The breaches that lead to notice; 0: none do."},
+        attribute="standing.breach_limit", **about("The breaches that lead to notice; 0: none do.")
     )
     failing_appliances = fields.Integer(
-        attribute="standing.failing_appliances",
-        metadata={"description": "Appliances whose last check failed."},
+        attribute="standing.failing_appliances", **about("Appliances whose last check failed.")
     )
     listing = fields.Enum(Listing, by_value=True, attribute="account.listing")
     placement_factor = fields.Float(
         attribute="account.placement_factor",
-        metadata={"description": "What placement divides the prices by to compare offers."},
+        **about("What placement divides the prices by to compare offers."),
     )
     max_contract_gpus = fields.Integer(
         attribute="account.max_contract_gpus",
-        metadata={"description": "Of each contract at once, during probation; 0: any."},
+        **about("Of each contract at once, during probation; 0: any."),
     )
     fee_points = DecimalField(
         attribute="standing.fee_points",
-        metadata={"description": "Added to the percentage of the fee from the next month on."},
+        **about("Added to the percentage of the fee from the next month on."),
     )
     evaluated_at = instant(attribute="standing.evaluated_at")
 
@@ -157,13 +150,10 @@ class StandingSchema(StandingEntrySchema):
     """How a provider stands, what it can do, and its appeal."""
 
     missing = fields.List(
-        fields.String(),
-        metadata={"description": "What it waits for or must do before it returns."},
+        fields.String(), **about("What it waits for or must do before it returns.")
     )
     appeal = fields.Nested(
-        AppealSchema,
-        allow_none=True,
-        metadata={"description": "Against the present suspension."},
+        AppealSchema, allow_none=True, **about("Against the present suspension.")
     )
 
 
@@ -181,17 +171,11 @@ class StandingEventSchema(Schema):
     at = instant()
     kind = fields.Enum(EventKind, by_value=True)
     cause = fields.String()
-    details = fields.Dict(
-        metadata={"description": "Figures by name; `breaches` is what was counted."}
-    )
+    details = fields.Dict(**about("Figures by name; `breaches` is what was counted."))
     actor = fields.Function(
-        _actor,
-        metadata={
-            "type": "string",
-            "description": "The email address of the user; empty for the policy.",
-        },
+        _actor, **about("The email address of the user; empty for the policy.", type="string")
     )
-    policy_number = fields.Integer(metadata={"description": "0: the defaults."})
+    policy_number = fields.Integer(**about("0: the defaults."))
 
 
 class AppealRequestSchema(StrictSchema):
@@ -237,10 +221,10 @@ class StandingPolicyRequestSchema(StrictSchema):
 class StandingPolicyVersionSchema(Schema):
     """A version of the policy; the one with the highest number applies."""
 
-    number = fields.Integer(metadata={"description": "0: the defaults."})
+    number = fields.Integer(**about("0: the defaults."))
     policy = fields.Nested(ShownStandingPolicySchema, attribute="document")
     note = fields.String()
-    created_by = fields.String(metadata={"description": "An email address."})
+    created_by = fields.String(**about("An email address."))
     created_at = instant()
 
 
@@ -369,9 +353,9 @@ class PreviewedProviderSchema(Schema):
     tenant_id = fields.String()
     public_name = fields.String()
     score = fields.Float()
-    breaches = fields.Integer(metadata={"description": "That count then."})
+    breaches = fields.Integer(**about("That count then."))
     state = fields.List(fields.Enum(StandingState, by_value=True))
-    cause = fields.String(metadata={"description": "Of another state; empty without."})
+    cause = fields.String(**about("Of another state; empty without."))
     listing = fields.List(fields.Enum(Listing, by_value=True))
     placement_factor = fields.List(fields.Float())
     fee_points = fields.List(fields.Decimal(as_string=True))
@@ -382,7 +366,7 @@ class StandingPolicyPreviewSchema(Schema):
 
     changed = fields.List(fields.Nested(PreviewedProviderSchema))
     compared = fields.Integer()
-    total = fields.Integer(metadata={"description": "Of providers; the first 500 are compared."})
+    total = fields.Integer(**about("Of providers; the first 500 are compared."))
 
 
 class StandingPolicyPreviewRequestSchema(Schema):

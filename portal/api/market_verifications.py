@@ -14,7 +14,7 @@ from marketplace.verification.views import (
 from portal.api.blueprint import APIBlueprint
 from portal.api.market_schemas import of_marketplace
 from portal.api.objects import Objects
-from portal.api.schemas import instant, page_query
+from portal.api.schemas import about, instant, page_query
 from tenants.models import ChallengeOutcome, VerificationState
 from tenants.permissions import Permission
 
@@ -32,14 +32,12 @@ verifications = of_marketplace(
 class FindingSchema(Schema):
     """Something that a check found."""
 
-    code = fields.String(metadata={"description": "Stable, such as `memory_missing`."})
+    code = fields.String(**about("Stable, such as `memory_missing`."))
     severity = fields.Enum(
-        Severity,
-        by_value=True,
-        metadata={"description": "`failure` keeps the appliance out of offers."},
+        Severity, by_value=True, **about("`failure` keeps the appliance out of offers.")
     )
     text = fields.String()
-    advice = fields.String(metadata={"description": "How to mend it."})
+    advice = fields.String(**about("How to mend it."))
     evidence = fields.Dict(keys=fields.String())
 
 
@@ -50,7 +48,7 @@ class VerificationSchema(Schema):
     name = fields.String()
     state = fields.Enum(VerificationState, by_value=True)
     since = instant()
-    reason = fields.String(metadata={"description": "Why it failed, or what it waits for."})
+    reason = fields.String(**about("Why it failed, or what it waits for."))
     findings = fields.List(fields.Nested(FindingSchema))
     checked_at = instant()
     grace_until = instant()

@@ -19,6 +19,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     file_response,
     page_of,
     time_filter,
@@ -88,7 +89,7 @@ class TagValueSchema(Schema):
     """A value of a tag."""
 
     value = fields.String()
-    name = fields.String(metadata={"description": "Of an appliance its name, else the value."})
+    name = fields.String(**about("Of an appliance its name, else the value."))
 
 
 class SearchQuery(PageQuery):
@@ -97,14 +98,14 @@ class SearchQuery(PageQuery):
     search = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_SEARCH_LENGTH),
-        metadata={"description": "Words in name, unit or description; all must occur."},
+        **about("Words in name, unit or description; all must occur."),
     )
 
 
 class CatalogMetricSchema(Schema):
     """A metric: a field of a measurement, with numbers."""
 
-    name = fields.String(metadata={"description": "`measurement.field`, as in expressions."})
+    name = fields.String(**about("`measurement.field`, as in expressions."))
     measurement = fields.String()
     field = fields.String()
     unit = fields.String()
@@ -171,7 +172,7 @@ class ExportQuery(StrictSchema):
         ExportFormat,
         by_value=True,
         load_default=ExportFormat.CSV,
-        metadata={"description": "CSV has a header and RFC 3339 times; Parquet is typed."},
+        **about("CSV has a header and RFC 3339 times; Parquet is typed."),
     )
     since = time_filter("Start time, inclusive; by default an hour before `until`.")
     until = time_filter("End time, exclusive; by default now.")

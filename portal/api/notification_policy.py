@@ -16,7 +16,7 @@ from alerting.notification.policies import (
 )
 from alerting.notification.routes import printed
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from portal.context import current_scope, database, now
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -36,19 +36,19 @@ class NotificationPolicySchema(StrictSchema):
     inhibit_rules = fields.List(
         fields.Dict(keys=fields.String(), values=fields.List(fields.String())),
         load_default=None,
-        metadata={
-            "description": "Alerts (`source_matchers`) that hold notifications about others "
+        **about(
+            "Alerts (`source_matchers`) that hold notifications about others "
             "(`target_matchers`) with the same values of the labels in `equal`. "
             "Without the field, those that ship."
-        },
+        ),
     )
     time_intervals = fields.List(
         fields.Dict(keys=fields.String()),
         load_default=list,
-        metadata={
-            "description": "Named times for `mute_time_intervals` and `active_time_intervals` of "
+        **about(
+            "Named times for `mute_time_intervals` and `active_time_intervals` of "
             "routes, as in Alertmanager: `name` and `time_intervals`."
-        },
+        ),
     )
 
 
@@ -63,12 +63,10 @@ class DestinationSchema(Schema):
 
     receiver_id = fields.String()
     receiver_name = fields.String()
-    matchers = fields.List(fields.String(), metadata={"description": "Those of its route."})
+    matchers = fields.List(fields.String(), **about("Those of its route."))
     group_by = fields.List(fields.String())
     escalate_to = fields.List(fields.String())
-    muted_until = instant(
-        metadata={"description": "The end of the mute time that its route is in now, if any."}
-    )
+    muted_until = instant(**about("The end of the mute time that its route is in now, if any."))
 
 
 class DestinationsSchema(Schema):

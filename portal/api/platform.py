@@ -9,7 +9,7 @@ from core.broker import BrokerState
 from dash_app.queries.platform import PlatformFigures
 from dash_app.queries.platform_charts import GROWTH_OVER
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import PageQuery, envelope, instant, page_of, sort_field
+from portal.api.schemas import PageQuery, about, envelope, instant, page_of, sort_field
 from portal.context import current_scope, database, now
 from portal.presenters.platform import figures
 from tenants.fleet.liveness import current_outage, release_mass_outage_guard
@@ -38,19 +38,13 @@ class TenantFiguresSchema(Schema):
     appliances = fields.Integer()
     gpus = fields.Integer()
     active_jobs = fields.Integer()
-    gpu_hours = fields.Float(
-        metadata={"description": "Allocated in the last 30 days, the current hour included."}
-    )
+    gpu_hours = fields.Float(**about("Allocated in the last 30 days, the current hour included."))
     utilization_percent = fields.Float(
-        allow_none=True, metadata={"description": "Mean of its GPUs in the last 24 hours."}
+        allow_none=True, **about("Mean of its GPUs in the last 24 hours.")
     )
-    points_per_second = fields.Float(
-        allow_none=True, metadata={"description": "Mean of the last 15 minutes."}
-    )
+    points_per_second = fields.Float(allow_none=True, **about("Mean of the last 15 minutes."))
     storage_bytes = fields.Integer(allow_none=True)
-    series = fields.Integer(
-        allow_none=True, metadata={"description": "Active series as the server counts them."}
-    )
+    series = fields.Integer(allow_none=True, **about("Active series as the server counts them."))
     is_near_a_quota = fields.Boolean()
 
 
@@ -58,15 +52,13 @@ class PlatformSchema(Schema):
     """Figures of the platform, at most a minute old."""
 
     at = instant()
-    appliances = fields.Integer(metadata={"description": "Appliances in service."})
+    appliances = fields.Integer(**about("Appliances in service."))
     gpus = fields.Integer()
-    gpu_hours = fields.Float(metadata={"description": "The sum of the tenants'."})
+    gpu_hours = fields.Float(**about("The sum of the tenants'."))
     active_jobs = fields.Integer()
     utilization_percent = fields.Float(allow_none=True)
     points_per_second = fields.Float(allow_none=True)
-    storage_bytes = fields.Integer(
-        allow_none=True, metadata={"description": "Null until first measured."}
-    )
+    storage_bytes = fields.Integer(allow_none=True, **about("Null until first measured."))
     appliances_by_state = fields.Dict(
         keys=fields.String(), values=fields.Integer(), attribute="by_status"
     )
@@ -74,47 +66,46 @@ class PlatformSchema(Schema):
         keys=fields.String(), values=fields.Integer(), attribute="by_class"
     )
     tenants = fields.List(fields.Nested(TenantFiguresSchema))
-    problem = fields.String(metadata={"description": "Why values are missing; empty otherwise."})
+    problem = fields.String(**about("Why values are missing; empty otherwise."))
 
 
 class ProcessSchema(Schema):
     """A process of the portal, with its load in its last ten seconds."""
 
-    name = fields.String(
-        attribute="process.holder", metadata={"description": "Host and process id."}
-    )
-    url = fields.String(
-        attribute="process.url", metadata={"description": "Where other processes reach it."}
-    )
+    name = fields.String(attribute="process.holder", **about("Host and process id."))
+    url = fields.String(attribute="process.url", **about("Where other processes reach it."))
     parts = fields.Function(
         lambda listed: listed.process.parts.split(),
-        metadata={
-            "type": "array",
-            "items": {"type": "string"},
-            "description": "What it serves: `access`, `portal`, `scheduler`.",
-        },
+        **about(
+            "What it serves: `access`, `portal`, `scheduler`.",
+            type="array",
+            items={"type": "string"},
+        ),
     )
     version = fields.String(attribute="process.version")
     started_at = instant(attribute="process.started_at")
     seen_at = instant(attribute="process.seen_at")
-    is_responding = fields.Boolean(
-        metadata={"description": "False if it has written nothing for 40 seconds."}
+    is_responding = fields.Boolean(**about("False if it has written nothing for 40 seconds."))
+    is_scheduler = fields.Boolean(**about("It runs the periodic tasks."))
+    requests_per_second = fields.Float(
+        attribute="load.requests_per_second",
+        dump_default=None,
+        **about("Null, as its other load, if it does not respond."),
     )
-    is_scheduler = fields.Boolean(metadata={"description": "It runs the periodic tasks."})
-    requests_per_second = fields.Float(attribute="process.requests_per_second")
     cpu_percent = fields.Float(
-        attribute="process.cpu_percent", metadata={"description": "100 is one core."}
+        attribute="load.cpu_percent", dump_default=None, **about("100 is one core.")
     )
-    memory_bytes = fields.Integer(attribute="process.memory_bytes")
+    memory_bytes = fields.Integer(attribute="load.memory_bytes", dump_default=None)
     broker = fields.String(
-        attribute="process.broker",
+        attribute="load.broker",
+        dump_default=None,
         validate=OneOf([state.value for state in BrokerState]),
-        metadata={
-            "description": "Whether messages of other processes arrive through Redis: `connected`, "
+        **about(
+            "Whether messages of other processes arrive through Redis: `connected`, "
             "`away`, or `none` without `redis_url`."
-        },
+        ),
     )
-    broker_since = instant(attribute="process.broker_since")
+    broker_since = instant(attribute="load.broker_since", dump_default=None)
 
 
 class GrowthSchema(Schema):
@@ -171,9 +162,7 @@ outage = APIBlueprint(
 class OutageSchema(Schema):
     """State of the mass-outage guard; only operators see the counts."""
 
-    is_active = fields.Boolean(
-        metadata={"description": "While active, no appliance is marked lost."}
-    )
+    is_active = fields.Boolean(**about("While active, no appliance is marked lost."))
     began_at = instant()
     unreachable_count = fields.Integer(allow_none=True)
     fleet_count = fields.Integer(allow_none=True)

@@ -21,7 +21,7 @@ from alerting.rules.platform_rules import (
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.rule_schemas import MAX_RULES
-from portal.api.schemas import StrictSchema, instant, page_of, page_query, whole_list
+from portal.api.schemas import StrictSchema, about, instant, page_of, page_query, whole_list
 from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import current_scope, database, now, public_url
 from tenants.permissions import Permission
@@ -58,11 +58,9 @@ class PlatformRuleFileSchema(StrictSchema):
         validate=validate.Length(max=MAX_RULES),
     )
     deletes_others = fields.Boolean(
-        load_default=False, metadata={"description": "Delete rules that the file doesn't have."}
+        load_default=False, **about("Delete rules that the file doesn't have.")
     )
-    is_dry_run = fields.Boolean(
-        load_default=False, metadata={"description": "Only return what would change."}
-    )
+    is_dry_run = fields.Boolean(load_default=False, **about("Only return what would change."))
 
 
 class PlatformRuleChangeSchema(Schema):

@@ -23,7 +23,7 @@ from jobqueue.projects.service import (
 from jobqueue.queue.project_use import use_of_projects
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from portal.context import current_scope, database
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -40,27 +40,22 @@ class ProjectQuery(StrictSchema):
     """Which projects are listed."""
 
     is_archived = fields.Boolean(
-        load_default=False, metadata={"description": "Whether archived ones are listed, too."}
+        load_default=False, **about("Whether archived ones are listed, too.")
     )
 
 
 class ProjectRequestSchema(StrictSchema):
     """A new project."""
 
-    name = fields.String(required=True, metadata={"description": "Unique in the tenant."})
+    name = fields.String(required=True, **about("Unique in the tenant."))
     parent = fields.String(
-        load_default="",
-        metadata={"description": "The project above it, by name or id; empty for the tenant."},
+        load_default="", **about("The project above it, by name or id; empty for the tenant.")
     )
     description = fields.String(load_default="")
     shares = fields.Integer(
-        load_default=1,
-        strict=True,
-        metadata={"description": "What it gets in relation to its siblings."},
+        load_default=1, strict=True, **about("What it gets in relation to its siblings.")
     )
-    budget_label = fields.String(
-        load_default="", metadata={"description": "By which reports group projects."}
-    )
+    budget_label = fields.String(load_default="", **about("By which reports group projects."))
 
 
 class ProjectChangeSchema(StrictSchema):
@@ -79,7 +74,7 @@ def _limit(description: str) -> fields.Integer:
         allow_none=True,
         load_default=None,
         validate=validate.Range(0, MAX_AMOUNT),
-        metadata={"description": f"{description}; null for no limit."},
+        **about(f"{description}; null for no limit."),
     )
 
 
@@ -88,14 +83,13 @@ class ProjectQuotaSchema(StrictSchema):
 
     resource = fields.Enum(QuotaResource, by_value=True, required=True)
     gpu_model = fields.String(
-        load_default="",
-        metadata={"description": "A word of the models that it counts, such as H100; empty: all."},
+        load_default="", **about("A word of the models that it counts, such as H100; empty: all.")
     )
     guaranteed = fields.Integer(
         load_default=0,
         strict=True,
         validate=validate.Range(0, MAX_AMOUNT),
-        metadata={"description": "What the project always gets."},
+        **about("What the project always gets."),
     )
     maximum = _limit("The most that it gets")
     lending_limit = _limit("How much of its idle guarantee others may borrow")
@@ -106,9 +100,9 @@ class ResourceUseSchema(ProjectQuotaSchema):
     """What a project and those below it use now of one resource, and its quota."""
 
     used = fields.Float()
-    borrowed = fields.Float(metadata={"description": "Above its guarantee."})
-    lent = fields.Float(metadata={"description": "What others may borrow of its guarantee."})
-    total = fields.Float(metadata={"description": "What the tenant has."})
+    borrowed = fields.Float(**about("Above its guarantee."))
+    lent = fields.Float(**about("What others may borrow of its guarantee."))
+    total = fields.Float(**about("What the tenant has."))
 
 
 class ProjectSchema(Schema):
@@ -119,7 +113,7 @@ class ProjectSchema(Schema):
     name = fields.String(attribute="project.name")
     parent_id = fields.String(attribute="project.parent_id", allow_none=True)
     parent = fields.String(attribute="parent_name", allow_none=True)
-    depth = fields.Integer(metadata={"description": "0 directly below the tenant."})
+    depth = fields.Integer(**about("0 directly below the tenant."))
     description = fields.String(attribute="project.description")
     shares = fields.Integer(attribute="project.shares")
     budget_label = fields.String(attribute="project.budget_label")
@@ -133,15 +127,15 @@ class ProjectSchema(Schema):
 class ProjectMemberRequestSchema(StrictSchema):
     """A user to add to a project, or whose membership changes."""
 
-    user = fields.String(required=True, metadata={"description": "Email address or id."})
+    user = fields.String(required=True, **about("Email address or id."))
     shares = fields.Integer(load_default=1, strict=True)
     is_default = fields.Boolean(
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "Whether jobs of the user that name no project belong to it; null is "
+        **about(
+            "Whether jobs of the user that name no project belong to it; null is "
             "so for the first project of a user."
-        },
+        ),
     )
 
 

@@ -20,7 +20,7 @@ from core.paging import MAX_PAGE_NUMBER
 from core.query_parameters import unknown_parameters
 from marketplace.catalogue import CatalogueFilter, capacity, published_offer, search
 from marketplace.terms import stored
-from portal.api.schemas import ErrorSchema, StrictSchema, instant, page_of
+from portal.api.schemas import ErrorSchema, StrictSchema, about, instant, page_of
 from portal.api.spec_schemas import DecimalField
 from portal.context import database, now, portal, require_marketplace
 from portal.presenters.market import (
@@ -38,26 +38,25 @@ CACHED_SECONDS = 15
 
 
 def _amount(description: str) -> DecimalField:
-    return DecimalField(metadata={"description": description})
+    return DecimalField(**about(description))
 
 
 class OfferQuery(StrictSchema):
     """What to look for in the catalogue."""
 
     gpu_model = fields.String(
-        load_default="", metadata={"description": "A part of the model's name, such as `H100`."}
+        load_default="", **about("A part of the model's name, such as `H100`.")
     )
     min_gpu_memory_bytes = fields.Integer(load_default=0, validate=validate.Range(0, 2**53))
     min_free_gpus = fields.Integer(load_default=0, validate=validate.Range(0, 1_000_000))
     max_price = DecimalField(
         load_default=None,
         validate=validate.Range(0, int(MAX_AMOUNT)),
-        metadata={"description": "Of a GPU for an hour."},
+        **about("Of a GPU for an hour."),
     )
     region = fields.String(load_default="")
     facts = fields.String(
-        load_default="",
-        metadata={"description": "Compliance facts that must hold, separated by commas."},
+        load_default="", **about("Compliance facts that must hold, separated by commas.")
     )
     min_availability_percent = fields.Float(load_default=0.0, validate=validate.Range(0, 100))
     search = fields.String(load_default="", validate=validate.Length(max=200))
@@ -75,29 +74,25 @@ class CatalogueEntrySchema(Schema):
     description = fields.String()
     provider_name = fields.String()
     gpu_model = fields.String()
-    gpu_memory_bytes = fields.Integer(metadata={"description": "Of the smallest GPU."})
+    gpu_memory_bytes = fields.Integer(**about("Of the smallest GPU."))
     region = fields.String()
     appliances = fields.Integer()
     gpus = fields.Integer()
     free_gpus = fields.Integer()
-    most_free_gpus = fields.Integer(metadata={"description": "On a single appliance."})
-    is_open = fields.Boolean(metadata={"description": "Whether jobs may start now."})
+    most_free_gpus = fields.Integer(**about("On a single appliance."))
+    is_open = fields.Boolean(**about("Whether jobs may start now."))
     currency = fields.String()
     price = _amount("Of a GPU for an hour, now.")
     lowest_price = _amount("The lowest of a week.")
     highest_price = _amount("The highest of a week.")
     allows_slices = fields.Boolean()
-    min_seconds = fields.Integer(metadata={"description": "The shortest time that is charged."})
-    max_seconds = fields.Integer(
-        metadata={"description": "The longest time limit of a job; 0 is no limit."}
-    )
-    availability_percent = fields.Float(metadata={"description": "Promised; 0 is no promise."})
+    min_seconds = fields.Integer(**about("The shortest time that is charged."))
+    max_seconds = fields.Integer(**about("The longest time limit of a job; 0 is no limit."))
+    availability_percent = fields.Float(**about("Promised; 0 is no promise."))
     facts = fields.List(fields.String())
-    reputation = fields.Float(
-        metadata={"description": "What the provider is ranked by, from evidence, 0 to 1."}
-    )
+    reputation = fields.Float(**about("What the provider is ranked by, from evidence, 0 to 1."))
     reputation_low = fields.Float(
-        metadata={"description": "Its reputation is above this, below the next, with 90 %."}
+        **about("Its reputation is above this, below the next, with 90 %.")
     )
     reputation_high = fields.Float()
 
@@ -109,30 +104,20 @@ class OfferSchema(Schema):
     name = fields.String()
     description = fields.String()
     provider_name = fields.String()
-    reputation = fields.Float(
-        metadata={"description": "What the provider is ranked by, from evidence, 0 to 1."}
-    )
+    reputation = fields.Float(**about("What the provider is ranked by, from evidence, 0 to 1."))
     reputation_low = fields.Float(
-        metadata={"description": "Its reputation is above this, below the next, with 90 %."}
+        **about("Its reputation is above this, below the next, with 90 %.")
     )
     reputation_high = fields.Float()
     entries = fields.List(fields.Nested(CatalogueEntrySchema))
     calendar = fields.List(
-        fields.Dict(),
-        metadata={"description": "Windows in which jobs may start; empty is always."},
+        fields.Dict(), **about("Windows in which jobs may start; empty is always.")
     )
-    needs_approval = fields.Boolean(
-        metadata={"description": "Whether the provider accepts each contract itself."}
-    )
+    needs_approval = fields.Boolean(**about("Whether the provider accepts each contract itself."))
     terms = fields.Raw(
-        metadata={
-            "type": "object",
-            "description": "Prices, limits and service level; amounts are decimals as text.",
-        }
+        **about("Prices, limits and service level; amounts are decimals as text.", type="object")
     )
-    terms_hash = fields.String(
-        metadata={"description": "SHA-256 of the terms, which a customer accepts."}
-    )
+    terms_hash = fields.String(**about("SHA-256 of the terms, which a customer accepts."))
 
 
 class CapacitySchema(Schema):
@@ -190,14 +175,14 @@ class IncidentSchema(Schema):
     """A time in which many appliances could not reach the portal."""
 
     began_at = instant()
-    ended_at = instant(metadata={"description": "Null while it goes on."})
+    ended_at = instant(**about("Null while it goes on."))
 
 
 class DaySchema(Schema):
     """A day in UTC."""
 
     day = fields.Date()
-    available_ratio = fields.Float(metadata={"description": "The share of it without incident."})
+    available_ratio = fields.Float(**about("The share of it without incident."))
 
 
 class StatusSchema(Schema):

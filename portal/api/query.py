@@ -14,7 +14,7 @@ from core.clock import NS_PER_SECOND, from_ns, to_ns
 from core.errors import OverloadedError
 from core.quantities import parse_duration
 from portal.api.blueprint import PREFIX, APIBlueprint
-from portal.api.schemas import PageQuery, file_response, instant
+from portal.api.schemas import PageQuery, about, file_response, instant
 from portal.context import current_scope, now, portal
 from tenants.permissions import Permission
 from timeseries.sample_query import (
@@ -77,15 +77,13 @@ def _time(description: str, default: str) -> fields.String:
         _TIME,
         "2026-03-01T12:00:00Z (with %2B for a plus sign), -6h, -7d or now",
         load_default=default,
-        metadata={"description": description, "example": default},
+        **about(description, example=default),
     )
 
 
 def _names(description: str, example: str, **options: Any) -> DelimitedList:  # noqa: ANN401 - marshmallow's options
     name = fields.String(validate=validate.Length(min=1))
-    return DelimitedList(
-        name, metadata={"description": description, "example": example.split(",")}, **options
-    )
+    return DelimitedList(name, **about(description, example=example.split(",")), **options)
 
 
 class SampleQuerySchema(PageQuery):
@@ -106,17 +104,17 @@ class SampleQuerySchema(PageQuery):
         Aggregate,
         by_value=True,
         load_default=Aggregate.AVG,
-        metadata={"description": "Reduces all samples of a group in a window."},
+        **about("Reduces all samples of a group in a window."),
     )
     step = _matching(
         _STEP,
         "30s, 5m, 1h or 1d",
         load_default=None,
-        metadata={
-            "description": "Width of the windows, which are aligned to 1970-01-01; "
+        **about(
+            "Width of the windows, which are aligned to 1970-01-01; "
             "by default the range is one window.",
-            "example": "5m",
-        },
+            example="5m",
+        ),
     )
     group_by = _names(
         "Comma-separated tags; each combination of their values is a group.",
@@ -126,11 +124,11 @@ class SampleQuerySchema(PageQuery):
     filter = fields.List(
         _matching(_FILTER, "gpu=0"),
         load_default=list,
-        metadata={
-            "description": "`tag=value`, repeatable: one of the values of each tag. "
+        **about(
+            "`tag=value`, repeatable: one of the values of each tag. "
             "An empty value selects samples without the tag.",
-            "example": ["gpu=0", "gpu=1"],
-        },
+            example=["gpu=0", "gpu=1"],
+        ),
     )
     since = _time("Start, inclusive: RFC 3339, or relative to now.", _DEFAULT_SINCE)
     until = _time("End, exclusive: RFC 3339, or relative to now.", _NOW)
@@ -138,7 +136,7 @@ class SampleQuerySchema(PageQuery):
         QueryFormat,
         by_value=True,
         load_default=None,
-        metadata={"description": "By default as the header `Accept` prefers, else JSON."},
+        **about("By default as the header `Accept` prefers, else JSON."),
     )
 
 
@@ -146,11 +144,11 @@ class GroupSchema(Schema):
     """The values of one group: parallel lists, with null where a window has none."""
 
     tags = fields.Dict(keys=fields.String(), values=fields.String())
-    times = fields.List(fields.String(), metadata={"description": "Starts of the windows."})
+    times = fields.List(fields.String(), **about("Starts of the windows."))
     values = fields.Dict(
         keys=fields.String(),
         values=fields.List(fields.Float(allow_none=True)),
-        metadata={"description": "Field to its values."},
+        **about("Field to its values."),
     )
 
 
@@ -163,14 +161,11 @@ class QueryAnswerSchema(Schema):
     until = instant()
     step_seconds = fields.Float(allow_none=True)
     items = fields.List(fields.Nested(GroupSchema))
-    total = fields.Integer(metadata={"description": "Groups on all pages."})
+    total = fields.Integer(**about("Groups on all pages."))
     page = fields.Integer()
     page_size = fields.Integer()
     next = fields.String(
-        allow_none=True,
-        metadata={
-            "description": "Address of the next page, with absolute times; null on the last."
-        },
+        allow_none=True, **about("Address of the next page, with absolute times; null on the last.")
     )
 
 

@@ -10,7 +10,7 @@ from jobqueue.queue.shares import PROJECT, TENANT, USER, list_shares
 from jobqueue.queue.waiting import list_waiting
 from portal.api.blueprint import APIBlueprint
 from portal.api.job_placement import PartSchema
-from portal.api.schemas import PageQuery, envelope, instant, page_of
+from portal.api.schemas import PageQuery, about, envelope, instant, page_of
 from portal.context import current_scope, database, now
 
 queue = APIBlueprint("Queue", "/queue", "Who has had how much of the fleet, and who is next.")
@@ -19,23 +19,22 @@ queue = APIBlueprint("Queue", "/queue", "Who has had how much of the fleet, and 
 class ShareSchema(Schema):
     """The tenant, a project or a user in a project."""
 
-    depth = fields.Integer(metadata={"description": "Below the tenant, which is 0."})
+    depth = fields.Integer(**about("Below the tenant, which is 0."))
     kind = fields.String(validate=validate.OneOf([TENANT, PROJECT, USER]))
-    id = fields.String(allow_none=True, metadata={"description": "Null for none."})
+    id = fields.String(allow_none=True, **about("Null for none."))
     name = fields.String()
-    shares = fields.Float(metadata={"description": "In relation to its siblings."})
-    normalized_shares = fields.Float(metadata={"description": "Its part of theirs, 0 to 1."})
-    usage = fields.Float(metadata={"description": "Decayed, in the unit of the answer."})
-    normalized_usage = fields.Float(metadata={"description": "Its part of its siblings'."})
+    shares = fields.Float(**about("In relation to its siblings."))
+    normalized_shares = fields.Float(**about("Its part of theirs, 0 to 1."))
+    usage = fields.Float(**about("Decayed, in the unit of the answer."))
+    normalized_usage = fields.Float(**about("Its part of its siblings'."))
     level_fair_share = fields.Float(
-        allow_none=True,
-        metadata={"description": "Normalized shares by normalized usage; null is infinite."},
+        allow_none=True, **about("Normalized shares by normalized usage; null is infinite.")
     )
     dominant_share = fields.Float(
-        metadata={"description": "The largest part of a resource that its running jobs have."}
+        **about("The largest part of a resource that its running jobs have.")
     )
-    rank = fields.Integer(allow_none=True, metadata={"description": "Of a user, from 1."})
-    factor = fields.Float(allow_none=True, metadata={"description": "Of a user: 1 is the first."})
+    rank = fields.Integer(allow_none=True, **about("Of a user, from 1."))
+    factor = fields.Float(allow_none=True, **about("Of a user: 1 is the first."))
 
 
 class SharePageSchema(page_of(ShareSchema)):  # type: ignore[misc] # made at run time
@@ -43,33 +42,33 @@ class SharePageSchema(page_of(ShareSchema)):  # type: ignore[misc] # made at run
 
     policy = fields.Enum(OrderPolicy, by_value=True)
     half_life_days = fields.Float()
-    unit = fields.String(metadata={"description": "Of usage, such as `GPU-hours`."})
+    unit = fields.String(**about("Of usage, such as `GPU-hours`."))
 
 
 class QueuedJobSchema(Schema):
     """A waiting job at its position in the queue."""
 
-    position = fields.Integer(metadata={"description": "From 1."})
+    position = fields.Integer(**about("From 1."))
     job_id = fields.String(attribute="job.id")
     name = fields.String(attribute="job.title")
     user_email = fields.Function(
         lambda queued: queued.job.user.email if queued.job.user else None,
         metadata={"type": ["string", "null"]},
     )
-    project = fields.String(metadata={"description": "Its name; empty without one."})
+    project = fields.String(**about("Its name; empty without one."))
     gpus = fields.Function(
         lambda queued: queued.job.gpus * queued.job.nodes,
-        metadata={"type": "integer", "description": "Of all members, if it is a gang."},
+        **about("Of all members, if it is a gang.", type="integer"),
     )
     requested_gpus = fields.Function(
         lambda queued: requested_text(queued.job),
-        metadata={"type": "string", "description": "Such as `2`, or `8 GiB of a GPU`."},
+        **about("Such as `2`, or `8 GiB of a GPU`.", type="string"),
     )
-    nodes = fields.Integer(attribute="job.nodes", metadata={"description": "Members of its gang."})
+    nodes = fields.Integer(attribute="job.nodes", **about("Members of its gang."))
     priority = fields.Integer(attribute="job.priority")
     submitted_at = instant(attribute="job.submitted_at")
-    message = fields.String(attribute="job.message", metadata={"description": "Why it waits."})
-    points = fields.Float(metadata={"description": "The sum of the parts."})
+    message = fields.String(attribute="job.message", **about("Why it waits."))
+    points = fields.Float(**about("The sum of the parts."))
     parts = fields.List(fields.Nested(PartSchema))
 
 

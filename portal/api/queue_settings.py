@@ -10,7 +10,7 @@ from jobqueue.models import DEFAULT_FETCH_MINUTES
 from jobqueue.placement.policies import DEFAULT_POLICY, POLICY_NAMES
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema
+from portal.api.schemas import StrictSchema, about
 from protocol.gpu_slices import PartitionMode
 from tenants.models import Tenant
 from tenants.permissions import Permission
@@ -38,39 +38,33 @@ class OrderSchema(StrictSchema):
 
     policy = fields.Enum(OrderPolicy, by_value=True, load_default=OrderPolicy.FIFO)
     half_life_days = fields.Float(
-        load_default=7.0, metadata={"description": "After so many days, usage counts half."}
+        load_default=7.0, **about("After so many days, usage counts half.")
     )
     priority_weight = fields.Integer(
-        strict=True,
-        load_default=1000,
-        metadata={"description": "The points of a job with the highest priority."},
+        strict=True, load_default=1000, **about("The points of a job with the highest priority.")
     )
     fair_share_weight = fields.Integer(
-        strict=True,
-        load_default=1000,
-        metadata={"description": "The points of the user whose turn it is."},
+        strict=True, load_default=1000, **about("The points of the user whose turn it is.")
     )
     age_weight = fields.Integer(
-        strict=True, load_default=200, metadata={"description": "The points of a day of waiting."}
+        strict=True, load_default=200, **about("The points of a day of waiting.")
     )
     size_weight = fields.Integer(
         strict=True,
         load_default=0,
-        metadata={"description": "The points of a job for the whole fleet; below 0: small first."},
+        **about("The points of a job for the whole fleet; below 0: small first."),
     )
     gpu_usage_weight = fields.Float(
         load_default=None,
         allow_none=True,
-        metadata={"description": "Of a GPU in usage; null is 1, or 0 where there are no GPUs."},
+        **about("Of a GPU in usage; null is 1, or 0 where there are no GPUs."),
     )
     cpu_usage_weight = fields.Float(
         load_default=None,
         allow_none=True,
-        metadata={"description": "Of a CPU core; null is 0, or 1 where there are no GPUs."},
+        **about("Of a CPU core; null is 0, or 1 where there are no GPUs."),
     )
-    memory_usage_weight = fields.Float(
-        load_default=0.0, metadata={"description": "Of a GiB of memory."}
-    )
+    memory_usage_weight = fields.Float(load_default=0.0, **about("Of a GiB of memory."))
 
 
 class QueueSettingsSchema(StrictSchema):
@@ -87,10 +81,10 @@ class QueueSettingsSchema(StrictSchema):
         strict=True,
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "Ended jobs are deleted after so many days, or earlier where the "
+        **about(
+            "Ended jobs are deleted after so many days, or earlier where the "
             "portal's setting is less; null is the portal's."
-        },
+        ),
     )
     ordering = fields.Nested(OrderSchema, load_default=lambda: OrderSchema().load({}))
     isolation_between_users = fields.Enum(
@@ -98,47 +92,44 @@ class QueueSettingsSchema(StrictSchema):
         by_value=True,
         load_default=None,
         allow_none=True,
-        metadata={
-            "description": "The weakest mode in which jobs of different users share a GPU, `whole` "
+        **about(
+            "The weakest mode in which jobs of different users share a GPU, `whole` "
             "for never. Null: any mode within a project, else `mig`. Under `mps` only jobs of one "
             "user share a GPU in any case."
-        },
+        ),
     )
     isolation_between_projects = fields.Enum(
         PartitionMode,
         by_value=True,
         load_default=None,
         allow_none=True,
-        metadata={"description": "Likewise for jobs of different projects; null adds nothing."},
+        **about("Likewise for jobs of different projects; null adds nothing."),
     )
     allows_gang_egress = fields.Boolean(
         load_default=False,
-        metadata={
-            "description": "Whether members of gangs with a private network also have the "
+        **about(
+            "Whether members of gangs with a private network also have the "
             "engine's bridge, by which they reach the outside."
-        },
+        ),
     )
     allows_host_network = fields.Boolean(
         load_default=False,
-        metadata={
-            "description": "Whether jobs may use the network and RDMA devices of the appliance: "
+        **about(
+            "Whether jobs may use the network and RDMA devices of the appliance: "
             "for tenants that trust their users with its network."
-        },
+        ),
     )
     encrypts_gang_networks = fields.Boolean(
         load_default=False,
-        metadata={
-            "description": "Whether packets of gangs are encrypted within a site, too; between "
+        **about(
+            "Whether packets of gangs are encrypted within a site, too; between "
             "sites they always are."
-        },
+        ),
     )
     longest_fetch_minutes = fields.Integer(
         strict=True,
         load_default=DEFAULT_FETCH_MINUTES,
-        metadata={
-            "description": "A job whose datasets take longer than this to fetch waits for them "
-            "without GPUs."
-        },
+        **about("A job whose datasets take longer than this to fetch waits for them without GPUs."),
     )
 
 

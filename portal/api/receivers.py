@@ -28,6 +28,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     instant,
     page_of,
@@ -70,17 +71,14 @@ class ReceiverSchema(Schema):
     name = fields.String()
     kind = fields.Enum(ReceiverKind, by_value=True)
     target = fields.String(
-        attribute="shown_target",
-        metadata={"description": "Without secrets: of a URL only scheme and host."},
+        attribute="shown_target", **about("Without secrets: of a URL only scheme and host.")
     )
-    region = fields.Enum(
-        Region, by_value=True, allow_none=True, metadata={"description": "Of a paging service."}
-    )
-    sends_resolved = fields.Boolean(metadata={"description": _SENDS_RESOLVED})
+    region = fields.Enum(Region, by_value=True, allow_none=True, **about("Of a paging service."))
+    sends_resolved = fields.Boolean(**about(_SENDS_RESOLVED))
     topics = fields.List(
         fields.String(metadata={"enum": [topic.value for topic in EventTopic]}),
         allow_none=True,
-        metadata={"description": "Of the type `events`: what its events are about."},
+        **about("Of the type `events`: what its events are about."),
     )
     created_at = instant()
 
@@ -88,7 +86,7 @@ class ReceiverSchema(Schema):
 class NewReceiverSchema(ReceiverSchema):
     """A new receiver with its secret."""
 
-    secret = fields.String(metadata={"description": "Signing key of a webhook, shown only once."})
+    secret = fields.String(**about("Signing key of a webhook, shown only once."))
 
 
 class ReceiverRequestSchema(StrictSchema):
@@ -98,20 +96,18 @@ class ReceiverRequestSchema(StrictSchema):
     kind = fields.Enum(ReceiverKind, by_value=True, required=True)
     target = fields.String(
         required=True,
-        metadata={
-            "description": "Email address, URL, apprise address of a chat service, or the key of "
+        **about(
+            "Email address, URL, apprise address of a chat service, or the key of "
             "an integration of PagerDuty or Opsgenie."
-        },
+        ),
     )
-    region = fields.Enum(
-        Region, by_value=True, load_default=None, metadata={"description": _REGION}
-    )
-    sends_resolved = fields.Boolean(load_default=True, metadata={"description": _SENDS_RESOLVED})
+    region = fields.Enum(Region, by_value=True, load_default=None, **about(_REGION))
+    sends_resolved = fields.Boolean(load_default=True, **about(_SENDS_RESOLVED))
     topics = fields.List(
         fields.Enum(EventTopic, by_value=True),
         load_default=list,
         validate=validate.Length(max=len(EventTopic)),
-        metadata={"description": _TOPICS},
+        **about(_TOPICS),
     )
 
 
@@ -120,12 +116,12 @@ class ReceiverChangeSchema(StrictSchema):
 
     name = fields.String()
     target = fields.String()
-    region = fields.Enum(Region, by_value=True, metadata={"description": _REGION})
-    sends_resolved = fields.Boolean(metadata={"description": _SENDS_RESOLVED})
+    region = fields.Enum(Region, by_value=True, **about(_REGION))
+    sends_resolved = fields.Boolean(**about(_SENDS_RESOLVED))
     topics = fields.List(
         fields.Enum(EventTopic, by_value=True),
         validate=validate.Length(max=len(EventTopic)),
-        metadata={"description": _TOPICS},
+        **about(_TOPICS),
     )
 
 
@@ -134,8 +130,7 @@ class NotificationSchema(Schema):
 
     id = fields.String()
     receiver_id = fields.String(
-        allow_none=True,
-        metadata={"description": "Null if it goes to the tenant's admins, or to operators."},
+        allow_none=True, **about("Null if it goes to the tenant's admins, or to operators.")
     )
     receiver_name = fields.Function(
         lambda message: (

@@ -10,7 +10,7 @@ from dash_app.reports.models import MAX_FILTER_LENGTH
 from dash_app.reports.report import FileFormat, Report, ReportBy, ReportKind, Unit
 from dash_app.reports.saved import MAX_PRICE
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import StrictSchema, file_response, instant, time_filter
+from portal.api.schemas import StrictSchema, about, file_response, instant, time_filter
 from portal.presenters.gpu_usage import DEFAULT_DAYS
 from portal.presenters.reports import (
     DEFAULT_TARGET,
@@ -32,27 +32,27 @@ class ReportQuery(StrictSchema):
         ReportBy,
         by_value=True,
         load_default=None,
-        metadata={"description": "What a row is; the kind's first grouping by default."},
+        **about("What a row is; the kind's first grouping by default."),
     )
     since = time_filter(f"By default {DEFAULT_DAYS} days before `until`.")
     until = time_filter("Exclusive; by default now.")
     price_per_kilowatt_hour = fields.Float(
         load_default=0.0,
         validate=validate.Range(min=0, max=MAX_PRICE),
-        metadata={"description": "Adds the cost of the energy to `gpu-time`."},
+        **about("Adds the cost of the energy to `gpu-time`."),
     )
     target_percent = fields.Float(
         load_default=DEFAULT_TARGET,
         validate=validate.Range(min=0, max=100),
-        metadata={"description": "The availability to compare with."},
+        **about("The availability to compare with."),
     )
     appliances = fields.String(
         load_default="",
         validate=validate.Length(max=MAX_FILTER_LENGTH),
-        metadata={
-            "description": "Words that the name, site, GPU model or labels of an appliance have, "
+        **about(
+            "Words that the name, site, GPU model or labels of an appliance have, "
             "such as `rack=b12`; by default every appliance."
-        },
+        ),
     )
 
     @post_load

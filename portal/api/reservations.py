@@ -20,7 +20,7 @@ from jobqueue.reservations.service import (
 from marketplace.charges.reserved import Cancellation, cancellations
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import instant, page_query, values_of
+from portal.api.schemas import about, instant, page_query, values_of
 from portal.api.spec_schemas import DecimalField, request_schema, response_schema
 from portal.context import now
 from tenants.permissions import Permission
@@ -47,8 +47,8 @@ class PeriodSchema(Schema):
 class CancellationSchema(Schema):
     """What is charged of a reservation of rented appliances if it is cancelled now."""
 
-    hours = fields.Integer(metadata={"description": "Of the contract, in which it is charged."})
-    gpu_hours = fields.Float(metadata={"description": "That are reserved in this time."})
+    hours = fields.Integer(**about("Of the contract, in which it is charged."))
+    gpu_hours = fields.Float(**about("That are reserved in this time."))
     amount = DecimalField()
 
 
@@ -58,12 +58,10 @@ class ReservationSchema(response_schema(ReservationRequest)):  # type: ignore[mi
     id = fields.String()
     tenant_id = fields.String()
     periods = fields.List(
-        fields.Nested(PeriodSchema),
-        metadata={"description": "The next ten, the one that goes on included."},
+        fields.Nested(PeriodSchema), **about("The next ten, the one that goes on included.")
     )
     cancellation = fields.Nested(
-        CancellationSchema,
-        metadata={"description": "Charged if it is cancelled now; nothing for own appliances."},
+        CancellationSchema, **about("Charged if it is cancelled now; nothing for own appliances.")
     )
     created_by = fields.String(allow_none=True)
     created_at = instant()

@@ -12,7 +12,7 @@ from alerting.rules.backtest import MAX_DAYS
 from alerting.rules.files import ChangeAction
 from alerting.states import ActionKind, Severity
 from core.errors import InvalidInputError
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from portal.api.spec_schemas import request_schema, response_schema
 
 MAX_RULES = 1000
@@ -27,32 +27,28 @@ class RuleActionSchema(StrictSchema):
     """An action of a rule when one of its alerts fires."""
 
     kind = fields.String(required=True, validate=validate.OneOf([*ActionKind]))
-    is_dry_run = fields.Boolean(
-        load_default=False, metadata={"description": "Only record what would be done."}
-    )
+    is_dry_run = fields.Boolean(load_default=False, **about("Only record what would be done."))
     max_per_hour = fields.Integer(
         load_default=DEFAULT_MAX_PER_HOUR,
         validate=validate.Range(1, MAX_PER_HOUR),
-        metadata={"description": "What is over it is recorded and not done."},
+        **about("What is over it is recorded and not done."),
     )
     severity = fields.String(
         load_default=Severity.WARNING.value,
         validate=validate.OneOf([*Severity]),
-        metadata={"description": "The least severity of an alert that has the action."},
+        **about("The least severity of an alert that has the action."),
     )
     labels = fields.Dict(
         keys=fields.String(),
         values=fields.String(),
-        metadata={"description": "Of the appliance; only with `label`."},
+        **about("Of the appliance; only with `label`."),
     )
-    receiver = fields.String(metadata={"description": "A webhook's name; only with `webhook`."})
+    receiver = fields.String(**about("A webhook's name; only with `webhook`."))
 
 
 def _actions() -> fields.List[Any]:
     return fields.List(
-        fields.Nested(RuleActionSchema),
-        load_default=list,
-        metadata={"description": "At most one of each kind."},
+        fields.Nested(RuleActionSchema), load_default=list, **about("At most one of each kind.")
     )
 
 
@@ -63,20 +59,18 @@ class RuleSchema(response_schema(RuleRequest)):  # type: ignore[misc] # a class 
     id = fields.String()
     tenant_id = fields.String()
     expression = fields.Function(rule_expression)
-    pack_key = fields.String(metadata={"description": "Its rule of the pack, and its runbook."})
+    pack_key = fields.String(**about("Its rule of the pack, and its runbook."))
     is_platform = fields.Function(
         lambda rule: rule.platform_rule_id is not None,
-        metadata={"type": "boolean", "description": "Only operators can change it."},
+        **about("Only operators can change it.", type="boolean"),
     )
     created_at = instant()
     evaluated_at = instant()
     evaluation_error = fields.String()
     query_seconds = fields.Float()
-    series = fields.Integer(
-        metadata={"description": "Series groups with values, counted every ten minutes."}
-    )
+    series = fields.Integer(**about("Series groups with values, counted every ten minutes."))
     skipped_evaluations = fields.Integer(
-        metadata={"description": "How often it was due while the evaluation before still ran."}
+        **about("How often it was due while the evaluation before still ran.")
     )
     skipped_at = instant()
 
@@ -97,11 +91,11 @@ class RuleRequestSchema(request_schema(RuleRequest)):  # type: ignore[misc] # a 
     actions = _actions()
     expression = fields.String(
         validate=_check_expression,
-        metadata={
-            "description": "The rule as text, instead of `measurement`, `field` and the fields "
+        **about(
+            "The rule as text, instead of `measurement`, `field` and the fields "
             "that describe query and condition.",
-            "example": EXAMPLE,
-        },
+            example=EXAMPLE,
+        ),
     )
 
     @pre_load
@@ -161,10 +155,8 @@ class FiringsSchema(Schema):
 class BacktestSchema(Schema):
     """Which series groups would have fired, most often first."""
 
-    step_seconds = fields.Float(
-        metadata={"description": "Time between two evaluations; values are over this time."}
-    )
-    groups = fields.Integer(metadata={"description": "Series groups with values."})
+    step_seconds = fields.Float(**about("Time between two evaluations; values are over this time."))
+    groups = fields.Integer(**about("Series groups with values."))
     firings = fields.List(fields.Nested(FiringsSchema))
 
 
@@ -217,11 +209,9 @@ class RuleFileSchema(StrictSchema):
         fields.Nested(RuleEntrySchema), required=True, validate=validate.Length(max=MAX_RULES)
     )
     deletes_others = fields.Boolean(
-        load_default=False, metadata={"description": "Delete rules that the file doesn't have."}
+        load_default=False, **about("Delete rules that the file doesn't have.")
     )
-    is_dry_run = fields.Boolean(
-        load_default=False, metadata={"description": "Only return what would change."}
-    )
+    is_dry_run = fields.Boolean(load_default=False, **about("Only return what would change."))
 
 
 class RuleChangeSchema(Schema):

@@ -29,7 +29,7 @@ from dash_app.reports.saved import (
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.reports import REPORT_FILE
-from portal.api.schemas import StrictSchema, instant, page_of, page_query, whole_list
+from portal.api.schemas import StrictSchema, about, instant, page_of, page_query, whole_list
 from portal.context import current_scope, database, now, portal, public_url
 from portal.presenters.reports import DEFAULT_TARGET, built, report_file
 from tenants.lifecycle.message_budgets import MessageBudgets
@@ -58,7 +58,7 @@ class SavedReportSchema(Schema):
     target_percent = fields.Float()
     schedule = fields.String()
     file_format = fields.Enum(FileFormat, by_value=True)
-    recipients = fields.List(fields.String(), metadata={"description": "Active ones."})
+    recipients = fields.List(fields.String(), **about("Active ones."))
     is_enabled = fields.Boolean()
     next_run_at = instant()
     last_run_at = instant()
@@ -75,27 +75,23 @@ class SavedReportRequestSchema(StrictSchema):
         ReportPeriod,
         by_value=True,
         required=True,
-        metadata={"description": "Whole days before today in the time zone."},
+        **about("Whole days before today in the time zone."),
     )
     time_zone = fields.String(
-        load_default="UTC",
-        metadata={"description": "Of days and of cron times, such as `Europe/Oslo`."},
+        load_default="UTC", **about("Of days and of cron times, such as `Europe/Oslo`.")
     )
-    appliances = fields.String(load_default="", metadata={"description": "As in `/reports`."})
+    appliances = fields.String(load_default="", **about("As in `/reports`."))
     price_per_kilowatt_hour = fields.Float(load_default=0.0)
     target_percent = fields.Float(load_default=DEFAULT_TARGET)
     schedule = fields.String(
         load_default="",
-        metadata={
-            "description": "Cron such as `0 7 * * 1`, or an ISO 8601 repeating interval; at most "
-            "24 times a day."
-        },
+        **about(
+            "Cron such as `0 7 * * 1`, or an ISO 8601 repeating interval; at most 24 times a day."
+        ),
     )
     file_format = fields.Enum(FileFormat, by_value=True, load_default=FileFormat.PDF)
     recipients = fields.List(
-        fields.String(),
-        load_default=list,
-        metadata={"description": "Email addresses of users of the tenant."},
+        fields.String(), load_default=list, **about("Email addresses of users of the tenant.")
     )
 
 
@@ -107,9 +103,7 @@ class SavedReportFileSchema(StrictSchema):
         required=True,
         validate=validate.Length(max=ITEMS.max_items),
     )
-    is_dry_run = fields.Boolean(
-        load_default=False, metadata={"description": "Only return what would change."}
-    )
+    is_dry_run = fields.Boolean(load_default=False, **about("Only return what would change."))
 
 
 class SavedReportChangeSchema(Schema):

@@ -13,7 +13,7 @@ from dash_app.custom.views import (
 )
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from portal.context import current_scope
 
 saved_views = APIBlueprint("Saved views", "/saved-views", "Saved views of dashboards and reports.")
@@ -26,7 +26,7 @@ class SavedViewSchema(Schema):
     name = fields.String()
     address = fields.String()
     is_shared = fields.Boolean()
-    is_default = fields.Boolean(metadata={"description": "The start page of its user."})
+    is_default = fields.Boolean(**about("The start page of its user."))
     is_own = fields.Function(
         lambda view: view.user_id == current_scope().user_id, metadata={"type": "boolean"}
     )
@@ -43,16 +43,14 @@ class SavedViewRequestSchema(StrictSchema):
     name = fields.String(required=True)
     address = fields.String(
         required=True,
-        metadata={
-            "description": "Path and query of a dashboard or a report.",
-            "example": "/dashboards/?range=6h&state=unhealthy",
-        },
+        **about(
+            "Path and query of a dashboard or a report.",
+            example="/dashboards/?range=6h&state=unhealthy",
+        ),
     )
-    is_shared = fields.Boolean(
-        load_default=False, metadata={"description": "All users of the tenant see it."}
-    )
+    is_shared = fields.Boolean(load_default=False, **about("All users of the tenant see it."))
     is_default = fields.Boolean(
-        load_default=False, metadata={"description": "Your start page, instead of the last one."}
+        load_default=False, **about("Your start page, instead of the last one.")
     )
 
 

@@ -12,6 +12,11 @@ from core.errors import InvalidInputError
 from core.paging import DEFAULT_PAGE_SIZE, MAX_PAGE_NUMBER, MAX_PAGE_SIZE, Page, sort_terms
 
 
+def about(description: str, **metadata: Any) -> dict[str, Any]:  # noqa: ANN401 - OpenAPI's
+    """Return the option of a field that describes it, with more of its OpenAPI schema."""
+    return {"metadata": {"description": description, **metadata}}
+
+
 class StrictSchema(Schema):
     """A body or query string that rejects unknown fields, so that typos are reported."""
 
@@ -24,15 +29,15 @@ class StrictSchema(Schema):
 class ErrorSchema(Schema):
     """The body of every error."""
 
-    code = fields.String(metadata={"description": "Stable identifier of the error."})
-    status = fields.Integer(metadata={"description": "The HTTP status."})
-    message = fields.String(metadata={"description": "What is wrong and what to do."})
+    code = fields.String(**about("Stable identifier of the error."))
+    status = fields.Integer(**about("The HTTP status."))
+    message = fields.String(**about("What is wrong and what to do."))
     errors = fields.Dict(
         keys=fields.String(),
         values=fields.List(fields.String()),
-        metadata={"description": "Validation errors by field."},
+        **about("Validation errors by field."),
     )
-    reason = fields.String(metadata={"description": "Reason phrase of the HTTP status."})
+    reason = fields.String(**about("Reason phrase of the HTTP status."))
 
 
 def file_response(description: str, *media_types: str) -> dict[int, dict[str, Any]]:
@@ -55,12 +60,8 @@ class PageQuery(StrictSchema):
 class KeysetQuery(StrictSchema):
     """Page of a list by cursors, which stay valid while rows are added."""
 
-    after = fields.String(
-        load_default="", metadata={"description": "The `next` of the previous page."}
-    )
-    before = fields.String(
-        load_default="", metadata={"description": "The `previous` of the following page."}
-    )
+    after = fields.String(load_default="", **about("The `next` of the previous page."))
+    before = fields.String(load_default="", **about("The `previous` of the following page."))
     page_size = fields.Integer(
         load_default=DEFAULT_PAGE_SIZE, validate=validate.Range(min=1, max=MAX_PAGE_SIZE)
     )
@@ -74,7 +75,7 @@ def instant(**options: Any) -> fields.AwareDateTime:  # noqa: ANN401 - marshmall
 def time_filter(description: str) -> fields.AwareDateTime:
     """Return a query parameter for an instant."""
     return fields.AwareDateTime(
-        format="iso", default_timezone=UTC, load_default=None, metadata={"description": description}
+        format="iso", default_timezone=UTC, load_default=None, **about(description)
     )
 
 
@@ -108,12 +109,8 @@ def keyset_page_of(schema: type[Schema]) -> type[Schema]:
         {
             "items": fields.List(fields.Nested(schema)),
             "total": fields.Integer(),
-            "next": fields.String(
-                allow_none=True, metadata={"description": "Cursor: send it as `after`."}
-            ),
-            "previous": fields.String(
-                allow_none=True, metadata={"description": "Cursor: send it as `before`."}
-            ),
+            "next": fields.String(allow_none=True, **about("Cursor: send it as `after`.")),
+            "previous": fields.String(allow_none=True, **about("Cursor: send it as `before`.")),
         },
         name=f"{name}KeysetPageSchema",
     )
@@ -153,12 +150,12 @@ def sort_field(columns: Mapping[str, Any], *, default: str) -> fields.String:
     return fields.String(
         load_default=default,
         validate=check,
-        metadata={
-            "description": "Comma-separated field names; a leading hyphen sorts in descending "
+        **about(
+            "Comma-separated field names; a leading hyphen sorts in descending "
             f"order. Fields: {', '.join(f'`{name}`' for name in columns)}.",
-            "pattern": f"^(-?({names})(,-?({names}))*)?$",
-            "example": f"-{next(iter(columns))}",
-        },
+            pattern=f"^(-?({names})(,-?({names}))*)?$",
+            example=f"-{next(iter(columns))}",
+        ),
     )
 
 

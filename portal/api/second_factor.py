@@ -6,7 +6,7 @@ from typing import Any
 from marshmallow import Schema, fields, validate
 
 from portal.api.blueprint import APIBlueprint, Own
-from portal.api.schemas import StrictSchema, instant
+from portal.api.schemas import StrictSchema, about, instant
 from portal.auth.sign_in import counted_attempt, own_account
 from portal.context import database, now, portal
 from portal.forms.accounts import MAX_CODE_LENGTH
@@ -36,15 +36,13 @@ class SetupSchema(Schema):
     """The setup secret for an authenticator app."""
 
     secret = fields.String()
-    uri = fields.String(metadata={"description": "`otpauth://...`, for a QR code."})
+    uri = fields.String(**about("`otpauth://...`, for a QR code."))
 
 
 class RecoveryCodesSchema(Schema):
     """New recovery codes."""
 
-    recovery_codes = fields.List(
-        fields.String(), metadata={"description": "Shown only once: save them."}
-    )
+    recovery_codes = fields.List(fields.String(), **about("Shown only once: save them."))
 
 
 class CodeSchema(StrictSchema):
@@ -60,7 +58,7 @@ class ProofSchema(StrictSchema):
         required=True,
         load_only=True,
         validate=validate.Length(min=1, max=1000),
-        metadata={"description": "The password, or a code if the account has none."},
+        **about("The password, or a code if the account has none."),
     )
 
 

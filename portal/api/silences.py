@@ -16,7 +16,7 @@ from alerting.notification.silences import (
 )
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import PageQuery, StrictSchema, instant, sort_field
+from portal.api.schemas import PageQuery, StrictSchema, about, instant, sort_field
 from portal.context import now
 from tenants.permissions import Permission
 
@@ -38,9 +38,7 @@ class SilenceSchema(Schema):
     starts_at = instant()
     ends_at = instant()
     comment = fields.String()
-    window_id = fields.String(
-        allow_none=True, metadata={"description": "The maintenance window that it is of."}
-    )
+    window_id = fields.String(allow_none=True, **about("The maintenance window that it is of."))
     created_by = fields.String(allow_none=True)
     creator_email = fields.Function(
         lambda silence: silence.creator.email if silence.creator else None,
@@ -55,15 +53,13 @@ class SilenceRequestSchema(StrictSchema):
     matchers = fields.List(
         fields.String(),
         required=True,
-        metadata={
-            "description": "All must match: `LABEL=VALUE`, or with `!=`, `=~`, `!~`. Labels are "
+        **about(
+            "All must match: `LABEL=VALUE`, or with `!=`, `=~`, `!~`. Labels are "
             "`rule`, `severity`, `appliance` (the name), `appliance_id`, `label.KEY` (of the "
-            "appliance) and the alert's tags.",
-        },
+            "appliance) and the alert's tags."
+        ),
     )
-    starts_at = fields.AwareDateTime(
-        format="iso", load_default=None, metadata={"description": "Now, if left out."}
-    )
+    starts_at = fields.AwareDateTime(format="iso", load_default=None, **about("Now, if left out."))
     ends_at = fields.AwareDateTime(format="iso", required=True)
     comment = fields.String(load_default="")
 

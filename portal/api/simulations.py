@@ -21,7 +21,7 @@ from jobqueue.simulation.service import (
 )
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import StrictSchema, file_response, instant, page_query, time_filter
+from portal.api.schemas import StrictSchema, about, file_response, instant, page_query, time_filter
 from portal.api.spec_schemas import request_schema, response_schema
 from portal.context import current_scope, database, now
 from portal.presenters.gpu_usage import checked_period
@@ -48,8 +48,7 @@ class RecordingQuery(PeriodSchema):
     """The period of submission, and whether appliances are named."""
 
     anonymous = fields.Boolean(
-        load_default=False,
-        metadata={"description": "Number the appliances instead of naming them."},
+        load_default=False, **about("Number the appliances instead of naming them.")
     )
 
     @post_load
@@ -76,7 +75,7 @@ class SimulationSchema(Schema):
     changes = fields.Nested(ChangesSchema)
     state = fields.Enum(SimulationState, by_value=True)
     progress_percent = fields.Integer()
-    message = fields.String(metadata={"description": "Why it has failed."})
+    message = fields.String(**about("Why it has failed."))
     created_by = fields.String(allow_none=True)
     created_at = instant()
     started_at = instant()
@@ -95,7 +94,7 @@ class WaitsSchema(Schema):
 class ProjectWaitsSchema(WaitsSchema):
     """How long the jobs of a project waited, and what it was served."""
 
-    project = fields.String(metadata={"description": "Its name; empty for jobs without one."})
+    project = fields.String(**about("Its name; empty for jobs without one."))
     served_ratio = fields.Float()
     entitled_ratio = fields.Float()
 
@@ -113,9 +112,7 @@ class FiguresSchema(Schema):
     preemptions = fields.Integer()
     preempted_gpu_hours = fields.Float()
     energy_kilowatt_hours = fields.Float(allow_none=True)
-    impossible = fields.Integer(
-        metadata={"description": "Jobs that fit no appliance, even if it is idle."}
-    )
+    impossible = fields.Integer(**about("Jobs that fit no appliance, even if it is idle."))
 
 
 class FinishedSimulationSchema(SimulationSchema):

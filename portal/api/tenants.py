@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 
 from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
-from portal.api.schemas import PageQuery, StrictSchema, instant, sort_field, values_of
+from portal.api.schemas import PageQuery, StrictSchema, about, instant, sort_field, values_of
 from portal.context import current_scope, database, now
 from portal.presenters.platform import tenant_use
 from tenants.lifecycle.removal import set_tenant_state
@@ -50,7 +50,7 @@ class TenantsQuery(PageQuery):
     """Filters of the list."""
 
     state = fields.Enum(TenantState, by_value=True, load_default=None)
-    search = fields.String(load_default="", metadata={"description": "Text in name or slug."})
+    search = fields.String(load_default="", **about("Text in name or slug."))
     sort = sort_field(TENANT_SORTS, default="name")
 
 
@@ -60,7 +60,7 @@ def _limit(maximum: int) -> fields.Integer:
         load_default=None,
         allow_none=True,
         validate=validate.Range(0, maximum),
-        metadata={"description": "Null means no limit."},
+        **about("Null means no limit."),
     )
 
 
@@ -86,11 +86,9 @@ class UseSchema(Schema):
     """Usage of one quota."""
 
     name = fields.String()
-    used = fields.Integer(allow_none=True, metadata={"description": "Null if unknown."})
-    most = fields.Integer(
-        attribute="limit", allow_none=True, metadata={"description": "Null means no limit."}
-    )
-    is_near = fields.Boolean(metadata={"description": "At 80 % of the limit or more."})
+    used = fields.Integer(allow_none=True, **about("Null if unknown."))
+    most = fields.Integer(attribute="limit", allow_none=True, **about("Null means no limit."))
+    is_near = fields.Boolean(**about("At 80 % of the limit or more."))
     is_reached = fields.Boolean()
 
 

@@ -36,6 +36,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.objects import Objects
 from portal.api.schemas import (
     StrictSchema,
+    about,
     file_response,
     instant,
     page_of,
@@ -82,7 +83,7 @@ class TicketRatingSchema(StrictSchema):
     rating = fields.Integer(
         required=True,
         validate=validate.Range(min=1, max=MAX_RATING),
-        metadata={"description": "1 (bad) to 5 (very good)."},
+        **about("1 (bad) to 5 (very good)."),
     )
     comment = fields.String(load_default="", metadata={"maxLength": MAX_COMMENT_LENGTH})
 
@@ -90,9 +91,7 @@ class TicketRatingSchema(StrictSchema):
 class AssigneeSchema(StrictSchema):
     """Who of your side works on a ticket."""
 
-    user = fields.String(
-        required=True, metadata={"description": "An ID or email address; empty for nobody."}
-    )
+    user = fields.String(required=True, **about("An ID or email address; empty for nobody."))
 
 
 class TicketSchema(Schema):
@@ -101,39 +100,32 @@ class TicketSchema(Schema):
     id = fields.String()
     title = fields.String()
     state = fields.Enum(TicketState, by_value=True)
-    side = fields.Enum(Party, by_value=True, metadata={"description": "Yours."})
-    requester = fields.Enum(Party, by_value=True, metadata={"description": "Who opened it."})
-    responder = fields.Enum(Party, by_value=True, metadata={"description": "Who is asked."})
+    side = fields.Enum(Party, by_value=True, **about("Yours."))
+    requester = fields.Enum(Party, by_value=True, **about("Who opened it."))
+    responder = fields.Enum(Party, by_value=True, **about("Who is asked."))
     awaited = fields.Enum(
-        Party,
-        by_value=True,
-        allow_none=True,
-        metadata={"description": "Who is waited for; null once it is solved."},
+        Party, by_value=True, allow_none=True, **about("Who is waited for; null once it is solved.")
     )
     customer_name = fields.String()
-    provider_name = fields.String(metadata={"description": "Empty if the operator is asked."})
-    has_operator = fields.Boolean(metadata={"description": "Whether the operator takes part."})
+    provider_name = fields.String(**about("Empty if the operator is asked."))
+    has_operator = fields.Boolean(**about("Whether the operator takes part."))
     subject_kind = fields.Enum(SubjectKind, by_value=True)
-    subject_id = fields.String(metadata={"description": "Empty where it is another tenant's."})
-    subject_name = fields.String(metadata={"description": "Empty where it is another tenant's."})
+    subject_id = fields.String(**about("Empty where it is another tenant's."))
+    subject_name = fields.String(**about("Empty where it is another tenant's."))
     contract_id = fields.String(allow_none=True)
-    author_name = fields.String(
-        metadata={"description": "An email address, or the name of another side."}
-    )
-    assignee = fields.String(metadata={"description": "Of your side: an email address, or empty."})
+    author_name = fields.String(**about("An email address, or the name of another side."))
+    assignee = fields.String(**about("Of your side: an email address, or empty."))
     limit_seconds = fields.Integer(
-        metadata={"description": "Within which the responder should answer; 0 for no limit."}
+        **about("Within which the responder should answer; 0 for no limit.")
     )
-    is_promised = fields.Boolean(metadata={"description": "Whether a contract promises it."})
-    elapsed_seconds = fields.Float(
-        metadata={"description": "For which the responder was waited for, this time."}
-    )
-    due_at = instant(metadata={"description": "Null while the clock stands, or after the limit."})
+    is_promised = fields.Boolean(**about("Whether a contract promises it."))
+    elapsed_seconds = fields.Float(**about("For which the responder was waited for, this time."))
+    due_at = instant(**about("Null while the clock stands, or after the limit."))
     is_late = fields.Boolean()
     first_response_seconds = fields.Float(
-        allow_none=True, metadata={"description": "Null until the responder has answered."}
+        allow_none=True, **about("Null until the responder has answered.")
     )
-    rating = fields.Integer(allow_none=True, metadata={"description": "1 to 5."})
+    rating = fields.Integer(allow_none=True, **about("1 to 5."))
     rating_comment = fields.String()
     created_at = instant()
     updated_at = instant()
@@ -146,7 +138,7 @@ class AttachmentSchema(Schema):
 
     id = fields.String()
     name = fields.String()
-    media_type = fields.String(metadata={"description": "By its content."})
+    media_type = fields.String(**about("By its content."))
     size_bytes = fields.Integer()
 
 
@@ -155,13 +147,9 @@ class TicketEntrySchema(Schema):
 
     id = fields.String()
     kind = fields.Enum(EntryKind, by_value=True)
-    party = fields.Enum(
-        Party, by_value=True, allow_none=True, metadata={"description": "Null for the portal."}
-    )
-    author_name = fields.String(
-        metadata={"description": "An email address, or the name of another side."}
-    )
-    via = fields.String(metadata={"description": "`email`, or empty."})
+    party = fields.Enum(Party, by_value=True, allow_none=True, **about("Null for the portal."))
+    author_name = fields.String(**about("An email address, or the name of another side."))
+    via = fields.String(**about("`email`, or empty."))
     text = fields.String()
     created_at = instant()
     attachments = fields.List(fields.Nested(AttachmentSchema))
@@ -181,25 +169,17 @@ class TicketQuery(page_query(TICKET_SORTS, default="")):  # type: ignore[misc] #
     is_active = fields.Boolean(
         load_default=None,
         allow_none=True,
-        metadata={"description": "Only those that are not solved, or only those that are."},
+        **about("Only those that are not solved, or only those that are."),
     )
     needs_answer = fields.Boolean(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only those in which your side is waited for."},
+        load_default=None, allow_none=True, **about("Only those in which your side is waited for.")
     )
     is_late = fields.Boolean(
-        load_default=None,
-        allow_none=True,
-        metadata={"description": "Only those whose answer is late."},
+        load_default=None, allow_none=True, **about("Only those whose answer is late.")
     )
-    subject_id = fields.String(
-        load_default="", metadata={"description": "Only those about this object."}
-    )
+    subject_id = fields.String(load_default="", **about("Only those about this object."))
     search = fields.String(
-        load_default="",
-        validate=validate.Length(max=200),
-        metadata={"description": "Part of the title."},
+        load_default="", validate=validate.Length(max=200), **about("Part of the title.")
     )
 
 

@@ -8,7 +8,15 @@ from marshmallow import Schema, fields, validate
 from sqlalchemy.orm import Session
 
 from portal.api.blueprint import APIBlueprint
-from portal.api.schemas import PageQuery, StrictSchema, envelope, instant, page_of, sort_field
+from portal.api.schemas import (
+    PageQuery,
+    StrictSchema,
+    about,
+    envelope,
+    instant,
+    page_of,
+    sort_field,
+)
 from portal.context import current_scope, database, now
 from tenants.models import Role, User
 from tenants.permissions import Permission
@@ -73,7 +81,7 @@ class RemovalQuery(TenantQuery):
 
     operators = fields.Boolean(
         load_default=False,
-        metadata={"description": "Remove an operator instead of a member of a tenant (operator)."},
+        **about("Remove an operator instead of a member of a tenant (operator)."),
     )
 
 

@@ -10,6 +10,7 @@ from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import (
     PageQuery,
     StrictSchema,
+    about,
     envelope,
     instant,
     page_of,
@@ -52,9 +53,7 @@ class WriteTokenRequestSchema(StrictSchema):
     appliance_pattern = fields.String(
         load_default=ANY_APPLIANCE,
         validate=validate.Length(min=1, max=MAX_TEXT_LENGTH),
-        metadata={
-            "description": "The appliance that it writes samples of, or a shell pattern of names."
-        },
+        **about("The appliance that it writes samples of, or a shell pattern of names."),
     )
     lifetime_days = fields.Float(
         load_default=365.0,
@@ -80,7 +79,7 @@ class ConfigurationSchema(Schema):
 
     name = fields.String()
     title = fields.String()
-    path = fields.String(metadata={"description": "Where the text belongs."})
+    path = fields.String(**about("Where the text belongs."))
     note = fields.String()
     text = fields.String()
 
@@ -88,14 +87,14 @@ class ConfigurationSchema(Schema):
 class NewWriteTokenSchema(WriteTokenSchema):
     """A new write token with its secret."""
 
-    token = fields.String(metadata={"description": "The secret, shown only once."})
+    token = fields.String(**about("The secret, shown only once."))
     configurations = fields.List(fields.Nested(ConfigurationSchema))
 
 
 class ReportingHostSchema(Schema):
     """A host without an agent whose samples come with the token."""
 
-    id = fields.String(metadata={"description": "The appliance."})
+    id = fields.String(**about("The appliance."))
     name = fields.String()
     status = fields.String()
     last_seen_at = instant()
@@ -112,9 +111,7 @@ class WriteTokenProgressSchema(Schema):
 class WriteTokenQuery(PageQuery):
     """Filters of the list."""
 
-    is_usable = fields.Boolean(
-        load_default=False, metadata={"description": "Only tokens that can still be used."}
-    )
+    is_usable = fields.Boolean(load_default=False, **about("Only tokens that can still be used."))
     sort = sort_field(WRITE_TOKEN_SORTS, default="-created_at")
 
 

@@ -105,7 +105,7 @@ class QueueSettingsForm(Form):
     allows_host_network = BooleanField("Allow the appliance's network and RDMA")
     encrypts_gang_networks = BooleanField("Encrypt within a site")
     longest_fetch_minutes = IntegerField(
-        "Fetch data on allocated GPUs for, minutes",
+        "Longest fetch, minutes",
         [Optional(), NumberRange(0, MAX_FETCH_MINUTES)],
     )
     policy = SelectField(

@@ -263,9 +263,7 @@ class TermsForm(Form):
     commitment_gpu_hours = IntegerField("Commitment in GPU-hours a month", _COUNT)
     term_days = IntegerField("Term in days", _COUNT)
     notice_days = IntegerField("Notice in days", _COUNT)
-    cancellation_hours = IntegerField(
-        "Cancelled reservations are charged for, in hours", _COUNT, default=24
-    )
+    cancellation_hours = IntegerField("Cancellation period in hours", _COUNT, default=24)
     availability_percent = NotationField(
         "Availability in percent of a month",
         parse=parse_percent,
@@ -358,9 +356,9 @@ class OfferForm(TermsForm):
     needs_approval = BooleanField("I approve each contract")
 
     def list_appliances(self, names: Mapping[str, str]) -> None:
-        """Set the appliances that it can be of, by id; of many, those that are selected."""
+        """Set the appliances that it can be of, by id: first, and of many alone, those selected."""
         selected = set(self.appliance_ids.data or ())
-        rows = sorted(names.items(), key=lambda row: row[1])
+        rows = sorted(names.items(), key=lambda row: (row[0] not in selected, row[1]))
         if len(rows) > MAX_LISTED_APPLIANCES:
             rows = [row for row in rows if row[0] in selected]
         self.appliance_ids.choices = rows

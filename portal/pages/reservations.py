@@ -1,5 +1,7 @@
 """`/jobs/reservations`: appliances that are kept for a project at certain times."""
 
+from decimal import Decimal
+
 from flask import Blueprint, flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
@@ -105,6 +107,7 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
         costs=costs,
         away={ident: sum(row.id in gaps for row in bookings) for ident, bookings in booked.items()},
         currency=portal().settings.billing_currency,
+        prices={row.id: Decimal(str(row.max_gpu_hour_price)) for row in page.items},
         by_customers=by_customers,
         customers=customers,
         current_time=now(),

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import Row, String, insert, select, update
-from sqlalchemy.dialects import mysql, sqlite
 from sqlalchemy.orm import Session
 
+from core.db import insert_missing
 from core.errors import InvalidInputError
 from core.guarded_update import changed_one
 from core.ids import new_id
@@ -89,7 +89,7 @@ def _lock_head(session: Session, chain: str, *, adding: int) -> tuple[int, str]:
         update(AuditHead).where(AuditHead.chain == chain).values(number=AuditHead.number + adding)
     )
     if not changed_one(session, counted):
-        session.execute(_new_head(session, chain))
+        insert_missing(session, AuditHead, {"chain": chain, "number": 0, "hash": GENESIS_HASH})
         session.execute(counted)
     number, last_hash = session.execute(
         select(AuditHead.number, AuditHead.hash).where(AuditHead.chain == chain)
@@ -99,18 +99,6 @@ def _lock_head(session: Session, chain: str, *, adding: int) -> tuple[int, str]:
 
 def _unsynchronized(statement: Any) -> Any:  # noqa: ANN401 - any kind of statement
     return statement.execution_options(synchronize_session=False)
-
-
-def _new_head(session: Session, chain: str) -> Any:  # noqa: ANN401 - of either dialect
-    """Return the statement that inserts a head unless it exists.
-
-    A plain INSERT that fails keeps a shared lock on MySQL, which can cause deadlocks.
-    """
-    values = {"chain": chain, "number": 0, "hash": GENESIS_HASH}
-    if session.get_bind().dialect.name == "sqlite":
-        return sqlite.insert(AuditHead).values(values).on_conflict_do_nothing()
-    made = mysql.insert(AuditHead).values(values)
-    return made.on_duplicate_key_update(number=AuditHead.number)
 
 
 def _row(draft: Draft) -> dict[str, Any]:

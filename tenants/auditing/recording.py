@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from sqlalchemy import event, inspect, select
-from sqlalchemy.orm import Session, SessionTransaction, sessionmaker
+from sqlalchemy.orm import InstanceState, Session, SessionTransaction, sessionmaker
 
 from core.clock import Clock
 from core.db import SessionFactory
@@ -120,11 +120,16 @@ def _read_former(session: Session, _context: object, _instances: object) -> None
         return
     former = session.info.setdefault(_FORMER, {})
     for row in session.dirty:
-        audited = audited_of(row)
-        for name in () if audited is None else audited.fields:
-            history = inspect(row).attrs[name].history
+        audited, state = audited_of(row), _state(row)
+        for name in () if audited is None else state.committed_state.keys() & audited.fields:
+            history = state.attrs[name].history
             if history.added and not history.deleted:
                 former[id(row), name] = _stored(session, row, name)
+
+
+def _state(row: object) -> InstanceState[Any]:
+    state: InstanceState[Any] = inspect(row)
+    return state
 
 
 def _stored(session: Session, row: object, name: str) -> object:
@@ -194,9 +199,11 @@ def _changed(session: Session, row: object, audited: Audited) -> _Change | None:
     before: dict[str, Any] = {}
     after: dict[str, Any] = {}
     changed: dict[str, object] = {}
+    state = _state(row)
     for name in (*audited.fields, *audited.secrets):
-        history = inspect(row).attrs[name].history
-        if not history.added:
+        # The history of what was not set would be computed in vain: a file changes many rows.
+        history = state.attrs[name].history if name in state.committed_state else None
+        if history is None or not history.added:
             continue
         old = history.deleted[0] if history.deleted else former.get((id(row), name))
         new = changed[name] = history.added[0]

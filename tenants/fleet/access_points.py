@@ -230,6 +230,11 @@ def relay_problems(point: AccessPoint, *, now: datetime) -> list[str]:
             f"The spool of the relay {point.name} is almost full. When it is, the relay refuses "
             "samples, and agents keep them."
         )
+    if point.undeliverable_bytes:
+        problems.append(
+            f"The relay {point.name} has samples that the portal did not store. They are in "
+            "undeliverable.log on its disk, with the reasons."
+        )
     return problems
 
 

@@ -35,6 +35,11 @@ class ListedProcess:
     is_responding: bool
     is_scheduler: bool
 
+    @property
+    def load(self) -> ServerProcess | None:
+        """The process, with its load; None if it does not respond: what it wrote is history."""
+        return self.process if self.is_responding else None
+
 
 def note_process(session: Session, process: ServerProcess) -> None:
     """Store the load of a process, and forget those that ended without saying so."""
@@ -56,6 +61,13 @@ def broker_states(session: Session, *, now: datetime) -> Counter[str]:
     statement = select(ServerProcess.broker, func.count()).group_by(ServerProcess.broker)
     responding = statement.where(ServerProcess.seen_at > now - SILENT_AFTER)
     return Counter(dict(session.execute(responding).all()))
+
+
+def silent_urls(session: Session, *, now: datetime) -> set[str]:
+    """Return the addresses at which only processes were that don't respond any longer."""
+    rows = session.execute(select(ServerProcess.url, ServerProcess.seen_at)).all()
+    responding = {url for url, seen_at in rows if now - seen_at < SILENT_AFTER}
+    return {url for url, _ in rows} - responding
 
 
 def list_processes(

@@ -173,6 +173,7 @@ class AccessPoint(Base):
     max_spool_bytes: Mapped[int] = mapped_column(BigNumber, default=0)
     oldest_spooled_at: Mapped[datetime | None]
     refused_writes: Mapped[int] = mapped_column(BigNumber, default=0)
+    undeliverable_bytes: Mapped[int] = mapped_column(BigNumber, default=0, server_default="0")
     requests_per_second: Mapped[float] = mapped_column(default=0.0)
     cpu_percent: Mapped[float] = mapped_column(default=0.0)
     memory_bytes: Mapped[int] = mapped_column(BigNumber, default=0)

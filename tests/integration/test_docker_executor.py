@@ -153,17 +153,19 @@ def test_an_image_is_pulled_with_credentials_only_and_the_failure_says_so(
         (registry.docker_config, ObservedState.SUCCEEDED, ""),
     ):
         config.touch()
+        times: dict[str, int] = {}
         spec = make_spec("true", image=registry.image)
         own_executor = DockerExecutor(
             owner="dgx-01", spool_dir=tmp_path, url=docker_engine.url, docker_config=config
         )
         if reason:
             with pytest.raises(ImageError, match="docker_config_file") as caught:
-                own_executor.pull_image(spec, lambda _: True)
+                own_executor.pull_image(spec, lambda _: True, times.update)
             assert caught.value.reason == reason
         else:  # a member of a gang has it before it starts
-            own_executor.pull_image(spec, lambda _: True)
+            own_executor.pull_image(spec, lambda _: True, times.update)
             config.unlink()
+            assert list(times) == ["pull_began_at_ns", "pull_ended_at_ns"]
         own_executor.start(spec)
         ended = until_ended(own_executor, spec.attempt_id)
         own_executor.remove(spec.attempt_id)

@@ -367,6 +367,35 @@ def test_the_portal_gets_reports(center: Center, running_relay: RelayProcess) ->
     assert report.requests_per_second > 0
 
 
+def test_a_poisoned_write_of_an_outage_is_set_aside_and_reported(
+    center: Center, relay: RelayProcess
+) -> None:
+    center.fails_on, center.is_failing_whole = b"poison", True
+    with ExitStack() as stack:
+        with center.serving():
+            stack.enter_context(relay.serving())
+        for number, line in enumerate([b"m v=1 1", b"poison v=1 1\nm v=2 2", b"m v=3 3"]):
+            response = requests.post(
+                f"{relay.url}/api/v2/write",
+                data=line,
+                headers={"Authorization": f"Bearer vda_dgx-{number % 2}"},
+                timeout=10,
+            )
+            assert response.status_code == 204
+        with center.serving():
+            eventually(lambda: not relay.metrics()["spool_bytes"], within_seconds=120)
+            eventually(lambda: center.reports and center.reports[-1].undeliverable_bytes)
+            lines = {line for write in center.writes for line in write.body.splitlines()}
+            assert lines == {b"m v=1 1", b"m v=2 2", b"m v=3 3"}
+            assert relay.metrics()["undeliverable_lines_total"] == 1
+            ready = requests.get(f"{relay.url}/readyz", timeout=10)
+            assert (ready.status_code, "undeliverable.log has lines" in ready.text) == (200, True)
+            checked = run_vedette("relay", "check", environ=relay.environ)
+            assert "undeliverable.log has lines" in checked.stdout
+    file = relay.folder / "relay" / "undeliverable.log"
+    assert file.read_text().splitlines()[1:] == ["poison v=1 1"]
+
+
 def test_check_says_what_is_wrong(center: Center, relay: RelayProcess) -> None:
     (relay.folder / "relay").mkdir()
     away = run_vedette("relay", "check", environ=relay.environ)

@@ -28,7 +28,7 @@ from core.db import SessionFactory, transaction
 from core.leases import SCHEDULER_LEASE, Lease
 from tenants.models import User
 from tenants.scope import Scope
-from tests.cast import BOX
+from tests.cast import BOX, BOX_KEY
 from tests.deployment import ALICE, Deployment, make_deployment, serving
 from tests.fixtures.databases import victoria_metrics
 from tests.fixtures.mariadb import MariaDB
@@ -60,6 +60,12 @@ def test_no_transition_is_lost_or_doubled_when_the_active_scheduler_is_killed(
         tenant_id = _prepare(sessions)
         environ = {
             "TIMESERIES_URL": timeseries_url,
+            # What hosts share.
+            "VEDETTE_ENCRYPTION_KEYS": BOX_KEY,
+            "VEDETTE_SECRET_KEY": "of-both-servers",
+            "VEDETTE_PUBLIC_URL": first.url,
+            "VEDETTE_LOG_URL": str(tmp_path / "logs"),
+            "VEDETTE_DATA_URL": str(tmp_path / "data"),
             "VEDETTE_EVALUATION_INTERVAL_SECONDS": "0.3",
             "VEDETTE_RULE_PACK": "false",
         }

@@ -35,7 +35,6 @@ from timeseries.store import (
 
 MAX_SAMPLES = 5_000_000
 _NS_PER_MS = 1_000_000
-_SECOND_MS = 1_000
 
 Matchers = tuple[TagMatcher, ...]
 

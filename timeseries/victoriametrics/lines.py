@@ -12,8 +12,9 @@ import hashlib
 import math
 import re
 import struct
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain, repeat
 
 from timeseries.lineprotocol.grammar import MAX_INT64, MIN_INT64
 from timeseries.points import Batch, Block
@@ -35,11 +36,9 @@ MAX_TAG_BYTES = 16 * 1024
 MAX_TAGS_BYTES = 64 * 1024
 MAX_FIELDS = 400
 
-_KEY_ESCAPES = str.maketrans({"\\": "\\\\", ",": "\\,", " ": "\\ ", "=": "\\="})
 # Most names and values are ASCII without anything to escape, also not for `%`: one match of all of
 # them takes a tenth of the time of checking and escaping each.
 _PLAIN = re.compile(r"[!-$&-+\--<>-\[\]-~]*")
-_PRINTABLE = re.compile(r"[ -~]*")
 _PLAIN_NAMES = re.compile(r"[A-Za-z0-9_./:-]*")
 _MAX_PLAIN_CHARACTERS = 1_000
 _FORMATS = {float: "%r", int: "%d", bool: "%d"}
@@ -78,7 +77,7 @@ def scope_of(database: str, tenant: str) -> str:
 
 def mark_of(database: str, tenant: str) -> bytes:
     """Return text that all lines of a tenant have, and no others: elsewhere `=` is escaped."""
-    scope = scope_of(database, tenant).translate(_KEY_ESCAPES)
+    scope = _escaped(scope_of(database, tenant))
     return f",{SCOPE_LABEL}={scope},{MEASUREMENT_LABEL}=".encode()
 
 
@@ -110,27 +109,19 @@ def encode(batch: Batch, context: WriteContext) -> Lines:
             why = f"field {block.fields[0]!r} is text, and this store has only numbers"
             rejected += [RejectedPoint(at, why, is_left_out=True) for at in block.positions]
             continue
-        prefixes = prefixes_of(block, context)
-        errors = _row_errors(block, prefixes, context)
+        prefixes, tag_errors = prefixes_of(block, context)
+        errors = _row_errors(block, tag_errors, context)
         rejected += [RejectedPoint(block.positions[row], why) for row, why in errors.items()]
-        texts += _rows(block, [prefix.text for prefix in prefixes], errors)
+        texts += _rows(block, prefixes, errors)
     texts.append("")
     rejected.sort(key=lambda point: point.position)
     return Lines("\n".join(texts), rejected, left_out)
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """What the lines of a tag set begin with, or why they can't be written."""
-
-    text: str = ""
-    error: str | None = None
-
-
 def _rows(block: Block, prefixes: Sequence[str], errors: Mapping[int, str]) -> list[str]:
     numbers = [index for index, kind in enumerate(block.kinds) if kind is not str]
     fields = ",".join(
-        f"{_escaped(block.fields[index]).replace('%', '%%')}={_FORMATS[block.kinds[index]]}"
+        f"{_in_template(_escaped(block.fields[index]))}={_FORMATS[block.kinds[index]]}"
         for index in numbers
     )
     columns = [block.values[index] for index in numbers]
@@ -174,32 +165,59 @@ def _names_error(block: Block, identity: Mapping[str, str]) -> str | None:
     return None
 
 
-def prefixes_of(block: Block, context: WriteContext) -> list[Prefix]:
-    """Return the prefix of each tag set of a block."""
+def prefixes_of(block: Block, context: WriteContext) -> tuple[list[str], dict[int, str]]:
+    """Return what the lines of each tag set begin with, and errors by the index of the tag set."""
+    texts = _plain_prefixes(block, context)
+    errors: dict[int, str] = {}
+    if texts is None:
+        texts = []
+        for index, tag_set in enumerate(block.tag_sets):
+            text, error = prefix_of(block, tag_set, context)
+            texts.append(text)
+            if error:
+                errors[index] = error
+    return texts, errors
+
+
+def _plain_prefixes(block: Block, context: WriteContext) -> list[str] | None:
+    """Return all prefixes if the values are short, printable ASCII and not empty."""
     tags, identity = block.tags, context.identity
     if not identity.keys().isdisjoint(tags) or not _are(_PLAIN, identity.values()):
-        return [prefix_of(block, tag_set, context) for tag_set in block.tag_sets]
-    start, heads = _escaped(block.measurement), [f",{_escaped(tag)}=" for tag in tags]
-    pairs = "".join(f",{_escaped(tag)}={value}" for tag, value in identity.items() if value)
-    tenant_at = tags.index(TENANT_TAG) if TENANT_TAG in tags else None
-    own_tenant, ends = identity.get(TENANT_TAG, ""), dict[str, str]()
-    prefixes = []
-    for tag_set in block.tag_sets:
-        escaped_set = tag_set
-        if not _are(_PLAIN, tag_set):
-            if not _are(_PRINTABLE, tag_set):
-                prefixes.append(prefix_of(block, tag_set, context))
-                continue
-            escaped_set = tuple(map(_escaped, tag_set))
-        tenant = own_tenant if tenant_at is None else tag_set[tenant_at]
-        if tenant not in ends:
-            scope = _escaped(scope_of(context.database, tenant))
-            ends[tenant] = f"{pairs},{SCOPE_LABEL}={scope},{MEASUREMENT_LABEL}={start}"
-        values = "".join(
-            [head + value for head, value in zip(heads, escaped_set, strict=True) if value]
-        )
-        prefixes.append(Prefix(f"{start}{values}{ends[tenant]}"))
-    return prefixes
+        return None
+    values = list(chain.from_iterable(block.tag_sets))
+    try:
+        joined = "".join(values)
+    except TypeError:  # not text, which is reported
+        return None
+    if not (all(values) and joined.isascii() and joined.isprintable()):
+        return None
+    tenants: Iterable[str] = repeat(identity.get(TENANT_TAG, ""))
+    if TENANT_TAG in tags:
+        tenants = values[tags.index(TENANT_TAG) :: len(tags)]
+    if not _PLAIN.fullmatch(joined):
+        values = _escaped_all("\n".join(values)).split("\n")
+    pairs = [f",{_escaped(tag)}={value}" for tag, value in identity.items() if value]
+    columns = [values[at :: len(tags)] for at in range(len(tags))]
+    start = _in_template(_escaped(block.measurement))
+    heads = [f",{_in_template(_escaped(tag))}=%s" for tag in tags]
+    template = f"{start}{''.join([*heads, *pairs])},{SCOPE_LABEL}=%s,{MEASUREMENT_LABEL}={start}"
+    scopes = _Scopes(context.database)
+    of_sets = [scopes[tenant] for tenant, _ in zip(tenants, block.tag_sets, strict=False)]
+    texts = list(map(template.__mod__, zip(*columns, of_sets, strict=True)))
+    # As they are ASCII, no value and no prefix is too long then.
+    return texts if max(map(len, texts)) <= MAX_TAG_BYTES else None
+
+
+class _Scopes(dict[str, str]):
+    """Tenants to their scopes, escaped."""
+
+    def __init__(self, database: str) -> None:
+        super().__init__()
+        self._database = database
+
+    def __missing__(self, tenant: str) -> str:
+        scope = self[tenant] = _escaped(scope_of(self._database, tenant))
+        return scope
 
 
 def _are(pattern: re.Pattern[str], texts: Collection[str]) -> bool:
@@ -212,36 +230,49 @@ def _are(pattern: re.Pattern[str], texts: Collection[str]) -> bool:
 
 
 def _escaped(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else text.translate(_KEY_ESCAPES)
+    return text if _PLAIN.fullmatch(text) else _escaped_all(text)
 
 
-def prefix_of(block: Block, tag_set: Sequence[str], context: WriteContext) -> Prefix:
-    """Return the prefix of one tag set, looking at each name and value."""
+def _escaped_all(text: str) -> str:
+    # A fifth of the time of `translate`.
+    for character in "\\, =":
+        text = text.replace(character, f"\\{character}")
+    return text
+
+
+def _in_template(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def prefix_of(
+    block: Block, tag_set: Sequence[str], context: WriteContext
+) -> tuple[str, str | None]:
+    """Return the prefix of one tag set, or its error, looking at each name and value."""
     tags = {**dict(zip(block.tags, tag_set, strict=True)), **context.identity}
     for tag, value in tags.items():
         if error := text_error(f"tag {tag!r}", value, max_bytes=MAX_TAG_BYTES):
-            return Prefix(error=error)
+            return "", error
         if "\n" in value:
-            return Prefix(error=f"tag {tag!r} has a line break")
+            return "", f"tag {tag!r} has a line break"
     scope = scope_of(context.database, tags.get(TENANT_TAG, ""))
     own = {SCOPE_LABEL: scope, MEASUREMENT_LABEL: block.measurement}
     pairs = [
-        f",{tag.translate(_KEY_ESCAPES)}={value.translate(_KEY_ESCAPES)}"
-        for tag, value in {**tags, **own}.items()
-        if value
+        f",{_escaped(tag)}={_escaped(value)}" for tag, value in {**tags, **own}.items() if value
     ]
-    text = block.measurement.translate(_KEY_ESCAPES) + "".join(pairs)
+    text = _escaped(block.measurement) + "".join(pairs)
     if len(text.encode()) > MAX_TAGS_BYTES:
-        return Prefix(error=f"its tags are longer than {MAX_TAGS_BYTES} bytes together")
-    return Prefix(text)
+        return "", f"its tags are longer than {MAX_TAGS_BYTES} bytes together"
+    return text, None
 
 
-def _row_errors(block: Block, prefixes: Sequence[Prefix], context: WriteContext) -> dict[int, str]:
+def _row_errors(
+    block: Block, tag_errors: Mapping[int, str], context: WriteContext
+) -> dict[int, str]:
     """Return the rows to reject, with the reason; valid columns are checked as a whole."""
     errors: dict[int, str] = {}
-    if any(prefix.error for prefix in prefixes):
-        of_tags = (prefixes[index].error for index in block.tag_set_of)
-        errors.update({row: error for row, error in enumerate(of_tags) if error})
+    if tag_errors:
+        of_tags = map(tag_errors.get, block.tag_set_of)
+        errors = {row: error for row, error in enumerate(of_tags) if error}
     first_ns, end_ns = context.first_ms * 1_000_000, (context.last_ms + 1) * 1_000_000
     if min(block.times_ns) < first_ns or max(block.times_ns) >= end_ns:
         for row, time_ns in enumerate(block.times_ns):

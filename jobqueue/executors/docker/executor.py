@@ -113,10 +113,12 @@ class DockerExecutor:
         if not is_known and self._container(spec.attempt_id) is None:
             self._launches.begin(spec)
 
-    def pull_image(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+    def pull_image(
+        self, spec: AttemptSpec, on_progress: Callable[[str], bool], note: Callable[..., None]
+    ) -> None:
         """Pull the image of an attempt if the engine lacks it."""
         try:
-            self._launches.pull_if_missing(spec, on_progress)
+            self._launches.pull_if_missing(spec, on_progress, note)
         except PullError as error:
             raise ImageError(*pull_failure(spec.image, str(error))) from error
         except (APIError, OSError) as error:

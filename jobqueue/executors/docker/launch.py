@@ -130,7 +130,7 @@ class Launches:
         self,
         spec: AttemptSpec,
         on_progress: Callable[[str], bool],
-        note: Callable[..., None] = lambda **_times: None,
+        note: Callable[..., None],
     ) -> None:
         """Pull the image of an attempt, which counts as used then.
 

@@ -13,6 +13,7 @@ from sqlalchemy.orm import Session
 from core.changes import ANY, Topic, note_change
 from core.errors import ConflictError
 from jobqueue.holds.service import BUDGET_SPENT, require_no_hold
+from jobqueue.jobs.data_waits import withdraw_data
 from jobqueue.jobs.retries import ASLEEP_MESSAGE
 from jobqueue.jobs.transitions import move_attempt, move_job, record_event
 from jobqueue.models import Job, ServiceScaler
@@ -110,6 +111,7 @@ def _put_to_sleep(session: Session, instance: Job, *, now: datetime) -> None:
     values = {"reason": Reason.SCALED_DOWN, "message": ASLEEP_MESSAGE}
     if move_job(session, instance.id, JobState.ASLEEP, expected=WAITING, retry_at=None, **values):
         if attempt is not None:
+            withdraw_data(session, [instance.id])
             bound, ended = {AttemptState.BOUND}, {**values, "finished_at": now}
             move_attempt(session, attempt.id, AttemptState.STOPPED, expected=bound, **ended)
         record_event(session, instance, now=now)

@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy import Engine, event, select, text, update
 
 from core.db import SessionFactory
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.models import Attempt, Job
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import JobState

@@ -9,7 +9,7 @@ import pytest
 import requests
 from sqlalchemy import select
 
-from access.datasets import MAX_RANGE_BYTES, MAX_TRANSFERS_PER_TENANT
+from access.part_transfers import MAX_RANGE_BYTES, MAX_TRANSFERS_PER_TENANT
 from core.db import SessionFactory
 from datasets.catalog import (
     DatasetRequest,

@@ -255,7 +255,8 @@ def test_a_report_is_stored(
     point = reported(sessions, relay)
     assert (point.version, point.agents, point.spool_bytes) == ("1.2.3", 7, 2**31)
     assert (point.seen_at, point.oldest_spooled_at) == (NOON + timedelta(seconds=5), NOON)
-    assert send_report(relay, oldest_spooled_at_ns=0).status_code == 204
+    assert send_report(relay, oldest_spooled_at_ns=0, undeliverable_bytes=9).status_code == 204
+    assert reported(sessions, relay).undeliverable_bytes == 9
     assert reported(sessions, relay).oldest_spooled_at is None
 
 

@@ -234,7 +234,7 @@ def test_posts_gather_while_earlier_ones_are_on_their_way() -> None:
         joint = RequestBatcher(work)
         takes = []
         for _ in range(MAX_CONCURRENT_BATCHES + 5):
-            takes.append(asyncio.create_task(joint.submit(DGX, b"cpu used=1 1", TIMED)))
+            takes.append(asyncio.ensure_future(joint.submit(DGX, b"cpu used=1 1", TIMED)))
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             await asyncio.sleep(0)
@@ -357,8 +357,8 @@ def test_after_a_batch_of_many_posts_the_next_one_waits_for_more(first: int, bat
     async def scenario() -> None:
         batcher = RequestBatcher[int](process)
 
-        def submit(count: int) -> list[asyncio.Task[int]]:
-            return [asyncio.create_task(batcher.submit(DGX, b"x", TIMED)) for _ in range(count)]
+        def submit(count: int) -> list[asyncio.Future[int]]:
+            return [batcher.submit(DGX, b"x", TIMED) for _ in range(count)]
 
         sent = submit(first)
         await asyncio.sleep(0.01)

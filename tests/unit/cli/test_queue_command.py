@@ -96,3 +96,16 @@ def test_a_wrong_order_is_refused_with_every_reason(environ: dict[str, str]) -> 
     assert "half_life_days is 0; enter 0.042 (one hour) to 365" in refused.stderr
     unreadable = run_vedette("queue", "order", "--cpu-usage-weight", "nan", environ=environ)
     assert "'nan' is not a number" in unreadable.stderr
+
+
+def test_how_long_data_is_fetched_on_allocated_gpus_is_shown_and_changed(
+    environ: dict[str, str],
+) -> None:
+    assert run_vedette("queue", "data", environ=environ).stdout == "longest_fetch_minutes: 5\n"
+    for minutes in ("30", "0"):
+        option = "--longest-fetch-minutes", minutes
+        changed = run_vedette("queue", "data", *option, environ=environ)
+        assert changed.stdout == f"longest_fetch_minutes: {minutes}\n"
+    wrong = run_vedette("queue", "data", "--longest-fetch-minutes", "-1", environ=environ)
+    assert wrong.returncode != 0
+    assert "enter 0 to" in wrong.stderr

@@ -220,3 +220,13 @@ def test_backups_into_a_folder_can_be_written_by_the_unit_and_are_checked(init: 
     assert "backup_password_file /nowhere can't be read" in made.stdout
     unit = init.command("server", "unit").stdout
     assert f"ReadWritePaths={init.data} -/srv/backups\n" in unit
+
+
+def test_folders_that_all_hosts_mount_can_be_written_by_the_unit(
+    init: Init, tmp_path: Path
+) -> None:
+    shared = tmp_path / "shared"
+    made = init("--set", f"log_url={shared}/logs", "--set", f"data_url=file://{shared}/data")
+    assert made.returncode == 0, made.stderr
+    unit = init.command("server", "unit", "--process", "portal", "--port", "8000").stdout
+    assert f"ReadWritePaths={init.data} -{shared}/logs -{shared}/data\n" in unit

@@ -5,8 +5,9 @@ from random import Random
 
 from collector.buffering.buffer import DiskBuffer
 from collector.buffering.frames import Frame
+from collector.buffering.undeliverable import UndeliverableLines
 from collector.sending.access_points import AccessPoints
-from collector.sending.sender import Sender, UndeliverableLines
+from collector.sending.sender import Sender
 from collector.sending.write_targets import portal_target
 from core.clock import to_ns
 from tests.fixtures.recording_portal import AGENT_TOKEN

@@ -4,12 +4,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Event
 
+import msgspec
 import pytest
 
 from collector.jobs.images import RETRY_SECONDS, ImagePreparation
 from collector.jobs.preparations import PreparationError, Preparations
 from jobqueue.executors.base import ExecutorError, ImageError
-from protocol.attempts import AttemptSpec
+from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState
 from protocol.gangs import Gang
 from tests.fixtures.polling import eventually
 
@@ -23,13 +24,17 @@ class Engine:
     failure: Exception | None = None
     is_cancelled: bool = False
 
-    def pull_image(self, spec: AttemptSpec, on_progress: Callable[[str], bool]) -> None:
+    def pull_image(
+        self, spec: AttemptSpec, on_progress: Callable[[str], bool], note: Callable[..., None]
+    ) -> None:
+        note(pull_began_at_ns=5)
         while not self.may_pull.wait(0.01):
             if not on_progress("Pulling image train: 1 of 2 layers."):
                 self.is_cancelled = True
                 raise ExecutorError("cancelled")
         if self.failure is not None:
             raise self.failure
+        note(pull_ended_at_ns=9)
         self.pulled.append(spec.image)
 
 
@@ -114,3 +119,19 @@ def test_the_pull_for_an_attempt_that_is_stopped_ends(site: Site) -> None:
     assert site.step(member()) is None
     site.preparations.keep_only((), ())
     eventually(lambda: site.engine.is_cancelled, what="the end of the pull")
+
+
+def test_the_times_of_a_pull_before_the_common_start_are_reported(site: Site) -> None:
+    def times(seen: AttemptObservation) -> tuple[int | None, int | None]:
+        return seen.pull_began_at_ns, seen.pull_ended_at_ns
+
+    site.step(member())
+    eventually(lambda: times(site.preparations.observations()["a"]) == (5, None), what="the pull")
+    site.engine.may_pull.set()
+    eventually(lambda: times(site.preparations.observations()["a"]) == (5, 9), what="its end")
+    site.step(member(may_start=True))
+    running = AttemptObservation(attempt_id="a", state=ObservedState.RUNNING)
+    assert times(site.preparations.review([running])[0]) == (5, 9)
+    # A rented attempt's image is pulled at the start, too, to check that it may have it.
+    pulled_again = msgspec.structs.replace(running, pull_began_at_ns=20, pull_ended_at_ns=21)
+    assert site.preparations.review([pulled_again]) == [pulled_again]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from collector.buffering.buffer import DiskBuffer
-from collector.sending.sender import Outcome, Sender
+from collector.sending.sender import FAILURES_PER_BISECTION, Outcome, Sender
 from tests.fixtures.recording_portal import RecordingPortal, Refusal
 from tests.unit.collector.hand_clock import HandClock
 from tests.unit.collector.senders import fill, make_sender
@@ -59,6 +59,44 @@ def test_a_batch_of_nothing_but_bad_lines_is_given_up_after_some_tries(
     assert sender.send_next().outcome is Outcome.PARTLY_SENT
     assert sender.counters.undeliverable_lines == 1000
     assert portal.recording.refused < 100
+
+
+def failed_until_bisected(sender: Sender) -> None:
+    for _ in range(FAILURES_PER_BISECTION):
+        assert sender.send_next().outcome is Outcome.FAILED
+
+
+def test_a_line_that_the_portal_always_fails_on_does_not_hold_up_the_others(
+    sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock, aside: Path
+) -> None:
+    portal.recording.fails_on = "poison"
+    good = [f"m v={number}" for number in range(50)]
+    fill(buffer, hand_clock, *good[:20], "poison v=1", *good[20:30])
+    fill(buffer, hand_clock, *good[30:], "poison v=2")
+    failed_until_bisected(sender)
+    assert (portal.recording.lines, buffer.points) == ([], 52)
+    assert sender.send_next().outcome is Outcome.PARTLY_SENT
+    assert portal.recording.lines == good
+    assert [line for line in aside.read_text().splitlines() if "#" not in line] == [
+        "poison v=1",
+        "poison v=2",
+    ]
+    assert (sender.counters.undeliverable_lines, buffer.points) == (2, 0)
+
+
+def test_a_portal_that_fails_on_everything_gets_all_samples_when_it_is_mended(
+    sender: Sender, buffer: DiskBuffer, portal: RecordingPortal, hand_clock: HandClock
+) -> None:
+    lines = [f"m v={number}" for number in range(100)]
+    fill(buffer, hand_clock, *lines)
+    portal.recording.fails_on = "m"
+    for _ in range(4 * FAILURES_PER_BISECTION):
+        assert sender.send_next().outcome is Outcome.FAILED
+    assert portal.recording.refused < 4 * (FAILURES_PER_BISECTION + 20)
+    portal.recording.fails_on = ""
+    assert sender.send_next().outcome is Outcome.SENT
+    assert portal.recording.lines == lines
+    assert sender.counters.undeliverable_lines == 0
 
 
 def test_rejected_lines_that_can_not_be_logged_do_not_block_the_others(

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from collector.buffering.undeliverable import UndeliverableLines
 from collector.sending.http import proxy_for, proxy_headers
-from collector.sending.sender import UndeliverableLines
 from collector.sending.write_targets import line_tagger
 from core.clock import utc_now
 from timeseries.lineprotocol.encode import encode

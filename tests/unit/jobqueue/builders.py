@@ -11,8 +11,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from core.clock import to_ns
-from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.dispatcher import Dispatcher
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.logs.logs import MAX_LOG_BYTES, append_logs
 from jobqueue.models import Attempt, Job
 from jobqueue.placement.decisions import Action, Decision, in_order

@@ -17,7 +17,8 @@ from core.ids import new_id
 from jobqueue.dispatch.appliance_lifecycle import sweep_attempts
 from jobqueue.dispatch.appliance_views import tenant_views
 from jobqueue.dispatch.capacity import list_capacities
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.fairshare.usage import Account, charge_ended, read_usage
 from jobqueue.jobs.end_notices import take_preemption_notices
 from jobqueue.models import Attempt, Job, JobEvent

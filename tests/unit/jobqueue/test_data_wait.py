@@ -126,6 +126,17 @@ def test_no_job_waits_for_its_data_for_ever() -> None:
     assert (starts.action, starts.appliance_id) == (Action.ASSIGN, "b")
 
 
+def test_the_rate_of_a_fetch_that_stalled_makes_nobody_wait_for_years() -> None:
+    stalled: dict[str, Any] = {"caches": {"a": CacheView(1)}, "views": (appliance("a"),)}
+    [waits] = decide(waiting_on("a", since=NOON - timedelta(days=29)), **stalled)
+    assert waits.waits_for_data
+    [starts] = decide(waiting_on("a", since=NOON - timedelta(days=31)), **stalled)
+    assert (starts.action, starts.appliance_id) == (Action.ASSIGN, "a")
+    waiting = snapshot(appliance("a"), jobs=[reader()], cached={}, caches=stalled["caches"])
+    explained = explain_jobs(waiting, ["train"])["train"]
+    assert explained.expected_start_at is None, "that is too far ahead to expect"
+
+
 def test_data_that_could_not_be_fetched_lets_the_job_start_and_fail_there() -> None:
     caches = {name: CacheView(RATE, frozenset({VERSION})) for name in NAMES}
     [starts] = decide(reader(), caches=caches)

@@ -7,7 +7,8 @@ from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from core.errors import NotFoundError
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.queue.stopping import stop_job
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.attempts import AttemptObservation, AttemptSpec, ObservedState

@@ -10,12 +10,14 @@ from datasets.models import ApplianceCache, DatasetVersion
 from datasets.prefetches import PrefetchRequest, create_prefetch
 from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
+from jobqueue.jobs.restored import settle_restored
 from jobqueue.models import Attempt, Job, JobEvent
 from jobqueue.queue.pending import explain_job
 from jobqueue.queue.stopping import stop_job
+from jobqueue.services.autoscaling.instances import set_awake
 from jobqueue.states import AttemptState, JobState, Reason
 from protocol.datasets import CopyState, DatasetCopy, DatasetOrders
-from protocol.job_spec import DatasetMount
+from protocol.job_spec import DatasetMount, JobKind
 from tenants.models import Appliance
 from tests.cast import BOX, NOON, Cast, scope_of
 from tests.unit.jobqueue.builders import dispatch, submit
@@ -186,3 +188,60 @@ def test_a_gang_waits_bound_and_starts_as_a_whole(
     report_copies(session, second, copy_of(version))
     place(session, *members)
     assert {member.state for member in members} == {JobState.STARTING}
+
+
+@pytest.mark.usefixtures("version")
+def test_an_instance_that_falls_asleep_and_a_restore_withdraw_the_data_at_once(
+    session: Session, cast: Cast, dgx: Appliance
+) -> None:
+    mounts = [DatasetMount(dataset="imagenet", target="/data")]
+    service = submit(session, cast.bob, gpus=8, datasets=mounts, kind=JobKind.SERVICE)
+    place(session, service)
+    session.refresh(dgx)
+    generation = dgx.desired_generation
+    assert orders_of(session, dgx).awaited == 1
+    set_awake(session, [service], 0, now=NOON)
+    session.refresh(dgx)
+    assert (service.state, orders_of(session, dgx).awaited) == (JobState.ASLEEP, 0)
+    assert dgx.desired_generation > generation
+
+    train = reading(session, cast)
+    place(session, train)
+    session.refresh(dgx)
+    generation = dgx.desired_generation
+    assert orders_of(session, dgx).awaited == 1
+    settle_restored(session, data_at=NOON, now=NOON)
+    session.expire_all()
+    assert (train.state, orders_of(session, dgx).awaited) == (JobState.STOPPED, 0)
+    assert dgx.desired_generation > generation
+
+
+def test_a_gang_whose_data_is_there_waits_for_room_only_as_long_as_for_its_data(
+    session: Session, cast: Cast, version: DatasetVersion, dgx: Appliance
+) -> None:
+    second = add_stager(session, cast.acme, "dgx-02", gpus=8)
+    mounts = [DatasetMount(dataset="imagenet", target="/data")]
+    first = submit(session, cast.bob, name="gang", gpus=8, nodes=2, datasets=mounts)
+    others = [submit(session, cast.bob, name=name, gpus=8) for name in ("one", "two")]
+    place(session, first, *others)
+    assert {other.state for other in others} == {JobState.STARTING}
+    members = session.scalars(select(Job).where(Job.array_id == first.id)).unique().all()
+    for appliance in (dgx, second):
+        report_copies(session, appliance, copy_of(version))
+    others_of_site = [add_stager(session, cast.acme, name, gpus=8) for name in ("dgx-03", "dgx-04")]
+    # 2 TiB take 5 h 49 min at 100 MiB/s.
+    limit_minutes = 2 * 349 + 10
+    for minutes in (60, limit_minutes - 5):
+        place(session, *members, minutes=minutes)
+        assert {member.state for member in members} == {JobState.QUEUED}
+        # Its data is the last to be removed from the caches meanwhile.
+        for appliance in (dgx, second):
+            orders = orders_of(session, appliance)
+            assert ([data.version_id for data in orders.prefetch], orders.awaited) == (
+                [version.id],
+                1,
+            )
+    place(session, *members, minutes=limit_minutes + 5)
+    assert {member.state for member in members} == {JobState.STARTING}
+    placed = {attempt_of(session, member).appliance_id for member in members}
+    assert placed == {appliance.id for appliance in others_of_site}

@@ -49,6 +49,7 @@ from tests.unit.jobqueue.advice_builders import (
     MONDAY,
     SHORT,
     busy_fleet,
+    close_ledger,
     figures,
     hourly,
     model,
@@ -315,6 +316,8 @@ def test_figures_are_computed_each_night(sessions: SessionFactory, cast: Cast) -
         row = session.get_one(FleetAdvice, cast.acme.id)
         row.state, row.finished_at = SimulationState.SUCCEEDED, NIGHT + HOUR
         assert request_due(session, now=NIGHT + 23 * HOUR) == 0
+        assert request_due(session, now=NIGHT + DAY) == 0, "the ledger is a day behind"
+        close_ledger(session, until=LATER + DAY)
         assert request_due(session, now=NIGHT + DAY) == 1
         row.state, row.finished_at = SimulationState.INTERRUPTED, NIGHT + DAY
         assert request_due(session, now=NIGHT + DAY + HOUR / 2) == 0

@@ -29,8 +29,9 @@ from sqlalchemy.orm import Session
 from collector.jobs.attempts import AttemptRunner
 from core.db import Base, create_database_engine, create_session_factory
 from core.errors import ConflictError
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.dispatch.dispatcher import Dispatcher
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.executors.base import Probe
 from jobqueue.executors.simulated.executor import SimulatedExecutor
 from jobqueue.jobs.quarantine import (

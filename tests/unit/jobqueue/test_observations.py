@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from jobqueue.dispatch.desired_state import next_state
+from jobqueue.dispatch.outcomes import next_state
 from jobqueue.states import ATTEMPT_TRANSITIONS, AttemptState, Reason
 from protocol.attempts import AttemptObservation, ObservedState
 

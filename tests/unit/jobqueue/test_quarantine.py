@@ -9,7 +9,8 @@ import pytest
 from sqlalchemy.orm import Session
 
 from core.errors import ConflictError, ForbiddenError
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.jobs.quarantine import (
     FIRST_PAUSE,
     LONGEST_PAUSE,

@@ -10,8 +10,9 @@ from sqlalchemy.orm import Session
 from core.errors import NotFoundError
 from core.settings import ServerSettings
 from jobqueue.dispatch.appliance_lifecycle import running_job_names, sweep_attempts
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.dispatch.drains import drain, drain_progress
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.images.tokens import RegistryTokens
 from jobqueue.models import Attempt, Job
 from jobqueue.partitions.allocations import read_gpu_allocations

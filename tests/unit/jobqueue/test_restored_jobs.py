@@ -4,7 +4,8 @@ from datetime import timedelta
 
 from sqlalchemy.orm import Session
 
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.jobs.restored import awaits_report, settle_restored
 from jobqueue.models import Job
 from jobqueue.queue.schedules import ScheduleRequest, create_schedule

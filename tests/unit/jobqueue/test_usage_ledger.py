@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from core.clock import NS_PER_SECOND, to_ns
 from core.db import SessionFactory
-from jobqueue.dispatch.desired_state import apply_report
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.models import Attempt, Job
 from jobqueue.projects.models import Project
 from jobqueue.usage.ledger import SETTLE, recompute, record_usage, recorded_until

@@ -121,9 +121,17 @@ def test_the_list_shows_how_a_relay_is_doing(
         point.seen_at, point.version, point.agents = NOON, "9.8.7", 1234
         point.spool_bytes, point.max_spool_bytes = 9 * 2**30, 10 * 2**30
         point.oldest_spooled_at = NOON - timedelta(minutes=14)
-        point.refused_writes = 17
+        point.refused_writes, point.undeliverable_bytes = 17, 2048
     page = olivia.get(PAGE).text
-    for text in ("answering", "1,234", "9.8.7", "9 GiB of 10 GiB", "14m ago", "17 writes"):
+    for text in (
+        "answering",
+        "1,234",
+        "9.8.7",
+        "9 GiB of 10 GiB",
+        "14m ago",
+        "17 writes",
+        "2 KiB undeliverable",
+    ):
         assert text in page, text
     assert "is almost full" in page
     assert "is almost full" in olivia.get("/console").text

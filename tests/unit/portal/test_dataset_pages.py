@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from core.db import SessionFactory
-from jobqueue.dispatch.desired_state import apply_report
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.jobs.queue_settings import QueueSettings, set_settings
 from jobqueue.models import Attempt
 from protocol.attempts import AttemptObservation, ObservedState, StagingProgress

@@ -59,7 +59,12 @@ def test_the_console_shows_the_processes_of_the_portal(
             seen_at = NOON - timedelta(seconds=seconds)
             session.add(
                 ServerProcess(
-                    holder=name, url="http://a", version="9.8", started_at=NOON, seen_at=seen_at
+                    holder=name,
+                    url="http://a",
+                    version="9.8",
+                    started_at=NOON,
+                    seen_at=seen_at,
+                    broker="connected",
                 )
             )
         session.add(Lease(name=SCHEDULER_LEASE, holder="a:1", expires_at=NOON + timedelta(1)))
@@ -67,11 +72,15 @@ def test_the_console_shows_the_processes_of_the_portal(
     assert page.count("9.8") == 2
     assert page.count(">active scheduler</span>") == 1
     assert "Silent" in page
+    assert page.count("Redis connected") == 1
     listed = olivia.get("/api/v1/platform/processes").get_json()["items"]
     assert [(item["name"], item["is_responding"], item["is_scheduler"]) for item in listed] == [
         ("a:1", True, True),
         ("b:2", False, False),
     ]
+    assert (listed[0]["cpu_percent"], listed[0]["broker"]) == (0.0, "connected")
+    load = ("requests_per_second", "cpu_percent", "memory_bytes", "broker", "broker_since")
+    assert [listed[1][name] for name in load] == [None] * 5
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from sqlalchemy.orm import Session
 
 from core.clock import to_ns
 from core.db import SessionFactory
-from jobqueue.dispatch.desired_state import apply_report
 from jobqueue.dispatch.drains import drain
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.models import Job
 from jobqueue.rentals import without_names, without_words, words_of_customers
 from jobqueue.storage.service import record_storage

@@ -105,7 +105,7 @@ def test_the_page_says_what_of_a_rented_reservation_is_not_available(
         gap = BookingGap(booking_id=booking.id, reason=GapReason.UNAVAILABLE, since=NOON)
         session.add(gap)
     page = alice.get("/jobs/reservations").text
-    assert "2 rented, up to 3" in page
+    assert "2 rented, up to EUR 3.00 per GPU-hour" in page
     assert "1 not available now, so not charged" in page
 
 

@@ -13,8 +13,9 @@ from alerting.models import Alert
 from alerting.rules.service import create_rule
 from alerting.states import AlertState, Severity
 from core.db import SessionFactory
-from jobqueue.dispatch.desired_state import apply_report, desired_state
+from jobqueue.dispatch.desired_state import desired_state
 from jobqueue.dispatch.dispatcher import Dispatcher
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.models import Attempt
 from protocol.attempts import ObservedState
 from tests.cast import BOX, NOON, Cast, scope_of

@@ -31,7 +31,7 @@ from datasets.models import VersionState
 from datasets.prefetches import PrefetchRequest, create_prefetch
 from jobqueue.advice.models import AdviceDismissal, FleetAdvice
 from jobqueue.advice.runner import totals_of
-from jobqueue.dispatch.desired_state import apply_report
+from jobqueue.dispatch.observed_state import apply_report
 from jobqueue.images.models import Image
 from jobqueue.jobs.shown import shown_job
 from jobqueue.models import Job

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from collector.buffering.undeliverable import UndeliverableLines
+from core.clock import utc_now
 from protocol.relays import RelayedWrite
+from relay.salvage import Salvage
 from relay.spool import Spool
 from relay.upstream import Upstream
 from tests.fixtures.relay_center import RELAY_TOKEN, Center
@@ -42,6 +45,21 @@ def spool(tmp_path: Path) -> Iterator[Spool]:
     spool = Spool(tmp_path / "spool", max_bytes=2**24, min_free_bytes=0)
     yield spool
     spool.close()
+
+
+def salvage_of(upstream: Upstream, spool: Spool) -> Salvage:
+    """Return what writes refused lines to a file beside the spool."""
+    return Salvage(upstream, UndeliverableLines(aside_of(spool)), clock=utc_now)
+
+
+def aside_of(spool: Spool) -> Path:
+    return spool._folder.with_name("undeliverable.log")  # noqa: SLF001
+
+
+def lines_aside(spool: Spool) -> list[str]:
+    """Return the lines of the file, without the comments."""
+    lines = aside_of(spool).read_text().splitlines() if aside_of(spool).exists() else []
+    return [line for line in lines if not line.startswith("#")]
 
 
 @asynccontextmanager

@@ -13,7 +13,7 @@ from relay.spool import Spool
 from relay.upstream import Upstream
 from tests.fixtures.relay_center import Center
 from tests.unit.collector.hand_clock import HandClock
-from tests.unit.relay.conftest import number_of, reaching, write_of
+from tests.unit.relay.conftest import number_of, reaching, salvage_of, write_of
 
 T = TypeVar("T")
 LATER = RelayedOutcome(status=429, retry_after_seconds=20)
@@ -30,7 +30,8 @@ def playing(center: Center, spool: Spool, play: Callable[[Drain, Upstream], Awai
 def drain_of(upstream: Upstream, spool: Spool, clock: HandClock | None = None) -> Drain:
     sender = Sender(upstream, spool)
     options = {} if clock is None else {"monotonic": clock.seconds}
-    return Drain(upstream, spool, sender, max_bytes_per_second=1e9, **options)
+    salvage = salvage_of(upstream, spool)
+    return Drain(upstream, spool, sender, salvage, max_bytes_per_second=1e9, **options)
 
 
 async def emptied(drain: Drain, spool: Spool, *, steps: int = 200) -> None:
@@ -130,7 +131,7 @@ def test_what_the_portal_will_never_store_is_counted(served: Center, spool: Spoo
 
     async def play(drain: Drain, _: Upstream) -> tuple[int, int, int]:
         await emptied(drain, spool)
-        return drain.delivered, drain.rejected, drain.revoked
+        return drain.delivered, drain._salvage.rejected, drain.revoked  # noqa: SLF001
 
     assert playing(served, spool, play) == (1, 2, 1)
 
@@ -145,7 +146,7 @@ def test_nothing_is_dropped_when_whole_requests_fail(
     async def play(drain: Drain, upstream: Upstream) -> None:
         for _ in range(5):
             assert await drain.step() > 0
-        assert drain.revoked == drain.rejected == 0
+        assert drain.revoked == drain._salvage.rejected == 0  # noqa: SLF001
         served.status = 200
         upstream._retry_at = 0.0  # noqa: SLF001 - some seconds later
         await emptied(drain, spool)
@@ -177,7 +178,8 @@ def test_live_writes_and_the_spool_share_the_two_requests_of_a_relay(
     async def play() -> None:
         async with reaching(served) as upstream:
             sender = Sender(upstream, spool)
-            drain = Drain(upstream, spool, sender, max_bytes_per_second=1e9)
+            salvage = salvage_of(upstream, spool)
+            drain = Drain(upstream, spool, sender, salvage, max_bytes_per_second=1e9)
             delivering = asyncio.create_task(drain.run())
             number = 0
             while spool.waiting_bytes:
@@ -223,6 +225,7 @@ def test_others_get_past_a_write_that_is_too_large_for_the_portal(
             served.bytes_per_second = 1e9
             spool.rewind()
             await emptied(drain_of(upstream, spool), spool)
-            assert arrived(served, "a") == [0, 1]
+            # The slow portal may have stored the first in the end.
+            assert list(dict.fromkeys(arrived(served, "a"))) == [0, 1]
 
     asyncio.run(play())

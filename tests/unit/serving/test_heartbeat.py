@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import pytest
+from sqlalchemy import select
 
 from core.broker import Broker, BrokerState
 from core.db import SessionFactory, changes_of, transaction
@@ -16,8 +17,8 @@ from tenants.lifecycle.server_processes import (
     list_processes,
     note_process,
 )
-from tenants.models import ServerProcess
-from tests.cast import Cast, FrozenClock, scope_of
+from tenants.models import ServerProcess, TunnelHolder
+from tests.cast import NOON, Cast, FrozenClock, make_appliance, scope_of
 
 URL = "http://10.0.0.1:8000"
 
@@ -67,6 +68,52 @@ def test_a_process_that_was_killed_is_silent_and_forgotten_later(
     clock.advance(FORGOTTEN_AFTER.total_seconds())
     heartbeat.beat()
     assert [listed.process.holder for listed in processes.all()] == [process_name()]
+
+
+def test_the_tunnels_of_a_silent_process_are_released(
+    heartbeat: Heartbeat, processes: Processes, clock: FrozenClock, cast: Cast
+) -> None:
+    def held() -> list[str]:
+        with processes.sessions() as session:
+            return list(session.scalars(select(TunnelHolder.holder_url)))
+
+    killed = ServerProcess(
+        holder="other:1", url="http://other", version="1", started_at=clock.now, seen_at=clock.now
+    )
+    with transaction(processes.sessions) as session:
+        note_process(session, killed)
+        appliance = make_appliance(session, cast.acme, "gpu-01")
+        session.add(TunnelHolder(appliance_id=appliance.id, holder_url="http://other"))
+    heartbeat.beat()
+    clock.advance(39)
+    heartbeat.beat()
+    assert held() == ["http://other"]
+    # Nobody could write for a minute: who is silent shows at the next beat.
+    clock.advance(60)
+    heartbeat.beat()
+    assert held() == ["http://other"]
+    clock.advance(10)
+    heartbeat.beat()
+    assert held() == []
+
+
+def test_the_tunnels_of_a_process_that_was_started_again_stay(
+    heartbeat: Heartbeat, processes: Processes, clock: FrozenClock, cast: Cast
+) -> None:
+    heartbeat.beat()
+    clock.advance(39)
+    killed = ServerProcess(
+        holder="before:1", url=URL, version="1", started_at=clock.now, seen_at=NOON
+    )
+    with transaction(processes.sessions) as session:
+        note_process(session, killed)
+        appliance = make_appliance(session, cast.acme, "gpu-01")
+        session.add(TunnelHolder(appliance_id=appliance.id, holder_url=URL))
+    for _ in range(2):
+        clock.advance(10)
+        heartbeat.beat()
+    with processes.sessions() as session:
+        assert session.scalars(select(TunnelHolder.holder_url)).all() == [URL]
 
 
 def test_the_holder_of_the_lease_is_the_scheduler_until_it_expires(

@@ -10,7 +10,7 @@ from starlette.types import Scope
 from core.db import SessionFactory
 from portal.auth.guard import SIGNED_IN
 from serving import portal_shares
-from serving.portal_shares import PortalShares
+from serving.portal_shares import IS_BUSY, PortalShares
 from tenants.users.tokens import create_api_token
 from tests.cast import NOON, Cast, scope_of
 from tests.fixtures.polling import eventually
@@ -86,9 +86,9 @@ def test_a_user_of_much_computing_time_has_one_thread(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(portal_shares, "time", clock)
-    shares.charge({SIGNED_IN: ("alice", "acme")}, 0.9)
+    shares.charge({SIGNED_IN: ("alice", "acme")}, ADDRESS, 0.9)
     assert started(shares, *["alice"] * 20) == ["alice"] * 4
-    shares.charge({SIGNED_IN: ("alice", "acme")}, 0.9)
+    shares.charge({SIGNED_IN: ("alice", "acme")}, ADDRESS, 0.9)
     # It pauses first.
     assert started(shares, "alice", "bob") == ["bob"]
     clock.seconds += 4.0
@@ -102,10 +102,36 @@ def test_a_costly_request_does_not_keep_its_user_waiting(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr(portal_shares, "time", clock)
-    shares.charge({SIGNED_IN: ("alice", "acme")}, 60.0)
+    shares.charge({SIGNED_IN: ("alice", "acme")}, ADDRESS, 60.0)
     assert started(shares, "alice") == []
     clock.seconds += portal_shares.MAX_PAUSE_SECONDS
     assert started(shares, "alice") == ["alice"]
+
+
+def is_busy(shares: PortalShares, credential: str, *, address: str = ADDRESS) -> bool:
+    """Return whether the next request of a sender would give way to others."""
+    scope = request_of(credential)
+
+    async def enter() -> None:
+        with ExitStack() as turns:
+            await shares.enter(scope, address, turns)
+
+    asyncio.run(enter())
+    return bool(scope[IS_BUSY])
+
+
+def test_all_users_of_a_busy_tenant_give_way(shares: PortalShares) -> None:
+    for number in range(50):
+        shares.charge({SIGNED_IN: (f"user {number}", "acme")}, ADDRESS, 0.1)
+    assert is_busy(shares, "bob")
+    assert not is_busy(shares, "charlie")
+
+
+def test_those_without_a_credential_behind_a_busy_address_give_way(shares: PortalShares) -> None:
+    shares.charge({}, ADDRESS, 2.0)
+    assert is_busy(shares, "nobody")
+    assert not is_busy(shares, "nobody", address="192.0.2.2")
+    assert not is_busy(shares, "charlie")
 
 
 def test_requests_without_a_credential_that_was_valid_share_their_address(

@@ -225,6 +225,10 @@ def test_operators_learn_of_a_spool_that_fills_up(session: Session, cast: Cast) 
     session.flush()
     [problem] = access_point_problems(session, now=NOON)
     assert "almost full" in problem
+    relay.spool_bytes, relay.undeliverable_bytes = 0, 1
+    session.flush()
+    [problem] = access_point_problems(session, now=NOON)
+    assert "undeliverable.log" in problem
 
 
 def test_the_access_points_of_a_tenant_end_with_it(session: Session, cast: Cast) -> None:

@@ -1,13 +1,16 @@
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import duckdb
 import psutil
 import pytest
 
 from core.clock import NS_PER_SECOND
 from core.errors import ConfigurationError
+from tests.fixtures.polling import eventually
 from timeseries.declared import DECLARED
 from timeseries.details import detail_of
 from timeseries.duckdb.store import DuckDBStore
@@ -26,6 +29,36 @@ def test_three_slashes_are_a_path_from_here(
     open_store("duckdb:///var/samples.duckdb").close()
 
     assert (tmp_path / "var" / "samples.duckdb").is_file()
+
+
+def test_a_store_that_is_closed_interrupts_what_reads_it(tmp_path: Path) -> None:
+    store = DuckDBStore(tmp_path / "samples.duckdb")
+    cursor = store.database.cursor()
+
+    def read() -> str:
+        with pytest.raises(duckdb.InterruptException):
+            cursor.execute(
+                "SELECT sum(a.range * b.range) FROM range(1e7::int) a, range(1e5::int) b"
+            )
+        return "interrupted"
+
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read)
+        eventually(lambda: is_busy(cursor))
+        store.close()
+        assert reading.result() == "interrupted"
+    DuckDBStore(tmp_path / "samples.duckdb").close()
+
+
+def is_busy(cursor: duckdb.DuckDBPyConnection) -> bool:
+    """Return whether a statement runs: DuckDB refuses all else then."""
+    try:
+        cursor.fetchone()
+    except duckdb.ResourceInUseException:
+        return True
+    except duckdb.Error:
+        pass
+    return False
 
 
 def test_four_slashes_are_a_path_from_the_root(tmp_path: Path) -> None:

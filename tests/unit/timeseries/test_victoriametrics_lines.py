@@ -153,6 +153,7 @@ def test_what_needs_no_escapes_is_encoded_as_anything_else(
     )
     context = replace(FRAME, identity=identity)
 
-    one_by_one = [prefix_of(block, tag_set, context) for tag_set in tag_sets]
+    texts, errors = prefixes_of(block, context)
 
-    assert prefixes_of(block, context) == one_by_one
+    one_by_one = [prefix_of(block, tag_set, context) for tag_set in tag_sets]
+    assert [(text, errors.get(at)) for at, text in enumerate(texts)] == one_by_one

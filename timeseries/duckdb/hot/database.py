@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+from weakref import WeakSet
 
 import duckdb
 
@@ -24,6 +25,9 @@ from timeseries.store import DamagedStoreError, StoreUnavailableError
 from timeseries.store_url import files_folder
 
 REOPEN_EVERY_SECONDS = 1.0
+# A statement notices within milliseconds that it is interrupted.
+CLOSE_SECONDS = 10.0
+_CLOSE_AGAIN_SECONDS = 0.01
 
 CHECKPOINT_MIB = 64
 """The size of the WAL at which it is checkpointed beside the writer."""
@@ -109,6 +113,7 @@ class Database:
         self._tried_at = time.monotonic()
         self._lock = threading.Lock()
         self._is_closed = False
+        self._cursors: WeakSet[duckdb.DuckDBPyConnection] = WeakSet()
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """Return a new cursor; the caller closes it soon.
@@ -123,7 +128,9 @@ class Database:
                 raise StoreUnavailableError(
                     f"The time series store {self.path} failed and is being reopened."
                 )
-            return self._connection.cursor()
+            cursor = self._connection.cursor()
+            self._cursors.add(cursor)
+            return cursor
 
     def reopen(self) -> duckdb.DuckDBPyConnection:
         """Reopen the file, at most once per interval, and return a cursor.
@@ -143,7 +150,7 @@ class Database:
                 )
             self._tried_at = now
             if self._connection is not None:
-                self._connection.close()
+                self._close_idle(self._connection)
                 self._connection = None
             self._connection = _usable(self._connect(), self.path)
             return self._connection.cursor()
@@ -203,14 +210,30 @@ class Database:
         return int(block_bytes * free) if free > total / 2 else 0
 
     def close(self) -> None:
-        """Checkpoint and close the file."""
+        """Interrupt what still reads, checkpoint and close the file."""
         with self._lock:
             self._is_closed = True
             if self._connection is not None:
-                self._connection.close()
+                self._close_idle(self._connection)
                 self._connection = None
             if self._temporary is not None:
                 self._temporary.cleanup()
+
+    def _close_idle(self, connection: duckdb.DuckDBPyConnection) -> None:
+        """Close a connection, which DuckDB refuses while one of its cursors runs a statement."""
+        until = time.monotonic() + CLOSE_SECONDS
+        while True:
+            try:
+                connection.close()
+            except duckdb.ResourceInUseException:
+                if time.monotonic() > until:
+                    raise
+                for cursor in list(self._cursors):
+                    with suppress(duckdb.Error):  # it is closed already
+                        cursor.interrupt()
+                time.sleep(_CLOSE_AGAIN_SECONDS)
+            else:
+                return
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         try:

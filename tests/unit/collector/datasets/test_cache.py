@@ -100,6 +100,23 @@ def test_equal_files_of_two_versions_are_stored_and_fetched_once(
     assert appliance.cache.size_bytes == sum(map(len, files.values())) + 1
 
 
+def test_files_before_a_damaged_one_stay_and_count(
+    appliance: Appliance, portal: DataPortal
+) -> None:
+    files = {f"{number:02}": bytes([number]) * 1000 for number in range(50)}
+    dataset = portal.add("v1", files)
+    (sha256,) = portal.parts
+    good = portal.parts[sha256]
+    portal.parts[sha256] = good[:40_000] + b"?" + good[40_001:]
+    with pytest.raises(DataError, match="fetched twice"):
+        appliance.stage(dataset)
+    assert appliance.cache.size_bytes == 40_000
+    portal.parts[sha256] = good
+    (tree,) = appliance.stage(dataset, attempt_id="b")
+    assert content_of(tree) == files
+    assert appliance.cache.size_bytes == 50_000
+
+
 def test_a_damaged_version_is_noticed_at_the_start_and_fetched_again(
     appliance: Appliance, portal: DataPortal
 ) -> None:
@@ -179,6 +196,31 @@ def test_what_earlier_jobs_wait_for_is_not_removed_for_later_ones(tmp_path: Path
     # An attempt takes what it needs, the last of the queue first.
     fetch("of-an-attempt")
     assert set(cache.versions()) == {"first", "of-an-attempt"}
+
+
+def test_a_pin_does_not_remove_what_a_job_waits_for_and_an_attempt_does(
+    small: Appliance, portal: DataPortal
+) -> None:
+    awaited, pinned, by_hand = (
+        portal.add(name, files_of(number, size_bytes))
+        for number, (name, size_bytes) in enumerate(
+            {"awaited": MIB, "pinned": MIB + 200_000, "by-hand": MIB + 200_000}.items()
+        )
+    )
+    orders = DatasetOrders(prefetch=[awaited, by_hand], awaited=1, pinned=[pinned])
+    eventually(lambda: small.stager.is_loaded, what="the cache")
+    small.stager.set_desired(DesiredState(generation=1, datasets=orders))
+
+    def failed() -> set[str]:
+        copies = small.stager.report().copies
+        return {copy.version_id for copy in copies if copy.state is CopyState.FAILED}
+
+    eventually(lambda: failed() == {"pinned", "by-hand"}, what="the orders without room")
+    assert small.cache.complete("awaited") is not None
+    # The attempt of a version that is ordered by hand, too, comes before all orders.
+    small.wants(by_hand, orders=orders)
+    eventually(lambda: small.stager.trees("a", [by_hand]), what="the data of the attempt")
+    assert small.cache.complete("awaited") is None
 
 
 def test_what_must_stay_free_on_the_disk_is_no_room(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import obstore
 import pytest
 from obstore.store import S3Store
 
-from collector.datasets.errors import DataError
+from collector.datasets.errors import DataError, TemporaryDataError
 from collector.datasets.settings import DatasetSettings
 from collector.datasets.sources import FolderSource, HTTPSSource, S3Source, open_source
 from protocol.attempts import DesiredState
@@ -27,6 +27,7 @@ from protocol.datasets import (
 from tests.fixtures.data_portal import DataPortal, write_files
 from tests.fixtures.polling import eventually
 from tests.fixtures.s3 import new_bucket, s3_server
+from tests.servers import free_port
 from tests.unit.collector.datasets.conftest import Appliance
 from tests.unit.collector.datasets.test_staging import content_of, small_files
 
@@ -279,6 +280,14 @@ def test_each_error_of_a_bucket_has_its_next_step(
         source.read("a", 0, 10)
     with pytest.raises(DataError):
         list(source.files())
+
+
+def test_a_bucket_that_does_not_answer_has_its_cause_alone() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    source = S3Source(DatasetSource(kind=SourceKind.S3, url="s3://bucket/a", endpoint_url=url))
+    with pytest.raises(TemporaryDataError) as caught:
+        list(source.files())
+    assert str(caught.value) == "s3://bucket/a can't be listed: Connection refused"
 
 
 def test_a_source_that_changed_fails_the_job_with_words_and_the_rest_goes_on(
