@@ -178,7 +178,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._is_silent = True
         self._served: RequestResponseCycle | None = None
         app = self.config.loaded_app
-        self._begin = getattr(app, "begin", None)
+        self._begin: Any = getattr(app, "begin", None)
         self._begun_paths = getattr(app, "begun_paths", ())
         # A request that came as far as its headers, and may be answered without the application.
         self._held: RequestResponseCycle | None = None
@@ -228,8 +228,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _answer_at_once(self, cycle: RequestResponseCycle) -> None:
         """Let a request be answered without the application, or by it."""
-        on_done = partial(self._on_done, cycle)
-        if not self._begin(cycle.scope, bytes(cycle.body), on_done):
+        try:
+            is_begun = self._begin(cycle.scope, bytes(cycle.body), partial(self._on_done, cycle))
+        except Exception:
+            # It would leave the parser as a bad request: the application shows and answers it.
+            log.exception("a request was not answered at once")
+            is_begun = False
+        if not is_begun:
             super()._start_asgi_task(cycle, self.app)
 
     def _on_done(
