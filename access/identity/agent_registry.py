@@ -2,10 +2,11 @@
 
 It has the write tokens of other programs and the tokens of relays, too.
 
-The registry is cached and reloaded every few seconds by two queries, so that a thousand writes a
-second need no query each. Revoking or blocking an agent increments the registry's revision in the
-database. That is told to all processes; where it may not arrive, the revision is polled several
-times a second: that bounds how long a revoked agent is accepted.
+The registry is cached, so that a thousand writes a second need no query each. Revoking or blocking
+an agent increments the registry's revision in the database. That is told to all processes; where it
+may not arrive, the revision is polled several times a second: that bounds how long a revoked agent
+is accepted. To read ten thousand agents takes long: all are read again when the revision is another
+one, a few seconds after an agent that the registry lacked, and in any case twice a minute.
 """
 
 import asyncio
@@ -37,9 +38,12 @@ from timeseries.store import APPLIANCE_TAG, TENANT_TAG
 
 logger = logging.getLogger(__name__)
 
-MAX_AGE = timedelta(seconds=5)
-# From this age it is reloaded in the background, so that no request waits for it.
-REFRESH_AFTER = timedelta(seconds=3)
+MAX_AGE = timedelta(minutes=1)
+# From this age it is reloaded in the background, so that no request waits for it; and from which
+# age after an agent that it lacked.
+REFRESH_AFTER, LACKING_REFRESH_AFTER = timedelta(seconds=30), timedelta(seconds=3)
+# While its revision can't be read, cached agents are accepted as long.
+MAX_UNCHECKED_AGE = timedelta(seconds=5)
 # The same for its revision; and while all changes are told, in case one is told to nobody.
 REVISION_MAX_AGE = timedelta(milliseconds=250)
 REVISION_REFRESH_AFTER = timedelta(milliseconds=150)
@@ -123,6 +127,7 @@ class AgentRegistryCache:
         self._checked = _Age()
         self._load_task: asyncio.Task[None] | None = None
         self._check_task: asyncio.Task[None] | None = None
+        self._is_lacking = False
         # How many changes were told, and how many of them before the last query.
         self._told = self._seen = 0
         database.changes.listen(Topic.REGISTRY, self._hear)
@@ -158,11 +163,16 @@ class AgentRegistryCache:
             or self._checked.exceeds(expired, now)
         ):
             return None
-        if self._loaded.exceeds(REFRESH_AFTER, now) and _is_over(self._load_task):
+        refresh_after = LACKING_REFRESH_AFTER if self._is_lacking else REFRESH_AFTER
+        if self._loaded.exceeds(refresh_after, now) and _is_over(self._load_task):
             self._load_task = _begun(self._load(now))
         elif self._checked.exceeds(due, now) and _is_over(self._check_task):
             self._check_task = _begun(self._check_revision(now))
         return self._registry
+
+    def note_lacking(self) -> None:
+        """Read it again soon: it lacks what a query has admitted."""
+        self._is_lacking = True
 
     def _revision_ages(self) -> tuple[timedelta, timedelta]:
         """Return from when the revision is read in the background, and until when it is good."""
@@ -175,7 +185,7 @@ class AgentRegistryCache:
         self._told += 1
 
     async def _load(self, now: datetime) -> None:
-        told = self._told
+        told, self._is_lacking = self._told, False
         self._registry = await self._database.run(lambda session: read_registry(session, now=now))
         # The time before the query: later revocations must not be cached longer.
         self._loaded.since = self._checked.since = now
@@ -186,7 +196,8 @@ class AgentRegistryCache:
         try:
             revision = await self._database.run(registry_revision)
         except DatabaseUnavailableError as error:
-            # Cached agents are accepted until the registry expires.
+            if self._checked.exceeds(MAX_UNCHECKED_AGE, now):
+                raise
             logger.debug("can't read the registry's revision: %s", error)
             return
         if revision == self._registry.revision:

@@ -171,6 +171,7 @@ class Authenticator:
                 relay = await self._database.run(partial(new_relay, key))
                 if relay is not None:
                     registry.relays[key] = relay
+                    self._registry.note_lacking()
             if relay is None:
                 raise UnauthenticatedError(
                     "The token of this relay is unknown or revoked. Create a new one under "
@@ -190,6 +191,7 @@ class Authenticator:
         for start in range(0, len(unknown), _MAX_NAMED):
             named = unknown[start : start + _MAX_NAMED]
             registry.appliances.update(await self._database.run(partial(new_agents, named)))
+            self._registry.note_lacking()
         agents = ((ident, registry.appliances.get(ident)) for ident in appliance_ids)
         return {
             ident: agent
@@ -220,6 +222,8 @@ class Authenticator:
                 grant = await self._database.run(
                     lambda session: new_write_grant(session, key, now=now)
                 )
+                if grant is not None:
+                    self._registry.note_lacking()
             if grant is None or grant.expires_at <= self._clock():
                 raise UnauthenticatedError(
                     "This write token is unknown, expired or revoked. Create a new one under "
@@ -284,6 +288,7 @@ class Authenticator:
                 lambda session: _agent_of(authenticate_agent(session, secret))
             )
             registry.secrets[key] = agent
+            self._registry.note_lacking()
         return _noted(scope, agent)
 
     async def _agent_of_certificate(self, scope: Scope, fingerprint: str) -> Agent:
@@ -299,6 +304,7 @@ class Authenticator:
                 raise UnauthenticatedError(admission.refusal, code="certificate_refused")
             certificate = Certificate(_agent_of(admission.appliance), admission.until)
             registry.certificates[fingerprint] = certificate
+            self._registry.note_lacking()
         return _noted(scope, certificate.agent)
 
 

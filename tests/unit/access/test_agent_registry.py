@@ -9,7 +9,13 @@ import pytest
 from sqlalchemy.orm import Session
 
 from access.database import Database, T
-from access.identity.agent_registry import REFRESH_AFTER, AgentRegistryCache
+from access.identity.agent_registry import (
+    LACKING_REFRESH_AFTER,
+    MAX_UNCHECKED_AGE,
+    REFRESH_AFTER,
+    AgentRegistry,
+    AgentRegistryCache,
+)
 from core.changes import ANY, Topic
 from core.db import SessionFactory, changes_of
 from core.errors import DatabaseUnavailableError
@@ -38,7 +44,8 @@ def test_a_refresh_that_no_request_waits_for_fails_without_a_traceback(
         registry = AgentRegistryCache(database, clock=clock)
         loaded = await registry.current()
         database.is_away = True
-        clock.advance(REFRESH_AFTER / timedelta(seconds=1))
+        registry.note_lacking()
+        clock.advance(LACKING_REFRESH_AFTER / timedelta(seconds=1))
         assert await registry.current() is loaded
         await asyncio.sleep(0)
 
@@ -125,5 +132,52 @@ def test_cached_agents_are_accepted_while_the_database_is_away_after_a_change(
         changes_of(sessions).publish(Topic.REGISTRY, [ANY])
         database.is_away = True
         assert await registry.current() is loaded
+
+    asyncio.run(use())
+
+
+def test_all_agents_are_read_again_rarely_but_soon_after_a_lacking_one(
+    sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    changes_of(sessions).set_complete(True)
+
+    async def use() -> None:
+        registry = AgentRegistryCache(Database(sessions, clock=clock), clock=clock)
+        loaded = await registry.current()
+        for _ in range(int(REFRESH_AFTER / timedelta(seconds=1)) - 1):
+            clock.advance(1)
+            assert await registry.current() is loaded
+            await asyncio.sleep(0.005)
+        clock.advance(1)
+        loaded = await _read_again(registry)
+        registry.note_lacking()
+        clock.advance(LACKING_REFRESH_AFTER / timedelta(seconds=1))
+        assert await _read_again(registry) is not loaded
+
+    async def _read_again(registry: AgentRegistryCache) -> AgentRegistry:
+        before = await registry.current()
+        for _ in range(1_000):
+            if (loaded := await registry.current()) is not before:
+                break
+            await asyncio.sleep(0.005)
+        return loaded
+
+    asyncio.run(use())
+
+
+def test_agents_are_refused_when_the_revision_can_not_be_read_for_long(
+    sessions: SessionFactory, clock: FrozenClock
+) -> None:
+    database = LeavingDatabase(sessions, clock=clock)
+
+    async def use() -> None:
+        registry = AgentRegistryCache(database, clock=clock)
+        loaded = await registry.current()
+        database.is_away = True
+        clock.advance(MAX_UNCHECKED_AGE / timedelta(seconds=1) - 1)
+        assert await registry.current() is loaded
+        clock.advance(1)
+        with pytest.raises(DatabaseUnavailableError):
+            await registry.current()
 
     asyncio.run(use())

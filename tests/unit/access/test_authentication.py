@@ -84,13 +84,13 @@ def test_influx_and_bearer_schemes_are_both_known(api: AgentAPI, scheme: str) ->
     assert response.status_code == 204
 
 
-def test_a_revoked_appliance_is_shut_out_within_five_seconds(
+def test_an_appliance_whose_revocation_no_revision_tells_is_shut_out_within_a_minute(
     api: AgentAPI, sessions: SessionFactory, dgx: Appliance, clock: FrozenClock
 ) -> None:
     assert api.write(b"").status_code == 204
     with sessions.begin() as session:
         session.get_one(Appliance, dgx.id).revoked_at = clock.now
-    clock.advance(5)
+    clock.advance(60)
     response = api.write(b"")
     assert response.status_code == 401
     assert "revoked" in response.json()["message"]
