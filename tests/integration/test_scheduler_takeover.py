@@ -102,7 +102,8 @@ def test_no_transition_is_lost_or_doubled_when_the_active_scheduler_is_killed(
                 start(servers.pop(pid))
             time.sleep(2)  # some more evaluations, which change nothing
         assert _histories(sessions) == {tuple(expected): GPUS}
-        assert _notified(sessions) == {tuple(expected): GPUS}
+        # Nothing was delivered, as there is no mail server: nobody is notified of an end either.
+        assert _notified(sessions) == {("firing",) * expected.count("firing"): GPUS}
         assert _acted(sessions) == (expected.count("firing") * GPUS,) * 2
 
 
