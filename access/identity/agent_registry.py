@@ -5,8 +5,9 @@ It has the write tokens of other programs and the tokens of relays, too.
 The registry is cached, so that a thousand writes a second need no query each. Revoking or blocking
 an agent increments the registry's revision in the database. That is told to all processes; where it
 may not arrive, the revision is polled several times a second: that bounds how long a revoked agent
-is accepted. To read ten thousand agents takes long: all are read again when the revision is another
-one, a few seconds after an agent that the registry lacked, and in any case twice a minute.
+is accepted. Reading ten thousand agents takes long: they are read again when the revision has
+changed, a few seconds after a query admitted an agent that the registry lacks, and otherwise twice
+a minute.
 """
 
 import asyncio
@@ -39,12 +40,13 @@ from timeseries.store import APPLIANCE_TAG, TENANT_TAG
 logger = logging.getLogger(__name__)
 
 MAX_AGE = timedelta(minutes=1)
-# From this age it is reloaded in the background, so that no request waits for it; and from which
-# age after an agent that it lacked.
-REFRESH_AFTER, LACKING_REFRESH_AFTER = timedelta(seconds=30), timedelta(seconds=3)
-# While its revision can't be read, cached agents are accepted as long.
+# From this age it is read again in the background, so that no request waits for it.
+REFRESH_AFTER = timedelta(seconds=30)
+# From this age if a query has admitted an agent that it lacks.
+LACKING_REFRESH_AFTER = timedelta(seconds=3)
+# How long cached agents are accepted while its revision can't be read.
 MAX_UNCHECKED_AGE = timedelta(seconds=5)
-# The same for its revision; and while all changes are told, in case one is told to nobody.
+# Ages of its revision; and while all changes are told, in case a change is told to nobody.
 REVISION_MAX_AGE = timedelta(milliseconds=250)
 REVISION_REFRESH_AFTER = timedelta(milliseconds=150)
 TOLD_REVISION_MAX_AGE = timedelta(seconds=2)
