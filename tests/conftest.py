@@ -53,7 +53,19 @@ import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords
 from tests.cast import NOON, Cast, FrozenClock, make_cast
-from tests.fixtures.ray_head import ray_head  # noqa: F401 - one head for all tests
+
+# Servers that all tests share. A module that imported a fixture would have a server of its own.
+from tests.fixtures.docker_engine import (  # noqa: F401
+    docker_engine,
+    networked_engine,
+    running_engine,
+    running_networked_engine,
+)
+from tests.fixtures.kubernetes_site import kubernetes_server  # noqa: F401
+from tests.fixtures.mps import mps_program  # noqa: F401
+from tests.fixtures.ray_head import ray_head  # noqa: F401
+from tests.fixtures.shared_routes import share_compiled_routes
+from tests.fixtures.slurm import slurm_cluster  # noqa: F401
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
 
@@ -89,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # With the least work, for hundreds of tests sign in. Servers that tests start do all of it.
     cheap = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
     passwords.hashing.hasher = cheap
+    share_compiled_routes()
     # Nothing to collect while the tests are imported.
     gc.disable()
 
@@ -118,13 +131,16 @@ SERVER_OF = {
     "tests/integration/test_confinement.py": "dockerd",
     "tests/integration/test_container_storage.py": "dockerd",
     "tests/integration/test_containers_plugin.py": "dockerd",
-    "tests/integration/test_docker_executor.py": "dockerd",
+    "tests/integration/test_docker": "dockerd",
+    "tests/integration/test_gang_attempts.py": "dockerd",
+    "tests/integration/test_gang_jobs.py": "dockerd",
     "tests/integration/test_gateway_clients.py": "portal",
     "tests/integration/test_interrupted_migrations.py": "mariadb",
-    "tests/integration/test_gang_jobs.py": "dockerd",
     "tests/integration/test_job_access.py": "dockerd",
     "tests/integration/test_jobs.py": "dockerd",
+    "tests/integration/test_marathon_jobs.py": "dockerd",
     "tests/integration/test_mesos_executors.py": "dockerd",
+    "tests/integration/test_mps_containers.py": "dockerd",
     "tests/integration/test_migrations.py": "mariadb",
     "tests/integration/test_nvml": "fake NVML",
     "tests/integration/test_private_registry.py": "dockerd",

@@ -22,11 +22,9 @@ from jobqueue.storage.service import read_storage, record_storage, start_cleanup
 from protocol.attempts import AttemptSpec, DesiredState, ObservedState
 from protocol.storage import CleanupOrder, StorageReport
 from tests.cast import BOX, Cast, FrozenClock, scope_of
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.unit.jobqueue.builders import add_appliance
-
-__all__ = ["docker_engine"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

@@ -33,14 +33,12 @@ from tenants.models import AuditEntry
 from tenants.users.sightings import Sightings
 from tenants.users.tokens import TokenLimits, create_api_token
 from tests.cast import Cast, FrozenClock, scope_of
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.fixtures.serving import Serving
 from tests.fixtures.tunnels import serve_wanted_tunnel
 from tests.unit.jobqueue.builders import report, start
 from timeseries.store import Store
-
-__all__ = ["docker_engine"]
 
 pytestmark = [pytest.mark.needs_docker, pytest.mark.timeout(180)]
 

@@ -24,15 +24,10 @@ from protocol.exec import TerminalSize
 from protocol.job_spec import Mount
 from protocol.logs import log_lines
 from tests.fixtures.kubernetes_gateway import TOKEN, manifest_rules
-from tests.fixtures.kubernetes_site import (
-    KubernetesSite,
-    kubeconfig_text,
-    kubernetes_server,
-    kubernetes_site,
-)
+from tests.fixtures.kubernetes_site import KubernetesSite, kubeconfig_text, kubernetes_site
 from tests.fixtures.polling import eventually
 
-__all__ = ["kubernetes_server", "kubernetes_site"]
+__all__ = ["kubernetes_site"]
 
 pytestmark = [pytest.mark.needs_java, pytest.mark.nightly]
 STARTING, RUNNING = ObservedState.STARTING, ObservedState.RUNNING

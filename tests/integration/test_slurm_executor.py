@@ -25,9 +25,7 @@ from protocol.exec import TerminalSize
 from protocol.job_spec import Mount
 from protocol.logs import plain_log
 from tests.fixtures.polling import eventually
-from tests.fixtures.slurm import NODE_GPUS, SlurmCluster, slurm_cluster
-
-__all__ = ["slurm_cluster"]
+from tests.fixtures.slurm import NODE_GPUS, SlurmCluster
 
 pytestmark = [pytest.mark.needs_slurm, pytest.mark.nightly, pytest.mark.timeout(180)]
 

@@ -16,10 +16,10 @@ from collector.gpu_slices.mps_faults import MPSFaults
 from core.clock import to_ns
 from protocol.attempts import AttemptObservation, ObservedState
 from protocol.gpu_slices import GPUSlice, PartitionMode
-from tests.fixtures.mps import MPSHost, mps_host, mps_program
+from tests.fixtures.mps import MPSHost, mps_host
 from tests.fixtures.polling import eventually
 
-__all__ = ["mps_host", "mps_program"]
+__all__ = ["mps_host"]
 
 GIB = 2**30
 GPU = "GPU-1"
