@@ -20,6 +20,7 @@ from jobqueue.holds.service import set_hold
 from jobqueue.models import Attempt, Job, JobEvent, ServiceScaler
 from jobqueue.queue.resubmission import request_like
 from jobqueue.queue.stopping import stop_array, stop_job
+from jobqueue.services.autoscaling import evaluation
 from jobqueue.services.autoscaling.evaluation import MEASUREMENT, scale_services
 from jobqueue.services.autoscaling.history import NEWEST_ATTEMPTS, NEWEST_EVENTS, expire_history
 from jobqueue.services.autoscaling.instances import wake_service
@@ -554,6 +555,25 @@ def test_a_service_with_a_health_check_wakes_when_it_is_healthy(
         report(session, attempt, ObservedState.RUNNING, health=Health.HEALTHY)
     scale_services(service.sessions, service.store, now=service.at)
     assert service.events[-1] == "Awake after 35 s."
+
+
+def test_the_many_services_of_a_tenant_do_not_delay_that_of_another(
+    sessions: SessionFactory, store: Store, cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evaluation, "MAX_SERVICES", 2)
+    with sessions.begin() as session:
+        fields = {"kind": JobKind.SERVICE, "gpus": 1, "ports": WEB, "autoscaling": POLICY}
+        idents = [
+            submit(session, user, f"web-{number}", **fields).id
+            for number, user in enumerate((cast.alice, cast.alice, cast.alice, cast.charlie))
+        ]
+        for minutes, ident in enumerate(idents):
+            session.get_one(ServiceScaler, ident).evaluate_at = NOON + timedelta(minutes=minutes)
+    at = NOON + timedelta(hours=1)
+    assert scale_services(sessions, store, now=at) == 2
+    with sessions() as session:
+        scalers = [session.get_one(ServiceScaler, ident) for ident in idents]
+        assert [scaler.evaluate_at > at for scaler in scalers] == [True, False, False, True]
 
 
 def test_counts_of_processes_add_up_across_restarts_and_deleted_rows() -> None:
