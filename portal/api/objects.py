@@ -1,16 +1,13 @@
 """Objects of a resource, whose operations each call one service in a transaction.
 
-Services are called alike: with the session, the scope, the id in the path and what the body
-requests; filters of a list are keywords. Of the clock's time, the secret box, the currency and the
-portal's address, each gets those that it has a parameter for. An operation that does more is a view
-of its own, see `portal.api.blueprint`.
+A service gets the id in the path and what the body requests, and what `portal.services` supplies.
+An operation that does more is a view of its own, see `portal.api.blueprint`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from http import HTTPStatus
-from inspect import signature
 from typing import Any
 
 from marshmallow import Schema
@@ -19,18 +16,8 @@ from sqlalchemy.orm import Session
 from core.paging import Page
 from portal.api.blueprint import APIBlueprint
 from portal.api.schemas import envelope, page_of, whole_list
-from portal.context import current_scope, database, mail_url, now, portal, public_url
-from portal.presenters.tickets import desk
-
-Service = Callable[..., Any]
-_SUPPLIED: Mapping[str, Callable[[], object]] = {
-    "now": now,
-    "box": lambda: portal().secrets,
-    "public_url": public_url,
-    "mail_url": mail_url,
-    "currency": lambda: portal().settings.billing_currency,
-    "desk": desk,
-}
+from portal.context import database
+from portal.services import Service, call
 
 
 def _rows(_session: Session, rows: Sequence[Any]) -> Sequence[Any]:
@@ -86,7 +73,7 @@ class Objects:
 
         def view(*, query: Mapping[str, Any] | None = None, **ids: str) -> dict[str, Any]:
             with database() as session:
-                rows = _call(service, session, *ids.values(), **(query or {}))
+                rows = call(service, session, *ids.values(), **(query or {}))
                 items = rows.items if isinstance(rows, Page) else rows
                 shown = items if answer else self.shown(session, items)
                 return envelope(rows, shown) if isinstance(rows, Page) else whole_list(shown)
@@ -121,7 +108,7 @@ class Objects:
         def view(**ids: str) -> None:
             with database() as session:
                 self.check_if_match(session, *ids.values())
-                _call(service, session, *ids.values())
+                call(service, session, *ids.values())
 
         options = {"answer": None, "status": HTTPStatus.NO_CONTENT}
         self._declare("DELETE", self.path, view, text=text, name=name, **options)
@@ -181,20 +168,10 @@ class Objects:
             with database() as session:
                 if is_guarded:
                     self.check_if_match(session, *ids.values())
-                result = _call(service, session, *ids.values(), *requested)
+                result = call(service, session, *ids.values(), *requested)
                 return self.shown(session, [result])[0] if is_shown else result
 
         return view
 
     def _read(self, session: Session, ident: str) -> object:
-        return self.shown(session, [_call(self.read, session, ident)])[0]
-
-
-def _call(service: Service, session: Session, *arguments: object, **filters: object) -> Any:  # noqa: ANN401 - a service's own
-    supplied = {name: _SUPPLIED[name]() for name in _supplied_names(service)}
-    return service(session, current_scope(), *arguments, **supplied, **filters)
-
-
-@cache
-def _supplied_names(service: Service) -> frozenset[str]:
-    return frozenset(_SUPPLIED.keys() & signature(service).parameters.keys())
+        return self.shown(session, [call(self.read, session, ident)])[0]

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlencode
 
-from flask import Blueprint, render_template, request, url_for
+from flask import render_template, request, url_for
 from flask.typing import ResponseReturnValue
 from sqlalchemy.orm import Session
 
@@ -31,14 +31,14 @@ from jobqueue.models import Attempt
 from jobqueue.queue.service import attempts_between
 from portal.context import current_scope, database, now, public_url
 from portal.mail import charge_message
-from portal.pages.common import changing
+from portal.pages.common import Pages, changing
 from portal.presenters.series import render_series
 from portal.query_string import PAGE_SIZE, chosen, day, page_number
 from tenants.fleet.appliances import appliance_names
 from tenants.tenants import tenant_names
 from timeseries.store import APPLIANCE_TAG
 
-pages = Blueprint("alerts", __name__)
+pages = Pages("alerts", __name__)
 
 MAX_GROUPED = 500
 MAX_CHOICES = 500
@@ -189,12 +189,7 @@ def chart(alert_id: str) -> ResponseReturnValue:
     )
 
 
-@pages.post("/alerts/<alert_id>/acknowledge")
-@changing(back="alerts.show")
-def acknowledge(session: Session, alert_id: str) -> str:
-    """Acknowledge an alert."""
-    acknowledge_alert(session, current_scope(), alert_id, now=now())
-    return "Alert acknowledged"
+pages.acts("/alerts/<alert_id>/acknowledge", acknowledge_alert, "Alert acknowledged", back=".show")
 
 
 def _back_to_notifications() -> str:

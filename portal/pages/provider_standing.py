@@ -1,22 +1,22 @@
 """`/provider/standing`: how the tenant stands as a provider, and its appeal."""
 
-from flask import Blueprint, flash, redirect, render_template, url_for
+from flask import flash, redirect, render_template, url_for
 from flask.typing import ResponseReturnValue
 
 from marketplace.consequences.policies import current_policy
 from marketplace.consequences.service import appeal, get_standing, list_events
 from portal.context import current_scope, database, now, require_marketplace
 from portal.forms.standings import AppealForm
+from portal.pages.common import Pages
 from portal.presenters.standings import standing_view
 from portal.query_string import PAGE_SIZE, page_number
 from tenants.permissions import Permission
 
-pages = Blueprint("provider_standing", __name__, url_prefix="/provider/standing")
+pages = Pages("provider_standing", __name__, url_prefix="/provider/standing")
 pages.before_request(require_marketplace)
 
 
-@pages.get("")
-@pages.post("")
+@pages.form("")
 def index() -> ResponseReturnValue:
     """Show the standing with its events; appeal against a suspension."""
     scope, form = current_scope(), AppealForm()
