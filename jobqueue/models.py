@@ -7,7 +7,6 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import (
     JSON,
     BigInteger,
-    ForeignKey,
     Index,
     LargeBinary,
     String,
@@ -23,7 +22,6 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql
 from sqlalchemy.orm import (
     Mapped,
-    MappedColumn,
     column_property,
     foreign,
     mapped_column,
@@ -49,17 +47,11 @@ from protocol.gpu_slices import PartitionMode
 from protocol.job_spec import ContainerPolicy, JobKind, JobSpec
 from tenants.models import Appliance, Grant, User, enum_column, rented_name
 from tenants.models.audit import Audited
+from tenants.models.columns import reference, tenant_column
 
 DEFAULT_FETCH_MINUTES = 5
 LongText = Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 LogBytes = LargeBinary().with_variant(mysql.MEDIUMBLOB(), "mysql", "mariadb")
-
-
-def _reference(
-    target: str, *, ondelete: str = "CASCADE", index: bool = False, primary_key: bool = False
-) -> MappedColumn[Any]:
-    key = ForeignKey(target, ondelete=ondelete)
-    return mapped_column(String(ID_LENGTH), key, index=index, primary_key=primary_key)
 
 
 # Models of projects are in a package that knows jobs: read the names without them.
@@ -78,8 +70,8 @@ class Job(Base):
     audited: ClassVar[Audited]
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = _reference("tenants.id")
-    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
+    tenant_id: Mapped[str] = reference("tenants.id")
+    user_id: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     project_id: Mapped[str | None] = mapped_column(String(ID_LENGTH))
     """No foreign key: projects are archived, and SQLite would copy the table to add one."""
     project_name: Mapped[str | None] = column_property(
@@ -108,7 +100,7 @@ class Job(Base):
     container_policy: Mapped[ContainerPolicy] = mapped_column(
         enum_column(ContainerPolicy), default=ContainerPolicy.RESTRICTED
     )
-    appliance_id: Mapped[str | None] = _reference("appliances.id", ondelete="SET NULL", index=True)
+    appliance_id: Mapped[str | None] = reference("appliances.id", ondelete="SET NULL", index=True)
     """The appliance that the user requested; None lets placement choose."""
     labels: Mapped[dict[str, str]] = mapped_column(default=dict)
     gpu_models: Mapped[list[str]] = mapped_column(default=list)
@@ -253,9 +245,9 @@ class JobDependency(Base):
 
     __tablename__ = "job_dependencies"
 
-    job_id: Mapped[str] = _reference("jobs.id", primary_key=True)
-    on_job_id: Mapped[str] = _reference("jobs.id", primary_key=True, index=True)
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    job_id: Mapped[str] = reference("jobs.id", primary_key=True)
+    on_job_id: Mapped[str] = reference("jobs.id", primary_key=True, index=True)
+    tenant_id: Mapped[str] = tenant_column()
     condition: Mapped[DependencyCondition] = mapped_column(enum_column(DependencyCondition))
 
 
@@ -270,8 +262,8 @@ class JobTemplate(Base):
     is_shipped: ClassVar = False
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = _reference("tenants.id")
-    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
+    tenant_id: Mapped[str] = reference("tenants.id")
+    user_id: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     name: Mapped[str] = mapped_column(String(100))
     description: Mapped[str] = mapped_column(String(500))
     request: Mapped[dict[str, Any]]
@@ -292,8 +284,8 @@ class JobSchedule(Base):
     )
 
     id: Mapped[str] = id_column()
-    tenant_id: Mapped[str] = _reference("tenants.id")
-    user_id: Mapped[str | None] = _reference("users.id", ondelete="SET NULL", index=True)
+    tenant_id: Mapped[str] = reference("tenants.id")
+    user_id: Mapped[str | None] = reference("users.id", ondelete="SET NULL", index=True)
     name: Mapped[str] = mapped_column(String(100))
     schedule: Mapped[str] = mapped_column(String(200))
     time_zone: Mapped[str] = mapped_column(String(64))
@@ -322,12 +314,12 @@ class ScheduleRun(Base):
     __table_args__ = (Index("ix_job_schedule_runs_schedule_id_id", "schedule_id", "id"),)
 
     id: Mapped[str] = id_column()
-    schedule_id: Mapped[str] = _reference("job_schedules.id")
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    schedule_id: Mapped[str] = reference("job_schedules.id")
+    tenant_id: Mapped[str] = tenant_column()
     due_at: Mapped[datetime]
     outcome: Mapped[RunOutcome] = mapped_column(enum_column(RunOutcome))
     message: Mapped[str] = mapped_column(Text, default="")
-    job_id: Mapped[str | None] = _reference("jobs.id", ondelete="SET NULL", index=True)
+    job_id: Mapped[str | None] = reference("jobs.id", ondelete="SET NULL", index=True)
     job: Mapped[Job | None] = relationship(lazy="joined")
 
 
@@ -336,9 +328,9 @@ class ServiceUpdate(Base):
 
     __tablename__ = "service_updates"
 
-    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
+    service_id: Mapped[str] = reference("jobs.id", primary_key=True)
     """The first instance."""
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    tenant_id: Mapped[str] = tenant_column()
     revision: Mapped[int]
     values: Mapped[dict[str, Any]]
     """Columns of the instances after it, and `previous` before it."""
@@ -367,9 +359,9 @@ class ServiceScaler(Base):
 
     __tablename__ = "service_scalers"
 
-    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
+    service_id: Mapped[str] = reference("jobs.id", primary_key=True)
     """The first instance."""
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    tenant_id: Mapped[str] = tenant_column()
     memory: Mapped[dict[str, Any]] = mapped_column(default=dict)
     traffic: Mapped[dict[str, Any]] = mapped_column(default=dict)
     evaluate_at: Mapped[datetime] = mapped_column(index=True)
@@ -393,9 +385,9 @@ class ServiceTraffic(Base):
 
     __tablename__ = "service_traffic"
 
-    service_id: Mapped[str] = _reference("jobs.id", primary_key=True)
+    service_id: Mapped[str] = reference("jobs.id", primary_key=True)
     process_id: Mapped[str] = mapped_column(String(ID_LENGTH), primary_key=True)
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    tenant_id: Mapped[str] = tenant_column()
     requests: Mapped[int] = mapped_column(BigInteger)
     busy_seconds: Mapped[float]
     updated_at: Mapped[datetime]
@@ -412,7 +404,7 @@ class TenantContainerPolicies(Base):
         created="changed",
     )
 
-    tenant_id: Mapped[str] = _reference("tenants.id", primary_key=True)
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     allowed: Mapped[list[str]]
     default: Mapped[ContainerPolicy] = mapped_column(enum_column(ContainerPolicy))
 
@@ -442,7 +434,7 @@ class TenantQueueSettings(Base):
         created="changed",
     )
 
-    tenant_id: Mapped[str] = _reference("tenants.id", primary_key=True)
+    tenant_id: Mapped[str] = reference("tenants.id", primary_key=True)
     placement_policy: Mapped[str] = mapped_column(String(32))
     max_gpus_per_user: Mapped[int | None]
     max_gpus: Mapped[int | None]
@@ -482,9 +474,9 @@ class Attempt(Base):
     )
 
     id: Mapped[str] = id_column()
-    job_id: Mapped[str] = _reference("jobs.id")
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
-    appliance_id: Mapped[str] = _reference("appliances.id")
+    job_id: Mapped[str] = reference("jobs.id")
+    tenant_id: Mapped[str] = tenant_column()
+    appliance_id: Mapped[str] = reference("appliances.id")
     number: Mapped[int]
     state: Mapped[AttemptState] = mapped_column(enum_column(AttemptState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
@@ -576,8 +568,8 @@ class JobEvent(Base):
     __tablename__ = "job_events"
 
     id: Mapped[str] = id_column()
-    job_id: Mapped[str] = _reference("jobs.id", index=True)
-    tenant_id: Mapped[str] = _reference("tenants.id", index=True)
+    job_id: Mapped[str] = reference("jobs.id", index=True)
+    tenant_id: Mapped[str] = tenant_column()
     state: Mapped[JobState] = mapped_column(enum_column(JobState))
     reason: Mapped[Reason] = mapped_column(enum_column(Reason), default=Reason.NONE)
     message: Mapped[str] = mapped_column(Text, default="")
@@ -589,6 +581,6 @@ class LogChunk(Base):
 
     __tablename__ = "attempt_log_chunks"
 
-    attempt_id: Mapped[str] = _reference("attempts.id", primary_key=True)
+    attempt_id: Mapped[str] = reference("attempts.id", primary_key=True)
     offset: Mapped[int] = mapped_column(BigInteger, primary_key=True, autoincrement=False)
     data: Mapped[bytes] = mapped_column(LogBytes)

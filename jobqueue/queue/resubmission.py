@@ -97,7 +97,6 @@ def set_priority(
     record(
         session,
         action="job.changed",
-        target_kind="job",
         target_id=job.id,
         target_name=job.name,
         tenant_id=job.tenant_id,

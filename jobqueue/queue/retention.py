@@ -122,7 +122,6 @@ def delete_job(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
     record(
         session,
         action="job.deleted",
-        target_kind="job",
         target_id=job.id,
         target_name=job.name,
         tenant_id=job.tenant_id,
@@ -190,8 +189,6 @@ def _delete(
         record(
             session,
             action="job.cleaned",
-            target_kind="job",
-            target_id=None,
             target_name=f"{len(job_ids)} jobs that ended before {before:%Y-%m-%d}",
             tenant_id=tenant_id,
             after={"jobs": len(job_ids), "ended_before": before.isoformat()},

@@ -66,7 +66,6 @@ def stop_job(session: Session, scope: Scope, job_id: str, *, now: datetime) -> J
         record(
             session,
             action="job.stop_requested",
-            target_kind="job",
             target_id=job.id,
             target_name=job.name,
             tenant_id=job.tenant_id,
@@ -101,7 +100,6 @@ def stop_array(session: Session, scope: Scope, job_id: str, *, now: datetime) ->
         record(
             session,
             action="job.stop_requested",
-            target_kind="job",
             target_id=job.array_id,
             target_name=job.name,
             tenant_id=job.tenant_id,

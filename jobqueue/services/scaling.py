@@ -55,7 +55,6 @@ def scale_service(
         record(
             session,
             action="job.scaled",
-            target_kind="job",
             target_id=job.id,
             target_name=job.name,
             tenant_id=job.tenant_id,

@@ -284,7 +284,6 @@ def open_port(job_id: str) -> ResponseReturnValue:
         record(
             session,
             action="job.web_ui_opened",
-            target_kind="job",
             target_id=job.id,
             target_name=job.name,
             tenant_id=job.tenant_id,

@@ -162,7 +162,6 @@ def _record(
     record(
         session,
         action="job.autoscaled",
-        target_kind="job",
         target_id=job.id,
         target_name=job.name,
         tenant_id=job.tenant_id,
