@@ -13,7 +13,7 @@ from portal.context import current_scope, database, now, public_url
 from portal.forms.form import Form
 from portal.pages.common import Pages
 from portal.presenters.access_points import SETTINGS_FILE, START_COMMAND, relay_settings
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.access_points import (
     AccessPointKind,
     AccessPointRequest,
@@ -53,9 +53,7 @@ class AccessPointForm(Form):
 def index() -> ResponseReturnValue:
     """List the access points."""
     with database() as session:
-        page = list_access_points(
-            session, current_scope(), now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_access_points(session, current_scope(), now=now(), **asked_page())
         tenants = tenant_names(session, (listed.point.tenant_id or "" for listed in page.items))
     problems = [
         problem for listed in page.items for problem in relay_problems(listed.point, now=now())

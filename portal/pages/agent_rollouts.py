@@ -7,7 +7,7 @@ from portal.context import current_scope, database, now, portal
 from portal.forms.agent_rollouts import RolloutForm
 from portal.installer.wheelhouse import agent_packages
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.query_string import asked_page, chosen
 from tenants.fleet.appliances import filter_choices
 from tenants.fleet.rollouts import (
     cancel_rollout,
@@ -46,7 +46,7 @@ def index() -> ResponseReturnValue:
             flash("Rollout started", "success")
             return redirect(url_for(".show", rollout_id=rollout_id))
     with database() as session:
-        page = list_rollouts(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_rollouts(session, scope, **asked_page())
         counts = update_counts(session, page.items)
         versions = version_counts(session, scope)
     return render_template(
@@ -66,9 +66,7 @@ def show(rollout_id: str) -> ResponseReturnValue:
     with database() as session:
         rollout = get_rollout(session, scope, rollout_id)
         counts = update_counts(session, [rollout])[rollout.id]
-        page = list_updates(
-            session, scope, rollout_id, state=state, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_updates(session, scope, rollout_id, state=state, **asked_page())
     return render_template(
         "appliances/rollout.html",
         rollout=rollout,

@@ -33,7 +33,7 @@ from portal.context import current_scope, database, now, public_url
 from portal.mail import charge_message
 from portal.pages.common import Pages, changing
 from portal.presenters.series import render_series
-from portal.query_string import PAGE_SIZE, chosen, day, page_number
+from portal.query_string import PAGE_SIZE, asked_page, chosen, day, page_number
 from tenants.fleet.appliances import appliance_names
 from tenants.tenants import tenant_names
 from timeseries.store import APPLIANCE_TAG
@@ -105,7 +105,7 @@ def history() -> ResponseReturnValue:
             since=day("since"),
             until=day("until", days=1),
         )
-        page = list_history(session, scope, wanted, page=page_number(), page_size=PAGE_SIZE)
+        page = list_history(session, scope, wanted, **asked_page())
         tenants = tenant_names(session, (transition.tenant_id for transition in page.items))
         rules = _rules(session)
     return render_template(
@@ -124,7 +124,7 @@ def show(alert_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         alert = get_alert(session, scope, alert_id)
-        page = alert_transitions(session, scope, alert_id, page=page_number(), page_size=PAGE_SIZE)
+        page = alert_transitions(session, scope, alert_id, **asked_page())
         names = appliance_names(session, scope.tenants)
         payload = alert_payload(
             alert.rule,

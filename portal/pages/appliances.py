@@ -39,7 +39,7 @@ from portal.presenters.appliances import (
 )
 from portal.presenters.clusters import allocations_of, cluster_titles, cluster_view
 from portal.presenters.inventory import hardware_of, line_speed
-from portal.query_string import PAGE_SIZE, chosen, page_number, sort_order
+from portal.query_string import asked_page, chosen, sort_order
 from protocol.health import HealthState
 from protocol.inventory import GPUInfo
 from tenants.fleet.appliance_changes import ApplianceChanges, change_appliance
@@ -101,14 +101,7 @@ def index() -> ResponseReturnValue:
     wanted, sort = chosen_filter(), chosen_sort()
     scope = current_scope()
     with database() as session:
-        page = list_appliances(
-            session,
-            scope,
-            wanted,
-            sort=sort,
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_appliances(session, scope, wanted, sort=sort, **asked_page())
         choices = filter_choices(session, scope)
         listed_connectors = connectors(session, scope)
         totals = cluster_totals(session, [row.id for row in page.items if row.cluster_kind])
@@ -197,12 +190,7 @@ def events(appliance_id: str) -> ResponseReturnValue:
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
         page = list_events(
-            session,
-            scope,
-            appliance_id,
-            kind=chosen(EventKind, "kind"),
-            page=page_number(),
-            page_size=PAGE_SIZE,
+            session, scope, appliance_id, kind=chosen(EventKind, "kind"), **asked_page()
         )
     return render_template(
         "appliances/events.html", appliance=appliance, page=page, kinds=EventKind

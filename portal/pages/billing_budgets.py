@@ -17,7 +17,7 @@ from marketplace.budgets.service import (
 from portal.context import current_scope, database, now, portal
 from portal.forms.budgets import RENAMED, BudgetForm
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 
@@ -62,7 +62,7 @@ def _save(budget: Budget | None) -> ResponseReturnValue:
             flash("Budget saved. It is evaluated within a minute.", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_budgets(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_budgets(session, scope, **asked_page())
         tenants = tenant_names(session, (row.tenant_id for row in page.items))
     text = render_template(
         "billing/budgets.html",

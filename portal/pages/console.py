@@ -11,7 +11,7 @@ from portal.context import current_scope, database, now, portal
 from portal.pages.common import Pages, changing, plural
 from portal.presenters.platform import JOBS_KEPT_DAYS, delete_old_jobs, figures, maintenance_summary
 from portal.presenters.removals import discard_removed, export_response
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import PAGE_SIZE, asked_page, page_number
 from tenants.fleet.access_points import access_point_problems
 from tenants.lifecycle.removal import list_removals
 from tenants.lifecycle.server_processes import broker_states, list_processes
@@ -46,7 +46,7 @@ def index() -> ResponseReturnValue:
 def removals() -> ResponseReturnValue:
     """List removed tenants and removals in progress."""
     with database() as session:
-        page = list_removals(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_removals(session, current_scope(), **asked_page())
     return render_template("console/removals.html", page=page)
 
 

@@ -45,7 +45,7 @@ from portal.middleware.errors import flatten_errors
 from portal.pages.common import Pages, plural
 from portal.presenters.dashboards import DashboardFileSchema, applied, dashboard_request
 from portal.presenters.series import render_series
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
@@ -67,7 +67,7 @@ def index() -> ResponseReturnValue:
     """List dashboards."""
     scope = current_scope()
     with database() as session:
-        page = list_dashboards(session, scope, sort="name", page=page_number(), page_size=PAGE_SIZE)
+        page = list_dashboards(session, scope, sort="name", **asked_page())
         rows = [
             (dashboard, custom_path(dashboard.id), ITEMS.may_change(scope, dashboard))
             for dashboard in page.items

@@ -39,7 +39,7 @@ from portal.context import current_scope, database, now, portal
 from portal.forms.datasets import ConnectionForm, DatasetChangeForm, DatasetForm
 from portal.pages.common import Pages, changing
 from portal.pages.dataset_copies import copies_of
-from portal.query_string import PAGE_SIZE, page_number, search_text
+from portal.query_string import PAGE_SIZE, asked_page, search_text
 from protocol.datasets import MAX_PATH_LENGTH
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
@@ -67,14 +67,7 @@ def index() -> ResponseReturnValue:
     scope, sort = current_scope(), request.args.get("sort", "")
     sort = sort if sort.removeprefix("-") in DATASET_SORTS else "name"
     with database() as session:
-        page = list_datasets(
-            session,
-            scope,
-            search=search_text(),
-            sort=sort,
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_datasets(session, scope, search=search_text(), sort=sort, **asked_page())
         tenants = tenant_names(session, (row.tenant_id for row in page.items))
         cached = cached_on(session, [row.newest.id for row in page.items if row.newest])
     return render_template(
@@ -187,9 +180,7 @@ def _page(dataset: Dataset, form: DatasetChangeForm) -> str:
     scope = current_scope()
     after, prefix = _path("after"), _path("prefix")
     with database() as session:
-        versions = list_versions(
-            session, scope, dataset.id, page=page_number(), page_size=PAGE_SIZE
-        )
+        versions = list_versions(session, scope, dataset.id, **asked_page())
         chosen = _chosen(session, dataset)
         appliances = able_appliances(session, dataset.tenant_id)
         copies = copies_of(session, scope, dataset.id)
@@ -250,7 +241,7 @@ def _save_connection(
             flash("Data connection saved", "success")
             return redirect(url_for(".connections"))
     with database() as session:
-        page = list_connections(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_connections(session, scope, **asked_page())
         tenants = tenant_names(session, (row.tenant_id for row in page.items))
     text = render_template(
         "datasets/connections.html", page=page, connection=connection, form=form, tenants=tenants

@@ -12,7 +12,7 @@ from portal.installer.wheelhouse import BUILD_COMMAND
 from portal.pages.common import Pages
 from portal.presenters.appliances import enroll_command
 from portal.presenters.enrollment import enrollment_progress
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.enrollment import (
     create_enrollment_token,
     create_token_for_appliance,
@@ -41,9 +41,7 @@ EXPIRES_SOON = timedelta(days=1)
 def tokens() -> ResponseReturnValue:
     """List enrollment tokens."""
     with database() as session:
-        page = list_enrollment_tokens(
-            session, current_scope(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_enrollment_tokens(session, current_scope(), **asked_page())
     return render_template("appliances/tokens.html", page=page)
 
 
@@ -103,9 +101,7 @@ def expiring() -> ResponseReturnValue:
     """List certificates that expire soon because their agents did not renew them."""
     scope = current_scope()
     with database() as session:
-        page = expiring_certificates(
-            session, scope, within=EXPIRES_SOON, now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = expiring_certificates(session, scope, within=EXPIRES_SOON, now=now(), **asked_page())
         names = appliance_names(session, scope.tenants)
     return render_template(
         "appliances/certificates.html", page=page, names=names, state_of=_state_now
@@ -118,9 +114,7 @@ def certificates(appliance_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         appliance = get_appliance(session, scope, appliance_id)
-        page = list_certificates(
-            session, scope, appliance_id, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_certificates(session, scope, appliance_id, **asked_page())
     return render_template(
         "appliances/certificates.html", appliance=appliance, page=page, state_of=_state_now
     )

@@ -18,7 +18,7 @@ from jobqueue.usage.totals import UsageBy
 from portal.context import current_scope, database, now
 from portal.pages.common import Pages, changing
 from portal.presenters.fleet_advice import Measure, fleet_report, heat_map, shares
-from portal.query_string import PAGE_SIZE, chosen, ignore_value, page_number, sort_order
+from portal.query_string import PAGE_SIZE, asked_page, chosen, ignore_value, page_number, sort_order
 from tenants.permissions import Permission
 
 pages = Pages("fleet_advice", __name__, url_prefix="/advice")
@@ -85,13 +85,7 @@ pages.acts("/dismissals/<dismissal_id>/restore", restore_advice, "Advice is show
 
 def _totals() -> ResponseReturnValue:
     with database() as session:
-        page = list_totals(
-            session,
-            current_scope(),
-            sort=sort_order(),
-            page=page_number(),
-            page_size=PAGE_SIZE,
-        )
+        page = list_totals(session, current_scope(), sort=sort_order(), **asked_page())
     return render_template("advice/tenants.html", page=page, sort=sort_order())
 
 

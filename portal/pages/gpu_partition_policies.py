@@ -22,7 +22,7 @@ from jobqueue.partitions.service import (
 from portal.context import current_scope, database, now
 from portal.forms.gpu_partition_policies import PolicyForm
 from portal.pages.common import Pages, changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from protocol.gpu_slices import PartitionMode
 from tenants.permissions import Permission
 
@@ -86,7 +86,7 @@ def _save(form: PolicyForm, policy: GPUPartitionPolicy | None) -> ResponseReturn
                 flash(f"Policy saved. {effect.text}", "success")
                 return redirect(url_for(".index"))
     with database() as session:
-        page = list_policies(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_policies(session, scope, **asked_page())
         shown = coverage_of(session, page.items)
     text = render_template(
         "appliances/gpu_policies.html",

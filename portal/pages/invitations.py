@@ -28,7 +28,7 @@ from portal.context import (
 from portal.forms.accounts import PASSWORD_HELP, ExistingAccountForm, InvitationForm, NewAccountForm
 from portal.mail import charge_invitation, send_invitation
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.auditing.recording import set_actor
 from tenants.models import Invitation, Role
 from tenants.principals import Principal, Via
@@ -57,7 +57,7 @@ def _back() -> str:
 def index() -> ResponseReturnValue:
     """List pending invitations."""
     with database() as db:
-        page = list_invitations(db, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_invitations(db, current_scope(), **asked_page())
     return render_template("users/invitations.html", invitations=page)
 
 

@@ -19,7 +19,7 @@ from jobqueue.queue.schedules import (
 from jobqueue.queue.templates import load_request
 from portal.context import current_scope, database, now, portal
 from portal.pages.common import Pages, changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
 pages = Pages("job_schedules", __name__)
@@ -29,7 +29,7 @@ pages = Pages("job_schedules", __name__)
 def index() -> ResponseReturnValue:
     """List the schedules."""
     with database() as session:
-        page = list_schedules(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_schedules(session, current_scope(), **asked_page())
     return render_template("jobs/schedules.html", page=page)
 
 
@@ -39,7 +39,7 @@ def show(schedule_id: str) -> ResponseReturnValue:
     scope = current_scope()
     with database() as session:
         schedule = get_schedule(session, scope, schedule_id)
-        page = list_runs(session, scope, schedule_id, page=page_number(), page_size=PAGE_SIZE)
+        page = list_runs(session, scope, schedule_id, **asked_page())
     return render_template(
         "jobs/schedule.html",
         schedule=schedule,

@@ -16,7 +16,7 @@ from logs.models import ForwardKind, LogForward
 from portal.context import current_scope, database, now, portal
 from portal.forms.log_forwards import ForwardForm
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from protocol.lines import LogLevel
 from tenants.tenants import tenant_names
 
@@ -58,7 +58,7 @@ def _save(form: ForwardForm, forward: LogForward | None) -> ResponseReturnValue:
             flash("Log target saved", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_forwards(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_forwards(session, scope, **asked_page())
         tenants = tenant_names(session, (listed.tenant_id for listed in page.items))
     text = render_template(
         "logs/forwarding.html", page=page, forward=forward, form=form, tenants=tenants

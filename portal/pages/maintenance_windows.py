@@ -16,7 +16,7 @@ from alerting.notification.silences import SilenceState
 from portal.context import current_scope, database, now
 from portal.forms.alerts import WindowForm
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.tenants import tenant_names
 
 pages = Pages("maintenance_windows", __name__, url_prefix="/silences/windows")
@@ -54,7 +54,7 @@ def _save(form: WindowForm, window: MaintenanceWindow | None) -> ResponseReturnV
             flash("Maintenance window saved", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_windows(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_windows(session, scope, **asked_page())
         tenants = tenant_names(session, (listed.tenant_id for listed in page.items))
     text = render_template(
         "maintenance_windows.html",

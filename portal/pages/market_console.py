@@ -14,7 +14,7 @@ from portal.forms.market import ChargesForm
 from portal.pages.common import Pages, changing
 from portal.presenters.contracts import platform_turnover
 from portal.presenters.reputation import reputation_page
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.tenants import get_tenant
 
@@ -36,10 +36,8 @@ def index() -> ResponseReturnValue:
     scope = current_scope()
     scope.require(Permission.MANAGE_TENANTS)
     with database() as session:
-        accounts = list_accounts(session, scope, page=page_number(), page_size=PAGE_SIZE)
-        contracts = list_contracts(
-            session, scope, page=page_number("contracts_page"), page_size=PAGE_SIZE
-        )
+        accounts = list_accounts(session, scope, **asked_page())
+        contracts = list_contracts(session, scope, **asked_page("contracts_page"))
         months = platform_turnover(session, now=now())
         waiting = open_appeals(session)
     return render_template(

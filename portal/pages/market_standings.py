@@ -23,7 +23,7 @@ from portal.context import current_scope, database, mail_url, now, require_marke
 from portal.forms.standings import PolicyForm
 from portal.pages.common import Pages, changing
 from portal.presenters.standings import standing_view
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.query_string import PAGE_SIZE, asked_page, chosen
 from tenants.permissions import Permission
 
 pages = Pages("market_standings", __name__, url_prefix="/console/market/standings")
@@ -44,9 +44,7 @@ def index() -> ResponseReturnValue:
             ).account.public_name
             for appeal in appeals.items
         }
-        standings = list_standings(
-            session, scope, state=state, page=page_number(), page_size=PAGE_SIZE
-        )
+        standings = list_standings(session, scope, state=state, **asked_page())
         number, _ = current_policy(session)
     return render_template(
         "market/standings.html",
@@ -68,7 +66,7 @@ def show(tenant_id: str) -> ResponseReturnValue:
     with database() as session:
         standing = get_standing(session, scope, tenant_id, now=now())
         view = standing_view(session, standing, now=now())
-        events = list_events(session, scope, tenant_id, page=page_number(), page_size=PAGE_SIZE)
+        events = list_events(session, scope, tenant_id, **asked_page())
         appeals = list_appeals(session, scope, tenant_id=tenant_id, page_size=PAGE_SIZE)
     return render_template(
         "market/console_standing.html",
@@ -117,7 +115,7 @@ def policy() -> ResponseReturnValue:
     scope.require(Permission.MANAGE_TENANTS)
     with database() as session:
         number, present = current_policy(session)
-        versions = list_policies(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        versions = list_policies(session, scope, **asked_page())
     form = PolicyForm.of(present)
     preview = None
     if form.validate_on_submit():

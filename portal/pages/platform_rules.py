@@ -18,7 +18,7 @@ from alerting.rules.platform_rules import (
 from portal.context import current_scope, database, now, public_url
 from portal.forms.form import CheckboxListField, Form
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
@@ -47,9 +47,7 @@ class PlatformRuleForm(Form):
 def index() -> ResponseReturnValue:
     """List the rules of the platform."""
     with database() as session:
-        page = list_platform_rules(
-            session, current_scope(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_platform_rules(session, current_scope(), **asked_page())
         named = [tenant for rule in page.items for tenant in rule.tenant_ids]
         tenants = tenant_names(session, named)
     return render_template("console/rules.html", page=page, tenants=tenants)

@@ -34,7 +34,7 @@ from portal.presenters.provider import (
     provider_contracts,
 )
 from portal.presenters.reputation import reputation_page
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 
@@ -59,7 +59,7 @@ def index() -> ResponseReturnValue:
     tenant_id = scope.require_tenant()
     with database() as session:
         account = account_of(session, tenant_id)
-        offers = list_offers(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        offers = list_offers(session, scope, **asked_page())
         appliances = offered_appliances(session, tenant_id)
         contracts = provider_contracts(session, tenant_id)
         months = (
@@ -126,9 +126,7 @@ def contracts() -> ResponseReturnValue:
     scope = current_scope()
     scope.require_tenant()
     with database() as session:
-        page = list_contracts(
-            session, scope, side=Side.PROVIDER, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_contracts(session, scope, side=Side.PROVIDER, **asked_page())
     return render_template("market/contracts.html", page=page, side=Side.PROVIDER)
 
 

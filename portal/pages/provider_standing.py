@@ -9,7 +9,7 @@ from portal.context import current_scope, database, now, require_marketplace
 from portal.forms.standings import AppealForm
 from portal.pages.common import Pages
 from portal.presenters.standings import standing_view
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
 pages = Pages("provider_standing", __name__, url_prefix="/provider/standing")
@@ -31,7 +31,7 @@ def index() -> ResponseReturnValue:
             return redirect(url_for(".index"))
     with database() as session:
         view = standing_view(session, get_standing(session, scope, now=now()), now=now())
-        events = list_events(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        events = list_events(session, scope, **asked_page())
         _, policy = current_policy(session)
     text = render_template(
         "market/standing.html", view=view, events=events, policy=policy, form=form

@@ -20,7 +20,7 @@ from portal.context import current_scope, database, now, portal, public_url
 from portal.forms.alerts import ReceiverChangeForm, ReceiverForm
 from portal.mail import charge_message
 from portal.pages.common import Pages, changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.tenants import tenant_names
 
@@ -144,9 +144,7 @@ def _render(form: ReceiverForm, *, made: Receiver | None = None, secret: str = "
     scope, is_platform = current_scope(), _is_platform()
     with database() as session:
         receivers = list_receivers(session, scope, is_platform=is_platform)
-        page = list_notifications(
-            session, scope, is_platform=is_platform, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_notifications(session, scope, is_platform=is_platform, **asked_page())
         owners = [
             *(receiver.tenant_id for receiver in receivers),
             *(receiver.tenant_id for receiver in page.items),

@@ -22,7 +22,7 @@ from portal.presenters.market import (
     term_rows,
 )
 from portal.presenters.reputation import DIMENSION_TEXTS
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
 pages = Pages("rent", __name__, url_prefix="/rent")
@@ -49,9 +49,7 @@ def contracts() -> ResponseReturnValue:
     scope = current_scope()
     scope.require_tenant()
     with database() as session:
-        page = list_contracts(
-            session, scope, side=Side.CUSTOMER, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_contracts(session, scope, side=Side.CUSTOMER, **asked_page())
     return render_template("market/contracts.html", page=page, side=Side.CUSTOMER)
 
 

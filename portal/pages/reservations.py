@@ -24,7 +24,7 @@ from marketplace.charges.reserved import cancellations
 from portal.context import current_scope, database, now, portal
 from portal.forms.reservations import MAINTENANCE, ReservationForm
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 
@@ -81,7 +81,7 @@ def _save(form: ReservationForm, reservation: Reservation | None) -> ResponseRet
             flash("Reservation saved", "success")
             return redirect(url_for(".index"))
     with database() as session:
-        page = list_reservations(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_reservations(session, scope, **asked_page())
         appliances = appliance_names(session, scope.tenants)
         booked = bookings_of(session, [row.id for row in page.items if row.appliance_count])
         gaps = open_gaps(session, [row for bookings in booked.values() for row in bookings])

@@ -40,7 +40,7 @@ from portal.downloads import stream_file
 from portal.forms.alerts import RENAMED, RuleForm, values_of, with_expression
 from portal.pages.common import Pages
 from portal.presenters.series import render_series
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.fleet.appliances import appliance_names
 from tenants.permissions import Permission
 from tenants.scope import Scope
@@ -59,7 +59,7 @@ def index() -> ResponseReturnValue:
     """List rules."""
     scope, settings = current_scope(), portal().settings
     with database() as session:
-        page = list_rules(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_rules(session, scope, **asked_page())
         tenants = tenant_names(session, (rule.tenant_id for rule in page.items))
         expects_pack = (
             settings.rule_pack

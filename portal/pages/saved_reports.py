@@ -27,7 +27,7 @@ from portal.forms.reports import PERIODS, RENAMED, SavedReportForm, values_of
 from portal.mail import can_send
 from portal.pages.common import Pages, changing, plural
 from portal.presenters.reports import arranged, built, report_file, table_of
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.lifecycle.message_budgets import MessageBudgets
 from tenants.permissions import Permission
 
@@ -38,7 +38,7 @@ pages = Pages("saved_reports", __name__)
 def index() -> ResponseReturnValue:
     """List the saved reports."""
     with database() as session:
-        page = list_saved(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_saved(session, current_scope(), **asked_page())
     return render_template("reports/saved.html", page=page, titles=TITLES, periods=PERIODS)
 
 

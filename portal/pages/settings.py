@@ -10,7 +10,7 @@ from portal.auth.sign_in import change_own_password
 from portal.context import current_principal, current_scope, current_user, database, now, portal
 from portal.forms.accounts import PASSWORD_HELP, PasswordForm, TimeZoneForm, TokenForm
 from portal.pages.common import Pages, changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from portal.time_zone import browser_zone_name
 from tenants.models import User
 from tenants.users.sessions import end_all_sessions, end_one_session, list_sessions
@@ -111,12 +111,8 @@ def _render(
     secret: str = "",
 ) -> str:
     with database() as session:
-        tokens = list_api_tokens(
-            session, current_scope(), page=page_number("tokens_page"), page_size=PAGE_SIZE
-        )
-        browsers = list_sessions(
-            session, current_user().id, now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        tokens = list_api_tokens(session, current_scope(), **asked_page("tokens_page"))
+        browsers = list_sessions(session, current_user().id, now=now(), **asked_page())
     return render_template(
         "account/settings.html",
         password_form=password_form or PasswordForm(formdata=None),

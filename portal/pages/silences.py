@@ -18,7 +18,7 @@ from alerting.rules.service import get_alert
 from portal.context import current_scope, database, now
 from portal.forms.alerts import SilenceForm
 from portal.pages.common import Pages, changing
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from portal.time_zone import in_reader_zone
 from tenants.fleet.appliances import appliance_names
 from tenants.tenants import tenant_names
@@ -49,9 +49,7 @@ def index() -> ResponseReturnValue:
     view = request.args.get("state", "active")
     state = SilenceState(view) if view in STATES else SilenceState.ACTIVE
     with database() as session:
-        page = list_silences(
-            session, scope, state=state, now=now(), page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_silences(session, scope, state=state, now=now(), **asked_page())
         tenants = tenant_names(session, (silence.tenant_id for silence in page.items))
     text = render_template(
         "silences.html", page=page, view=state.value, states=STATES, form=form, tenants=tenants

@@ -20,7 +20,7 @@ from portal.presenters.simulations import (
     project_rows,
     results_file,
 )
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 
 pages = Pages("simulations", __name__, url_prefix="/jobs/simulations")
@@ -42,7 +42,7 @@ def index() -> ResponseReturnValue:
             flash("Simulation started", "success")
             return redirect(url_for(".show", simulation_id=simulation.id))
     with database() as session:
-        page = list_simulations(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_simulations(session, scope, **asked_page())
     text = render_template("jobs/simulations.html", page=page, form=form, kept_for=KEPT_FOR)
     return text, form.status
 

@@ -15,7 +15,7 @@ from portal.mail import send_invitation
 from portal.pages.common import Pages, changing
 from portal.pages.invitations import invite_by_form, show_outcome
 from portal.presenters.platform import tenant_use
-from portal.query_string import PAGE_SIZE, chosen, page_number, search_text
+from portal.query_string import PAGE_SIZE, asked_page, chosen, search_text
 from tenants.lifecycle.removal import find_removal, request_removal, set_tenant_state
 from tenants.lifecycle.usage import tenant_counts
 from tenants.models import Role, TenantState
@@ -54,12 +54,7 @@ def index() -> ResponseReturnValue:
             return _add(form)
     with database() as session:
         page = list_tenants(
-            session,
-            scope,
-            state=chosen(TenantState),
-            search=search_text(),
-            page=page_number(),
-            page_size=PAGE_SIZE,
+            session, scope, state=chosen(TenantState), search=search_text(), **asked_page()
         )
         counts = tenant_counts(session, [tenant.id for tenant in page.items])
     html = render_template(
@@ -188,9 +183,7 @@ def _add(form: NewTenantForm) -> ResponseReturnValue:
 def _render_tenant(form: InvitationForm, tenant_id: str) -> str:
     scope = current_scope()
     with database() as session:
-        page = list_users(
-            session, scope, tenant_id=tenant_id, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_users(session, scope, tenant_id=tenant_id, **asked_page())
         return render_template(
             "tenants/show.html",
             form=form,

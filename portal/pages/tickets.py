@@ -32,7 +32,7 @@ from portal.forms.tickets import RATINGS, MessageForm, RatingForm, TicketForm
 from portal.pages.common import Pages, changing
 from portal.presenters.artifacts import disposition
 from portal.presenters.tickets import desk, shown_entries, shown_ticket, shown_tickets
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.models import Tenant, TenantState
 from tenants.permissions import Permission
 
@@ -60,9 +60,8 @@ def index() -> ResponseReturnValue:
             desk=desk(),
             search=search,
             now=now(),
-            page=page_number(),
-            page_size=PAGE_SIZE,
             **VIEWS[view][1],
+            **asked_page(),
         )
         page = Page(shown_tickets(session, listed.items), listed.total, listed.number, listed.size)
     return render_template("tickets/index.html", page=page, view=view, views=VIEWS, search=search)

@@ -10,7 +10,7 @@ from portal.context import current_principal, current_scope, database, now
 from portal.forms.accounts import InvitationForm, OperatorInvitationForm, RoleForm, SupportForm
 from portal.pages.common import Pages, changing
 from portal.pages.invitations import invite_by_form
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import PAGE_SIZE, asked_page
 from tenants.models import Role
 from tenants.tenants import get_tenant
 from tenants.users.invitations import list_invitations
@@ -40,7 +40,7 @@ def index() -> ResponseReturnValue:
         with form.showing_errors():
             return invite_by_form(form, tenant_id=scope.tenant_id, back=url_for(".index"))
     with database() as session:
-        page = list_users(session, scope, page=page_number(), page_size=PAGE_SIZE)
+        page = list_users(session, scope, **asked_page())
         invitations = list_invitations(session, scope, page_size=PAGE_SIZE)
     html = render_template("users/index.html", form=form, page=page, invitations=invitations)
     return html, form.status

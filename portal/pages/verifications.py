@@ -14,7 +14,7 @@ from marketplace.verification.views import (
 )
 from portal.context import current_scope, database, now, portal, require_marketplace
 from portal.pages.common import Pages
-from portal.query_string import PAGE_SIZE, chosen, page_number
+from portal.query_string import asked_page, chosen
 from tenants.models import VerificationState
 
 pages = Pages("verifications", __name__, url_prefix="/provider/checks")
@@ -28,9 +28,7 @@ def index() -> ResponseReturnValue:
     """List the appliances that are verified, and compliance facts that expire."""
     scope, state = current_scope(), chosen(VerificationState, "state")
     with database() as session:
-        page = list_verifications(
-            session, scope, state=state, page=page_number(), page_size=PAGE_SIZE
-        )
+        page = list_verifications(session, scope, state=state, **asked_page())
         own = select(Offer).where(Offer.tenant_id == scope.tenant_id)
         facts = expiring_facts(session.scalars(own).all(), now().date()) if scope.tenant_id else []
     return render_template(

@@ -7,7 +7,7 @@ from portal.context import current_scope, database, now, public_url
 from portal.forms.appliances import WriteTokenForm
 from portal.pages.common import Pages
 from portal.presenters.write_tokens import ca_command, configurations, write_token_progress
-from portal.query_string import PAGE_SIZE, page_number
+from portal.query_string import asked_page
 from tenants.permissions import Permission
 from tenants.write_tokens import create_write_token, list_write_tokens, revoke_write_token
 
@@ -18,7 +18,7 @@ pages = Pages("write_tokens", __name__)
 def index() -> ResponseReturnValue:
     """List write tokens."""
     with database() as session:
-        page = list_write_tokens(session, current_scope(), page=page_number(), page_size=PAGE_SIZE)
+        page = list_write_tokens(session, current_scope(), **asked_page())
     return render_template("appliances/write_tokens.html", page=page)
 
 

@@ -83,7 +83,7 @@ def test_a_cursor_is_refused_while_a_database_waits_for_its_readers(
         while True:
             database.cursor().close()
 
-    cursor.create_function("hold", hold, ["BIGINT"], "BIGINT")  # type: ignore[list-item] # names do
+    cursor.create_function("hold", hold, ["BIGINT"], "BIGINT")
     with ThreadPoolExecutor(2) as pool:
         reading = pool.submit(read)
         begun.wait()
