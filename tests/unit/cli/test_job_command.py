@@ -18,7 +18,7 @@ from protocol.job_spec import JobRequest
 from tenants.users.tokens import create_api_token
 from tests.cast import BOX, Cast, FrozenClock, scope_of
 from tests.fixtures.in_process import Result, run_vedette
-from tests.unit.portal.world import add_appliance, run_job
+from tests.unit.portal.world_parts import add_appliance, run_job
 from timeseries.points import Point
 from timeseries.store import Store, write
 from vedette import Client, JobFailedError, JobTimeoutError

@@ -10,7 +10,7 @@ from tenants.models import Appliance
 from tests.cast import Cast, FrozenClock, make_appliance
 from tests.unit.portal.conftest import Browser
 from tests.unit.portal.test_sign_in_cost import COMMIT, statements
-from tests.unit.portal.world import inventory, run_job
+from tests.unit.portal.world_parts import inventory, run_job
 
 GPUS = 100
 APPLIANCES = 20

@@ -22,7 +22,7 @@ from tests.cast import BOX, NOON, Cast, scope_of
 from tests.fixtures.statements import counted_statements
 from tests.unit.jobqueue.builders import add_appliance, dispatch, observed, submit
 from tests.unit.portal.conftest import Browser, MakeToken
-from tests.unit.portal.world import hot_gpu_rule
+from tests.unit.portal.world_parts import hot_gpu_rule
 
 MINUTE = timedelta(minutes=1)
 
