@@ -223,22 +223,19 @@ def test_a_new_range_keeps_the_panels(alice: Browser) -> None:
     assert "page" not in json.loads(text)["response"]
 
 
-@pytest.mark.parametrize(
-    ("search", "text"),
-    [
+def test_an_address_with_a_typo_says_so_above_the_panels(
+    client: FlaskClient, alice: Browser
+) -> None:
+    for search, text in (
         ("?rang=1h", "Unknown query parameter 'rang'. Did you mean 'range'?"),
         ("?range=1hh", "Invalid range '1hh'. Use 15m, 1h,"),
         ("?from=2026-11-22&to=2026-11-23", "Use milliseconds since 1970"),
         ("?tz=Europe/Olso", "Use a name such as"),
         ("?compare=gpu-9", "Invalid compare 'gpu-9'."),
         ("?txt=dgx", "Did you mean 'text'?"),
-    ],
-)
-def test_an_address_with_a_typo_says_so_above_the_panels(
-    client: FlaskClient, alice: Browser, search: str, text: str
-) -> None:
-    assert text in alice.fill("page.children", url_pathname="/dashboards/", url_search=search)
-    assert text in unescape(client.get(f"/dashboards/{search}", headers=alice.headers).text)
+    ):
+        assert text in alice.fill("page.children", url_pathname="/dashboards/", url_search=search)
+        assert text in unescape(client.get(f"/dashboards/{search}", headers=alice.headers).text)
 
 
 def test_an_address_without_a_typo_has_no_message(alice: Browser) -> None:
