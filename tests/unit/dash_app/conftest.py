@@ -68,10 +68,11 @@ def fleet_of_three(
     """Two GPUs each, a sample every 10 s over the last ten minutes."""
     appliances, jobs = json.loads(prefill(_add_fleet))
     with sessions() as session:
-        fleet = Fleet(
-            *[session.get_one(Appliance, ident, options=[undefer("*")]) for ident in appliances],
-            *[session.get_one(Job, ident) for ident in jobs],
+        first, second, foreign = (
+            session.get_one(Appliance, ident, options=[undefer("*")]) for ident in appliances
         )
+        job, foreign_job = (session.get_one(Job, ident) for ident in jobs)
+    fleet = Fleet(first, second, foreign, job, foreign_job)
 
     def write_samples(store: Store) -> None:
         _write_samples(store, fleet.first, level=80.0, holder=fleet.job)
