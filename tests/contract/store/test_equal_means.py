@@ -29,7 +29,7 @@ from dash_app.timerange import Span
 from jobqueue.usage.measuring import Period
 from tenants.models import Appliance
 from tests.cast import NOON, Cast, make_appliance, scope_of
-from timeseries.duckdb.store import MEMORY, DuckDBStore
+from tests.fixtures.memory_stores import memory_store
 from timeseries.points import Point
 from timeseries.sample_query import query_groups
 from timeseries.store import DAY_NS, Aggregate, RangeQuery, Resolution, Store, write
@@ -222,7 +222,7 @@ def test_every_reader_has_the_mean_of_the_samples(
     def check(every: Sequence[Samples], ends: Sequence[int], step_s: int) -> None:
         start_s, end_s = sorted(end - end % width_s for end in ends)
         end_s = max(end_s, start_s + width_s)
-        with closing(DuckDBStore(MEMORY)) as store:
+        with closing(memory_store()) as store:
             for appliance, samples in zip(appliances, every, strict=False):
                 write_samples(store, appliance, samples)
             grow_old(store)
