@@ -7,7 +7,6 @@ import pytest
 from flask import Flask
 from starlette.types import ASGIApp
 
-from cli import asgi
 from cli.asgi import create_asgi_app
 from cli.backend import Backend
 from core import migrations
@@ -17,10 +16,10 @@ from tenants.users.sightings import Sightings
 from tests.cast import FrozenClock
 from tests.fixtures.migrated import upgrade
 from tests.fixtures.serving import Serving
-from tests.fixtures.shared_portal import Serve, serve, shared_portals
+from tests.fixtures.shared_portal import Serve, serve, servers_share_portal, shared_portals
 from timeseries.store import Store
 
-__all__ = ["serve", "shared_portals"]
+__all__ = ["serve", "servers_share_portal", "shared_portals"]
 
 
 @pytest.fixture
@@ -46,9 +45,9 @@ def settings(tmp_path: Path) -> ServerSettings:
 
 
 @pytest.fixture
-def shared_portal(settings: ServerSettings, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Flask:
+def shared_portal(settings: ServerSettings, serve: Serve, servers_share_portal: None) -> Flask:
     """The portal of all servers that are made from now on, on this test's database."""
-    monkeypatch.setattr(asgi, "create_portal", lambda settings, **_parts: serve(settings))
+    assert servers_share_portal is None
     return serve(settings)
 
 
