@@ -53,8 +53,14 @@ import tenants.models as _tenants  # noqa: F401
 from core.db import Base, SessionFactory, create_database_engine, create_session_factory
 from tenants.users import passwords
 from tests.cast import NOON, Cast, FrozenClock, make_cast
+from tests.fixtures.docker_engine import (  # noqa: F401 - one of each for all tests of a worker
+    docker_engine,
+    networked_engine,
+)
 from tests.fixtures.memory_stores import memory_store
-from tests.fixtures.ray_head import ray_head  # noqa: F401 - one head for all tests
+from tests.fixtures.mesos_site import mesos_site  # noqa: F401
+from tests.fixtures.ray_head import ray_head  # noqa: F401
+from tests.fixtures.slurm import slurm_cluster  # noqa: F401
 from timeseries.duckdb.hot.database import Limits
 from timeseries.duckdb.store import DuckDBStore
 from timeseries.store import Store
@@ -123,14 +129,16 @@ SERVER_OF = {
     "tests/integration/test_confinement.py": "dockerd",
     "tests/integration/test_container_storage.py": "dockerd",
     "tests/integration/test_containers_plugin.py": "dockerd",
-    "tests/integration/test_docker_executor.py": "dockerd",
+    "tests/integration/test_docker_": "dockerd",
     "tests/integration/test_gateway_clients.py": "portal",
     "tests/integration/test_interrupted_migrations.py": "mariadb",
-    "tests/integration/test_gang_jobs.py": "dockerd",
+    "tests/integration/test_gang_": "dockerd",
     "tests/integration/test_job_access.py": "dockerd",
     "tests/integration/test_jobs.py": "dockerd",
+    "tests/integration/test_marathon_jobs.py": "dockerd",
     "tests/integration/test_mesos_executors.py": "dockerd",
     "tests/integration/test_migrations.py": "mariadb",
+    "tests/integration/test_mps_containers.py": "dockerd",
     "tests/integration/test_nvml": "fake NVML",
     "tests/integration/test_private_registry.py": "dockerd",
     "tests/integration/test_ray": "dockerd",  # the head is that of the executors' contract

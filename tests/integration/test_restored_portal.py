@@ -9,11 +9,9 @@ import pytest
 import requests
 
 from tests.deployment import ALICE, Deployment, agent_of, api_token, make_deployment, serving
-from tests.fixtures.docker_engine import DockerEngine, docker_engine
+from tests.fixtures.docker_engine import DockerEngine
 from tests.fixtures.polling import eventually
 from tests.servers import require_program
-
-__all__ = ["docker_engine"]
 
 pytestmark = [pytest.mark.nightly, pytest.mark.needs_docker, pytest.mark.timeout(400)]
 
