@@ -60,6 +60,7 @@ from tests.fixtures.docker_engine import (  # noqa: F401 - one of each for all t
 from tests.fixtures.memory_stores import memory_store
 from tests.fixtures.mesos_site import mesos_site  # noqa: F401
 from tests.fixtures.ray_head import ray_head  # noqa: F401
+from tests.fixtures.s3 import s3_endpoint  # noqa: F401
 from tests.fixtures.slurm import slurm_cluster  # noqa: F401
 from timeseries.duckdb.hot.database import Limits
 from timeseries.duckdb.store import DuckDBStore
@@ -135,18 +136,24 @@ SERVER_OF = {
     "tests/integration/test_gang_": "dockerd",
     "tests/integration/test_job_access.py": "dockerd",
     "tests/integration/test_jobs.py": "dockerd",
+    "tests/integration/test_log_bucket.py": "s3",
     "tests/integration/test_marathon_jobs.py": "dockerd",
     "tests/integration/test_mesos_executors.py": "dockerd",
     "tests/integration/test_migrations.py": "mariadb",
     "tests/integration/test_mps_containers.py": "dockerd",
     "tests/integration/test_nvml": "fake NVML",
+    "tests/integration/test_open_files.py": "s3",
+    "tests/integration/test_parts_in_bucket.py": "s3",
     "tests/integration/test_private_registry.py": "dockerd",
     "tests/integration/test_ray": "dockerd",  # the head is that of the executors' contract
     "tests/integration/test_restored_portal.py": "dockerd",
     "tests/integration/test_results.py": "dockerd",
+    "tests/integration/test_results_bucket.py": "s3",
     "tests/integration/test_retired_agent.py": "portal",
+    "tests/integration/test_s3_files.py": "s3",
     "tests/integration/test_slurm": "slurm",
     "tests/integration/test_upgrade_from_release.py": "mariadb",
+    "tests/unit/collector/datasets/test_sources.py": "s3",
 }
 
 
