@@ -270,18 +270,13 @@ def test_a_legend_and_a_bar_show_the_same_text(
     assert legend[appliances[0].id] == "7.7 B/s"
 
 
-@pytest.mark.parametrize("aggregate", Aggregate)
 def test_a_legend_the_api_and_a_rule_have_the_same_aggregate_of_a_range(
-    *,
-    store: Store,
-    sessions: SessionFactory,
-    cast: Cast,
-    appliances: Sequence[Appliance],
-    aggregate: Aggregate,
+    store: Store, sessions: SessionFactory, cast: Cast, appliances: Sequence[Appliance]
 ) -> None:
     for number, appliance in enumerate(appliances):
         write_samples(store, appliance, uneven(3000 * number))
-    readers = replace(Readers(store, sessions, cast), aggregate=aggregate)
-    legend, bar, api, rule, _ = readers.read(40, 3500, step_s=300)
-    assert legend.keys() == {appliance.id for appliance in appliances}
-    assert legend == bar == api == rule
+    for aggregate in Aggregate:
+        readers = replace(Readers(store, sessions, cast), aggregate=aggregate)
+        legend, bar, api, rule, _ = readers.read(40, 3500, step_s=300)
+        assert legend.keys() == {appliance.id for appliance in appliances}, aggregate
+        assert legend == bar == api == rule, aggregate
