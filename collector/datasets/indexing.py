@@ -18,6 +18,7 @@ from collector.datasets.cache import Cache
 from collector.datasets.errors import DataError, StoppedError, TemporaryDataError
 from collector.datasets.fetching import FIRST_RETRY_SECONDS, MAX_RETRY_SECONDS
 from collector.datasets.origins import PortalPages
+from collector.datasets.part_writers import write_all
 from collector.datasets.parts import PIECE_BYTES, PIECES_UNDER_WAY
 from collector.datasets.progress import Progress
 from collector.datasets.reading import ReadAhead
@@ -27,7 +28,6 @@ from collector.datasets.version_folder import (
     FILE_MODE,
     FOLDER_MODE,
     VersionRecord,
-    write_all,
 )
 from collector.errors import PortalRefusedError, PortalUnreachableError
 from protocol.datasets import MAX_FILES, IndexOrder, IndexResult
