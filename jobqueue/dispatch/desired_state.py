@@ -101,6 +101,12 @@ def allocated_attempts(session: Session, condition: ColumnElement[bool]) -> list
     return list(session.scalars(statement).unique())
 
 
+def stoppable_attempts(session: Session, condition: ColumnElement[bool]) -> list[Attempt]:
+    """Return those of `allocated_attempts` that neither a user nor the queue stops yet."""
+    attempts = allocated_attempts(session, condition & Attempt.stop_reason.is_(None))
+    return [attempt for attempt in attempts if attempt.job.stop_requested_at is None]
+
+
 def _specs(
     session: Session, appliance_id: str, attempts: Sequence[Attempt], box: SecretBox
 ) -> list[AttemptSpec]:
