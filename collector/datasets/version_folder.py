@@ -133,7 +133,7 @@ class VersionFolder:
             raise ContentError(f"{file.path} has other content than its version")
         folder = file.path.rpartition("/")[0]
         if folder not in self._folders:
-            self._make_folder(folder)
+            self.make_folders(folder)
         mode, flags = _mode(file), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
         path = f"{self._files}/{file.path}"
         try:
@@ -203,14 +203,15 @@ class VersionFolder:
 
     def _place(self, path: str) -> Path:
         """Return the path of a file, with its folder created."""
-        self._make_folder(path.rpartition("/")[0])
+        self.make_folders(path.rpartition("/")[0])
         return self.files / path
 
-    def _make_folder(self, folder: str) -> None:
+    def make_folders(self, folder: str) -> None:
+        """Create a folder of the tree, with those above it."""
         if folder in self._folders:
             return
         if folder:
-            self._make_folder(folder.rpartition("/")[0])
+            self.make_folders(folder.rpartition("/")[0])
             new = self.files / folder
             new.mkdir(mode=FOLDER_MODE, exist_ok=True)
             new.chmod(FOLDER_MODE)
