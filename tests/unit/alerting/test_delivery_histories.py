@@ -499,8 +499,8 @@ def test_every_receiver_ends_with_the_current_state(world: World, seeds: range) 
 
 
 @pytest.mark.nightly
-@pytest.mark.timeout(28_800)
-@pytest.mark.parametrize("first_seed", range(1_000, 11_000, 1_000))
-def test_ten_thousand_histories_end_with_the_current_state(world: World, first_seed: int) -> None:
-    for seed in range(first_seed, first_seed + 1_000):
-        play(world, seed)
+@pytest.mark.timeout(3600)
+def test_other_histories_each_night_end_with_the_current_state(world: World) -> None:
+    seeds = random.SystemRandom()
+    for _ in range(200):
+        play(world, seeds.randrange(2**32))
